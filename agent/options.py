@@ -1,0 +1,41 @@
+"""The value types that settings and rule options share: durations and name patterns. Sections and their checks live in settings."""
+
+import re
+from fnmatch import fnmatchcase
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+
+
+def duration(value: Any) -> int:
+    """A duration such as "500ms", "10s", "5m", "24h" or "7d" in ms. Raises ValueError; a bare number names no unit."""
+    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        msg = f'expected a duration such as "500ms", "10s", "5m" or "7d", got {value!r}'
+        raise ValueError(msg)
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+Duration = Annotated[int, BeforeValidator(duration)]
+
+
+class Section(BaseModel):
+    """A table of rules.toml: strict types, unknown keys refused, frozen once read."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, hide_input_in_errors=True)
+
+
+class Names(Section):
+    """Which names are meant: shell patterns; a name is in when an include matches and no exclude does."""
+
+    include: list[str] = ["*"]
+    exclude: list[str] = []
+
+    def match(self, name: str) -> bool:
+        """Whether the name is meant."""
+        return any(fnmatchcase(name, one) for one in self.include) and not any(
+            fnmatchcase(name, one) for one in self.exclude
+        )
