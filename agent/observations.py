@@ -138,12 +138,16 @@ class Member(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 
 
 class GroupState(Observation, frozen=True, kw_only=True, tag="group_state", gc=False):
-    """A consumer group's state as Kafka names it (Stable, Empty, Dead, ...) and its members."""
+    """A consumer group's state as Kafka names it (Stable, Empty, Dead, ...) and its members.
+
+    simple: whether the group has only ever been used with assign(), hence without members; None where unknown.
+    """
 
     cluster: str
     group: str
     state: str
     members: tuple[Member, ...] = ()
+    simple: bool | None = None
 
     @property
     def subject(self) -> Subject:
@@ -256,3 +260,8 @@ def to_fields(observation: Observation) -> dict[str, Any]:
 def to_json(observation: Observation) -> str:
     """The observation as one JSON line."""
     return msgspec.json.encode(to_fields(observation)).decode()
+
+
+def clock(at: int) -> str:
+    """The time of day in UTC to a tenth of a second, as people read it: 23:25:13.9."""
+    return (_EPOCH + timedelta(milliseconds=at)).strftime("%H:%M:%S.") + str(at % 1000 // 100)

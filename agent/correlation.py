@@ -1,0 +1,201 @@
+"""Which findings belong together: effects with their causes by the steps of rules.toml, the rest by rule and group. Pure: findings in, clusters out."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
+from typing import Any, NamedTuple
+
+from agent.facts import LATENESS_MS
+from agent.findings import Finding, FindingKey, Severity
+from agent.options import Duration, Section
+
+CLOCK_SLACK_MS = 5_000
+"""By how much the interval of each finding is widened before its order is judged: the clocks of two sources differ."""
+
+GROUPING_MS = LATENESS_MS
+"""Findings of one rule and group this close together are one incident."""
+
+
+class Step(Section):
+    """One step of a correlation: findings of `rule`, or of `any` of several, that share the named keys with one of an earlier step."""
+
+    rule: str | None = None
+    any: list[str] = []
+    shares: list[str] = []
+    optional: bool = False
+
+    @property
+    def rules(self) -> list[str]:
+        """The names of the rules whose findings this step takes."""
+        return [self.rule] if self.rule is not None else self.any
+
+
+class Correlation(Section):
+    """Steps in the order of event time, the first the cause, the last the effect. The last takes no info finding."""
+
+    steps: list[Step]
+    within: Duration = 600_000
+    severity: str | None = None
+    title: str | None = None
+
+
+class Together(NamedTuple):
+    """Findings that are one incident. correlation: the name of what joined them, None where they were merely grouped."""
+
+    correlation: str | None
+    causes: tuple[Finding, ...]
+    effects: tuple[Finding, ...]
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All of them, causes first."""
+        return self.causes + self.effects
+
+
+class _Chain(NamedTuple):
+    """One root cause with all that follows from it."""
+
+    correlation: str
+    causes: frozenset[FindingKey]
+    effects: frozenset[FindingKey]
+
+
+def horizon(correlations: Mapping[str, Correlation]) -> int:
+    """How long after a finding another may still join it, ms."""
+    return max([GROUPING_MS, *(one.within for one in correlations.values())]) + 3 * LATENESS_MS
+
+
+def together(findings: Iterable[Finding], correlations: Mapping[str, Correlation]) -> list[Together]:
+    """All findings, joined into incidents. The same findings in any order give the same incidents, in order of their first finding."""
+    ordered = sorted(findings, key=_order)
+    by_key = {one.key: one for one in ordered}
+    forest = _Forest(by_key)
+    chains = [chain for name, one in correlations.items() for chain in _chains(name, one, ordered)]
+    for chain in chains:
+        forest.join([*chain.causes, *chain.effects])
+    taken = {key for chain in chains for key in chain.causes | chain.effects}
+    for linked in _groups([one for one in ordered if one.key not in taken]):
+        forest.join(linked)
+    chain_of: dict[FindingKey, list[_Chain]] = {}
+    for chain in chains:
+        chain_of.setdefault(forest.root(next(iter(chain.effects))), []).append(chain)
+    return [
+        _together([by_key[key] for key in keys], chain_of.get(root, []), correlations) for root, keys in forest.trees()
+    ]
+
+
+def share(one: Finding, other: Finding, keys: Iterable[str]) -> bool:
+    """Whether both carry each key with a common value. A key may be in the plural (`brokers`): sharing means that the sets meet."""
+    return all(set(_values(one, key)) & set(_values(other, key)) for key in keys)
+
+
+def in_order(earlier: Finding, later: Finding) -> bool:
+    """Whether `earlier` can have happened before `later`: their intervals, widened by the clocks' slack, permit it."""
+    return earlier.start - CLOCK_SLACK_MS <= later.at + CLOCK_SLACK_MS
+
+
+def _order(finding: Finding) -> tuple[int, FindingKey]:
+    return finding.at, finding.key
+
+
+def _values(finding: Finding, key: str) -> tuple[Any, ...]:
+    value = finding.subject.get(key)
+    return (value,) if value is not None else tuple(finding.subject.get(f"{key}s", ()))
+
+
+def _chains(name: str, correlation: Correlation, findings: list[Finding]) -> Iterator[_Chain]:
+    """The complete chains of a correlation, one for each root cause that has an effect."""
+    first, *rest = correlation.steps
+    last = rest[-1]
+    effects = [one for one in findings if one.rule in last.rules and one.severity is not Severity.INFO]
+    if not effects:
+        return
+    # An index a step, by the keys that it must share: a lost session has thousands of leader moves to look up.
+    indexes = [_index(step, effects if step is last else findings) for step in rest]
+    for root in (one for one in findings if one.rule in first.rules):
+        steps: list[list[Finding]] = [[root]]
+        for step, index in zip(rest, indexes, strict=True):
+            found = {
+                one.key: one
+                for earlier in _flat(steps)
+                for values in product(*(_values(earlier, key) for key in step.shares))
+                for one in index.get(values, ())
+                if one.key != earlier.key and in_order(earlier, one) and in_order(root, one) and one.start - root.at <= correlation.within
+            }
+            if not found and not step.optional:
+                break
+            steps.append(list(found.values()))
+        else:
+            outcome = frozenset(one.key for one in steps[-1])
+            causes = frozenset(one.key for one in _flat(steps[:-1])) - outcome
+            if outcome and causes:
+                yield _Chain(name, causes, outcome)
+
+
+def _flat(steps: list[list[Finding]]) -> list[Finding]:
+    return [one for step in steps for one in step]
+
+
+def _index(step: Step, findings: list[Finding]) -> dict[tuple[Any, ...], list[Finding]]:
+    index: dict[tuple[Any, ...], list[Finding]] = {}
+    for one in findings:
+        if one.rule in step.rules:
+            for values in product(*(_values(one, key) for key in step.shares)):
+                index.setdefault(values, []).append(one)
+    return index
+
+
+def _groups(findings: list[Finding]) -> Iterator[tuple[FindingKey, FindingKey]]:
+    """Pairs of findings of one rule and group (else broker, else topic) within 60 s of each other."""
+    latest: dict[tuple[Any, ...], Finding] = {}
+    for one in findings:
+        cluster = one.subject.get("cluster")
+        key = next((key for key in ("group", "broker", "topic") if _values(one, key)), None)
+        for value in _values(one, key) if key else (None,):
+            chain = (one.rule, cluster, key, value)
+            before = latest.get(chain)
+            if before is not None and one.start - before.at <= GROUPING_MS:
+                yield before.key, one.key
+            latest[chain] = one
+
+
+def _together(findings: list[Finding], chains: list[_Chain], correlations: Mapping[str, Correlation]) -> Together:
+    if not chains:
+        return Together(None, (), tuple(findings))
+    names = list(correlations)
+    chosen = min(
+        {chain.correlation for chain in chains},
+        key=lambda name: (-Severity(correlations[name].severity or "info").rank, names.index(name)),
+    )
+    outcome = {key for chain in chains for key in chain.effects}
+    causes = {key for chain in chains if chain.correlation == chosen for key in chain.causes}
+    causes |= {key for chain in chains for key in chain.causes} - outcome
+    causes -= {key for chain in chains if chain.correlation == chosen for key in chain.effects}
+    return Together(
+        chosen,
+        tuple(one for one in findings if one.key in causes),
+        tuple(one for one in findings if one.key not in causes),
+    )
+
+
+class _Forest:
+    """Union-find over findings; trees come out in order of their first finding."""
+
+    def __init__(self, keys: Iterable[FindingKey]) -> None:
+        self._parent = {key: key for key in keys}
+
+    def root(self, key: FindingKey) -> FindingKey:
+        while self._parent[key] != key:
+            self._parent[key] = self._parent[self._parent[key]]
+            key = self._parent[key]
+        return key
+
+    def join(self, keys: Iterable[FindingKey]) -> None:
+        first, *rest = (self.root(key) for key in keys)
+        for other in rest:
+            self._parent[self.root(other)] = self.root(first)
+
+    def trees(self) -> list[tuple[FindingKey, list[FindingKey]]]:
+        trees: dict[FindingKey, list[FindingKey]] = {}
+        for key in self._parent:
+            trees.setdefault(self.root(key), []).append(key)
+        return list(trees.items())

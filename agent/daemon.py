@@ -1,0 +1,193 @@
+"""The running agent: sources polled on schedule, the pipeline, the outboxes, the service manager. All I/O is wired together here."""
+
+import signal
+import sys
+import threading
+import time
+from datetime import UTC, datetime
+from typing import TextIO
+
+import structlog
+from apscheduler.events import EVENT_JOB_ERROR, JobExecutionEvent
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from agent.findings import Incident
+from agent.incidents import Lifetimes
+from agent.journal import Journal, entries, last_at
+from agent.notifiers import Receiver
+from agent.notifiers.console import Console
+from agent.notifiers.slack import Slack
+from agent.notifiers.webhook import Webhook
+from agent.observations import Blind, Observation, Sighted, Tick
+from agent.outbox import Outbox, now_ms
+from agent.pipeline import LOOKBACK_MS, Pipeline
+from agent.sections import Cluster
+from agent.settings import Settings
+from agent.sources import Emit, Source
+from agent.sources.kafka import KafkaSource, KafkaSourceSettings
+from agent.sources.zookeeper import ZooKeeperSource
+from agent.state_file import FILE
+from agent.store import Store
+from agent.systemd import Systemd
+from agent.watch import Watch
+
+TICK_MS = 1_000
+STUCK_MS = 120_000
+"""A loop that has not come round for this long is stuck: the watchdog is no longer fed."""
+
+_WATCH_MS = 10_000
+
+log = structlog.get_logger(__name__)
+
+
+class Daemon:
+    """The agent from start to stop. Raises what its parts raise where they cannot start."""
+
+    def __init__(self, settings: Settings, *, stream: TextIO = sys.stdout) -> None:
+        """stream: where the console receiver prints."""
+        self._stop = threading.Event()
+        directory = settings.agent.state_directory
+        directory.mkdir(parents=True, exist_ok=True)
+        receivers = _receivers(settings, stream)
+        self._journal = Journal(directory / "journal")
+        self._store = Store(directory / FILE, [one.name for one in receivers])
+        self._outboxes = {one.name: Outbox(directory / FILE, one) for one in receivers}
+        watch = Watch(settings.rules, settings.correlations, Lifetimes(*settings.incidents.model_dump().values()))
+        self._pipeline = Pipeline(
+            self._journal,
+            self._store,
+            watch,
+            retention=settings.journal.retention,
+            wake={name: outbox.wake for name, outbox in self._outboxes.items()},
+        )
+        newest = last_at(directory / "journal")
+        if newest is not None:
+            self._pipeline.restore(entries(directory / "journal", since=newest - LOOKBACK_MS))
+        known = list(watch.latest())
+        self._sources = [source for name, one in settings.clusters.items() for source in _sources(name, one, self._pipeline.put, known)]
+        self._polled_at = dict.fromkeys(map(_job, self._sources), now_ms())
+        self._scheduler = BackgroundScheduler(
+            timezone="UTC", executors={"default": ThreadPoolExecutor(len(self._sources) + 1)}
+        )
+        self._failed: set[str] = set()
+        self._loops: dict[str, tuple[int, int]] = {}
+
+    def run(self) -> int:
+        """Watch until SIGTERM or SIGINT. Returns the exit status: 0, or 3 where a part of the agent failed."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._stop.set())
+        with Systemd() as systemd:
+            self._start()
+            systemd.ready()
+            log.info("watching", sources=[f"{one.cluster}/{one.name}" for one in self._sources], telling=list(self._outboxes))
+            interval = min(systemd.watchdog_interval or _WATCH_MS, _WATCH_MS) / 1000
+            while not self._stop.wait(interval) and self._pipeline.alive:
+                stuck = self._stuck(now_ms())
+                if stuck:
+                    log.error("stuck", loops=stuck)
+                else:
+                    systemd.watchdog()
+            systemd.stopping()
+            return self._close()
+
+    def stop(self) -> None:
+        """Ask `run` to return; from any thread."""
+        self._stop.set()
+
+    def _start(self) -> None:
+        self._pipeline.start()
+        for outbox in self._outboxes.values():
+            outbox.start()
+        self._scheduler.add_listener(self._job_failed, EVENT_JOB_ERROR)
+        # A late tick or poll is run once, at once: what matters is what holds now, not how many were missed.
+        limits = {"misfire_grace_time": None, "coalesce": True, "max_instances": 1}
+        self._scheduler.add_job(self._tick, "interval", seconds=TICK_MS / 1000, id="tick", **limits)
+        for source in self._sources:
+            self._scheduler.add_job(
+                self._poll, "interval", [source], seconds=source.interval / 1000, id=_job(source), next_run_time=datetime.now(UTC), **limits
+            )
+        self._scheduler.start()
+
+    def _tick(self) -> None:
+        self._pipeline.put([Tick(at=now_ms())])
+
+    def _poll(self, source: Source) -> None:
+        source.poll()
+        now = self._polled_at[_job(source)] = now_ms()
+        if _job(source) in self._failed:
+            self._failed.discard(_job(source))
+            self._pipeline.put([Sighted(at=now, source=source.name, cluster=source.cluster)])
+
+    def _job_failed(self, event: JobExecutionEvent) -> None:
+        """A defect in a source is told like any other reason for not seeing."""
+        source = next((one for one in self._sources if _job(one) == event.job_id), None)
+        log.error("job failed", job=event.job_id, reason=repr(event.exception), traceback=event.traceback)
+        if source is not None:
+            self._polled_at[event.job_id] = now_ms()
+            self._failed.add(event.job_id)
+            reason = f"the source failed: {event.exception!r}; its log says where"
+            self._pipeline.put([Blind(at=now_ms(), source=source.name, cluster=source.cluster, reason=reason)])
+
+    def _stuck(self, now: int) -> list[str]:
+        """The loops that have not come round for too long."""
+        turns = {"pipeline": self._pipeline.ticks} | {f"outbox {name}": one.turns for name, one in self._outboxes.items()}
+        for name, turn in turns.items():
+            if self._loops.get(name, (-1, 0))[0] != turn:
+                self._loops[name] = (turn, now)
+        since = {name: at for name, (_, at) in self._loops.items()} | self._polled_at
+        return [name for name, at in since.items() if now - at > STUCK_MS]
+
+    def _close(self) -> int:
+        """Stop everything within ten seconds; the journal and the incidents are complete afterwards."""
+        log.info("stopping")
+        self._scheduler.shutdown(wait=False)
+        closers = [threading.Thread(target=source.close, daemon=True) for source in self._sources]
+        for closer in closers:
+            closer.start()
+        deadline = time.monotonic() + 3
+        for closer in closers:
+            closer.join(max(0.0, deadline - time.monotonic()))
+        written = self._pipeline.close(timeout=3)
+        delivered = [outbox.close(timeout=2) for outbox in self._outboxes.values()]
+        if written:
+            self._journal.close()
+            self._store.close()
+        log.info("stopped", written=written, delivered=all(delivered))
+        return 0 if written and self._pipeline.failure is None else 3
+
+
+def _job(source: Source) -> str:
+    return f"{source.cluster}/{source.name}"
+
+
+def _sources(name: str, cluster: Cluster, emit: Emit, known: list[Observation]) -> list[Source]:
+    properties = {key: str(value) for key, value in cluster.kafka_properties().items() if key != "bootstrap.servers"}
+    kafka = KafkaSourceSettings(
+        bootstrap_servers=cluster.bootstrap_servers,
+        properties=properties,
+        interval=cluster.poll_interval,
+        timeout=cluster.timeout,
+        groups=cluster.groups,
+        topics=cluster.topics,
+        watch_partitions=cluster.zookeeper is None,
+    )
+    sources: list[Source] = [KafkaSource(name, kafka, emit, known)]
+    if cluster.zookeeper is not None:
+        options = cluster.zookeeper_client.options()
+        sources.append(ZooKeeperSource(name, cluster.zookeeper, options, cluster.poll_interval, cluster.topics, emit, known))
+    return sources
+
+
+def _receivers(settings: Settings, stream: TextIO) -> list[Receiver]:
+    slack = settings.slack
+    if slack is None:
+        return [Console(stream)]
+    token, webhook = slack.token(), slack.webhook()
+    if webhook is not None:
+        return [Webhook(webhook.get_secret_value())]
+
+    def channel_of(incident: Incident) -> str:
+        return slack.channel_for(incident.severity, incident.cluster) or ""
+
+    return [Slack(token.get_secret_value() if token is not None else "", channel_of, base_url=slack.base_url)]

@@ -1,0 +1,214 @@
+"""What several rules ask of the facts: incarnations, leader moves, truncations, rhythms, an operator's hand. Pure; rules decide."""
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from statistics import median
+from typing import TypeVar
+
+from agent.facts import LATENESS_MS, Facts, History
+from agent.observations import Commit, LogOffsets, Observation, PartitionState
+
+CLOCK_SLACK_MS = 5_000
+"""How far the clocks of two sources may stand apart, and how long an end may stay low before it is a truncation."""
+
+_TOGETHER_MS = 5_000
+
+T = TypeVar("T", bound=Observation)
+
+
+def overlap(first: Observation, begin: int, end: int) -> bool:
+    """Whether the change can have happened in [begin, end], clocks considered."""
+    return first.start - CLOCK_SLACK_MS <= end and begin <= first.at + CLOCK_SLACK_MS
+
+
+def deleted(state: PartitionState) -> bool:
+    """Whether the partition no longer exists."""
+    return not state.replicas
+
+
+def recreated(facts: Facts, topic: tuple[str, str, int], before: int, now: int) -> bool:
+    """Whether the partition at `now` may be of another incarnation than the one at `before`: deleted, or another topic id."""
+    identity: str | None = None
+    for state in facts.partition(*topic):
+        changed = deleted(state) or (state.topic_id is not None and identity is not None and state.topic_id != identity)
+        if changed and overlap(state, before, now):
+            return True
+        identity = state.topic_id or identity
+    return False
+
+
+def end_of(facts: Facts, partition: tuple[str, str, int], after: int) -> int | None:
+    """When the partition was deleted or re-created after that moment: what was said of the old one is over then."""
+    history = facts.partition(*partition)
+    before = history.as_of(after)
+    identity = before.topic_id if before is not None else None
+    for state in history.after(after):
+        if deleted(state) or (identity and state.topic_id and state.topic_id != identity):
+            return state.at
+        identity = state.topic_id or identity
+    return None
+
+
+def spells(history: History[T], condition: Callable[[T], bool]) -> Iterator[tuple[T, T | None]]:
+    """(first change for which the condition held, first after which it did not, None while it lasts), oldest first."""
+    begin: T | None = None
+    for one in history:
+        if condition(one):
+            begin = begin or one
+        elif begin is not None:
+            yield begin, one
+            begin = None
+    if begin is not None:
+        yield begin, None
+
+
+def leader_of(state: PartitionState) -> int | None:
+    """The leading broker; None where nobody leads (Kafka writes -1)."""
+    return None if state.leader is None or state.leader < 0 else state.leader
+
+
+def leader_moves(history: History[PartitionState]) -> Iterator[tuple[PartitionState, PartitionState]]:
+    """(the last state under the old leader, the first under the new one), oldest first; a time without a leader between is skipped."""
+    old: PartitionState | None = None
+    for state in history:
+        if deleted(state):
+            old = None
+        elif leader_of(state) is not None:
+            if old is not None and leader_of(old) != leader_of(state):
+                yield old, state
+            old = state
+
+
+def unclean_elections(history: History[PartitionState]) -> Iterator[tuple[PartitionState, PartitionState]]:
+    """(state before, state after) of elections of a leader that was not in the ISR, oldest first.
+
+    Only when no in-sync replica lives is such a leader elected, and its ISR is then itself alone. Where an old in-sync replica stands in
+    the new ISR, states between the two were not seen: replicas have caught up and led, no unclean election.
+    """
+    for before, after in pairwise(history):
+        leader = leader_of(after)
+        if leader is None or deleted(before) or deleted(after) or not before.isr or leader in before.isr:
+            continue
+        if leader_of(before) == leader or (before.topic_id and after.topic_id and before.topic_id != after.topic_id):
+            continue
+        if set(before.isr) & set(after.isr):
+            continue
+        yield before, after
+
+
+def unclean_near(facts: Facts, partition: tuple[str, str, int], begin: int, end: int) -> bool:
+    """Whether an unclean election of the partition can have happened in [begin, end]."""
+    return any(overlap(after, begin, end) for _, after in unclean_elections(facts.partition(*partition)))
+
+
+def end_falls(facts: Facts, partition: tuple[str, str, int]) -> Iterator[tuple[LogOffsets, LogOffsets, int]]:
+    """(reading before, lower reading, when it is sure) of falls of the log's end within one incarnation, oldest first.
+
+    Sure at once after an unclean election; else when no reading of the next 5 s has regained the old end: before KIP-207 (2.2) the
+    high watermark falls for a moment on clean leader changes.
+    """
+    history = facts.log_offsets(*partition)
+    for before, after in pairwise(history):
+        if after.log_end >= before.log_end or recreated(facts, partition, before.at, after.at):
+            continue
+        begin = after.start if after.since is not None else before.at
+        known_at = sure_low(facts, partition, before.log_end, begin, after)
+        if known_at is not None:
+            yield before, after, known_at
+
+
+def sure_low(facts: Facts, partition: tuple[str, str, int], offset: int, begin: int, low: LogOffsets) -> int | None:
+    """When it is sure that the end read in `low` lies below `offset` for good; None where it came back within 5 s."""
+    if unclean_near(facts, partition, begin, low.at):
+        return low.seen
+    readings = facts.log_offsets(*partition).after(low.at)
+    if any(one.log_end >= offset for one in readings if one.at <= low.at + CLOCK_SLACK_MS):
+        return None
+    return low.seen + CLOCK_SLACK_MS
+
+
+def moves(history: History[Commit]) -> list[Commit]:
+    """The commits that moved the offset, forgotten ones left out, oldest first."""
+    known = [one for one in history if one.offset is not None]
+    return known[:1] + [after for before, after in pairwise(known) if after.offset != before.offset]
+
+
+def intervals(commits: list[Commit]) -> list[int]:
+    """The times between successive commits, ms."""
+    return [after.at - before.at for before, after in pairwise(commits)]
+
+
+def commit_rate(commits: list[Commit]) -> float | None:
+    """Records per second over commits that only rise; None where that cannot be told."""
+    rising: list[Commit] = []
+    for one in reversed(commits):
+        if rising and (one.offset or 0) >= (rising[-1].offset or 0):
+            break
+        rising.append(one)
+    if len(rising) < 2 or rising[0].at == rising[-1].at:  # noqa: PLR2004 - two points make a rate
+        return None
+    return ((rising[0].offset or 0) - (rising[-1].offset or 0)) * 1000 / (rising[0].at - rising[-1].at)
+
+
+def by_operator(facts: Facts, before: Commit, after: Commit, min_records: int) -> bool:
+    """Whether an operator moved the group (kafka-consumer-groups --reset-offsets) rather than its consumers.
+
+    All that moved back, moved within 5 s or between the same two sightings, and nobody consumed: a group that has had members is Empty
+    in the readings before and after; one never seen with members committed nothing for ten of its intervals before and two after.
+    """
+    if facts.had_members(after.cluster, after.group, after.at):
+        nobody_consumed = _empty_around(facts, before, after)
+    else:
+        nobody_consumed = _silent_around(facts, after)
+    return nobody_consumed and _moved_together(facts, after, min_records)
+
+
+def _moved_together(facts: Facts, move: Commit, min_records: int) -> bool:
+    for topic, partition in facts.partitions_of(move.cluster, move.group):
+        history = facts.commits(move.cluster, move.group, topic, partition)
+        for before, after in pairwise(moves(history)):
+            if abs(after.at - move.at) > LATENESS_MS or (before.offset or 0) - (after.offset or 0) < min_records:
+                continue
+            same_sightings = move.since is not None and overlapping(after, move)
+            if abs(after.at - move.at) > _TOGETHER_MS and not same_sightings:
+                return False
+    return True
+
+
+def overlapping(first: Observation, second: Observation) -> bool:
+    """Whether both changes can have happened at the same moment."""
+    return first.start <= second.at and second.start <= first.at
+
+
+def _empty_around(facts: Facts, before: Commit, after: Commit) -> bool:
+    history = facts.group(after.cluster, after.group)
+    reading = history.as_of(after.start) or history.as_of(after.at)
+    if reading is None or reading.members or reading.state not in ("Empty", "Dead"):
+        return False
+    # A state read later tells of this moment when it may have begun by now; a line without `since` is granted the clocks' slack.
+    return not any(
+        one.members or one.state not in ("Empty", "Dead")
+        for one in history.after(reading.at)
+        if (one.since if one.since is not None else one.at - CLOCK_SLACK_MS) <= after.at and one.at > before.at
+    )
+
+
+def _silent_around(facts: Facts, move: Commit) -> bool:
+    rhythm: list[int] = []
+    last_before: int | None = None
+    first_after: int | None = None
+    for topic, partition in facts.partitions_of(move.cluster, move.group):
+        series = moves(facts.commits(move.cluster, move.group, topic, partition))
+        own = (topic, partition) == (move.topic, move.partition)
+        earlier = [one for one in series if one.at < move.at and not overlapping(one, move)]
+        together = 0 if own else _TOGETHER_MS
+        later = next((one.at for one in series if one.at > move.at + together and not overlapping(one, move)), None)
+        rhythm += intervals(earlier)
+        if earlier:
+            last_before = max(last_before or 0, earlier[-1].at)
+        if later is not None:
+            first_after = min(first_after or later, later)
+    interval = median(rhythm) if rhythm else 0
+    if last_before is None or interval <= 0 or move.start - last_before < 10 * interval:
+        return False
+    return first_after is None or first_after - move.at >= 2 * interval

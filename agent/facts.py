@@ -1,0 +1,198 @@
+"""What has been observed, as rules look at it: a short history per subject, indexed. Pure memory: no clock, no I/O, no judgement."""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from typing import Generic, TypeVar, cast
+
+import msgspec
+
+from agent.observations import (
+    Blind,
+    BrokerRegistration,
+    Commit,
+    Controller,
+    GroupState,
+    LogOffsets,
+    Observation,
+    PartitionState,
+    Sight,
+    Subject,
+    Tick,
+)
+
+LATENESS_MS = 60_000
+"""How far observations of different subjects may come out of order."""
+
+KEEP_MS = 3 * LATENESS_MS
+"""How long histories keep what happened: the lateness, and room before it to look back."""
+
+FLOOR = 24
+"""How many observations a history keeps however old they are: a slow committer's rhythm."""
+
+T = TypeVar("T", bound=Observation)
+Partition = tuple[str, str, int]
+Series = tuple[str, str, str, int]
+
+
+class History(Generic[T]):
+    """One subject's observations in order of `at`, changes only, newest last. `confirmed`: when the newest was last seen to hold."""
+
+    __slots__ = ("changes", "confirmed")
+
+    def __init__(self) -> None:
+        """An empty history."""
+        self.changes: list[T] = []
+        self.confirmed = 0
+
+    def __iter__(self) -> Iterator[T]:
+        """Oldest first."""
+        return iter(self.changes)
+
+    @property
+    def last(self) -> T | None:
+        """The newest change."""
+        return self.changes[-1] if self.changes else None
+
+    def as_of(self, at: int) -> T | None:
+        """What held at that moment: the last change at or before it."""
+        index = bisect_right(self.changes, at, key=_at)
+        return self.changes[index - 1] if index else None
+
+    def after(self, at: int) -> list[T]:
+        """The changes after that moment, oldest first."""
+        return self.changes[bisect_right(self.changes, at, key=_at) :]
+
+    def until(self, at: int) -> list[T]:
+        """The changes up to that moment, oldest first."""
+        return self.changes[: bisect_right(self.changes, at, key=_at)]
+
+    def pairs(self) -> Iterator[tuple[T, T]]:
+        """Each change with its predecessor, newest first."""
+        changes = self.changes
+        return ((changes[i - 1], changes[i]) for i in range(len(changes) - 1, 0, -1))
+
+    def add(self, observation: T, now: int) -> bool:
+        """Append in order; False where the fact is older than the last of its subject: that is history, not news."""
+        if self.changes:
+            last = self.changes[-1]
+            if observation.at < last.at:
+                return False
+            self.confirmed = max(self.confirmed, observation.at)
+            if _same_fact(last, observation):
+                return True
+        self.changes.append(observation)
+        self.confirmed = observation.at
+        if len(self.changes) > 2 * FLOOR and self.changes[FLOOR].seen < now - KEEP_MS:
+            self._prune(now - KEEP_MS)
+        return True
+
+    def _prune(self, cut: int) -> None:
+        spare = len(self.changes) - FLOOR
+        del self.changes[: sum(1 for one in self.changes[:spare] if one.seen < cut)]
+
+
+_EMPTY: History[Observation] = History()
+
+
+class Facts:
+    """Histories of all subjects. `now` is the latest moment that any observation tells of, ms."""
+
+    def __init__(self) -> None:
+        """Nothing known yet."""
+        self.now = 0
+        self._histories: dict[Subject, History[Observation]] = {}
+        self._groups_of: dict[Partition, set[str]] = {}
+        self._partitions_of: dict[tuple[str, str], set[tuple[str, int]]] = {}
+        self._partitions_in: dict[tuple[str, str], set[int]] = {}
+        self._with_members: dict[tuple[str, str], int] = {}
+        self._blind: dict[Subject, Blind] = {}
+
+    def absorb(self, observation: Observation) -> bool:
+        """Take an observation in; False where it is older than the last of its subject."""
+        self.now = max(self.now, observation.seen)
+        if isinstance(observation, Tick):
+            return True
+        subject = observation.subject
+        history = self._histories.get(subject)
+        if history is None:
+            history = self._histories[subject] = History()
+            self._index(observation)
+        if not history.add(observation, self.now):
+            return False
+        if isinstance(observation, GroupState):
+            if observation.members or observation.simple is False:
+                self._with_members.setdefault((observation.cluster, observation.group), observation.start)
+        elif isinstance(observation, Blind):
+            self._blind[subject] = observation
+        elif isinstance(observation, Sight):
+            self._blind.pop(subject, None)
+        return True
+
+    def _index(self, observation: Observation) -> None:
+        if isinstance(observation, Commit):
+            cluster, group, topic, partition = observation.cluster, observation.group, observation.topic, observation.partition
+            self._groups_of.setdefault((cluster, topic, partition), set()).add(group)
+            self._partitions_of.setdefault((cluster, group), set()).add((topic, partition))
+        elif isinstance(observation, PartitionState):
+            self._partitions_in.setdefault((observation.cluster, observation.topic), set()).add(observation.partition)
+
+    def commits(self, cluster: str, group: str, topic: str, partition: int) -> History[Commit]:
+        """The committed offsets of a group on a partition."""
+        return cast("History[Commit]", self._histories.get(("commit", cluster, group, topic, partition), _EMPTY))
+
+    def log_offsets(self, cluster: str, topic: str, partition: int) -> History[LogOffsets]:
+        """The partition's log start and end."""
+        return cast("History[LogOffsets]", self._histories.get(("log_offsets", cluster, topic, partition), _EMPTY))
+
+    def partition(self, cluster: str, topic: str, partition: int) -> History[PartitionState]:
+        """Who led the partition."""
+        return cast("History[PartitionState]", self._histories.get(("partition_state", cluster, topic, partition), _EMPTY))
+
+    def broker(self, cluster: str, broker: int) -> History[BrokerRegistration]:
+        """The broker's registrations."""
+        return cast("History[BrokerRegistration]", self._histories.get(("broker_registration", cluster, broker), _EMPTY))
+
+    def controller(self, cluster: str) -> History[Controller]:
+        """The cluster's controllers."""
+        return cast("History[Controller]", self._histories.get(("controller", cluster), _EMPTY))
+
+    def group(self, cluster: str, group: str) -> History[GroupState]:
+        """The group's states."""
+        return cast("History[GroupState]", self._histories.get(("group_state", cluster, group), _EMPTY))
+
+    def sight(self, subject: Subject) -> History[Sight]:
+        """When a source did and did not see a subject."""
+        return cast("History[Sight]", self._histories.get(subject, _EMPTY))
+
+    def groups_of(self, cluster: str, topic: str, partition: int) -> list[str]:
+        """The groups that have committed an offset of the partition, sorted."""
+        return sorted(self._groups_of.get((cluster, topic, partition), ()))
+
+    def partitions_of(self, cluster: str, group: str) -> list[tuple[str, int]]:
+        """The (topic, partition) pairs that the group has committed, sorted."""
+        return sorted(self._partitions_of.get((cluster, group), ()))
+
+    def partitions_in(self, cluster: str, topic: str) -> list[int]:
+        """The topic's partitions known, sorted."""
+        return sorted(self._partitions_in.get((cluster, topic), ()))
+
+    def had_members(self, cluster: str, group: str, at: int) -> bool:
+        """Whether the group had been seen with members by then."""
+        return self._with_members.get((cluster, group), at + 1) <= at
+
+    def blind(self) -> list[Blind]:
+        """What cannot be seen at present."""
+        return list(self._blind.values())
+
+    def latest(self) -> Iterable[Observation]:
+        """The newest observation of each subject."""
+        return [history.changes[-1] for history in self._histories.values() if history.changes]
+
+
+def _at(observation: Observation) -> int:
+    return observation.at
+
+
+def _same_fact(old: Observation, new: Observation) -> bool:
+    """Whether both say the same of their subject, times apart."""
+    return old == msgspec.structs.replace(new, at=old.at, seen_at=old.seen_at, since=old.since)

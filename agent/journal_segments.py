@@ -1,0 +1,190 @@
+"""The journal's files: how a segment is named, found, written, sealed and read. `agent.journal` decides when.
+
+`<directory>/<kind>/date=YYYY-MM-DD/` holds the segments of a kind and a UTC date of `at`. The open one is an Arrow IPC
+stream, readable up to where a kill cut it; the others are Parquet. Both are named by the first position in them, so
+that a crash between the two leaves no duplicates: the sealed one counts. Names of open and half-made files begin with
+an underscore, as Spark passes over those.
+"""
+
+import os
+import re
+from collections.abc import Callable, Container, Iterator
+from datetime import date
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import pyarrow as pa
+from pyarrow import parquet
+
+DAY_MS = 86_400_000
+FOREVER = 1 << 63
+UNREADABLE = (pa.ArrowException, OSError, ValueError)
+
+Unreadable: TypeAlias = Callable[[Path, str], None]
+"""Is told the path and the reason of what the journal had to leave out."""
+
+_EPOCH = date(1970, 1, 1).toordinal()
+_FOLDER = re.compile(r"date=\d{4}-\d\d-\d\d")
+_NAME = re.compile(r"_?(\d{19})(?:-(\d{19})\.parquet|\.arrow)")
+_ROW_GROUP = 65_536
+_BATCH = 8_192
+
+
+class Segment(NamedTuple):
+    """A file of the journal. day: days since the epoch. first, last: positions; last is None while it is open."""
+
+    kind: str
+    day: int
+    first: int
+    last: int | None
+    path: Path
+
+
+def find(directory: Path, kinds: Container[str] | None = None, days: range | None = None) -> list[Segment]:
+    """The segments of these kinds and days by first position, each once: the sealed file where there are two."""
+    found: dict[tuple[Path, int], Segment] = {}
+    for folder in folders(directory):
+        kind, day = folder.parent.name, day_of(folder)
+        if (kinds is None or kind in kinds) and (days is None or day in days):
+            # An underscore sorts behind digits, so that of two files the sealed one comes first.
+            for path, name in ((path, _NAME.fullmatch(path.name)) for path in sorted(folder.iterdir())):
+                if name is not None:
+                    first, last = int(name[1]), None if name[2] is None else int(name[2])
+                    found.setdefault((folder, first), Segment(kind, day, first, last, path))
+    return sorted(found.values(), key=lambda segment: segment.first)
+
+
+def folders(directory: Path) -> list[Path]:
+    """The folders that hold a kind's segments of a date."""
+    return [folder for folder in directory.glob("*/date=*") if _FOLDER.fullmatch(folder.name)]
+
+
+def day_of(folder: Path) -> int:
+    """A folder's date as days since the epoch."""
+    return date.fromisoformat(folder.name.removeprefix("date=")).toordinal() - _EPOCH
+
+
+class Stream:
+    """An open segment being written. Raises OSError; a write that failed can be tried again."""
+
+    def __init__(self, directory: Path, kind: str, day: int, first: int, schema: pa.Schema) -> None:
+        """day: days since the epoch; what lies outside the calendar is filed under its first or last day."""
+        filed = date.fromordinal(min(max(day + _EPOCH, 1), date.max.toordinal()))
+        self.path = directory / kind / f"date={filed.isoformat()}" / f"_{first:019d}.arrow"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640)
+        for folder in (self.path.parent, self.path.parent.parent, directory):
+            _sync(folder)
+        self._schema = schema
+        self.size = 0
+        self.noticed_at: int | None = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write the batch and wait until the disk has it."""
+        content = memoryview(batch.serialize())
+        if self.size == 0:
+            content = memoryview(self._schema.serialize().to_pybytes() + content)
+        written = 0
+        while written < len(content):
+            written += os.pwrite(self._file, content[written:], self.size + written)
+        os.fdatasync(self._file)
+        self.size += written
+
+    def close(self) -> None:
+        """Let go of the file; it stays open as a segment until it is sealed."""
+        os.close(self._file)
+
+
+def seal(path: Path, unreadable: Unreadable) -> None:
+    """Turn a stream into Parquet beside it, atomically. Raises OSError, and then the stream remains.
+
+    What precedes damage is sealed; the damaged stream is told to `unreadable` and kept as `.damaged`.
+    """
+    batches: list[pa.RecordBatch] = []
+    kept = None
+    try:
+        for batch in _stream(path):
+            batches.append(batch)  # noqa: PERF402 - a damaged stream keeps what came before the damage
+    except UNREADABLE as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the system's trouble (no rights, too many open files), not the file's; Arrow's own have no errno
+        kept = path.with_suffix(".damaged")
+        unreadable(kept, str(error))
+    if batches:
+        table = pa.Table.from_batches(batches).combine_chunks()
+        first, last = path.stem.removeprefix("_"), table.column("position")[-1].as_py()
+        half = path.with_suffix(".tmp")
+        with half.open("wb") as file:
+            # Half the size and time of the defaults: positions, times and offsets rise slowly.
+            rising = [one.name for one in table.schema if one.type in (pa.int64(), pa.timestamp("ms", tz="UTC"))]
+            parquet.write_table(
+                table,
+                file,
+                compression="zstd",
+                row_group_size=_ROW_GROUP,
+                use_dictionary=[one.name for one in table.schema if one.type == pa.string()],
+                column_encoding=dict.fromkeys(rising, "DELTA_BINARY_PACKED"),
+                write_page_checksum=True,
+            )
+            file.flush()
+            os.fsync(file.fileno())
+        half.rename(path.with_name(f"{first}-{last:019d}.parquet"))
+        _sync(path.parent)
+    if kept is None:
+        path.unlink()
+    else:
+        path.rename(kept)
+
+
+def recover(directory: Path, unreadable: Unreadable) -> None:
+    """Seal the streams and clear away the half-made files that a killed writer left. Raises OSError."""
+    for path in sorted(directory.glob("*/date=*/_*")):
+        if path.suffix == ".tmp" or any(path.parent.glob(f"{path.stem.removeprefix('_')}-*.parquet")):
+            path.unlink(missing_ok=True)  # a stream sealed just now has taken its .tmp with it
+        elif path.suffix == ".arrow":
+            seal(path, unreadable)
+
+
+def batches(segment: Segment, since: int, until: int) -> Iterator[pa.RecordBatch]:
+    """The batches of a segment that may hold observations with since <= at < until. Raises one of UNREADABLE."""
+    try:
+        yield from _stream(segment.path) if segment.last is None else _parquet(segment.path, since, until)
+    except FileNotFoundError:
+        # A live writer has sealed it since it was listed; or retention took it.
+        for path in segment.path.parent.glob(f"{segment.first:019d}-*.parquet"):
+            yield from _parquet(path, since, until)
+
+
+def _stream(path: Path) -> Iterator[pa.RecordBatch]:
+    with pa.memory_map(str(path)) as file:
+        try:
+            with pa.ipc.open_stream(file) as stream:
+                for batch in stream:
+                    batch.validate(full=True)
+                    yield batch
+        except (pa.ArrowException, OSError):
+            # What a kill cut ends before it should, so that all of the file has been read; anything else is damage.
+            if file.tell() < file.size():
+                raise
+
+
+def _parquet(path: Path, since: int, until: int) -> Iterator[pa.RecordBatch]:
+    with parquet.ParquetFile(path, page_checksum_verification=True) as file:
+        groups = range(file.metadata.num_row_groups)
+        wanted = [one for one in groups if _overlaps(file.metadata.row_group(one), since, until)]
+        yield from file.iter_batches(batch_size=_BATCH, row_groups=wanted, use_threads=False)
+
+
+def _overlaps(group: parquet.RowGroupMetaData, since: int, until: int) -> bool:
+    columns = (group.column(index) for index in range(group.num_columns))
+    at = next((one.statistics for one in columns if one.path_in_schema == "at"), None)
+    return at is None or not at.has_min_max or (at.max_raw >= since and at.min_raw < until)
+
+
+def _sync(folder: Path) -> None:
+    """Make the names in a folder last."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

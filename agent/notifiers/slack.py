@@ -1,0 +1,212 @@
+"""Slack by its Web API and a bot token: one message per incident, edited as it changes, its timeline in the thread.
+
+The token needs the scope chat:write, and channels:history (groups:history for private channels) to look up what a lost
+answer may have left there. Slack tells histories by channel id (C0123456789) only: where the channel is given by name
+and nothing was posted there since the start, a lost answer leads to a second message.
+"""
+
+import http.client
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping
+from http import HTTPStatus
+from typing import Any
+
+from slack_sdk import WebClient
+from slack_sdk.errors import SlackApiError, SlackClientError
+from slack_sdk.web import SlackResponse
+
+from agent.findings import Incident, Severity, Status
+from agent.notifiers import Gone, Handle, Message, NotDelivered, RateLimited, Refused, Unanswered
+from agent.report import Report, report
+
+EVENT_TYPE = "backflow_incident"
+TEXT_LIMIT = 2_900
+"""Characters in a text as sent: Slack refuses a section's text over 3,000, an edited message's own over 4,000."""
+
+TIMEOUT_S = 10
+"""How long a call may take, seconds."""
+
+_HEADLINE_LIMIT = 1_000
+# Slack refuses blocks whose texts have more than about 13,200 characters in all (msg_blocks_too_long).
+_ALL_LIMIT = 12_000
+_SECTION_ROOM = 400
+_CLOCK_SLACK_MS = 600_000
+_PAGE = 200
+_CHANNEL_ID = re.compile(r"[CDG][A-Z0-9]{5,}")
+_SIGNS = {
+    Severity.CRITICAL: ":red_circle:",
+    Severity.WARNING: ":large_orange_circle:",
+    Severity.INFO: ":large_blue_circle:",
+}
+_GONE = {"message_not_found", "thread_not_found", "cant_update_message", "edit_window_closed"}
+_FAULTS = {"internal_error", "fatal_error", "service_unavailable", "request_timeout"}
+_CURES = {
+    "invalid_auth": "the token is not valid: put a bot token (xoxb-...) in its place",
+    "not_authed": "no token was sent: name one in [slack]",
+    "account_inactive": "the token's app or workspace was switched off",
+    "token_revoked": "the token was revoked: install the app again and put the new token in its place",
+    "token_expired": "the token has expired: put a new one in its place",
+    "channel_not_found": "there is no such channel, or the app cannot see it: invite the app to it",
+    "not_in_channel": "the app is not in the channel: invite it",
+    "is_archived": "the channel is archived: name another",
+    "missing_scope": "the token lacks a scope",
+}
+
+# slack_sdk logs bodies and a webhook's address, which is a secret, at DEBUG, and at ERROR what the outbox logs too.
+SILENT = logging.getLogger("agent.notifiers.slack_sdk")
+SILENT.setLevel(logging.CRITICAL + 1)
+
+
+class Slack:
+    """The receiver that posts by the Web API, each incident into a channel of its own choice."""
+
+    def __init__(
+        self,
+        token: str,
+        channel_of: Callable[[Incident], str],
+        *,
+        name: str = "slack",
+        base_url: str = "https://slack.com/api/",
+        timeout: int = TIMEOUT_S,
+    ) -> None:
+        """channel_of: where a new incident is posted: a channel's id, or its name. timeout: seconds per call."""
+        self.name = name
+        self._channel_of = channel_of
+        self._ids: dict[str, str] = {}
+        self._client = WebClient(token=token, base_url=base_url, timeout=timeout, logger=SILENT, retry_handlers=[])
+
+    def channel(self, message: Message, handle: Handle | None) -> str:
+        """The channel in which the incident stands, or will."""
+        if handle is not None:
+            return str(handle["channel"])
+        chosen = self._channel_of(message.incident)
+        return self._ids.get(chosen, chosen)
+
+    def deliver(self, message: Message, handle: Handle | None) -> Handle:
+        """Post or edit the incident's message, or reply in its thread. Raises NotDelivered."""
+        post, mark = self._client.chat_postMessage, _metadata(message)
+        if message.number > 0:
+            if handle is None:
+                why = "there is no message whose thread the timeline could go to"
+                raise Gone(why)
+            text = clipped("\n".join(message.lines))
+            _call(post, channel=handle["channel"], thread_ts=handle["ts"], text=text, metadata=mark, unfurl_links=False)
+            return handle
+        told = report(message.incident)
+        content = {"text": clipped(told.headline), "blocks": blocks(told), "metadata": mark}
+        if handle is not None:
+            _call(self._client.chat_update, channel=handle["channel"], ts=handle["ts"], **content)
+            return handle
+        channel = self._channel_of(message.incident)
+        answer = _call(post, channel=channel, **content, unfurl_links=False, unfurl_media=False)
+        self._ids[channel] = answer["channel"]
+        return {"channel": answer["channel"], "ts": answer["ts"]}
+
+    def find(self, message: Message, handle: Handle | None, since: int) -> Handle | None:
+        """Look in the channel's history, or in the thread, for the message with this metadata. Raises NotDelivered."""
+        channel, mark = self.channel(message, handle), _metadata(message)
+        if message.number == 0:
+            if not _CHANNEL_ID.fullmatch(channel):
+                why = f"Slack tells no history of {channel}: give the channel's id (C0123456789) in its place"
+                raise Refused(why)
+            oldest = f"{max(0, since - _CLOCK_SLACK_MS) / 1000:.6f}"
+            pages = _pages(self._client.conversations_history, channel=channel, oldest=oldest)
+        elif handle is not None:
+            pages = _pages(self._client.conversations_replies, channel=channel, ts=handle["ts"])
+        else:
+            return None
+        ours = (one for one in pages if one.get("metadata") == mark)
+        return next((handle or {"channel": channel, "ts": one["ts"]} for one in ours), None)
+
+
+def _pages(method: Callable[..., SlackResponse], **arguments: Any) -> Iterator[dict[str, Any]]:
+    """The messages of all pages, with their metadata. Raises NotDelivered."""
+    cursor: str | None = None
+    while cursor != "":
+        answer = _call(method, **arguments, cursor=cursor, limit=_PAGE, include_all_metadata=True)
+        yield from answer["messages"]
+        cursor = (answer.get("response_metadata") or {}).get("next_cursor") or ""
+
+
+def _call(method: Callable[..., SlackResponse], **arguments: Any) -> SlackResponse:
+    """One call of the Web API. Raises NotDelivered."""
+    try:
+        return method(**arguments)
+    except SlackApiError as error:
+        raise _refusal(error) from None
+    except (OSError, http.client.HTTPException, SlackClientError, ValueError) as error:
+        raise unanswered(error) from None
+
+
+def unanswered(error: Exception) -> Unanswered:
+    """A failed connection in words; the address, which may be a secret, is not among them."""
+    reason = getattr(error, "reason", None) or error
+    return Unanswered(f"Slack did not answer: {type(reason).__name__}: {reason}")
+
+
+def rate_limited(headers: Any) -> RateLimited:
+    """A 429 with its Retry-After (seconds); a minute where it names none."""
+    text = str({str(name).lower(): value for name, value in dict(headers).items()}.get("retry-after", ""))
+    seconds = float(text) if text.replace(".", "", 1).isdigit() else 60.0
+    return RateLimited("Slack asks to send less (429)", int(seconds * 1000))
+
+
+def _refusal(error: SlackApiError) -> NotDelivered:
+    """What an answer other than ok means for the message."""
+    answer = error.response
+    told: Mapping[str, Any] = answer.data if isinstance(answer.data, dict) else {}
+    code = str(told.get("error") or answer.status_code)
+    method = str(answer.api_url).partition("?")[0].rpartition("/")[2]
+    if answer.status_code == HTTPStatus.TOO_MANY_REQUESTS or code in ("ratelimited", "rate_limited"):
+        return rate_limited(answer.headers)
+    if answer.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR or code in _FAULTS:
+        return Unanswered(f"Slack has a fault of its own: {method}: {code}")
+    if code in _GONE:
+        return Gone(f"Slack no longer has the message: {method}: {code}")
+    hints = [_CURES.get(code), told.get("needed"), *((told.get("response_metadata") or {}).get("messages") or ())]
+    return Refused(": ".join([f"Slack refuses {method}", code, *(str(hint) for hint in hints if hint)]))
+
+
+def escaped(text: str) -> str:
+    """Text in which Slack sees no markup of its own (mentions, links)."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def clipped(text: str, limit: int = TEXT_LIMIT) -> str:
+    """The escaped text, cut where it would be longer than `limit` characters; an escape is never cut in two."""
+    whole = escaped(text)
+    if len(whole) <= limit:
+        return whole
+    kept, length = [], 1
+    for character in text:
+        piece = escaped(character)
+        length += len(piece)
+        if length > limit:
+            break
+        kept.append(piece)
+    return f"{''.join(kept)}…"
+
+
+def blocks(told: Report) -> list[dict[str, Any]]:
+    """The report in Block Kit: the first line, a section per heading, the context; all within Slack's limits."""
+    sign = _SIGNS[told.severity] if told.status is Status.OPEN else ":large_green_circle:"
+    shown = [_section(f"{sign} *{clipped(told.headline, _HEADLINE_LIMIT)}*")]
+    room = _ALL_LIMIT - 2 * _HEADLINE_LIMIT
+    for number, (heading, lines) in enumerate(told.sections, 1):
+        title = f"*{heading}*\n" if heading else ""
+        kept_free = _SECTION_ROOM * (len(told.sections) - number)
+        text = title + clipped("\n".join(lines), min(TEXT_LIMIT, room - kept_free) - len(title))
+        room -= len(text)
+        shown.append(_section(text))
+    context = {"type": "mrkdwn", "text": clipped(told.context, _HEADLINE_LIMIT), "verbatim": True}
+    return [*shown, {"type": "context", "elements": [context]}]
+
+
+def _section(text: str) -> dict[str, Any]:
+    return {"type": "section", "text": {"type": "mrkdwn", "text": text, "verbatim": True}}
+
+
+def _metadata(message: Message) -> dict[str, Any]:
+    entry = {"entry": message.number} if message.number else {}
+    return {"event_type": EVENT_TYPE, "event_payload": {"id": message.incident.id, **entry}}

@@ -1,0 +1,182 @@
+"""Delivery to one receiver: in order per incident, at least once, across crashes. What is said lives in the store."""
+
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from agent.notifiers import Gone, Handle, NotDelivered, RateLimited, Receiver, Refused, Unanswered
+from agent.postings import worth_posting
+from agent.store import Queue, Row
+
+log = structlog.get_logger(__name__)
+
+FIRST_RETRY_MS = 500
+LAST_RETRY_MS = 60_000
+REFUSED_RETRY_MS = 300_000
+"""How long to wait after a refusal that only a person can lift (a revoked token, a channel that is gone)."""
+
+_TURN_S = 5.0
+
+
+def now_ms() -> int:
+    """The wall clock, ms since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+class Outbox:
+    """A worker with a thread of its own that delivers what the store has queued for one receiver.
+
+    turns: turns of its loop so far, for the watchdog: one at least every five seconds and the time limit of a call.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        receiver: Receiver,
+        *,
+        clock: Callable[[], int] = now_ms,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        """path: the state file. clock: ms since the epoch. jitter: draws from [0, 1) to spread retries."""
+        self.turns = 0
+        self._path = path
+        self._receiver = receiver
+        self._clock = clock
+        self._jitter = jitter
+        self._wakeup = threading.Event()
+        self._closing = threading.Event()
+        self._failures: dict[str, int] = {}
+        self._due: dict[str, int] = {}
+        self._channel_due: dict[str, int] = {}
+        self._complaints: dict[str, str] = {}
+        self._thread = threading.Thread(target=self.run, name=f"outbox-{receiver.name}", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Something was queued: look at once. From any thread."""
+        self._wakeup.set()
+
+    def close(self, timeout: float = 2.0) -> bool:
+        """Stop after the call under way; whether that ended within `timeout` seconds.
+
+        A call that is left behind counts as one whose answer was lost: the next start looks it up.
+        """
+        self._closing.set()
+        self._wakeup.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def run(self) -> None:
+        """Deliver until closed."""
+        queue = Queue(self._path, self._receiver.name)
+        try:
+            while not self._closing.is_set():
+                self._wakeup.clear()
+                try:
+                    due = self.deliver_due(queue)
+                except sqlite3.Error as error:
+                    log.exception("cannot read or write the queue", receiver=self._receiver.name, reason=str(error))
+                    due = None
+                self.turns += 1
+                self._wakeup.wait(_TURN_S if due is None else min(_TURN_S, max(0, due - self._clock()) / 1000))
+        finally:
+            queue.close()
+
+    def deliver_due(self, queue: Queue) -> int | None:
+        """Try what is due, the first thing of each incident; returns when the next is due (ms), None: nothing waits."""
+        heads = queue.heads()
+        for incident_id in self._due.keys() - dict(heads).keys():
+            del self._due[incident_id]
+        for incident_id, seq in heads:
+            if self._closing.is_set():
+                break
+            if self._clock() >= self._due.get(incident_id, 0):
+                self._attempt(queue, incident_id, seq)
+        return min((self._due.get(incident_id, 0) for incident_id, _ in heads), default=None)
+
+    def _attempt(self, queue: Queue, incident_id: str, seq: int) -> None:
+        row = queue.read(seq)
+        if row is None:
+            return
+        channel = self._receiver.channel(row.message, row.handle)
+        if self._clock() < self._channel_due.get(channel, 0):
+            self._due[incident_id] = self._channel_due[channel]
+            return
+        if not queue.attempt(row, self._clock()):
+            return
+        try:
+            queue.confirmed(row, self._send(queue, row))
+        except NotDelivered as error:
+            self._put_off(queue, row, channel, error)
+            return
+        self._due.pop(incident_id, None)
+        if row.handle is not None:
+            # A first message alone does not end them: where each thread entry finds it gone, new ones come ever slower.
+            self._failures.pop(incident_id, None)
+        if self._complaints.pop(channel, None) is not None:
+            log.info("delivering again", receiver=self._receiver.name, channel=channel)
+
+    def _send(self, queue: Queue, row: Row) -> Handle | None:
+        """Deliver; what an attempt of unknown end may have left there is looked up first, and not sent twice."""
+        handle, is_entry = row.handle, row.message.number > 0
+        if row.attempted_at is not None and (handle is None or is_entry):
+            found = self._look_up(row, row.attempted_at)
+            if found is not None:
+                queue.found(row, found)
+                handle = found
+                if is_entry:
+                    return found
+        if handle is None and not worth_posting(row.message.incident):
+            return None
+        return self._receiver.deliver(row.message, handle)
+
+    def _look_up(self, row: Row, since: int) -> Handle | None:
+        """What an attempt begun at `since` left there. Where nobody may look, telling twice is better than never."""
+        try:
+            return self._receiver.find(row.message, row.handle, since)
+        except Refused as error:
+            log.warning("cannot look up a lost answer, sending again", receiver=self._receiver.name, reason=str(error))
+            return None
+
+    def _put_off(self, queue: Queue, row: Row, channel: str, error: NotDelivered) -> None:
+        """Settle what is known of the attempt, when to try again, and tell the operator once."""
+        incident_id = row.message.incident.id
+        if isinstance(error, Gone):
+            queue.gone(row)
+        elif not isinstance(error, Unanswered):
+            queue.refused(row)
+        if isinstance(error, RateLimited):
+            wait = error.retry_after
+            self._channel_due[channel] = self._clock() + wait
+        elif isinstance(error, Refused):
+            wait = REFUSED_RETRY_MS
+        else:
+            wait = self._backoff(incident_id)
+        self._due[incident_id] = self._clock() + wait
+        if self._complaints.get(channel) != str(error):
+            self._complaints[channel] = str(error)
+            say = log.error if isinstance(error, Refused) else log.warning
+            say(
+                "not delivered",
+                receiver=self._receiver.name,
+                channel=channel,
+                incident=incident_id,
+                reason=str(error),
+                retry_in_ms=wait,
+            )
+
+    def _backoff(self, incident_id: str) -> int:
+        """Twice the wait with each failure, up to a minute; drawn from its upper half."""
+        failures = self._failures.get(incident_id, 0)
+        self._failures[incident_id] = failures + 1
+        wait = min(LAST_RETRY_MS, FIRST_RETRY_MS << min(failures, 16))
+        return int(wait * (0.5 + self._jitter() / 2))

@@ -1,0 +1,255 @@
+"""An incident in words: what happened, why, what to do, what changed. Pure; markup lives in notifiers."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+
+from agent.findings import Finding, Incident, Severity, Status
+from agent.wording import day_of, instant, place, places, radius, reader, span, summary, worst, worst_first
+
+_ADVICE_LINES = 4
+
+
+class Section(NamedTuple):
+    """Lines under a heading; what happened comes first and has none."""
+
+    heading: str
+    lines: tuple[str, ...]
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """What an operator reads. Two reports are equal where nobody could see a difference.
+
+    headline: severity, state, what, where, how much and the id. context: since when, the date, the cluster.
+    """
+
+    id: str
+    severity: Severity
+    status: Status
+    headline: str
+    sections: tuple[Section, ...]
+    context: str
+
+    def lines(self) -> list[str]:
+        """The whole report as plain lines."""
+        told = []
+        for heading, (first, *others) in self.sections:
+            told.append(f"{heading}: {first}" if heading else first)
+            told += [" " * (len(heading) + 2 if heading else 0) + line for line in others]
+        return [self.headline, *told, self.context]
+
+
+class Advice(NamedTuple):
+    """What to do at once and what to see to later, for one kind of finding; fields as in `_names`."""
+
+    now: str = ""
+    later: str = ""
+
+
+_DEDUPE = (
+    "stop or dedupe what reads {reader}'s output from {start}; "
+    "check downstream counts for {place} offsets {low}-{high}."
+)
+_DURABLE = "acks=all and min.insync.replicas=2 for what writes {topic}; unclean.leader.election.enable=false."
+
+ADVICE: Mapping[str, Advice] = {
+    # By label where it has one of these, else by kind.
+    "operator_reset": Advice(),
+    "checkpoint_restore": Advice(),
+    "after_expiry": Advice(_DEDUPE, "offsets.retention.minutes longer than the longest pause of {reader}."),
+    "to_divergence": Advice(_DEDUPE, _DURABLE),
+    "offset_rewind": Advice(
+        _DEDUPE, "auto.offset.reset=none for {reader}, if stopping is better than reading all again."
+    ),
+    "hidden_reset": Advice(
+        "look for 'offset reset' or 'out of range' on {place} in the log of {reader}'s consumer: "
+        "its committed offset hides where it reads; dedupe its output from {start}.",
+        "commit offsets explicitly in {reader}: librdkafka's auto-commit never goes back.",
+    ),
+    "offset_jump": Advice(
+        "read {place} offsets {low}-{high} again with {reader} before retention deletes them.",
+        "auto.offset.reset=none or earliest for {reader}.",
+    ),
+    "beyond_end": Advice(
+        "watch {reader} on {place}: its next fetch is out of range, and auto.offset.reset decides where it goes on.",
+        _DURABLE,
+    ),
+    "log_truncated": Advice(
+        "have the producers of {topic} send again what they wrote to {place} shortly before {start}.", _DURABLE
+    ),
+    "topic_recreated": Advice(
+        "unless it was meant, find out who deleted {topic}; its consumers begin anew.",
+        "auto.create.topics.enable=false, and ACLs on deletion.",
+    ),
+    "retention_overrun": Advice(
+        "raise retention.ms and retention.bytes of {topic} until {reader} has caught up; "
+        "what was deleted is to be had only where it came from.",
+        "why does {reader} read {topic} more slowly than it is written?",
+    ),
+    "broker_session_lost": Advice(
+        later="why did broker {broker} stop answering ZooKeeper{pause}? (GC log, disk, network)"
+    ),
+    "broker_gone": Advice("start broker {broker} again; its log's last lines say why it went."),
+    "unclean_election": Advice(later="unclean.leader.election.enable=false for {topic}."),
+    "under_replicated": Advice("see why replicas of {place} do not follow (broker down, disk, network)."),
+    "leaderless": Advice(
+        "bring back a replica of {place} that was in the ISR; an unclean election instead would lose records."
+    ),
+    "blind": Advice("see why Backflow cannot reach {place}; until it does, nothing is known of it."),
+}
+
+_MOVES = {"offset_rewind", "hidden_reset", "offset_jump", "beyond_end", "log_truncated"}
+
+
+def report(incident: Incident) -> Report:
+    """The incident in words. A merged one is a pointer; one that lost all its findings says that it was withdrawn."""
+    return Report(
+        id=incident.id,
+        severity=incident.severity,
+        status=incident.status,
+        headline=f"{incident.severity.upper()}{_state(incident)}  {incident.title}  {incident.id}",
+        sections=_sections(incident),
+        context=_context(incident),
+    )
+
+
+def withdrawn(incident: Incident) -> bool:
+    """Whether nothing that it was made of holds any more."""
+    return incident.status is Status.CLOSED and not incident.findings and incident.merged_into is None
+
+
+def timeline(previous: Incident | None, incident: Incident) -> tuple[str, ...]:
+    """What is new since `previous`: causes and effects in time order, then severity, sight, recovery, merging."""
+    day = day_of(incident.opened_at)
+    known = {one.key for one in _parts(previous)} if previous else set()
+    lines = list(summary([one for one in _parts(incident) if one.key not in known], day))
+    if previous is None:
+        return tuple(lines)
+    if incident.merged_into is not None:
+        return (f"merged into {incident.merged_into}",) if previous.merged_into is None else ()
+    if withdrawn(incident):
+        return () if withdrawn(previous) else (*lines, "withdrawn: nothing that it was made of holds any more")
+    held = {one.key for one in _parts(incident)}
+    dropped = [one for one in _parts(previous) if one.key not in held]
+    lines += [f"no longer holds: {line}" for line in summary(dropped, day)]
+    if incident.severity is not previous.severity:
+        lines.append(f"now {incident.severity}, was {previous.severity}")
+    if incident.sighted is not previous.sighted:
+        lines.append("seen again" if incident.sighted else "cannot be seen at present")
+    if incident.status is not previous.status:
+        lines.append(_passage(incident, day))
+    return tuple(lines)
+
+
+def _passage(incident: Incident, day: str) -> str:
+    if incident.status is Status.OPEN:
+        return "open again"
+    if incident.status is Status.RECOVERED and incident.recovered_at is not None:
+        return f"recovered at {instant(incident.recovered_at, day)}"
+    return str(incident.status)
+
+
+def _parts(incident: Incident) -> tuple[Finding, ...]:
+    return incident.causes + incident.findings
+
+
+def _state(incident: Incident) -> str:
+    if incident.merged_into is not None:
+        return " (MERGED)"
+    if withdrawn(incident):
+        return " (WITHDRAWN)"
+    return "" if incident.status is Status.OPEN else f" ({incident.status.upper()})"
+
+
+def _context(incident: Incident) -> str:
+    day = day_of(incident.opened_at)
+    parts = [f"{incident.status.upper()} since {instant(incident.opened_at, day)} UTC, {day}"]
+    if incident.status is not Status.OPEN:
+        parts = [f"{incident.status.upper()}, begun {instant(incident.opened_at, day)} UTC, {day}"]
+        if incident.recovered_at is not None:
+            lasted = span(max(0, incident.recovered_at - incident.opened_at))
+            parts.append(f"recovered {instant(incident.recovered_at, day)} after {lasted}")
+    if not incident.sighted:
+        parts.append("CANNOT BE SEEN at present: it may have changed since")
+    if incident.cluster is not None:
+        parts.append(f"cluster {incident.cluster}")
+    return " · ".join(parts)
+
+
+def _sections(incident: Incident) -> tuple[Section, ...]:
+    if incident.merged_into is not None:
+        return (Section("", (f"This is part of {incident.merged_into}: see there.",)),)
+    if withdrawn(incident):
+        return (Section("", ("Withdrawn: nothing that this was made of holds any more. Nothing is to be done.",)),)
+    day = day_of(incident.opened_at)
+    total = radius(incident.records)
+    happened = worst(incident.findings, day)
+    effects = worst_first(incident.findings)
+    sections = (
+        Section("", (*((f"In all: {total}.",) if total and len(incident.findings) > 1 else ()), *happened)),
+        Section("Cause", summary(incident.causes, day)),
+        Section("Ruled out", _ruled_out(incident)),
+        Section("Also", _also(incident)),
+        Section("Do now", _advice(effects, day, "now")),
+        Section("Do later", _advice([*effects, *incident.causes], day, "later")),
+    )
+    return tuple(section for section in sections if section.lines)
+
+
+def _ruled_out(incident: Incident) -> tuple[str, ...]:
+    """Only what the findings support: a rule looked for each of these and did not find it."""
+    moved = [one for one in incident.findings if one.kind in _MOVES]
+    rewound = [one for one in moved if one.kind == "offset_rewind"]
+    labels = {label for one in rewound for label in one.labels}
+    lines = []
+    if rewound and "operator_reset" not in labels:
+        lines.append(f"nobody reset {_those({reader(one.subject) for one in rewound}, 'the groups')}")
+    if rewound and "after_expiry" not in labels:
+        lines.append("no committed offset had expired")
+    recreated = {one.subject.get("topic") for one in _parts(incident) if one.kind == "topic_recreated"}
+    topics = {str(one.subject["topic"]) for one in moved if "topic" in one.subject} - recreated
+    if topics:
+        lines.append(f"{_those(topics, 'the topics')} {'was' if len(topics) == 1 else 'were'} not re-created")
+    return ("; ".join(lines) + ".",) if lines else ()
+
+
+def _those(names: Iterable[str], many: str) -> str:
+    """The only name, or what all are called together."""
+    first, *others = sorted(names)
+    return many if others else first
+
+
+def _also(incident: Incident) -> tuple[str, ...]:
+    struck = {place(one.subject) for one in incident.findings}
+    moved = (one.subject for one in incident.causes if one.kind in ("leader_moved", "unclean_election"))
+    spared = [subject for subject in moved if place(subject) not in struck]
+    if not spared or not any(one.kind == "offset_rewind" for one in incident.findings):
+        return ()
+    return (f"{places(spared)} changed leader too and nothing was seen to go back there.",)
+
+
+def _advice(findings: Iterable[Finding], day: str, when: str) -> tuple[str, ...]:
+    """One line for the first finding of each kind of advice, at most four."""
+    lines: dict[str, str] = {}
+    for finding in findings:
+        key = next((one for one in (*finding.labels, finding.kind) if one in ADVICE), None)
+        template: str = getattr(ADVICE[key], when) if key else ""
+        if template and template not in lines:
+            lines[template] = template.format_map(_names(finding, day))
+    return tuple(lines.values())[:_ADVICE_LINES]
+
+
+def _names(finding: Finding, day: str) -> dict[str, Any]:
+    offsets = [side["offset"] for side in (finding.previous, finding.current) if isinstance(side.get("offset"), int)]
+    pause = "" if finding.recovered_at is None else f" for {span(max(0, finding.recovered_at - finding.at))}"
+    return {
+        "reader": reader(finding.subject),
+        "place": place(finding.subject),
+        "topic": finding.subject.get("topic", "the topic"),
+        "broker": finding.subject.get("broker", "?"),
+        "start": instant(finding.start, day),
+        "low": f"{min(offsets):,}" if offsets else "?",
+        "high": f"{max(offsets):,}" if offsets else "?",
+        "pause": pause,
+    }

@@ -1,0 +1,134 @@
+"""What every rule is: options, the cases an observation touches, what is found in a case, and how that is followed until it has recovered.
+
+A rule is pure: it looks at the facts and keeps nothing. The one that holds findings and the time is agent/detection.py.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import msgspec
+
+from agent.facts import Facts
+from agent.findings import Finding, Records, Severity
+from agent.observations import Observation
+from agent.options import Names, Section
+
+
+class Case(NamedTuple):
+    """What a rule judges as one: the named keys that it is about, the others None."""
+
+    cluster: str
+    group: str | None = None
+    topic: str | None = None
+    partition: int | None = None
+    broker: int | None = None
+    source: str | None = None
+
+    @property
+    def subject(self) -> dict[str, Any]:
+        """The named keys that are set, in the order in which they are shown."""
+        return {name: value for name, value in self._asdict().items() if value is not None}
+
+    @property
+    def in_partition(self) -> tuple[str, str, int]:
+        """(cluster, topic, partition) of a case that has them."""
+        if self.topic is None or self.partition is None:
+            msg = f"{self} is not about a partition"
+            raise ValueError(msg)
+        return self.cluster, self.topic, self.partition
+
+    @property
+    def series(self) -> tuple[str, str, str, int]:
+        """(cluster, group, topic, partition) of a case that has them."""
+        cluster, topic, partition = self.in_partition
+        if self.group is None:
+            msg = f"{self} is not about a group"
+            raise ValueError(msg)
+        return cluster, self.group, topic, partition
+
+
+class Rule(Section):
+    """A rule as configured; its fields are its options, its kind is the name of its file."""
+
+    kind: ClassVar[str]
+    title: ClassVar[str]
+    default_severity: ClassVar[Severity] = Severity.WARNING
+
+    severity: Literal["info", "warning", "critical"] | None = None
+    """Replaces the severity shipped (findings that are info by their label stay info)."""
+
+    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
+        """The cases in which this observation, already among the facts, may show something new. Called for each: must be cheap."""
+        raise NotImplementedError
+
+    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+        """All that the facts kept show in this case. A finding with `known_at` after `facts.now` is asked for again then."""
+        raise NotImplementedError
+
+    def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
+        """The finding with `recovered_at`, and what else the recovery shows, where it was over; itself while it lasts."""
+        raise NotImplementedError
+
+    def find(
+        self,
+        case: Case,
+        observation: Observation,
+        *,
+        detail: str,
+        at: int | None = None,
+        known_at: int | None = None,
+        since: int | None = None,
+        severity: Severity | None = None,
+        labels: Iterable[str] = (),
+        previous: Mapping[str, Any] | None = None,
+        current: Mapping[str, Any] | None = None,
+        records: Records | None = None,
+        subject: Mapping[str, Any] | None = None,
+    ) -> Finding:
+        """A finding of this kind that the observation shows; times default to the observation's."""
+        chosen = Severity(self.severity) if self.severity and severity is not Severity.INFO else severity
+        return Finding(
+            rule=self.kind,
+            kind=self.kind,
+            severity=chosen or self.default_severity,
+            at=observation.at if at is None else at,
+            since=observation.since if since is None else since,
+            subject={**case.subject, **(subject or {})},
+            labels=tuple(labels),
+            previous=previous or {},
+            current=current or {},
+            records=records or Records(),
+            detail=detail,
+            known_at=observation.seen if known_at is None else known_at,
+        )
+
+
+class EventRule(Rule):
+    """A rule about what happens in a moment and is over with it."""
+
+    def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:  # noqa: ARG002 - the base's signature
+        """Over at once."""
+        return recovered(finding, finding.at)
+
+
+def recovered(finding: Finding, at: int | None) -> Finding:
+    """The finding as recovered at that moment; itself where there is none."""
+    return finding if at is None else msgspec.structs.replace(finding, recovered_at=at)
+
+
+class TopicRule(Rule):
+    """A rule about topics or their partitions."""
+
+    topics: Names = Names()
+    """Topics judged."""
+
+
+class GroupRule(TopicRule):
+    """A rule about consumer groups on partitions."""
+
+    groups: Names = Names()
+    """Groups judged."""
+
+    def judged(self, group: str, topic: str) -> bool:
+        """Whether the group on the topic is meant."""
+        return self.groups.match(group) and self.topics.match(topic)

@@ -1,0 +1,25 @@
+"""The rules: one file per kind, found by its name. A new kind is a new file with one subclass of Rule; nothing is edited here."""
+
+from collections.abc import Mapping
+from importlib import import_module
+from pkgutil import iter_modules
+
+from agent.rule import Rule
+
+
+def _kinds() -> Mapping[str, type[Rule]]:
+    kinds: dict[str, type[Rule]] = {}
+    for module in iter_modules(__path__):
+        loaded = import_module(f"{__name__}.{module.name}")
+        (rule,) = (
+            one
+            for one in vars(loaded).values()
+            if isinstance(one, type) and issubclass(one, Rule) and one.__module__ == loaded.__name__
+        )
+        rule.kind = module.name
+        kinds[module.name] = rule
+    return kinds
+
+
+KINDS: Mapping[str, type[Rule]] = _kinds()
+"""Every rule by its kind, the name of its file."""

@@ -1,0 +1,77 @@
+"""beyond_end: a committed offset lies beyond the end of the log."""
+
+from collections.abc import Iterable, Iterator
+
+from agent.evidence import end_of, recreated, sure_low, unclean_near
+from agent.facts import Facts
+from agent.findings import Finding, Records
+from agent.observations import Commit, LogOffsets, Observation
+from agent.rule import Case, GroupRule, recovered
+
+
+class BeyondEnd(GroupRule):
+    """The log's end, read after a commit, lies below it: the group has read records that the log no longer holds.
+
+    Told at once after an unclean election, else when the end is still lower 5 s later.
+    Not: an end read before the commit, a high watermark that dips on a clean leader change (before 2.2), a topic created again.
+    Recovers when the log has grown past the offset again or the group has gone back into the log.
+    """
+
+    title = "{group} has read {records} records on {topic}[{partition}] that the log no longer holds"
+
+    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
+        """Each reading below a group's last commit, and each commit above a later reading."""
+        match observation:
+            case LogOffsets(cluster=cluster, topic=topic, partition=partition, log_end=end):
+                groups = [
+                    group
+                    for group in facts.groups_of(cluster, topic, partition)
+                    if any((one.offset or 0) > end for one in facts.commits(cluster, group, topic, partition).changes[-8:])
+                ]
+            case Commit(cluster=cluster, topic=topic, partition=partition, offset=int() as offset, at=at):
+                later = facts.log_offsets(cluster, topic, partition).after(at)
+                groups = [observation.group] if any(one.log_end < offset for one in later) else []
+            case _:
+                return ()
+        return [Case(cluster, group, topic, partition) for group in groups if self.judged(group, topic)]
+
+    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+        """The first reading of each time that the end lay below the last commit before it."""
+        beyond: int | None = None
+        for reading in facts.log_offsets(*case.in_partition):
+            commit = facts.commits(*case.series).as_of(reading.at - 1)
+            offset = commit.offset if commit is not None else None
+            if commit is None or offset is None or offset <= reading.log_end:
+                beyond = None
+                continue
+            if offset == beyond or recreated(facts, case.in_partition, commit.at, reading.at):
+                continue
+            beyond = offset
+            known_at = sure_low(facts, case.in_partition, offset, commit.at, reading)
+            if known_at is not None:
+                yield self._finding(case, commit, reading, known_at, facts)
+
+    def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
+        """Over when the log holds the offset again, the group went back, or the partition is no more."""
+        offset, end = int(finding.previous["offset"]), int(finding.current["log_end"])
+        ends = [one.at for one in facts.log_offsets(*case.in_partition).after(finding.at) if one.log_end >= offset]
+        back = [one.at for one in facts.commits(*case.series).after(finding.at) if one.offset is not None and one.offset <= end]
+        gone = end_of(facts, case.in_partition, finding.at)
+        return recovered(finding, min(ends[:1] + back[:1] + ([] if gone is None else [gone]), default=None))
+
+    def _finding(self, case: Case, commit: Commit, reading: LogOffsets, known_at: int, facts: Facts) -> Finding:
+        offset = commit.offset or 0
+        return self.find(
+            case,
+            reading,
+            since=max(commit.at, reading.since or commit.at),
+            known_at=max(known_at, commit.seen),
+            detail=(
+                f"{case.group} on {case.topic}[{case.partition}] had read up to {offset:,} when the log's end was {reading.log_end:,}: "
+                f"at least {offset - reading.log_end:,} records are lost"
+            ),
+            labels=("unclean",) if unclean_near(facts, case.in_partition, commit.at, reading.at) else (),
+            previous={"offset": offset},
+            current={"log_end": reading.log_end},
+            records=Records(lost=offset - reading.log_end),
+        )

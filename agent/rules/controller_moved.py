@@ -1,0 +1,38 @@
+"""controller_moved: another broker is the controller."""
+
+from collections.abc import Iterable, Iterator
+
+from agent.facts import Facts
+from agent.findings import Finding, Severity
+from agent.observations import Controller, Observation, clock
+from agent.rule import Case, EventRule
+
+
+class ControllerMoved(EventRule):
+    """The cluster's controller is another broker than before. Info: a cause, never posted alone. Not: a time without one in between."""
+
+    title = "the controller of {cluster} moved"
+    default_severity = Severity.INFO
+
+    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
+        """Each controller after the first."""
+        if not isinstance(observation, Controller) or observation.broker is None:
+            return ()
+        return (Case(observation.cluster),) if len(facts.controller(observation.cluster).changes) > 1 else ()
+
+    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+        """Each move."""
+        old: Controller | None = None
+        for one in facts.controller(case.cluster):
+            if one.broker is None:
+                continue
+            if old is not None and old.broker != one.broker:
+                yield self.find(
+                    case,
+                    one,
+                    detail=f"the controller moved {old.broker} -> {one.broker} at {clock(one.at)} UTC",
+                    subject={"brokers": [old.broker, one.broker]},
+                    previous={"broker": old.broker, "epoch": old.epoch},
+                    current={"broker": one.broker, "epoch": one.epoch},
+                )
+            old = one

@@ -1,0 +1,114 @@
+"""hidden_reset: a committed offset that stands still because its consumer is reading old records again."""
+
+from collections.abc import Iterable, Iterator
+
+from agent.evidence import CLOCK_SLACK_MS, end_falls, end_of, intervals, leader_moves, moves
+from agent.facts import KEEP_MS, Facts
+from agent.findings import Finding
+from agent.observations import Commit, LogOffsets, Observation, PartitionState, clock
+from agent.options import Duration
+from agent.rule import Case, GroupRule, recovered
+
+_REGULAR = 4
+
+
+class HiddenReset(GroupRule):
+    """A committed offset that moved regularly until the leader moved or the log was truncated, and has stood still from then on.
+
+    librdkafka's auto-commit never commits below the last committed offset, so a consumer that was reset and reads old records again looks
+    like this: the offset frozen for max(`wait`, 3 x its longest interval) while the log grows and the group has members or commits
+    other partitions. Probable, not proven: positions, logs or client statistics prove it.
+    Not: a log that does not grow, a group that is gone, an offset that had not moved regularly (four moves) or long before the leader move.
+    Recovers when the offset moves on.
+    """
+
+    title = "{group} on {topic}[{partition}] stands still since its leader moved: probably reset"
+
+    wait: Duration = 15_000
+    """Shortest standstill told."""
+
+    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
+        """Every group on a partition whose leader moved or whose log was cut lately."""
+        match observation:
+            case PartitionState(cluster=cluster, topic=topic, partition=partition) | LogOffsets(
+                cluster=cluster, topic=topic, partition=partition
+            ):
+                if not _unsettled(facts, observation, (cluster, topic, partition)):
+                    return ()
+                groups = facts.groups_of(cluster, topic, partition)
+            case Commit(cluster=cluster, topic=topic, partition=partition):
+                if not _unsettled(facts, observation, (cluster, topic, partition)):
+                    return ()
+                groups = [observation.group]
+            case _:
+                return ()
+        return [Case(cluster, group, topic, partition) for group in groups if self.judged(group, topic)]
+
+    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+        """The standstill after the first leader move or truncation that no commit followed."""
+        series = moves(facts.commits(*case.series))
+        for at in sorted(_triggers(facts, case.in_partition)):
+            until_then = [one for one in series if one.at <= at + CLOCK_SLACK_MS]
+            if len(until_then) < _REGULAR:
+                continue
+            stood, longest = until_then[-1], max(intervals(until_then))
+            since = max(at, stood.at)
+            known_at = since + max(self.wait, 3 * longest)
+            moved_on = next((one for one in series if one.at > stood.at), None)
+            if at - stood.at > max(60_000, 3 * longest) or (moved_on is not None and moved_on.start < known_at):
+                continue
+            grown = _growth(facts, case, since)
+            if facts.now >= known_at and not (grown and _alive(facts, case, since)):
+                continue
+            yield self.find(
+                case,
+                stood,
+                at=at,
+                since=stood.at if stood.at < at else None,
+                known_at=known_at,
+                detail=(
+                    f"{case.group} on {case.topic}[{case.partition}] has stood at {stood.offset:,} since {clock(stood.at)} UTC while the "
+                    "log grows: probably reset and reading old records again (an auto-commit that never goes back hides it)"
+                ),
+                labels=("probable",),
+                previous={"offset": stood.offset},
+                current={"offset": stood.offset},
+            )
+            return
+
+    def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
+        """Over when the offset moves on, or the partition is no more."""
+        old = int(finding.previous["offset"])
+        moved_on = (one.at for one in facts.commits(*case.series).after(finding.at) if (one.offset or 0) > old)
+        return recovered(finding, next(moved_on, end_of(facts, case.in_partition, finding.at)))
+
+
+def _unsettled(facts: Facts, observation: Observation, partition: tuple[str, str, int]) -> bool:
+    """Whether the partition's leader moved or its log was cut lately: cheap, asked for each commit."""
+    state, ends = facts.partition(*partition), facts.log_offsets(*partition).changes
+    moved = state.last is not None and state.last.seen > observation.at - KEEP_MS and len(state.changes) > 1
+    return moved or (len(ends) > 1 and ends[-1].log_end < ends[-2].log_end)
+
+
+def _triggers(facts: Facts, partition: tuple[str, str, int]) -> list[int]:
+    moved = [new.at for _, new in leader_moves(facts.partition(*partition))]
+    return moved + [low.at for _, low, known_at in end_falls(facts, partition) if known_at <= facts.now]
+
+
+def _growth(facts: Facts, case: Case, since: int) -> int:
+    readings = facts.log_offsets(*case.in_partition).after(since)
+    return readings[-1].log_end - min(one.log_end for one in readings) if readings else 0
+
+
+def _alive(facts: Facts, case: Case, since: int) -> bool:
+    """Whether the group has a member for the partition, or commits other partitions."""
+    state = facts.group(case.cluster, case.group or "").last
+    if state is not None and state.members:
+        assigned = {pair for member in state.members for pair in member.partitions}
+        return not assigned or (case.topic, case.partition) in assigned
+    others = (pair for pair in facts.partitions_of(case.cluster, case.group or "") if pair != (case.topic, case.partition))
+    return any(moves(facts.commits(case.cluster, case.group or "", *pair))[-1:] and _moved_since(facts, case, pair, since) for pair in others)
+
+
+def _moved_since(facts: Facts, case: Case, pair: tuple[str, int], since: int) -> bool:
+    return any(one.at > since for one in moves(facts.commits(case.cluster, case.group or "", *pair))[1:])

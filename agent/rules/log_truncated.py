@@ -1,0 +1,66 @@
+"""log_truncated: the end of a partition's log falls."""
+
+from collections.abc import Iterable, Iterator
+
+from agent.evidence import end_falls, end_of, unclean_near
+from agent.facts import Facts
+from agent.findings import Finding, Records
+from agent.observations import LogOffsets, Observation
+from agent.rule import Case, TopicRule, recovered
+
+
+class LogTruncated(TopicRule):
+    """A log's end falls within one incarnation of the topic (topic id, or czxid of its znode): records are lost.
+
+    At least the fall is lost, and at least position - end where a consumer had read further. The end falls between two reads; told at
+    once after an unclean election, else when it is still lower 5 s later.
+    Not: a topic deleted and created again (topic_recreated), retention or DeleteRecords (they raise the log's start), a high watermark
+    that dips on a clean leader change (before 2.2), a partition whose leader is away.
+    Recovers when the log has grown to its old end.
+    """
+
+    title = "{topic}[{partition}] lost at least {records} records: its log was truncated"
+
+    min_records: int = 1
+    """Smallest fall told, in records."""
+
+    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
+        """Each reading below the one before it."""
+        if not isinstance(observation, LogOffsets):
+            return ()
+        readings = facts.log_offsets(observation.cluster, observation.topic, observation.partition).changes[-2:]
+        fell = len(readings) > 1 and readings[0].log_end - readings[1].log_end >= self.min_records
+        return [Case(observation.cluster, None, observation.topic, observation.partition)] if fell and self.topics.match(observation.topic) else ()
+
+    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+        """Each fall that is no passing dip."""
+        cluster, topic, partition = case.in_partition
+        for before, after, known_at in end_falls(facts, case.in_partition):
+            fall = before.log_end - after.log_end
+            if fall < self.min_records:
+                continue
+            lost, reader = fall, None
+            for group in facts.groups_of(cluster, topic, partition):
+                history = facts.commits(cluster, group, topic, partition)
+                held = history.as_of(before.at)
+                for commit in [*([] if held is None else [held]), *history.after(before.at)]:
+                    if commit.at <= after.at and commit.offset is not None and commit.offset - after.log_end > lost:
+                        lost, reader = commit.offset - after.log_end, group
+            read = f"; {reader} had read up to {after.log_end + lost:,}" if reader else ""
+            yield self.find(
+                case,
+                after,
+                since=before.at if after.since is None else after.since,
+                known_at=known_at,
+                detail=f"{topic}[{partition}]: log end {before.log_end:,} -> {after.log_end:,}{read}: at least {lost:,} records are lost",
+                labels=("unclean",) if unclean_near(facts, case.in_partition, before.at, after.at) else (),
+                previous={"log_end": before.log_end},
+                current={"log_end": after.log_end},
+                records=Records(lost=lost),
+            )
+
+    def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
+        """Over when the log has grown to its old end, or the partition is no more."""
+        old = int(finding.previous["log_end"])
+        regained = (one.at for one in facts.log_offsets(*case.in_partition).after(finding.at) if one.log_end >= old)
+        return recovered(finding, next(regained, end_of(facts, case.in_partition, finding.at)))

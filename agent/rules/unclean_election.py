@@ -1,0 +1,47 @@
+"""unclean_election: a partition's new leader was not in its ISR."""
+
+from collections.abc import Iterable, Iterator
+
+from agent.evidence import deleted, leader_of, unclean_elections
+from agent.facts import Facts
+from agent.findings import Finding
+from agent.observations import Observation, PartitionState, clock
+from agent.rule import Case, TopicRule, recovered
+
+
+class UncleanElection(TopicRule):
+    """A leader was elected that was not in the ISR (unclean.leader.election.enable=true): what it had not replicated is lost.
+
+    Inferred: the new leader was not in the ISR seen before. Not: a leader that had caught up between two polls (an old in-sync replica
+    then stands beside it in the ISR). Recovers when the replicas that were in sync before are so again.
+    """
+
+    title = "unclean leader election on {topic}[{partition}]"
+
+    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
+        """Each partition state whose leader was not in the ISR before."""
+        if not isinstance(observation, PartitionState) or not self.topics.match(observation.topic):
+            return ()
+        history = facts.partition(observation.cluster, observation.topic, observation.partition).changes
+        outside = len(history) > 1 and leader_of(observation) is not None and leader_of(observation) not in history[-2].isr
+        return (Case(observation.cluster, None, observation.topic, observation.partition),) if outside else ()
+
+    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+        """Each unclean election."""
+        for before, after in unclean_elections(facts.partition(*case.in_partition)):
+            old, new = leader_of(before), leader_of(after)
+            brokers = [one for one in (*before.isr, new) if one is not None]
+            yield self.find(
+                case,
+                after,
+                detail=f"{case.topic}[{case.partition}] elected {new}, which was not in the ISR {list(before.isr)}, at {clock(after.at)} UTC",
+                subject={"brokers": list(dict.fromkeys(brokers))},
+                previous={"leader": old, "leader_epoch": before.leader_epoch, "isr": list(before.isr)},
+                current={"leader": new, "leader_epoch": after.leader_epoch, "isr": list(after.isr)},
+            )
+
+    def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
+        """Over when those in sync before are in sync again, as far as they are replicas still."""
+        in_sync = set(finding.previous["isr"])
+        states = facts.partition(*case.in_partition).after(finding.at)
+        return recovered(finding, next((one.at for one in states if deleted(one) or in_sync & set(one.replicas) <= set(one.isr)), None))

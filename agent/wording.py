@@ -1,0 +1,216 @@
+"""Findings in words: places, times, one sentence each or a summary of many. What an incident says lives in report."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from agent.findings import Finding, Records
+from agent.observations import clock, rfc3339
+
+MOST = 10
+"""How many findings are told one by one; of more there is a summary and the worst ten."""
+
+_PLACES = 5
+_LASTING = {"beyond_end", "blind", "broker_gone", "hidden_reset", "leaderless", "under_replicated"}
+_HOW = {
+    "operator_reset": "was reset by an operator",
+    "checkpoint_restore": "was taken back by a checkpoint restore",
+    "after_expiry": "came back after its committed offsets had expired",
+    "to_earliest": "was reset to the log's start",
+    "to_divergence": "went back to where the logs diverge",
+}
+
+
+def day_of(at: int) -> str:
+    """The UTC date of a time in ms, as 2026-11-20."""
+    return rfc3339(at)[:10]
+
+
+def instant(at: int, day: str) -> str:
+    """A time in ms as HH:MM:SS.s in UTC, with its date where that is another than `day`."""
+    return clock(at) if day_of(at) == day else f"{day_of(at)} {clock(at)}"
+
+
+def span(ms: int) -> str:
+    """A length of time for people: 6.0 s, 4 min 10 s, 3 h 5 min, 2 d 4 h."""
+    seconds = ms // 1000
+    for size, unit, smaller, small_unit in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")):
+        if seconds >= size:
+            rest = seconds % size // smaller
+            return f"{seconds // size} {unit}" + (f" {rest} {small_unit}" if rest else "")
+    return f"{ms / 1000:.1f} s"
+
+
+def count(number: int, noun: str) -> str:
+    """A number with its noun: 1 partition, 12,223 records."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def place(subject: Mapping[str, Any]) -> str:
+    """Where: topic[partition], else the topic, the broker, the group, the source or the cluster."""
+    if subject.get("topic") is not None:
+        partition = subject.get("partition")
+        return str(subject["topic"]) if partition is None else f"{subject['topic']}[{partition}]"
+    names = (f"{name} {subject[name]}" for name in ("broker", "group", "job", "source", "cluster") if name in subject)
+    return next(names, "the cluster")
+
+
+def places(subjects: Iterable[Mapping[str, Any]]) -> str:
+    """Places in one phrase: by name, of more than five the topics and how many partitions of each."""
+    named = {place(subject): subject for subject in subjects}
+    if len(named) <= _PLACES:
+        return ", ".join(named)
+    topics = Counter(str(subject.get("topic", where)) for where, subject in named.items()).most_common()
+    phrases = [f"{topic} ({count(number, 'partition')})" for topic, number in topics[:_PLACES]]
+    return ", ".join([*phrases, *_more(len(topics) - _PLACES, "further topic")])
+
+
+def reader(subject: Mapping[str, Any]) -> str:
+    """Who reads: the group or job."""
+    return str(subject.get("group") or subject.get("job") or "the reader")
+
+
+def radius(records: Records) -> str:
+    """The blast radius in words; empty where there is none."""
+    parts = ((records.reread, "read again"), (records.lost, "lost"), (records.skipped, "skipped unread"))
+    return ", ".join(f"{count(number, 'record')} {what}" for number, what in parts if number)
+
+
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    """By severity, then records, then time."""
+    return sorted(findings, key=lambda one: (-one.severity.rank, -_weight(one.records), one.at, one.key))
+
+
+def without_doubles(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings less each leader move that an unclean election tells too."""
+    findings = list(findings)
+    moves = {(place(one.subject), one.at): one for one in findings if one.kind == "leader_moved"}
+    told = []
+    for one in findings:
+        if one.kind == "unclean_election":
+            move = moves.pop((place(one.subject), one.at), None)
+            # The election's own "before" may be the moment when nobody led; the move knows who led last.
+            told.append(
+                one if move is None else replace(one, previous={**one.previous, "leader": move.previous.get("leader")})
+            )
+        elif one.kind != "leader_moved":
+            told.append(one)
+    return told + list(moves.values())
+
+
+def sentence(finding: Finding, day: str) -> str:
+    """One finding in one sentence, with its time and, where that means something, that it is over."""
+    if finding.kind == "offset_rewind" and "offset" in finding.previous and "offset" in finding.current:
+        return _rewind(finding, day)
+    if finding.kind == "unclean_election":
+        return _election(finding, day)
+    time = "" if " UTC" in finding.detail else f", {_moment(finding, day)}"
+    lasted = finding.kind in _LASTING and finding.recovered_at is not None
+    return f"{finding.detail.rstrip('.')}{time}{_over(finding, day, 'over') if lasted else ''}"
+
+
+def summary(findings: Iterable[Finding], day: str) -> tuple[str, ...]:
+    """One line per finding in time order; of more than ten, one line per kind of change: its places, its time span."""
+    ordered = sorted(without_doubles(findings), key=lambda one: (one.start, one.at, one.key))
+    if len(ordered) <= MOST:
+        return tuple(sentence(one, day) for one in ordered)
+    alike: dict[tuple[str, str], list[Finding]] = {}
+    for one in ordered:
+        alike.setdefault((one.kind, _change(one)), []).append(one)
+    lines = [
+        sentence(ones[0], day)
+        if len(ones) == 1
+        else f"{_title(kind)}{change}: {_extent(ones, day)}: {places(one.subject for one in ones)}"
+        for (kind, change), ones in alike.items()
+    ]
+    return (*lines[:MOST], *_more(len(lines) - MOST, "further kind"))
+
+
+def worst(findings: Iterable[Finding], day: str) -> tuple[str, ...]:
+    """The findings worst first; of more than ten, a line per kind, reader and topic (five), then the worst ten."""
+    ordered = worst_first(findings)
+    if len(ordered) <= MOST:
+        return tuple(sentence(one, day) for one in ordered)
+    alike: dict[tuple[str, str], list[Finding]] = {}
+    for one in ordered:
+        names = [str(one.subject[name]) for name in ("group", "topic") if one.subject.get(name) is not None]
+        alike.setdefault((one.kind, " on ".join(names) or place(one.subject)), []).append(one)
+    lines = []
+    for (kind, where), ones in sorted(alike.items(), key=lambda item: -sum(_weight(one.records) for one in item[1])):
+        total = radius(sum((one.records for one in ones), Records()))
+        lines.append(f"{_title(kind)}, {where}: {_extent(ones, day)}{f'; {total}' if total else ''}")
+    told = (f"• {sentence(one, day)}" for one in ordered[:MOST])
+    rest = _more(len(lines) - _PLACES, "further group or topic", "further groups and topics")
+    return (*lines[:_PLACES], *rest, f"The worst {MOST} of {len(ordered)}:", *told)
+
+
+def _weight(records: Records) -> int:
+    return records.reread + records.lost + records.skipped
+
+
+def _more(left_out: int, one: str, many: str | None = None) -> tuple[str, ...]:
+    return (f"and {left_out} {one if left_out == 1 else many or f'{one}s'}",) if left_out > 0 else ()
+
+
+def _title(kind: str) -> str:
+    return kind.replace("_", " ")
+
+
+def _change(finding: Finding) -> str:
+    if "leader" not in finding.previous or "leader" not in finding.current:
+        return ""
+    return f" {_leader(finding.previous['leader'])} -> {_leader(finding.current['leader'])}"
+
+
+def _leader(leader: int | None) -> str:
+    return "nobody" if leader is None or leader < 0 else str(leader)
+
+
+def _extent(findings: Sequence[Finding], day: str) -> str:
+    """How many partitions (or times) within which span."""
+    first, last = instant(min(one.start for one in findings), day), instant(max(one.at for one in findings), day)
+    parts = {place(one.subject) for one in findings if "partition" in one.subject}
+    number = count(len(parts), "partition") if parts else count(len(findings), "time")
+    return f"{number} {f'at {first}' if first == last else f'between {first} and {last}'}"
+
+
+def _polled(finding: Finding) -> bool:
+    """Whether it happened at an unknown moment before `at`: its figures are a poll's, hence bounds."""
+    return finding.start < finding.at
+
+
+def _moment(finding: Finding, day: str) -> str:
+    at = instant(finding.at, day)
+    return f"between {instant(finding.start, day)} and {at}" if _polled(finding) else f"at {at}"
+
+
+def _over(finding: Finding, day: str, words: str) -> str:
+    return "" if finding.recovered_at is None else f"; {words} at {instant(finding.recovered_at, day)}"
+
+
+def _rewind(finding: Finding, day: str) -> str:
+    how = next((words for label, words in _HOW.items() if label in finding.labels), "went back")
+    to, least, when = "", "", _moment(finding, day)
+    if _polled(finding):
+        to, least = "at least back to ", "at least "
+        when = f"by {instant(finding.at, day)} (seen before it at {instant(finding.start, day)})"
+    lasts = finding.recovered_at is None
+    again = f"{least}{count(finding.records.reread, 'record')} {'are' if lasts else 'were'} read again"
+    # What the rule adds behind its first clause is when it will be back: of use until it is.
+    until = f"; {finding.detail.partition('; ')[2]}".rstrip("; ") if lasts else ""
+    return (
+        f"{reader(finding.subject)} on {place(finding.subject)} {how}: "
+        f"{finding.previous['offset']:,} -> {to}{finding.current['offset']:,} {when}; "
+        f"{again}{until}{_over(finding, day, 'back where it was')}"
+    )
+
+
+def _election(finding: Finding, day: str) -> str:
+    isr = ", ".join(map(str, finding.previous.get("isr") or ())) or "nobody"
+    leader = _leader(finding.current.get("leader"))
+    return (
+        f"leader of {place(finding.subject)}{_change(finding)} {_moment(finding, day)} "
+        f"(unclean: {leader} was not in the ISR, which was {isr})"
+    )

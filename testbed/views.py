@@ -1,0 +1,116 @@
+"""What a cluster says of itself: who is registered, who leads. Nothing is changed from here.
+
+With ZooKeeper the znodes tell; under KRaft the controller's log and the metadata that clients get.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, ClusterMetadata
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from testbed.waiting import wait_until
+
+
+class Registration(NamedTuple):
+    """A broker's registration: its ZooKeeper session as 0x hex (None under KRaft), and its broker epoch.
+
+    The broker epoch is the czxid of the broker's znode; under KRaft the controller gives it out.
+    """
+
+    session: str | None
+    czxid: int
+
+
+class PartitionView(NamedTuple):
+    """Who leads a partition (-1: nobody) under which leader epoch (None where the view cannot tell), and who follows."""
+
+    leader: int
+    leader_epoch: int | None
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+class View(Protocol):
+    """What tests and faults wait on."""
+
+    def registration(self, broker: int) -> Registration | None:
+        """The broker's registration; None when it has none."""
+
+    def partitions(self, topic: str) -> Mapping[int, PartitionView]:
+        """The topic's partitions; empty when the topic does not exist."""
+
+    def topics(self) -> list[str]:
+        """All topics."""
+
+
+class ZooKeeperView:
+    """Reads the znodes that the brokers and the controller write."""
+
+    def __init__(self, client: KazooClient) -> None:
+        self._client = client
+
+    def registration(self, broker: int) -> Registration | None:
+        stat = self._client.retry(self._client.exists, f"/brokers/ids/{broker}")
+        return None if stat is None else Registration(hex(stat.ephemeralOwner), stat.czxid)
+
+    def partitions(self, topic: str) -> Mapping[int, PartitionView]:
+        path = f"/brokers/topics/{topic}"
+        found = {}
+        for number, replicas in (self._read(path) or {"partitions": {}})["partitions"].items():
+            state = self._read(f"{path}/partitions/{number}/state")
+            if state is not None:
+                found[int(number)] = PartitionView(
+                    state["leader"], state["leader_epoch"], tuple(replicas), tuple(state["isr"])
+                )
+        return found
+
+    def topics(self) -> list[str]:
+        return list(self._client.retry(self._client.get_children, "/brokers/topics"))
+
+    def _read(self, path: str) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = json.loads(self._client.retry(self._client.get, path)[0])
+        except NoNodeError:
+            return None
+        return found
+
+
+class KRaftView:
+    """Reads who is registered from the controller's log (clients may get stale metadata), the rest from the metadata."""
+
+    def __init__(self, admin: AdminClient, controller_log: Path) -> None:
+        self._admin = admin
+        self._log = controller_log
+
+    def registration(self, broker: int) -> Registration | None:
+        # ClusterControlManager, 4.1.1: fenced=1 when it is fenced, -1 when it is no longer, 0 where that stays as it is.
+        change = rf"BrokerRegistrationChangeRecord\(brokerId={broker}, brokerEpoch=(\d+), fenced=(-?1),"
+        changes = re.findall(change, self._log.read_text())
+        return Registration(None, int(changes[-1][0])) if changes and changes[-1][1] == "-1" else None
+
+    def partitions(self, topic: str) -> Mapping[int, PartitionView]:
+        found = self._metadata().topics.get(topic)
+        return {
+            number: PartitionView(state.leader, None, tuple(state.replicas), tuple(state.isrs))
+            for number, state in (found.partitions if found else {}).items()
+        }
+
+    def topics(self) -> list[str]:
+        return list(self._metadata().topics)
+
+    def _metadata(self) -> ClusterMetadata:
+        return wait_until(lambda: metadata(self._admin), "any broker to tell the metadata")
+
+
+def metadata(admin: AdminClient) -> ClusterMetadata | None:
+    """The cluster's metadata as clients get it; None when no broker gives it within 3 s, as happens while one is frozen."""
+    try:
+        return admin.list_topics(timeout=3)
+    except KafkaException:
+        return None

@@ -1,0 +1,237 @@
+"""Slack's side of the Web API: channels, messages, threads, files and their rules. No HTTP and no faults live here."""
+
+import base64
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct, field
+
+from testbed import blockkit
+from testbed.arguments import Fields, RefusedError, content_of, flag, integer, json_argument, required, timestamp
+
+BOT = {"user": "U0BACKFLOW", "bot_id": "B0BACKFLOW"}
+
+
+class Version(Struct, frozen=True):
+    """What a message said at one time."""
+
+    text: str
+    blocks: list[dict[str, Any]]
+    attachments: list[dict[str, Any]]
+
+
+class Message(Struct, kw_only=True):
+    """A message as it stands. edits: what it said before, oldest first. thread_ts: the message that it answers."""
+
+    ts: str
+    channel: str
+    text: str
+    blocks: list[dict[str, Any]] = field(default_factory=list)
+    attachments: list[dict[str, Any]] = field(default_factory=list)
+    metadata: dict[str, Any] | None = None
+    thread_ts: str | None = None
+    files: list[str] = field(default_factory=list)
+    edits: list[Version] = field(default_factory=list)
+
+    @property
+    def words(self) -> str:
+        """What a reader sees: the text of blocks and attachments, else the message's own text."""
+        return blockkit.words([*self.blocks, *self.attachments]) or blockkit.words([{"text": self.text}])
+
+
+class Upload(Struct):
+    """A file: announced, sent, then shared."""
+
+    id: str
+    filename: str
+    length: int
+    content: bytes | None = None
+    title: str | None = None
+
+
+class Workspace:
+    """One workspace as its one bot sees it. `call` is the Web API; not thread-safe."""
+
+    def __init__(self, channels: Sequence[str]) -> None:
+        """channels: names, which the bot is a member of; ids are made in order."""
+        self.channels = {f"C{number:010d}": name for number, name in enumerate(channels, 1)}
+        self.members = set(self.channels)
+        self.messages: dict[tuple[str, str], Message] = {}
+        self.uploads: dict[str, Upload] = {}
+        self._last_ts = 0
+
+    def call(self, method: str, arguments: Fields) -> dict[str, Any]:
+        """The answer's fields besides `ok`. Raises RefusedError."""
+        verb = _METHODS.get(method)
+        if verb is None:
+            raise RefusedError("unknown_method")
+        return verb(self, arguments)
+
+    def channel(self, given: str, *, named: bool = True) -> str:
+        """The channel's id, from its id or (where named) its name. Raises RefusedError."""
+        for channel, name in self.channels.items():
+            if given == channel or (named and given.removeprefix("#") == name):
+                return channel
+        raise RefusedError("channel_not_found")
+
+    def post(self, channel: str, arguments: Fields) -> Message:
+        """Put a new message into a channel that the bot is a member of. Raises RefusedError."""
+        if channel not in self.members:
+            raise RefusedError("not_in_channel")
+        content = content_of(arguments, most=40_000)
+        thread = self._thread(channel, arguments.get("thread_ts"))
+        message = Message(ts=self._next_ts(), channel=channel, thread_ts=thread, **{"text": ""} | content)
+        self.messages[channel, message.ts] = message
+        return message
+
+    def replies(self, parent: Message) -> list[Message]:
+        """The messages of a thread below its parent, oldest first."""
+        return [one for one in self.messages.values() if (one.channel, one.thread_ts) == (parent.channel, parent.ts)]
+
+    def who(self, _: Fields) -> dict[str, Any]:
+        """auth.test."""
+        return {"url": "https://stand-in.example/", "team": "stand-in", "team_id": "T0BACKFLOW", **BOT}
+
+    def post_message(self, arguments: Fields) -> dict[str, Any]:
+        """chat.postMessage."""
+        message = self.post(self.channel(required(arguments, "channel")), arguments)
+        return {"channel": message.channel, "ts": message.ts, "message": self._shown(message)}
+
+    def update(self, arguments: Fields) -> dict[str, Any]:
+        """chat.update: what is not given stays as it is."""
+        message = self._message(arguments, "ts")
+        content = content_of(arguments, most=4_000)
+        message.edits.append(Version(message.text, message.blocks, message.attachments))
+        for name, value in content.items():
+            setattr(message, name, value)
+        return {"channel": message.channel, "ts": message.ts, "text": message.text, "message": self._shown(message)}
+
+    def permalink(self, arguments: Fields) -> dict[str, Any]:
+        """chat.getPermalink."""
+        message = self._message(arguments, "message_ts")
+        link = f"https://stand-in.example/archives/{message.channel}/p{message.ts.replace('.', '')}"
+        return {"channel": message.channel, "permalink": link}
+
+    def join(self, arguments: Fields) -> dict[str, Any]:
+        """conversations.join."""
+        channel = self.channel(required(arguments, "channel"), named=False)
+        self.members.add(channel)
+        return {"channel": {"id": channel, "name": self.channels[channel], "is_member": True}}
+
+    def history(self, arguments: Fields) -> dict[str, Any]:
+        """conversations.history: newest first, without threads' replies."""
+        channel = self._joined(arguments)
+        top = [one for one in self.messages.values() if one.channel == channel and one.thread_ts in (None, one.ts)]
+        return self._page(sorted(top, key=lambda one: one.ts, reverse=True), arguments)
+
+    def thread_page(self, arguments: Fields) -> dict[str, Any]:
+        """conversations.replies: the parent, then its replies, oldest first."""
+        parent = self.messages.get((self._joined(arguments), required(arguments, "ts")))
+        if parent is None:
+            raise RefusedError("thread_not_found")
+        return self._page([parent, *self.replies(parent)], arguments)
+
+    def announce_upload(self, arguments: Fields) -> dict[str, Any]:
+        """files.getUploadURLExternal; who serves the URL adds it."""
+        length = integer(arguments, "length", 0)
+        if length < 1:
+            raise RefusedError("missing_argument")
+        upload = Upload(f"F{len(self.uploads) + 1:010d}", required(arguments, "filename"), length)
+        self.uploads[upload.id] = upload
+        return {"file_id": upload.id}
+
+    def share_uploads(self, arguments: Fields) -> dict[str, Any]:
+        """files.completeUploadExternal: in a channel, or a thread of it, where one is named."""
+        files = json_argument(arguments, "files", "invalid_arguments")
+        if not isinstance(files, list) or not files or not all(isinstance(one, dict) and "id" in one for one in files):
+            raise RefusedError("invalid_arguments", ["must be an array of files with ids [json-pointer:/files]"])
+        for one in files:
+            upload = self.uploads.get(one["id"])
+            if upload is None or upload.content is None:
+                raise RefusedError("file_not_found")
+            upload.title = one.get("title") or upload.filename
+        if arguments.get("channel_id"):
+            given = {**arguments, "text": arguments.get("initial_comment") or " "}
+            self.post(self.channel(arguments["channel_id"], named=False), given).files = [one["id"] for one in files]
+        return {"files": [{"id": one["id"], "title": self.uploads[one["id"]].title} for one in files]}
+
+    def _joined(self, arguments: Fields) -> str:
+        channel = self.channel(required(arguments, "channel"), named=False)
+        if channel not in self.members:
+            raise RefusedError("not_in_channel")
+        return channel
+
+    def _message(self, arguments: Fields, name: str) -> Message:
+        channel = self.channel(required(arguments, "channel"), named=False)
+        message = self.messages.get((channel, required(arguments, name)))
+        if message is None:
+            raise RefusedError("message_not_found")
+        return message
+
+    def _thread(self, channel: str, ts: Any) -> str | None:
+        """The thread to answer in. Stricter than Slack, which hides a reply to a deleted message."""
+        if ts is None:
+            return None
+        parent = self.messages.get((channel, str(ts)))
+        if parent is None:
+            raise RefusedError("thread_not_found")
+        if parent.thread_ts is not None:
+            raise RefusedError("cannot_reply_to_message")
+        return parent.ts
+
+    def _next_ts(self) -> str:
+        self._last_ts = max(time.time_ns() // 1000, self._last_ts + 1)
+        return f"{self._last_ts // 1_000_000}.{self._last_ts % 1_000_000:06d}"
+
+    def _page(self, messages: Sequence[Message], arguments: Fields) -> dict[str, Any]:
+        """One page between oldest and latest (both left out unless inclusive), with a cursor for the next."""
+        oldest, latest = timestamp(arguments, "oldest", 0), timestamp(arguments, "latest", 9e9)
+        edges = () if flag(arguments, "inclusive") else (oldest, latest)
+        within = [one for one in messages if oldest <= float(one.ts) <= latest and float(one.ts) not in edges]
+        limit = integer(arguments, "limit", 100)
+        if not 1 <= limit <= 999:
+            raise RefusedError("invalid_limit")
+        try:
+            start = int(base64.b64decode(arguments.get("cursor") or "MA==", validate=True))
+        except ValueError:
+            raise RefusedError("invalid_cursor") from None
+        more = start + limit < len(within)
+        cursor = base64.b64encode(str(start + limit).encode()).decode() if more else ""
+        metadata = flag(arguments, "include_all_metadata")
+        return {
+            "messages": [self._shown(one, metadata=metadata) for one in within[start : start + limit]],
+            "has_more": more,
+            "response_metadata": {"next_cursor": cursor},
+        }
+
+    def _shown(self, message: Message, *, metadata: bool = True) -> dict[str, Any]:
+        shown: dict[str, Any] = {"type": "message", "ts": message.ts, "text": message.text, **BOT}
+        replies = self.replies(message)
+        if replies or message.thread_ts:
+            shown["thread_ts"] = message.thread_ts or message.ts
+        if replies:
+            shown |= {"reply_count": len(replies), "latest_reply": replies[-1].ts}
+        if message.edits:
+            shown["edited"] = {"user": BOT["user"], "ts": message.ts}
+        if message.files:
+            shown["files"] = [{"id": one} for one in message.files]
+        optional = {
+            "blocks": message.blocks,
+            "attachments": message.attachments,
+            "metadata": message.metadata if metadata else None,
+        }
+        return shown | {name: value for name, value in optional.items() if value}
+
+
+_METHODS: Mapping[str, Callable[[Workspace, Fields], dict[str, Any]]] = {
+    "auth.test": Workspace.who,
+    "chat.getPermalink": Workspace.permalink,
+    "chat.postMessage": Workspace.post_message,
+    "chat.update": Workspace.update,
+    "conversations.history": Workspace.history,
+    "conversations.join": Workspace.join,
+    "conversations.replies": Workspace.thread_page,
+    "files.completeUploadExternal": Workspace.share_uploads,
+    "files.getUploadURLExternal": Workspace.announce_upload,
+}

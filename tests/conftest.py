@@ -1,0 +1,26 @@
+"""What tests share: the Slack stand-in, and how hypothesis runs. Fixtures of real clusters live in integration."""
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+
+from testbed.slack import Slack
+
+# No deadline per example: two loaded cores make one example slow, never wrong.
+settings.register_profile("backflow", deadline=None, print_blob=True)
+settings.load_profile("backflow")
+
+
+@pytest.fixture(autouse=True)
+def _without_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything is on loopback; slack-sdk would take a proxy from the environment even for that."""
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def slack() -> Iterator[Slack]:
+    """A strict Slack stand-in with the channels alerts and payments; its bot is a member of both."""
+    with Slack("alerts", "payments") as stand_in:
+        yield stand_in

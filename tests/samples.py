@@ -1,0 +1,125 @@
+"""Incidents for tests, with the figures of a real run: a Flink source reset after its broker lost its session."""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from agent.findings import Finding, Incident, Records, Severity, Status
+from agent.observations import millis
+
+DAY = "2026-11-20"
+
+
+def at(clock: str) -> int:
+    """A time of that evening, "23:25:08.3", in ms."""
+    return millis(f"{DAY}T{clock}Z")
+
+
+def rewind(
+    partition: int = 8,
+    before: int = 12_223,
+    after: int = 0,
+    *,
+    group: str = "flink-job",
+    topic: str = "topic-124",
+    **more: Any,
+) -> Finding:
+    """A committed offset that went back."""
+    fields: dict[str, Any] = {
+        "rule": "rewind",
+        "kind": "offset_rewind",
+        "severity": Severity.CRITICAL,
+        "at": at("23:25:13.9"),
+        "subject": {"cluster": "main", "group": group, "topic": topic, "partition": partition},
+        "labels": ("to_earliest",),
+        "previous": {"offset": before},
+        "current": {"offset": after},
+        "records": Records(reread=before - after),
+        "detail": f"{group} on {topic}[{partition}] went back from {before:,} to {after:,} (the log's start); "
+        "at 1,000 records/s it is back by 23:25:26.1 UTC",
+    }
+    return Finding(**fields | more)
+
+
+def session(**more: Any) -> Finding:
+    """Broker 2005 lost its ZooKeeper session and came back under a new one."""
+    fields: dict[str, Any] = {
+        "rule": "session",
+        "kind": "broker_session_lost",
+        "severity": Severity.INFO,
+        "at": at("23:25:08.3"),
+        "recovered_at": at("23:25:14.3"),
+        "subject": {"cluster": "main", "broker": 2005},
+        "previous": {"session": "0x1a1fb461d560002", "epoch": 31},
+        "current": {"session": "0x1a1fb461d560006", "epoch": 88},
+        "detail": "broker 2005 lost its ZooKeeper session 0x1a1fb461d560002 (gone 23:25:08.3 UTC); "
+        "back 23:25:14.3 UTC as 0x1a1fb461d560006",
+    }
+    return Finding(**fields | more)
+
+
+def move(partition: int, source: int, target: int, clock: str, kind: str = "leader_moved", **more: Any) -> Finding:
+    """A partition of topic-124 got another leader; the first move was unclean where the kind says so."""
+    fields: dict[str, Any] = {
+        "rule": kind,
+        "kind": kind,
+        "severity": Severity.INFO if kind == "leader_moved" else Severity.WARNING,
+        "at": at(clock),
+        "subject": {"cluster": "main", "topic": "topic-124", "partition": partition, "brokers": [source, target]},
+        "previous": {"leader": source, "leader_epoch": 3, "isr": [source]},
+        "current": {"leader": target, "leader_epoch": 4, "isr": [target]},
+        "detail": f"leader of topic-124[{partition}] {source} -> {target} at {clock} UTC",
+    }
+    return Finding(**fields | more)
+
+
+def incident(**more: Any) -> Incident:
+    """The reset of design.md: one rewind, its causes in a shuffled order."""
+    fields: dict[str, Any] = {
+        "id": "INC-7F3A9C",
+        "status": Status.OPEN,
+        "severity": Severity.CRITICAL,
+        "title": "flink-job went back 12,223 records on topic-124[8]",
+        "correlation": "reset-after-session-loss",
+        "cluster": "main",
+        "opened_at": at("23:25:08.3"),
+        "updated_at": at("23:25:26"),
+        "records": Records(reread=12_223),
+        "causes": (
+            move(8, 2011, 2005, "23:25:26"),
+            move(8, 2005, 2011, "23:25:14"),
+            move(8, 2005, 2011, "23:25:14", "unclean_election"),
+            move(2, 2005, 2011, "23:25:14"),
+            session(),
+        ),
+        "findings": (rewind(),),
+    }
+    return Incident(**fields | more)
+
+
+def recovered(one: Incident | None = None) -> Incident:
+    """The same once the old position was regained."""
+    found = one or incident()
+    end = at("23:25:26")
+    return replace(
+        found,
+        status=Status.RECOVERED,
+        recovered_at=end,
+        updated_at=end,
+        findings=tuple(replace(finding, recovered_at=end) for finding in found.findings),
+    )
+
+
+def burst(partitions: int = 200) -> Incident:
+    """One lost session, and so many partitions of two topics rewound."""
+    findings = tuple(
+        rewind(number % 120, 1_000 + number * 10, topic=f"orders-{number // 120}", at=at("23:25:13.9") + number)
+        for number in range(partitions)
+    )
+    moves = tuple(
+        move(number, 2005, 2011, "23:25:14", subject={"cluster": "main", "topic": "orders-0", "partition": number})
+        for number in range(partitions)
+    )
+    records = sum((finding.records for finding in findings), Records())
+    title = f"flink-job went back {records.reread:,} records on {partitions} partitions"
+    return incident(id="INC-B00257", title=title, findings=findings, causes=(session(), *moves), records=records)

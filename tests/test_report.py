@@ -1,0 +1,247 @@
+"""What an incident says: figures, bounds, causes in order, advice, and no more lines than a reader takes."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from agent.findings import Finding, Incident, Records, Severity, Status
+from agent.report import ADVICE, Report, report, timeline
+from tests import samples
+
+
+def section(told: Report, heading: str) -> tuple[str, ...]:
+    """The lines under a heading; none where it is not there."""
+    return next((lines for name, lines in told.sections if name == heading), ())
+
+
+def test_the_first_line_says_how_bad_what_where_and_how_much() -> None:
+    """Severity word, title, id."""
+    headline = "CRITICAL  flink-job went back 12,223 records on topic-124[8]  INC-7F3A9C"
+    assert report(samples.incident()).headline == headline
+
+
+def test_a_rewind_tells_from_where_to_where_when_how_many_and_until_when() -> None:
+    """An exact rewind to the log's start."""
+    assert section(report(samples.incident()), "") == (
+        (
+            "flink-job on topic-124[8] was reset to the log's start: 12,223 -> 0 at 23:25:13.9; "
+            "12,223 records are read again; at 1,000 records/s it is back by 23:25:26.1 UTC"
+        ),
+    )
+
+
+def test_what_a_poll_saw_is_worded_as_bounds() -> None:
+    """`since` set: by when, at least back to, at least so many."""
+    polled = samples.rewind(after=104, since=samples.at("23:25:11.9"))
+    (line,) = section(report(samples.incident(findings=(polled,))), "")
+    assert "12,223 -> at least back to 104 by 23:25:13.9 (seen before it at 23:25:11.9)" in line
+    assert "at least 12,119 records are read again" in line
+
+
+def test_causes_stand_in_the_order_of_time_and_an_unclean_move_once() -> None:
+    """The sample's causes come shuffled; its unclean election and leader move of one moment are one line."""
+    lines = section(report(samples.incident()), "Cause")
+    assert [line.partition(" UTC")[0] for line in lines] == [
+        "broker 2005 lost its ZooKeeper session 0x1a1fb461d560002 (gone 23:25:08.3",
+        "leader of topic-124[2] 2005 -> 2011 at 23:25:14",
+        "leader of topic-124[8] 2005 -> 2011 at 23:25:14.0 (unclean: 2011 was not in the ISR, which was 2005)",
+        "leader of topic-124[8] 2011 -> 2005 at 23:25:26",
+    ]
+
+
+def test_only_what_the_findings_support_is_ruled_out() -> None:
+    """Neither an operator's reset nor a topic created again is ruled out where it was found."""
+    (line,) = section(report(samples.incident()), "Ruled out")
+    assert line == "nobody reset flink-job; no committed offset had expired; topic-124 was not re-created."
+    reset = samples.incident(findings=(samples.rewind(labels=("operator_reset", "after_expiry")),))
+    assert section(report(reset), "Ruled out") == ("topic-124 was not re-created.",)
+    anew = samples.rewind(kind="topic_recreated", subject={"cluster": "main", "topic": "topic-124"}, detail="Anew.")
+    both = samples.incident(findings=(samples.rewind(), anew))
+    assert "re-created" not in section(report(both), "Ruled out")[0]
+    assert section(report(samples.incident(findings=(samples.session(),))), "Ruled out") == ()
+
+
+def test_partitions_that_changed_leader_and_did_not_go_back_are_named() -> None:
+    """They are what an operator would check next."""
+    assert section(report(samples.incident()), "Also") == (
+        "topic-124[2] changed leader too and nothing was seen to go back there.",
+    )
+
+
+def test_advice_names_the_reader_the_place_and_the_offsets() -> None:
+    """Do now, and do later for effects and causes."""
+    told = report(samples.incident())
+    assert section(told, "Do now") == (
+        (
+            "stop or dedupe what reads flink-job's output from 23:25:13.9; "
+            "check downstream counts for topic-124[8] offsets 0-12,223."
+        ),
+    )
+    assert section(told, "Do later")[1:] == (
+        "unclean.leader.election.enable=false for topic-124.",
+        "why did broker 2005 stop answering ZooKeeper for 6.0 s? (GC log, disk, network)",
+    )
+
+
+def test_what_was_meant_asks_for_nothing() -> None:
+    """An operator's reset has no advice."""
+    meant = samples.incident(findings=(samples.rewind(labels=("operator_reset",)),), causes=())
+    assert section(report(meant), "Do now") == section(report(meant), "Do later") == ()
+
+
+def test_state_sight_and_date_are_shown() -> None:
+    """Open, recovered after how long, closed, and out of sight."""
+    assert report(samples.incident()).context == "OPEN since 23:25:08.3 UTC, 2026-11-20 · cluster main"
+    over = report(samples.recovered())
+    assert "CRITICAL (RECOVERED)  flink-job" in over.headline
+    assert over.context.startswith("RECOVERED, begun 23:25:08.3 UTC, 2026-11-20 · recovered 23:25:26.0 after 17.7 s")
+    assert "12,223 records were read again; back where it was at 23:25:26.0" in section(over, "")[0]
+    assert "(CLOSED)" in report(replace(samples.recovered(), status=Status.CLOSED)).headline
+    assert "CANNOT BE SEEN" in report(samples.incident(sighted=False)).context
+
+
+def test_a_time_of_another_day_carries_its_date() -> None:
+    """An incident that lasts past midnight."""
+    late = replace(samples.incident(), status=Status.RECOVERED, recovered_at=samples.at("23:25:26") + 86_400_000)
+    assert "recovered 2026-11-21 23:25:26.0 after 1 d" in report(late).context
+
+
+def test_two_hundred_partitions_are_a_summary_and_the_worst_ten() -> None:
+    """Per group and topic, then ten lines by records; the causes by kind of move."""
+    told = report(samples.burst())
+    lines = section(told, "")
+    assert lines[:4] == (
+        "In all: 399,000 records read again.",
+        "offset rewind, flink-job on orders-1: 80 partitions at 23:25:14.0; 207,600 records read again",
+        (
+            "offset rewind, flink-job on orders-0: 120 partitions between 23:25:13.9 and 23:25:14.0; "
+            "191,400 records read again"
+        ),
+        "The worst 10 of 200:",
+    )
+    assert len(lines) == 14
+    assert lines[4].startswith("• flink-job on orders-1[79]")
+    assert section(told, "Cause")[1:] == (
+        "leader moved 2005 -> 2011: 200 partitions at 23:25:14.0: orders-0 (200 partitions)",
+    )
+
+
+def test_a_merged_incident_points_to_where_it_went() -> None:
+    """No figures twice."""
+    told = report(samples.incident(merged_into="INC-B00257"))
+    assert "(MERGED)" in told.headline
+    assert told.sections == (("", ("This is part of INC-B00257: see there.",)),)
+
+
+def test_an_incident_without_findings_says_that_it_was_withdrawn() -> None:
+    """Closed with nothing left."""
+    told = report(samples.incident(status=Status.CLOSED, findings=(), causes=()))
+    assert "(WITHDRAWN)" in told.headline
+    assert "Withdrawn" in section(told, "")[0]
+
+
+def test_nothing_that_nobody_can_see_makes_another_report() -> None:
+    """`updated_at` alone is no edit."""
+    assert report(samples.incident(updated_at=1)) == report(samples.incident())
+
+
+def test_the_timeline_tells_each_new_thing_once() -> None:
+    """Nothing again, the late cause, the recovery, the relapse."""
+    first = samples.incident(causes=())
+    assert len(timeline(None, first)) == 1
+    assert timeline(first, first) == ()
+    (line,) = timeline(first, samples.incident(causes=(samples.session(),)))
+    assert line.startswith("broker 2005 lost its ZooKeeper session")
+    full, over = samples.incident(), samples.recovered()
+    assert timeline(full, over) == ("recovered at 23:25:26.0",)
+    assert timeline(over, full) == ("open again",)
+
+
+def test_the_timeline_tells_what_no_longer_holds_and_where_it_went() -> None:
+    """Withdrawn findings, severity, sight, merging, withdrawal."""
+    full = samples.incident()
+    less = replace(full, causes=full.causes[:-1], severity=Severity.WARNING, sighted=False)
+    held, severity, sight = timeline(full, less)
+    assert held.startswith("no longer holds: broker 2005")
+    assert (severity, sight) == ("now warning, was critical", "cannot be seen at present")
+    merged = replace(full, merged_into="INC-B00257", status=Status.CLOSED, findings=(), causes=())
+    assert timeline(full, merged) == ("merged into INC-B00257",)
+    assert timeline(merged, merged) == ()
+    gone = replace(full, status=Status.CLOSED, findings=(), causes=())
+    assert timeline(full, gone) == ("withdrawn: nothing that it was made of holds any more",)
+
+
+_KINDS = sorted(set(ADVICE) | {"leader_moved", "controller_moved", "something_new"})
+_names = st.fixed_dictionaries(
+    {},
+    optional={
+        "cluster": st.just("main"), "group": st.text(max_size=9), "topic": st.sampled_from(["t", "u[0]"]),
+        "partition": st.integers(0, 300), "broker": st.integers(0, 9), "source": st.just("kafka"),
+    },
+)  # fmt: skip
+_figures = st.fixed_dictionaries(
+    {},
+    optional={
+        "offset": st.integers(0, 10**12), "leader": st.none() | st.integers(-1, 9),
+        "isr": st.lists(st.integers(0, 9)), "session": st.none() | st.just("0x1"),
+    },
+)  # fmt: skip
+_times = st.integers(0, 2 * 10**12)
+
+
+@st.composite
+def findings(draw: st.DrawFn) -> Finding:
+    """Any finding of any kind, with whatever figures."""
+    fields: dict[str, Any] = {
+        "rule": "r",
+        "kind": draw(st.sampled_from(_KINDS)),
+        "severity": draw(st.sampled_from(Severity)),
+        "at": draw(_times),
+        "since": draw(st.none() | _times),
+        "recovered_at": draw(st.none() | _times),
+        "subject": draw(_names),
+        "labels": tuple(
+            draw(st.lists(st.sampled_from(["operator_reset", "to_earliest", "to_divergence", "probable"])))
+        ),
+        "previous": draw(_figures),
+        "current": draw(_figures),
+        "records": Records(*draw(st.tuples(*[st.integers(0, 10**9)] * 3))),
+        "detail": draw(st.text(max_size=40)),
+    }
+    return Finding(**fields)
+
+
+_incidents = st.builds(
+    Incident,
+    id=st.just("INC-1"),
+    status=st.sampled_from(Status),
+    sighted=st.booleans(),
+    merged_into=st.none() | st.just("INC-2"),
+    severity=st.sampled_from(Severity),
+    title=st.text(max_size=200),
+    cluster=st.none() | st.just("main"),
+    opened_at=_times,
+    updated_at=_times,
+    recovered_at=st.none() | _times,
+    records=st.builds(Records, reread=st.integers(0, 10**12)),
+    causes=st.lists(findings(), max_size=30).map(tuple),
+    findings=st.lists(findings(), max_size=30).map(tuple),
+)
+
+
+@given(_incidents, _incidents)
+def test_every_incident_can_be_told(first: Incident, second: Incident) -> None:
+    """No finding of any rule, present or future, keeps an incident from being told, in a readable length."""
+    assert len(report(first).lines()) < 60
+    assert isinstance(timeline(first, second), tuple)
+    assert timeline(first, first) == ()
+
+
+@pytest.mark.parametrize("kind", sorted(ADVICE))
+def test_advice_needs_no_field_that_a_finding_may_lack(kind: str) -> None:
+    """Each template is filled from a finding that names nothing."""
+    bare = samples.rewind(kind=kind, labels=(), subject={}, previous={}, current={}, detail="Something happened.")
+    assert report(samples.incident(findings=(bare,), causes=(bare,))).lines()

@@ -1,0 +1,245 @@
+"""The state file: what goes in comes out, all or nothing, and the queue holds what must be said, once."""
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from agent.findings import Incident, Severity, Status
+from agent.state_file import SCHEMA, StoreError
+from agent.store import Queue, Row, Store
+from tests import samples
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where the state lives."""
+    return tmp_path / "state.sqlite3"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    """A new store with one receiver."""
+    with Store(path, ["slack"]) as opened:
+        yield opened
+
+
+@pytest.fixture
+def queue(store: Store, path: Path) -> Iterator[Queue]:
+    """The receiver's side of it."""
+    assert store.position == 0
+    opened = Queue(path, "slack")
+    yield opened
+    opened.close()
+
+
+def rows(queue: Queue) -> list[Row]:
+    """The next row of each incident."""
+    return [row for _, seq in queue.heads() if (row := queue.read(seq)) is not None]
+
+
+def deliver(queue: Queue) -> list[tuple[int, tuple[str, ...]]]:
+    """Confirm all that waits; returns (number, lines) in the order of delivery."""
+    told = []
+    while waiting := rows(queue):
+        for row in waiting:
+            assert queue.attempt(row, 1)
+            queue.confirmed(row, {"ts": "1"})
+            told.append((row.message.number, row.message.lines))
+    return told
+
+
+def test_incidents_come_back_whole(path: Path) -> None:
+    """Every field, known_at of the findings too, and the position, after a restart."""
+    kept = samples.incident(findings=(samples.rewind(known_at=17, since=3),), sighted=False)
+    with Store(path) as store:
+        store.save(42, [kept, samples.burst()])
+    with Store(path) as store:
+        assert store.incident(kept.id) == kept
+        assert store.incidents() == [samples.burst(), kept]
+        assert store.position == 42
+        assert store.incident("INC-NONE") is None
+
+
+def test_closed_incidents_can_be_left_out(store: Store) -> None:
+    """The pipeline starts from the others."""
+    closed = samples.incident(id="INC-0", status=Status.CLOSED)
+    store.save(1, [closed, samples.incident()])
+    assert [one.id for one in store.incidents(include_closed=False)] == ["INC-7F3A9C"]
+
+
+def test_a_batch_is_kept_whole_or_not_at_all(store: Store) -> None:
+    """What fails halfway leaves incidents, position and queue as they were."""
+
+    def halfway() -> Iterator[Incident]:
+        yield samples.incident()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.save(7, halfway())
+    assert (store.position, store.incidents(), store.pending()) == (0, [], 0)
+
+
+def test_a_first_message_is_queued_with_its_timeline(store: Store, queue: Queue) -> None:
+    """The message, then one entry with a line per cause and effect."""
+    assert store.save(1, [samples.incident()]) == {"slack"}
+    (first, (number, lines)) = deliver(queue)
+    assert first == (0, ())
+    assert number == 1
+    assert len(lines) == 5
+    assert store.pending() == 0
+
+
+def test_an_informative_incident_is_not_posted_until_it_grows_worse(store: Store, queue: Queue) -> None:
+    """Info alone says nothing; as a warning it tells everything from its beginning."""
+    quiet = samples.incident(severity=Severity.INFO)
+    assert store.save(1, [quiet]) == frozenset()
+    assert store.save(2, [replace(quiet, severity=Severity.WARNING)]) == {"slack"}
+    assert [number for number, _ in deliver(queue)] == [0, 1]
+
+
+def test_what_nobody_can_see_is_no_edit(store: Store, queue: Queue) -> None:
+    """Saved again, with another updated_at: nothing is queued."""
+    store.save(1, [samples.incident()])
+    deliver(queue)
+    assert store.save(2, [samples.incident(updated_at=samples.at("23:30:00"))]) == frozenset()
+
+
+def test_many_changes_before_the_first_attempt_are_one_message_and_one_entry(store: Store, queue: Queue) -> None:
+    """The latest state is sent, and the thread begins with it."""
+    for partitions in range(1, 60):
+        store.save(partitions, [samples.burst(partitions)])
+    assert store.pending() == 2
+    (row,) = rows(queue)
+    assert len(row.message.incident.findings) == 59
+    deliver(queue)
+
+
+def test_edits_that_wait_are_one_edit_and_their_entries_join(store: Store, queue: Queue) -> None:
+    """After the first message, too: one row for the message, one for the thread."""
+    store.save(1, [samples.burst(1)])
+    deliver(queue)
+    for partitions in range(2, 9):
+        store.save(partitions, [samples.burst(partitions)])
+    ((message, _), (entry, lines)) = deliver(queue)
+    assert (message, entry) == (0, 2)
+    assert len(lines) == 14  # a rewind and a leader move for each
+
+
+def test_an_entry_once_attempted_is_never_changed(store: Store, queue: Queue) -> None:
+    """It may have arrived: what comes later is an entry of its own, and in order."""
+    store.save(1, [samples.burst(1)])
+    (message,) = rows(queue)
+    queue.confirmed(message, {"ts": "1"})
+    (entry,) = rows(queue)
+    assert queue.attempt(entry, 5)
+    store.save(2, [samples.burst(2)])
+    again = next(row for row in rows(queue) if row.message.number == 1)
+    assert (again.message.lines, again.attempted_at) == (entry.message.lines, 5)
+    assert [number for number, _ in deliver(queue)] == [1, 0, 2]
+
+
+def test_a_change_while_a_message_is_being_sent_is_sent_too(store: Store, queue: Queue) -> None:
+    """The row stays when what was confirmed is no longer the latest."""
+    store.save(1, [samples.incident(causes=())])
+    (row,) = rows(queue)
+    assert queue.attempt(row, 5)
+    store.save(2, [samples.incident()])
+    queue.confirmed(row, {"ts": "1"})
+    assert [number for number, _ in deliver(queue)] == [1, 0]
+
+
+def test_a_row_that_changed_since_it_was_read_is_not_attempted(store: Store, queue: Queue) -> None:
+    """It is read again first."""
+    store.save(1, [samples.incident(causes=())])
+    (row,) = rows(queue)
+    store.save(2, [samples.incident()])
+    assert not queue.attempt(row, 5)
+    assert queue.read(row.seq) is None
+
+
+def test_what_was_never_told_is_not_told_when_it_is_over(store: Store, queue: Queue) -> None:
+    """Merged or withdrawn before the first attempt: nothing is left to say."""
+    for end in ({"merged_into": "INC-B00257"}, {"status": Status.CLOSED, "findings": (), "causes": ()}):
+        store.save(1, [samples.incident()])
+        store.save(2, [samples.incident(**end)])
+        assert queue.heads() == []
+
+
+def test_what_was_told_is_edited_when_it_is_over(store: Store, queue: Queue) -> None:
+    """Merged: the message points there, the thread says so."""
+    store.save(1, [samples.incident()])
+    deliver(queue)
+    store.save(2, [samples.incident(merged_into="INC-B00257", status=Status.CLOSED)])
+    assert deliver(queue) == [(0, ()), (2, ("merged into INC-B00257",))]
+
+
+def test_a_message_that_is_gone_is_made_anew_before_its_thread_goes_on(store: Store, queue: Queue) -> None:
+    """The entry waits for the new message."""
+    store.save(1, [samples.incident()])
+    (message,) = rows(queue)
+    queue.confirmed(message, {"ts": "1"})
+    (entry,) = rows(queue)
+    assert queue.attempt(entry, 5)
+    queue.gone(entry)
+    (row,) = rows(queue)
+    assert (row.message.number, row.handle, row.attempted_at) == (0, None, None)
+    assert [number for number, _ in deliver(queue)] == [0, 1]
+
+
+def test_incidents_never_told_come_before_edits(store: Store, queue: Queue) -> None:
+    """News first."""
+    store.save(1, [samples.incident()])
+    deliver(queue)
+    store.save(2, [samples.recovered()])
+    store.save(3, [samples.burst()])
+    assert [incident_id for incident_id, _ in queue.heads()] == ["INC-B00257", "INC-7F3A9C"]
+
+
+def test_each_receiver_has_a_queue_of_its_own(path: Path) -> None:
+    """What one has confirmed the other still waits for; a receiver that is no more counts no longer."""
+    with Store(path, ["slack", "console"]) as store:
+        assert store.save(1, [samples.incident()]) == {"slack", "console"}
+        slack = Queue(path, "slack")
+        deliver(slack)
+        slack.close()
+        assert store.pending() == 2
+    with Store(path, ["slack"]) as store:
+        assert store.pending() == 0
+
+
+def test_a_newer_state_file_is_refused(path: Path) -> None:
+    """With its schema and what to do."""
+    Store(path).close()
+    with sqlite3.connect(path) as db:
+        db.execute(f"PRAGMA user_version = {SCHEMA + 1}")
+    db.close()
+    with pytest.raises(StoreError, match=r"newer Backflow wrote this state \(schema 2, this one knows 1\)"):
+        Store(path)
+
+
+@pytest.mark.parametrize("content", [b"not a database at all" * 100, b"SQLite format 3\0" + b"\xff" * 4000])
+def test_a_damaged_state_file_is_refused_with_a_sentence(path: Path, content: bytes) -> None:
+    """It names the file and what to do."""
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=rf"{path}: the state file is damaged or no SQLite file .*move it away"):
+        Store(path)
+
+
+def test_damage_inside_the_file_is_found_at_the_start(path: Path) -> None:
+    """Not by the first incident that cannot be written."""
+    with Store(path, ["slack"]) as store:
+        store.save(1, [replace(samples.burst(), id=f"INC-{number}") for number in range(20)])
+    content = bytearray(path.read_bytes())
+    content[4096 * 5 : 4096 * 9] = b"\xff" * 4096 * 4
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match="damaged"):
+        Store(path)
+
+
+def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
+    """As a sentence."""
+    with pytest.raises(StoreError, match="cannot open the state file: .*check that its directory exists"):
+        Store(tmp_path / "nowhere" / "state.sqlite3")

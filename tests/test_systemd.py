@@ -1,0 +1,111 @@
+"""The service: what the daemon tells systemd, and that systemd takes the unit."""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.systemd import Systemd
+
+UNIT = Path(__file__).parents[1] / "systemd" / "backflow.service"
+
+
+@pytest.fixture
+def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """systemd's end of the notification socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.settimeout(5)
+        listening.bind(str(tmp_path / "notify"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        yield listening
+
+
+def analyze(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """What systemd-analyze says, without a running systemd."""
+    assert shutil.which("systemd-analyze"), "systemd-analyze is missing; `make test` installs it as root on Debian"
+    return subprocess.run(
+        ["systemd-analyze", "--no-pager", *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_systemd_hears_of_start_life_and_end(manager: socket.socket) -> None:
+    """In the words of sd_notify(3); a status is one line, in UTF-8."""
+    with Systemd() as systemd:
+        systemd.ready()
+        systemd.watchdog()
+        systemd.status("2 incidents open;\nmain: 40 → 39 partitions seen")
+        systemd.stopping()
+    assert [manager.recv(4096).decode() for _ in range(4)] == [
+        "READY=1",
+        "WATCHDOG=1",
+        "STATUS=2 incidents open; main: 40 → 39 partitions seen",
+        "STOPPING=1",
+    ]
+
+
+def test_an_abstract_socket_is_reached_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """systemd may name one with a leading @."""
+    name = f"@backflow-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.settimeout(5)
+        listening.bind("\0" + name[1:])
+        monkeypatch.setenv("NOTIFY_SOCKET", name)
+        with Systemd() as systemd:
+            systemd.ready()
+        assert listening.recv(4096) == b"READY=1"
+
+
+def test_without_systemd_nothing_is_told_and_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal there is no notification socket."""
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    monkeypatch.delenv("WATCHDOG_USEC", raising=False)
+    systemd = Systemd()
+    systemd.ready()
+    assert systemd.watchdog_interval is None
+
+
+@pytest.mark.parametrize(("watched", "interval"), [(None, 30_000), (os.getpid(), 30_000), (1, None)])
+def test_the_watchdog_is_fed_twice_as_often_as_asked(
+    watched: int | None, interval: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not at all where systemd watches another process."""
+    monkeypatch.setenv("WATCHDOG_USEC", "60000000")
+    monkeypatch.delenv("WATCHDOG_PID", raising=False)
+    if watched is not None:
+        monkeypatch.setenv("WATCHDOG_PID", str(watched))
+    assert Systemd().watchdog_interval == interval
+
+
+def test_the_unit_verifies_without_a_word(tmp_path: Path) -> None:
+    """With a program in place of the daemon, which is not installed where tests run."""
+    unit = tmp_path / UNIT.name
+    unit.write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", UNIT.read_text(), flags=re.MULTILINE))
+    verified = analyze("verify", "--man=no", str(unit))
+    assert (verified.returncode, verified.stdout + verified.stderr) == (0, "")
+
+
+def test_the_unit_is_hardened() -> None:
+    """An exposure of 2.0 or lower, of 10."""
+    judged = analyze("security", "--offline=yes", "--threshold=20", str(UNIT))
+    assert judged.returncode == 0, judged.stdout + judged.stderr
+
+
+def test_the_unit_says_what_the_daemon_relies_on() -> None:
+    """Readiness, watchdog, state, credentials, and an end within 10 s."""
+    settings = {line for line in UNIT.read_text().splitlines() if re.match(r"[A-Z]", line)}
+    assert settings >= {
+        "Type=notify",
+        "WatchdogSec=60s",
+        "Restart=on-failure",
+        "RestartPreventExitStatus=2",
+        "TimeoutStopSec=10s",
+        "DynamicUser=yes",
+        "StateDirectory=backflow",
+        "LoadCredential=slack-token",
+        "LoadCredential=kafka-password",
+    }
