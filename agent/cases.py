@@ -1,6 +1,7 @@
-"""Rule cases: what `backflow test-rules` reads and judges. Each gives observations and says which findings and incidents they make.
+"""Rule cases: what `backflow test-rules` reads and judges. Each gives observations and says which findings and
+incidents they make.
 
-    defaults = { cluster = "main", topic = "t", partition = 0 }     # keys that observations leave out, where their kind has them
+    defaults = { cluster = "main", topic = "t", partition = 0 }  # for observations that leave them out
 
     [[cases]]
     name = "a fall to the log's start is critical"
@@ -13,9 +14,9 @@
     findings = [{ rule = "rewind", at = "2s", labels = ["to_earliest"], previous = { offset = 7832 } }]
     incidents = [{ severity = "critical" }]  # left out: incidents are not compared
 
-Times are RFC 3339 or durations since the case's beginning. An expected finding or incident names the keys it cares about; findings that
-are not expected fail the case, as do expected ones that are not made. Unchanged polls may be written out; ticks are added between
-observations, so a case about absence ends with `{ kind = "tick", at = "..." }`.
+Times are RFC 3339 or durations since the case's beginning. An expected finding or incident names the keys it cares
+about; findings that are not expected fail the case, as do expected ones that are not made. Unchanged polls may be
+written out; ticks are added between observations, so a case about absence ends with `{ kind = "tick", at = "..." }`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -80,10 +81,16 @@ def run(case: RuleCase, defaults: Mapping[str, Any], settings: Settings) -> list
         raise CasesError(msg)
     rules = {name: rule for name, rule in settings.rules.items() if case.rules is None or name in case.rules}
     usable = {
-        name: one for name, one in settings.correlations.items() if all(set(step.rules) & set(rules) for step in one.steps)
+        name: one
+        for name, one in settings.correlations.items()
+        if all(set(step.rules) & set(rules) for step in one.steps)
     }
     incidents = replay(_observations(case, defaults), Watch(rules, usable))
-    wrong = list(_compare("finding", case.findings, [finding_fields(one) for made in incidents for one in made.causes + made.findings]))
+    wrong = list(
+        _compare(
+            "finding", case.findings, [finding_fields(one) for made in incidents for one in made.causes + made.findings]
+        )
+    )
     if case.incidents is not None:
         wrong += _compare("incident", case.incidents, _standing(incidents))
     return wrong
@@ -133,5 +140,7 @@ def _compare(what: str, expected: list[dict[str, Any]], made: list[dict[str, Any
 def _fits(wanted: Any, made: Any) -> bool:
     """Whether `made` is `wanted`, keys that are not wanted apart; the text "null" stands for TOML's missing null."""
     if isinstance(wanted, Mapping):
-        return isinstance(made, Mapping) and all(key in made and _fits(value, made[key]) for key, value in wanted.items())
+        return isinstance(made, Mapping) and all(
+            key in made and _fits(value, made[key]) for key, value in wanted.items()
+        )
     return bool(made is None if wanted == "null" else made == wanted)

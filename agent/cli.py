@@ -12,10 +12,10 @@ from agent.credentials import CredentialError
 from agent.findings import Incident, Status, incident_json
 from agent.incidents import Lifetimes
 from agent.journal import JournalError
+from agent.problems import SettingsError
 from agent.replay import LinesError, read, replay
 from agent.report import report
 from agent.settings import Settings, load
-from agent.problems import SettingsError
 from agent.state_file import FILE, StoreError
 from agent.store import Store
 from agent.watch import Watch
@@ -45,8 +45,8 @@ _config = click.option(
 def main() -> None:
     """Backflow tells you when your streams flow backwards, and why.
 
-    It watches Kafka and ZooKeeper, notices when a committed offset, a log or a leader goes back in time, joins effect and cause into one
-    incident, and posts it to Slack or prints it.
+    It watches Kafka and ZooKeeper, notices when a committed offset, a log or a leader goes back in time, joins effect
+    and cause into one incident, and posts it to Slack or prints it.
     """
 
 
@@ -74,7 +74,8 @@ def check_config(config: Path | None) -> None:
     settings = _settings(config, need_clusters=False)
     clusters = ", ".join(settings.clusters) or "none yet: `backflow run` needs [clusters.NAME]"
     told = "the console" if settings.slack is None else "Slack"
-    click.echo(f"{_chosen(config)}: {len(settings.rules)} rules, {len(settings.correlations)} correlations; clusters: {clusters}; told on {told}")
+    rules, correlations = len(settings.rules), len(settings.correlations)
+    click.echo(f"{_chosen(config)}: {rules} rules, {correlations} correlations; clusters: {clusters}; told on {told}")
 
 
 @main.command("test-rules", epilog=_EPILOG)
@@ -108,7 +109,8 @@ def test_rules(files: tuple[Path, ...], config: Path | None) -> None:
 def replay_command(path: Path, config: Path | None, *, as_json: bool) -> None:
     """Run the rules over recorded observations and print the incidents they make.
 
-    PATH is a journal directory (STATE_DIRECTORY/journal) or a file of JSON lines. Exits with 1 where there are incidents.
+    PATH is a journal directory (STATE_DIRECTORY/journal) or a file of JSON lines. Exits with 1 where there are
+    incidents.
     """
     settings = _settings(config, need_clusters=False)
     lifetimes = Lifetimes(settings.incidents.close_after, settings.incidents.forget_after)
@@ -125,7 +127,9 @@ def replay_command(path: Path, config: Path | None, *, as_json: bool) -> None:
 @main.command(epilog=_EPILOG)
 @_config
 @click.option("--all", "closed", is_flag=True, help="Closed and merged ones too.")
-@click.option("--json", "as_json", is_flag=True, help="One incident as a JSON object a line; closed and merged ones too.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="One incident as a JSON object a line; closed and merged ones too."
+)
 def incidents(config: Path | None, *, closed: bool, as_json: bool) -> None:
     """List the incidents of the agent that runs with this configuration. Exits with 1 where there are any."""
     settings = _settings(config, need_clusters=False)
@@ -146,11 +150,18 @@ def incidents(config: Path | None, *, closed: bool, as_json: bool) -> None:
 @main.command(epilog=_EPILOG)
 @click.argument("scenario", default="reset", required=False)
 @click.option("--seed", type=int, help="Repeats the draw of partition and brokers of an earlier run.")
-@click.option("--directory", type=click.Path(path_type=Path), default=Path("build/demo"), show_default=True, help="Where the run is kept.")
+@click.option(
+    "--directory",
+    type=click.Path(path_type=Path),
+    default=Path("build/demo"),
+    show_default=True,
+    help="Where the run is kept.",
+)
 def demo(scenario: str, seed: int | None, directory: Path) -> None:
     """Break a real cluster on this machine and see what Backflow says. SCENARIO: reset (the default).
 
-    reset: three Kafka 0.11.0.0 brokers with ZooKeeper, a consumer that is silently reset to earliest after a broker lost its session.
+    reset: three Kafka 0.11.0.0 brokers with ZooKeeper, a consumer that is silently reset to earliest after a broker
+    lost its session.
     """
     from testbed import demos  # brings the whole testbed along
 

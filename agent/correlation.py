@@ -34,7 +34,7 @@ class Correlation(Section):
 
     steps: list[Step]
     within: Duration = 600_000
-    severity: str | None = None
+    severity: Severity | None = None
     title: str | None = None
 
 
@@ -164,7 +164,7 @@ def _together(findings: list[Finding], chains: list[_Chain], correlations: Mappi
     names = list(correlations)
     chosen = min(
         {chain.correlation for chain in chains},
-        key=lambda name: (-Severity(correlations[name].severity or "info").rank, names.index(name)),
+        key=lambda name: (-(correlations[name].severity or Severity.INFO).rank, names.index(name)),
     )
     outcome = {key for chain in chains for key in chain.effects}
     causes = {key for chain in chains if chain.correlation == chosen for key in chain.causes}

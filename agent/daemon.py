@@ -1,4 +1,6 @@
-"""The running agent: sources polled on schedule, the pipeline, the outboxes, the service manager. All I/O is wired together here."""
+"""The running agent: sources polled on schedule, the pipeline, the outboxes, the service manager. All I/O is wired
+together here.
+"""
 
 import signal
 import sys
@@ -65,7 +67,11 @@ class Daemon:
         if newest is not None:
             self._pipeline.restore(entries(directory / "journal", since=newest - LOOKBACK_MS))
         known = list(watch.latest())
-        self._sources = [source for name, one in settings.clusters.items() for source in _sources(name, one, self._pipeline.put, known)]
+        self._sources = [
+            source
+            for name, one in settings.clusters.items()
+            for source in _sources(name, one, self._pipeline.put, known)
+        ]
         self._polled_at = dict.fromkeys(map(_job, self._sources), now_ms())
         self._scheduler = BackgroundScheduler(
             timezone="UTC", executors={"default": ThreadPoolExecutor(len(self._sources) + 1)}
@@ -80,7 +86,9 @@ class Daemon:
         with Systemd() as systemd:
             self._start()
             systemd.ready()
-            log.info("watching", sources=[f"{one.cluster}/{one.name}" for one in self._sources], telling=list(self._outboxes))
+            log.info(
+                "watching", sources=[f"{one.cluster}/{one.name}" for one in self._sources], telling=list(self._outboxes)
+            )
             interval = min(systemd.watchdog_interval or _WATCH_MS, _WATCH_MS) / 1000
             while not self._stop.wait(interval) and self._pipeline.alive:
                 stuck = self._stuck(now_ms())
@@ -105,7 +113,13 @@ class Daemon:
         self._scheduler.add_job(self._tick, "interval", seconds=TICK_MS / 1000, id="tick", **limits)
         for source in self._sources:
             self._scheduler.add_job(
-                self._poll, "interval", [source], seconds=source.interval / 1000, id=_job(source), next_run_time=datetime.now(UTC), **limits
+                self._poll,
+                "interval",
+                [source],
+                seconds=source.interval / 1000,
+                id=_job(source),
+                next_run_time=datetime.now(UTC),
+                **limits,
             )
         self._scheduler.start()
 
@@ -131,7 +145,9 @@ class Daemon:
 
     def _stuck(self, now: int) -> list[str]:
         """The loops that have not come round for too long."""
-        turns = {"pipeline": self._pipeline.ticks} | {f"outbox {name}": one.turns for name, one in self._outboxes.items()}
+        turns = {"pipeline": self._pipeline.ticks} | {
+            f"outbox {name}": one.turns for name, one in self._outboxes.items()
+        }
         for name, turn in turns.items():
             if self._loops.get(name, (-1, 0))[0] != turn:
                 self._loops[name] = (turn, now)
@@ -175,7 +191,9 @@ def _sources(name: str, cluster: Cluster, emit: Emit, known: list[Observation]) 
     sources: list[Source] = [KafkaSource(name, kafka, emit, known)]
     if cluster.zookeeper is not None:
         options = cluster.zookeeper_client.options()
-        sources.append(ZooKeeperSource(name, cluster.zookeeper, options, cluster.poll_interval, cluster.topics, emit, known))
+        sources.append(
+            ZooKeeperSource(name, cluster.zookeeper, options, cluster.poll_interval, cluster.topics, emit, known)
+        )
     return sources
 
 

@@ -19,10 +19,14 @@ class Lifetimes(NamedTuple):
     """Without any change."""
 
 
+LIFETIMES = Lifetimes()
+"""As shipped."""
+
+
 class Incidents:
     """All incidents that may still change."""
 
-    def __init__(self, correlations: Mapping[str, Correlation], titles: Mapping[str, str], lifetimes: Lifetimes = Lifetimes()) -> None:
+    def __init__(self, correlations: Mapping[str, Correlation], titles: Mapping[str, str], lifetimes: Lifetimes = LIFETIMES) -> None:
         """correlations: by name; titles: the title's format by rule name."""
         self._correlations = correlations
         self._titles = titles
@@ -154,7 +158,7 @@ class Incidents:
             id=owner,
             status=status,
             sighted=not any(_unseen(one, self._blind) for one in findings if one.recovered_at is None),
-            severity=Severity(correlation.severity) if correlation is not None and correlation.severity else gravest,
+            severity=correlation.severity if correlation is not None and correlation.severity else gravest,
             title=_title(content, correlation, self._titles),
             correlation=content.correlation,
             cluster=worst.subject.get("cluster"),

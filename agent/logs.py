@@ -1,4 +1,6 @@
-"""How the agent logs: one event per line on stderr, JSON under systemd, colours on a terminal. What is logged stands where it happens."""
+"""How the agent logs: one event per line on stderr, JSON under systemd, colours on a terminal. What is logged stands
+where it happens.
+"""
 
 import logging
 import sys

@@ -45,7 +45,9 @@ class Observation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
 
 class Commit(Observation, frozen=True, kw_only=True, tag="commit", gc=False):
-    """A committed offset: the next record the group would read. offset None: Kafka has forgotten it (expired, deleted)."""
+    """A committed offset: the next record the group would read. offset None: Kafka has forgotten it (expired,
+    deleted).
+    """
 
     cluster: str
     group: str
@@ -60,7 +62,9 @@ class Commit(Observation, frozen=True, kw_only=True, tag="commit", gc=False):
 
 
 class LogOffsets(Observation, frozen=True, kw_only=True, tag="log_offsets", gc=False):
-    """A partition's log start offset and its end as consumers see it (the high watermark; the next offset to be written)."""
+    """A partition's log start offset and its end as consumers see it (the high watermark; the next offset to be
+    written).
+    """
 
     cluster: str
     topic: str
@@ -117,7 +121,9 @@ class BrokerRegistration(Observation, frozen=True, kw_only=True, tag="broker_reg
 
 
 class Controller(Observation, frozen=True, kw_only=True, tag="controller", gc=False):
-    """Which broker is the cluster's controller (None: nobody), and the controller epoch where the source can tell it."""
+    """Which broker is the cluster's controller (None: nobody), and the controller epoch where the source can tell
+    it.
+    """
 
     cluster: str
     broker: int | None
@@ -155,7 +161,9 @@ class GroupState(Observation, frozen=True, kw_only=True, tag="group_state", gc=F
 
 
 class Sight(Observation, frozen=True, kw_only=True, gc=False):
-    """Whether a source sees a subject. The unit is as small as the keys given: a source, a group, a topic's partition."""
+    """Whether a source sees a subject. The unit is as small as the keys given: a source, a group, a topic's
+    partition.
+    """
 
     source: str
     cluster: str
@@ -247,7 +255,9 @@ def from_json(line: str | bytes) -> AnyObservation:
 
 
 def to_fields(observation: Observation) -> dict[str, Any]:
-    """The observation as the fields of a JSON line: `kind` first, times as RFC 3339; `seen_at` and `since` only where set."""
+    """The observation as the fields of a JSON line: `kind` first, times as RFC 3339; `seen_at` and `since` only
+    where set.
+    """
     fields: dict[str, Any] = msgspec.to_builtins(observation)
     for name in _TIMES:
         if fields.get(name) is None:

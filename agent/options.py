@@ -1,4 +1,6 @@
-"""The value types that settings and rule options share: durations and name patterns. Sections and their checks live in settings."""
+"""The value types that settings and rule options share: durations and name patterns. Sections and their checks live
+in settings.
+"""
 
 import re
 from fnmatch import fnmatchcase
@@ -7,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|d)")
 
 
 def duration(value: Any) -> int:

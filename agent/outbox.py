@@ -4,6 +4,7 @@ import random
 import sqlite3
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -99,8 +100,17 @@ class Outbox:
         for incident_id, seq in heads:
             if self._closing.is_set():
                 break
-            if self._clock() >= self._due.get(incident_id, 0):
+            if self._clock() < self._due.get(incident_id, 0):
+                continue
+            try:
                 self._attempt(queue, incident_id, seq)
+            except sqlite3.Error:
+                raise
+            except Exception as error:  # noqa: BLE001 - a defect in one message must not silence all others
+                where = traceback.extract_tb(error.__traceback__)[-1]
+                reason = f"{type(error).__name__} at {where.filename}:{where.lineno}: {error}"
+                log.error("a defect: not delivered", receiver=self._receiver.name, incident=incident_id, reason=reason)
+                self._due[incident_id] = self._clock() + self._backoff(incident_id)
         return min((self._due.get(incident_id, 0) for incident_id, _ in heads), default=None)
 
     def _attempt(self, queue: Queue, incident_id: str, seq: int) -> None:

@@ -1,7 +1,7 @@
 """The one thread that owns all state: batches from the sources go through journal, core and store, in that order.
 
-An incident is saved in one transaction with the journal position it came from, after the journal has that position on the disk: a kill
-loses at most the last second of history, and nothing that an incident was made from.
+An incident is saved in one transaction with the journal position it came from, after the journal has that position on
+the disk: a kill loses at most the last second of history, and nothing that an incident was made from.
 """
 
 import queue
@@ -36,7 +36,9 @@ class Pipeline:
     ticks: how many ticks went all the way through, for the watchdog.
     """
 
-    def __init__(self, journal: Journal, store: Store, watch: Watch, *, retention: int, wake: Mapping[str, Callable[[], None]]) -> None:
+    def __init__(
+        self, journal: Journal, store: Store, watch: Watch, *, retention: int, wake: Mapping[str, Callable[[], None]]
+    ) -> None:
         """retention: of the journal, ms. wake: what to call for a receiver when something was queued for it."""
         self.ticks = 0
         self.failure: BaseException | None = None
@@ -109,7 +111,9 @@ class Pipeline:
         self._unsaved.update((one.id, one) for one in changed)
 
     def _write(self, now: int) -> None:
-        """Journal first, then the incidents made from it. A full disk is said once; nothing is dropped, all is tried again."""
+        """Journal first, then the incidents made from it. A full disk is said once; nothing is dropped, all is tried
+        again.
+        """
         try:
             self._journal.flush()
             if self._unsaved or now - self._saved_at >= _POSITION_MS:

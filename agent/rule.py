@@ -1,4 +1,5 @@
-"""What every rule is: options, the cases an observation touches, what is found in a case, and how that is followed until it has recovered.
+"""What every rule is: options, the cases an observation touches, what is found in a case, and how that is followed
+until it has recovered.
 
 A rule is pure: it looks at the facts and keeps nothing. The one that holds findings and the time is agent/detection.py.
 """
@@ -58,15 +59,21 @@ class Rule(Section):
     """Replaces the severity shipped (findings that are info by their label stay info)."""
 
     def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
-        """The cases in which this observation, already among the facts, may show something new. Called for each: must be cheap."""
+        """The cases in which this observation, already among the facts, may show something new. Called for each:
+        must be cheap.
+        """
         raise NotImplementedError
 
     def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
-        """All that the facts kept show in this case. A finding with `known_at` after `facts.now` is asked for again then."""
+        """All that the facts kept show in this case. A finding with `known_at` after `facts.now` is asked for again
+        then.
+        """
         raise NotImplementedError
 
     def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
-        """The finding with `recovered_at`, and what else the recovery shows, where it was over; itself while it lasts."""
+        """The finding with `recovered_at`, and what else the recovery shows, where it was over; itself while it
+        lasts.
+        """
         raise NotImplementedError
 
     def find(

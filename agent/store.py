@@ -179,11 +179,12 @@ class Queue:
         self._remember(row.message.incident.id, handle)
 
     def confirmed(self, row: Row, handle: Handle | None) -> None:
-        """Strike the row off, unless it changed while it was being sent: then that change is still to be said."""
+        """Strike the row off. A message that changed while it was being sent waits again, behind its thread."""
         with transaction(self._db):
             self._remember(row.message.incident.id, handle)
             self._db.execute("DELETE FROM outbox WHERE seq = ? AND revision = ?", (row.seq, row.revision))
-            self._db.execute("UPDATE outbox SET attempted_at = NULL WHERE seq = ?", (row.seq,))
+            if self._db.execute("DELETE FROM outbox WHERE seq = ?", (row.seq,)).rowcount:
+                _queue_message(self._db, self._receiver, row.message.incident.id)
 
     def refused(self, row: Row) -> None:
         """The receiver certainly did not take it: the next attempt needs no look-up."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from agent.correlation import Correlation
 from agent.detection import Detection
 from agent.findings import Incident
-from agent.incidents import Incidents, Lifetimes
+from agent.incidents import LIFETIMES, Incidents, Lifetimes
 from agent.observations import Observation
 from agent.rule import Rule
 
@@ -13,13 +13,17 @@ from agent.rule import Rule
 class Watch:
     """Rules, correlation and incidents over a stream of observations."""
 
-    def __init__(self, rules: Mapping[str, Rule], correlations: Mapping[str, Correlation], lifetimes: Lifetimes = Lifetimes()) -> None:
+    def __init__(
+        self, rules: Mapping[str, Rule], correlations: Mapping[str, Correlation], lifetimes: Lifetimes = LIFETIMES
+    ) -> None:
         """rules and correlations: by their names in rules.toml."""
         self._detection = Detection(rules)
         self._incidents = Incidents(correlations, {name: rule.title for name, rule in rules.items()}, lifetimes)
 
     def take(self, observations: Iterable[Observation]) -> list[Incident]:
-        """The incidents that a batch changed, each as it stands after it; a merged or withdrawn one stands without findings."""
+        """The incidents that a batch changed, each as it stands after it; a merged or withdrawn one stands without
+        findings.
+        """
         changes = self._detection.take(observations)
         facts = self._detection.facts
         return self._incidents.apply(changes, facts.blind(), facts.now)
@@ -42,4 +46,6 @@ class Watch:
     @property
     def next_due(self) -> int | None:
         """When time alone may change something, ms."""
-        return min((due for due in (self._detection.next_due, self._incidents.next_due) if due is not None), default=None)
+        return min(
+            (due for due in (self._detection.next_due, self._incidents.next_due) if due is not None), default=None
+        )

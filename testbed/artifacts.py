@@ -1,4 +1,4 @@
-"""Where the jars of the systems under test come from: pinned Maven coordinates, resolved once by the Ivy in PySpark's jars.
+"""The jars of the systems under test: pinned Maven coordinates, resolved once by the Ivy in PySpark's jars.
 
 They are kept outside the tree, in $XDG_CACHE_HOME (or ~/.cache)/backflow/<name>-<version>. Nothing is started here.
 """
@@ -35,7 +35,7 @@ _DEPENDENCY = '<dependency org="{}" name="{}" rev="{}" conf="default"/>'
 
 
 class Distribution(NamedTuple):
-    """A system under test: its name, its version, and the Maven coordinates (group:artifact:version) that make it run."""
+    """A system under test and the Maven coordinates (group:artifact:version) that make it run."""
 
     name: str
     version: str
@@ -88,7 +88,7 @@ def java() -> str:
     """The path of a Java of version 17 or newer. Raises ArtifactError where there is none."""
     path = shutil.which("java")
     if path is None:
-        msg = "Java 17 or newer is needed to run Kafka and is not on the PATH; on Debian: apt-get install openjdk-17-jre-headless."
+        msg = "Java 17 or newer is needed to run Kafka and is not on the PATH (Debian: openjdk-17-jre-headless)."
         raise ArtifactError(msg)
     told = subprocess.run([path, "-version"], capture_output=True, text=True, check=False).stderr
     version = re.search(r'version "(\d+)', told)
@@ -109,7 +109,7 @@ def jars(distribution: Distribution) -> Path:
     pinned = "\n".join(distribution.coordinates)
     with (home / f".{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (_resolved(folder) == pinned):
+        if _resolved(folder) != pinned:
             with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=home) as scratch:
                 _resolve(distribution, Path(scratch))
                 fresh = Path(scratch) / "jars"
@@ -160,7 +160,8 @@ def _resolve(distribution: Distribution, scratch: Path) -> None:
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode != 0 or not (scratch / "jars").is_dir():
         told = "\n".join(line for line in done.stdout.splitlines() if "::" in line or "ERROR" in line or "WARN" in line)
-        msg = f"The jars of {distribution.name} {distribution.version} could not be resolved; is the network there? Ivy says:\n{told}"
+        system = f"{distribution.name} {distribution.version}"
+        msg = f"The jars of {system} could not be resolved; is the network there? Ivy says:\n{told}"
         raise ArtifactError(msg)
 
 

@@ -33,6 +33,8 @@ ZOOKEEPER_DEFAULTS: Config = {
     "zookeeper.session.timeout.ms": 6000,
     "zookeeper.connection.timeout.ms": 30_000,
     "reserved.broker.max.id": 100_000,
+    # A controller that waits for a frozen broker's answer elects nobody meanwhile; the default is 30 s.
+    "controller.socket.timeout.ms": 3000,
 }
 KRAFT_DEFAULTS: Config = {
     "controller.listener.names": "CONTROLLER",

@@ -5,8 +5,8 @@ Each works through its records at a bounded rate, so that a backlog takes a whil
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable
+from typing import ClassVar, NamedTuple, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -33,8 +33,8 @@ class RecordingConsumer(Worker):
     about offset resets. committed: the last offset that Kafka has confirmed. errors: what came in place of records.
     """
 
-    properties: Mapping[str, Any]
-    """What makes the habit, as librdkafka's configuration."""
+    auto_commit: ClassVar[bool] = False
+    """Whether librdkafka commits by itself."""
 
     def __init__(self, bootstrap_servers: str, group: str, *, rate: float = 2000, commit_ms: int = 500) -> None:
         """rate: records per second over all partitions. commit_ms: the time between commits."""
@@ -53,6 +53,7 @@ class RecordingConsumer(Worker):
                 "bootstrap.servers": bootstrap_servers,
                 "group.id": group,
                 "auto.offset.reset": "earliest",
+                "enable.auto.commit": self.auto_commit,
                 "auto.commit.interval.ms": commit_ms,
                 "session.timeout.ms": 6000,
                 "heartbeat.interval.ms": 1000,
@@ -63,7 +64,6 @@ class RecordingConsumer(Worker):
                 "fetch.queue.backoff.ms": 20,
                 "on_commit": self._on_commit,
                 **IMPATIENT,
-                **self.properties,
             },
             logger=self._logger(),
         )
@@ -75,8 +75,11 @@ class RecordingConsumer(Worker):
 
     def wait_for_rewind(self, topic: str, partition: int, seconds: float = 60) -> Rewind:
         """Wait until it has gone back in this partition, and tell the first time."""
-        mine = (one for one in iter(self.rewinds) if (one.topic, one.partition) == (topic, partition))
-        return self._wait(lambda: next(mine, None), f"{self.group} to go back in {topic}[{partition}]", seconds)
+
+        def mine() -> Rewind | None:
+            return next((one for one in self.rewinds if (one.topic, one.partition) == (topic, partition)), None)
+
+        return self._wait(mine, f"{self.group} to go back in {topic}[{partition}]", seconds)
 
     def _wait(self, condition: Callable[[], T | None], what: str, seconds: float) -> T:
         def alive() -> T | None:
@@ -92,11 +95,13 @@ class RecordingConsumer(Worker):
         if due:
             for message in self._consumer.consume(due, timeout=0.02):
                 error = message.error()
-                if error is None:
-                    self._paid_until += 1 / self._rate
-                    self._work(message.topic(), message.partition(), message.offset())
-                else:
+                if error is not None:
                     self.errors.append(error)
+                    continue
+                self._paid_until += 1 / self._rate
+                topic, partition, offset = message.topic(), message.partition(), message.offset()
+                if topic is not None and partition is not None and offset is not None:  # as every record has
+                    self._work(topic, partition, offset)
         else:
             self._stopped.wait(0.01)
         if now >= self._next_commit:
@@ -129,7 +134,8 @@ class RecordingConsumer(Worker):
 
     def _logger(self) -> logging.Logger:
         """A logger of its own, which keeps the lines about resets and drops the rest."""
-        logger, handler = logging.Logger(self.group), logging.Handler()
+        logger, handler = logging.getLogger(f"testbed.{self.group}.{id(self)}"), logging.Handler()
+        logger.propagate = False
         handler.emit = lambda record: self.resets.append(record.getMessage())  # type: ignore[method-assign]
         handler.addFilter(lambda record: "offset reset" in record.getMessage())
         logger.addHandler(handler)
@@ -137,9 +143,7 @@ class RecordingConsumer(Worker):
 
 
 class ExplicitConsumer(RecordingConsumer):
-    """Takes its partitions by assign(), as Flink does: a group without members, whose offsets are committed explicitly."""
-
-    properties = {"enable.auto.commit": False}
+    """Takes its partitions by assign(), as Flink does: a group without members, with explicit commits."""
 
     def __init__(
         self,
@@ -156,8 +160,6 @@ class ExplicitConsumer(RecordingConsumer):
 
 class SubscribedConsumer(RecordingConsumer):
     """A member of its group, with explicit commits."""
-
-    properties = {"enable.auto.commit": False}
 
     def __init__(
         self,
@@ -193,7 +195,7 @@ class SubscribedConsumer(RecordingConsumer):
 class AutoCommitConsumer(SubscribedConsumer):
     """A member that leaves commits to librdkafka, which never commits backwards and so hides a reset."""
 
-    properties = {"enable.auto.commit": True}
+    auto_commit = True
 
     def _commit(self) -> None:
         """Librdkafka does it, of every record that `consume` has returned."""

@@ -27,7 +27,7 @@ def flink_reset(
     partition: int,
     consumer: RecordingConsumer,
     *,
-    unseen: int = 500,
+    unseen: int = 1500,
     progress: Progress = lambda _: None,
 ) -> UncleanReset:
     """Make a leader that loses its session come back after a replica that lagged was elected: an unclean election.

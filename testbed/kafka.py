@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -125,7 +126,7 @@ class Cluster:
         partitions = int({**DEFAULTS, **self._config}["offsets.topic.num.partitions"])
         self.create_topic(
             "__consumer_offsets",
-            assignment={partition: self._offsets_on for partition in range(partitions)},
+            assignment=dict.fromkeys(range(partitions), self._offsets_on),
             config={"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"},
         )
 
@@ -181,13 +182,12 @@ class Cluster:
         deadline = time.monotonic() + seconds
         for topic in self._view.topics():
             wait_until(
-                lambda topic=topic: all(
-                    state.leader >= 0 and set(state.isr) == set(state.replicas)
-                    for state in self._view.partitions(topic).values()
-                ),
-                f"all replicas of {topic} to be in sync",
-                deadline - time.monotonic(),
+                partial(self._in_sync, topic), f"all replicas of {topic} to be in sync", deadline - time.monotonic()
             )
+
+    def _in_sync(self, topic: str) -> bool:
+        states = self._view.partitions(topic).values()
+        return all(state.leader >= 0 and set(state.isr) == set(state.replicas) for state in states)
 
     # --- topics
 

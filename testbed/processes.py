@@ -70,7 +70,7 @@ class Process:
             if match is None and not running:
                 status = None if self._process is None else self._process.returncode
                 last = "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
-                msg = f"{self.name} ended with status {status} before it printed {pattern!r}; the end of {self.log}:\n{last}"
+                msg = f"{self.name} ended with status {status} before it printed {pattern!r}; {self.log} ends:\n{last}"
                 raise ProcessEndedError(msg)
             return match
 

@@ -20,7 +20,7 @@ class Proxy:
 
         class Handler(socketserver.BaseRequestHandler):
             def handle(self) -> None:
-                proxy._forward(self.request)  # noqa: SLF001  # the handler is the proxy's own
+                proxy._forward(self.request)
 
         self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True

@@ -85,7 +85,7 @@ def fill(bootstrap_servers: str, places: Iterable[Place], records: int) -> None:
 class Traffic(Worker):
     """Writes at a steady rate with acks=1, as producers that trade safety for speed do.
 
-    acknowledged counts the records that a leader confirmed, refused those given up after 3 s. When a broker fails,
+    acknowledged counts the records that a leader confirmed, refused those given up after 1.5 s. When a broker fails,
     what could not be delivered is given up, so that a new leader's log is not filled up by a burst of retries.
     """
 
@@ -103,8 +103,8 @@ class Traffic(Worker):
                 "bootstrap.servers": bootstrap_servers,
                 "acks": 1,
                 "linger.ms": 5,
-                "message.timeout.ms": 3000,
-                "request.timeout.ms": 2000,
+                "message.timeout.ms": 1500,
+                "request.timeout.ms": 1000,
                 "log_level": 0,
                 **IMPATIENT,
             }

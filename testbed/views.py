@@ -28,7 +28,7 @@ class Registration(NamedTuple):
 
 
 class PartitionView(NamedTuple):
-    """Who leads a partition (-1: nobody) under which leader epoch (None where the view cannot tell), and who follows."""
+    """Who leads a partition (-1: nobody) under which leader epoch (None where that cannot be told), and who follows."""
 
     leader: int
     leader_epoch: int | None
@@ -82,14 +82,14 @@ class ZooKeeperView:
 
 
 class KRaftView:
-    """Reads who is registered from the controller's log (clients may get stale metadata), the rest from the metadata."""
+    """Reads who is registered in the controller's log (metadata may be stale), the rest in the clients' metadata."""
 
     def __init__(self, admin: AdminClient, controller_log: Path) -> None:
         self._admin = admin
         self._log = controller_log
 
     def registration(self, broker: int) -> Registration | None:
-        # ClusterControlManager, 4.1.1: fenced=1 when it is fenced, -1 when it is no longer, 0 where that stays as it is.
+        # ClusterControlManager, 4.1.1: fenced is 1 when it gets fenced, -1 when it is no longer, else 0.
         change = rf"BrokerRegistrationChangeRecord\(brokerId={broker}, brokerEpoch=(\d+), fenced=(-?1),"
         changes = re.findall(change, self._log.read_text())
         return Registration(None, int(changes[-1][0])) if changes and changes[-1][1] == "-1" else None
@@ -109,7 +109,7 @@ class KRaftView:
 
 
 def metadata(admin: AdminClient) -> ClusterMetadata | None:
-    """The cluster's metadata as clients get it; None when no broker gives it within 3 s, as happens while one is frozen."""
+    """The cluster's metadata as clients get it; None when no broker gives it within 3 s, as while one is frozen."""
     try:
         return admin.list_topics(timeout=3)
     except KafkaException:

@@ -1,4 +1,4 @@
-"""A single ZooKeeper server on loopback, from the jars of the Kafka that uses it. Links to it that can be cut: proxy."""
+"""A single ZooKeeper server on loopback, from the jars of the Kafka that uses it. Links that can be cut: proxy.py."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -58,7 +58,7 @@ def test_incidents_come_back_whole(path: Path) -> None:
         store.save(42, [kept, samples.burst()])
     with Store(path) as store:
         assert store.incident(kept.id) == kept
-        assert store.incidents() == [samples.burst(), kept]
+        assert store.incidents() == [kept, samples.burst()]
         assert store.position == 42
         assert store.incident("INC-NONE") is None
 
@@ -241,5 +241,5 @@ def test_damage_inside_the_file_is_found_at_the_start(path: Path) -> None:
 
 def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
     """As a sentence."""
-    with pytest.raises(StoreError, match="cannot open the state file: .*check that its directory exists"):
+    with pytest.raises(StoreError, match=r"cannot open the state file: .*check that its directory exists"):
         Store(tmp_path / "nowhere" / "state.sqlite3")

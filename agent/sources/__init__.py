@@ -29,7 +29,9 @@ class Source(Protocol):
 
 
 class Polled:
-    """Turns polls into changes: drops what is unchanged, and dates each change since the last sighting of the old value."""
+    """Turns polls into changes: drops what is unchanged, and dates each change since the last sighting of the old
+    value.
+    """
 
     def __init__(self, known: Iterable[Observation] = ()) -> None:
         """known: the last observation of each subject before this run, so that what happened meanwhile is a change."""
@@ -37,7 +39,9 @@ class Polled:
         self._sighted = {subject: one.seen for subject, one in self._last.items()}
 
     def changes(self, polled: Iterable[Observation]) -> list[Observation]:
-        """The observations whose fact is new, with `since` set, and a heartbeat of each that has long been unchanged."""
+        """The observations whose fact is new, with `since` set, and a heartbeat of each that has long been
+        unchanged.
+        """
         changed = []
         for one in polled:
             subject = one.subject

@@ -88,6 +88,7 @@ class KafkaSource:
         with self._polling:
             late = {call.key for call in self._calls.flying}
             self._view.begin()
+            self._admin.poll(0)  # lets the client log, and complain to the view
             for ask in (self._ask_what_there_is, self._ask_commits, self._ask_log_offsets, self._ask_states):
                 if self._closed:
                     return

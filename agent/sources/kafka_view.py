@@ -51,6 +51,7 @@ class KafkaView:
         self._facts: list[Observation] = []
         self._heard = False
         self._complaint: str | None = None
+        self._client_error: str | None = None
         self._trouble: dict[Key, dict[Unit, str]] = {}
         self._groups: set[str] = set()
         self._committed: dict[str, set[Place]] = defaultdict(set)
@@ -104,7 +105,8 @@ class KafkaView:
 
     def client_failed(self, error: KafkaError) -> None:
         """What the client tells of its connections, which says more than the timeouts that follow from it."""
-        self._complaint = error.str()
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001  librdkafka's own codes are named so
+            self._client_error = error.str()
 
     def take(self, answer: Answer) -> None:
         """Learn from an answered call."""
@@ -125,8 +127,8 @@ class KafkaView:
         if not self._heard:
             if self._complaint is None:
                 return dict.fromkeys(sights.units, "")
-            return {SOURCE: f"No broker of {self._cluster} answers: {self._complaint}"}
-        self._complaint = None
+            return {SOURCE: f"No broker of {self._cluster} answers: {self._client_error or self._complaint}"}
+        self._complaint = self._client_error = None
         unseen = {unit: why for trouble in self._trouble.values() for unit, why in trouble.items()}
         for call in overdue:
             if call.key[0] in ("commits", "states"):

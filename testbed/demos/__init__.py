@@ -1,0 +1,11 @@
+"""The scenarios of `backflow demo`: one file each. A scenario breaks a real cluster, shows what Backflow says, and
+checks it.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from testbed.demos import reset
+
+SCENARIOS: Mapping[str, Callable[[Path, int | None], int]] = {"reset": reset.run}
+"""By name; called with the directory that keeps the run and the seed of the draw, returning the exit status."""

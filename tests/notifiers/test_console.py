@@ -1,0 +1,46 @@
+"""Incidents on a terminal: in full at each turn, the timeline line by line."""
+
+from io import StringIO
+
+from agent.notifiers import Message
+from agent.notifiers.console import Console
+from agent.report import report
+from tests import samples
+
+
+class Terminal(StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        """Whether colours are seen."""
+        return True
+
+
+def test_an_incident_is_printed_in_full() -> None:
+    """The report's lines, without colours where nobody sees them."""
+    stream = StringIO()
+    Console(stream).deliver(Message(samples.incident()), None)
+    first, *others = report(samples.incident()).lines()
+    assert stream.getvalue().splitlines() == [first, *(f"  {line}" for line in others)]
+
+
+def test_an_edit_prints_nothing_and_the_thread_its_lines() -> None:
+    """What is new stands in the timeline."""
+    stream = StringIO()
+    console = Console(stream)
+    handle = console.deliver(Message(samples.incident()), None)
+    stream.truncate(stream.seek(0))
+    assert console.deliver(Message(samples.incident(title="another")), handle) == handle
+    assert console.deliver(Message(samples.incident(), 2, ("one", "two")), handle) == handle
+    assert stream.getvalue() == "INC-7F3A9C  one\nINC-7F3A9C  two\n"
+
+
+def test_the_headline_is_coloured_on_a_terminal() -> None:
+    """Red while it lasts, green when it is over; the word stands there all the same."""
+    stream = Terminal()
+    console = Console(stream)
+    handle = console.deliver(Message(samples.incident()), None)
+    assert stream.getvalue().startswith("\x1b[31;1mCRITICAL  flink-job")
+    stream.truncate(stream.seek(0))
+    console.deliver(Message(samples.recovered()), handle)
+    assert stream.getvalue().startswith("\x1b[32;1mCRITICAL (RECOVERED)  flink-job")

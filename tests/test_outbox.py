@@ -1,0 +1,425 @@
+"""Delivery against the strict Slack stand-in: order, patience, lost answers, crashes; all is there in the end, once."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import structlog
+from msgspec.structs import replace
+
+from agent.findings import Incident
+from agent.notifiers import Gone, Handle, Message, NotDelivered, RateLimited, Receiver, Refused, Unanswered
+from agent.notifiers.slack import Slack
+from agent.outbox import LAST_RETRY_MS, REFUSED_RETRY_MS, Outbox
+from agent.store import Queue, Store
+from testbed.slack import Slack as Workspace
+from testbed.waiting import wait_until
+from tests import samples
+
+CHANNEL = "C0000000001"
+SHORT_MS = 20
+
+CHILD = """
+import sys, threading
+from pathlib import Path
+from agent.notifiers.slack import Slack
+from agent.outbox import Outbox
+from agent.store import Store
+from tests import samples
+path, url, token = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+Store(path, ["slack"]).save(1, [samples.incident()])
+Outbox(path, Slack(token, lambda _: "C0000000001", base_url=url)).start()
+threading.Event().wait()
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where the state lives."""
+    return tmp_path / "state.sqlite3"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    """A new store for Slack."""
+    with Store(path, ["slack"]) as opened:
+        yield opened
+
+
+@pytest.fixture
+def workspace() -> Iterator[Workspace]:
+    """A workspace with two channels."""
+    with Workspace("alerts", "other") as workspace:
+        yield workspace
+
+
+def slack(workspace: Workspace, channel_of: Callable[[Incident], str] = lambda _: CHANNEL) -> Slack:
+    """The receiver, with little patience for hanging connections."""
+    return Slack(workspace.token, channel_of, base_url=workspace.url, timeout=1)
+
+
+@contextmanager
+def running(path: Path, receiver: Receiver) -> Iterator[Outbox]:
+    """An outbox at work; it stops within two seconds."""
+    outbox = Outbox(path, receiver)
+    outbox.start()
+    try:
+        yield outbox
+    finally:
+        assert outbox.close(2)
+
+
+def delivered(store: Store) -> None:
+    """Wait until nothing is left to say."""
+    wait_until(lambda: store.pending() == 0, "the outbox to be empty", 20, SHORT_MS / 1000)
+
+
+def test_what_is_queued_is_delivered_and_struck_off(path: Path, store: Store, workspace: Workspace) -> None:
+    """Message, timeline, edit; what waited before the start as well as what comes later."""
+    store.save(1, [samples.incident()])
+    with running(path, slack(workspace)) as outbox:
+        delivered(store)
+        store.save(2, [samples.recovered()])
+        outbox.wake()
+        delivered(store)
+    (message,) = workspace.messages()
+    assert "RECOVERED" in message.words
+    assert [reply.text.splitlines()[-1] for reply in workspace.threads[message.ts]] == [
+        "leader of topic-124[8] 2011 -&gt; 2005 at 23:25:26 UTC",
+        "recovered at 23:25:26.0",
+    ]
+
+
+def test_a_rate_limited_channel_waits_and_others_do_not(path: Path, store: Store, workspace: Workspace) -> None:
+    """One 429 for an hour: its channel is left alone, for other incidents too; the other channel gets its message."""
+    channels = {"INC-7F3A9C": "C0000000001", "INC-SAME": "C0000000001", "INC-OTHER": "C0000000002"}
+    workspace.answer(429, retry_after=3600, method="chat.postMessage")
+    store.save(1, [replace(samples.incident(), id=one) for one in channels])
+    with running(path, slack(workspace, lambda incident: channels[incident.id])):
+        workspace.wait_for(lambda: len(workspace.threads) == 1)
+    assert [len(workspace.messages(name)) for name in ("alerts", "other")] == [0, 1]
+    assert [one.status for one in workspace.received("chat.postMessage")] == [429, 200, 200]
+
+
+def test_retry_after_is_honoured_and_nothing_is_looked_up(path: Path, store: Store, workspace: Workspace) -> None:
+    """A 429 certainly was not delivered."""
+    workspace.answer(429, retry_after=1)
+    store.save(1, [samples.incident()])
+    with running(path, slack(workspace)):
+        delivered(store)
+    first, second, *_ = workspace.requests
+    assert second.at - first.at >= 1_000
+    assert len(workspace.messages()) == 1
+    assert workspace.received("conversations.history") == []
+
+
+@pytest.mark.parametrize("arrived", [False, True], ids=["lost", "arrived"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda it, arrived: it.close_connection(after=arrived),
+        lambda it, arrived: it.hang(after=arrived),
+        lambda it, arrived: it.answer(500, after=arrived),
+    ],
+    ids=["closed", "hangs", "500"],
+)
+def test_a_message_whose_answer_was_lost_is_there_once(
+    path: Path, store: Store, workspace: Workspace, fault: Callable[[Workspace, bool], None], *, arrived: bool
+) -> None:
+    """Whether Slack has it or not: it is looked up before it is sent again."""
+    fault(workspace, arrived)
+    store.save(1, [samples.incident()])
+    with running(path, slack(workspace)):
+        delivered(store)
+    (message,) = workspace.messages()
+    assert len(workspace.threads[message.ts]) == 1
+    assert len(workspace.received("conversations.history")) == 1
+
+
+@pytest.mark.parametrize("arrived", [False, True], ids=["lost", "arrived"])
+def test_an_entry_whose_answer_was_lost_is_there_once(
+    path: Path, store: Store, workspace: Workspace, *, arrived: bool
+) -> None:
+    """As with messages, by looking through the thread."""
+    store.save(1, [samples.incident()])
+    with running(path, slack(workspace)) as outbox:
+        delivered(store)
+        workspace.close_connection(method="chat.postMessage", after=arrived)
+        store.save(2, [samples.recovered()])
+        outbox.wake()
+        delivered(store)
+    (message,) = workspace.messages()
+    assert [one.text.count("recovered at") for one in workspace.threads[message.ts]] == [0, 1]
+    assert len(workspace.received("conversations.replies")) == 1
+
+
+def test_an_edit_whose_answer_was_lost_is_made_again(path: Path, store: Store, workspace: Workspace) -> None:
+    """An edit twice is an edit; nothing is looked up."""
+    store.save(1, [samples.incident()])
+    with running(path, slack(workspace)) as outbox:
+        delivered(store)
+        workspace.close_connection(method="chat.update", after=True)
+        store.save(2, [samples.recovered()])
+        outbox.wake()
+        delivered(store)
+    assert len(workspace.messages()) == 1
+    assert len(workspace.received("chat.update")) == 2
+    assert workspace.received("conversations.history") == []
+
+
+def test_what_was_found_is_brought_up_to_date(path: Path, store: Store, workspace: Workspace) -> None:
+    """The incident went on while nobody knew whether its message had arrived."""
+    workspace.hang(method="chat.postMessage", after=True)
+    store.save(1, [samples.incident()])
+    with running(path, slack(workspace)):
+        workspace.wait_for(lambda: workspace.requests)
+        store.save(2, [samples.recovered()])
+        delivered(store)
+    (message,) = workspace.messages()
+    assert "RECOVERED" in message.words
+
+
+def test_what_never_arrived_and_is_over_is_not_sent_again(path: Path, store: Store, workspace: Workspace) -> None:
+    """Merged in the meantime, and Slack does not have it: there is nothing to say of it any more."""
+    workspace.hang(method="chat.postMessage")
+    store.save(1, [samples.incident()])
+    with running(path, slack(workspace)):
+        workspace.wait_for(lambda: workspace.requests)
+        store.save(2, [samples.incident(merged_into="INC-B00257")])
+        delivered(store)
+    assert workspace.messages() == []
+
+
+def test_a_deleted_message_is_posted_anew(path: Path, store: Store, workspace: Workspace) -> None:
+    """Found out by an edit; the thread goes on below the new message."""
+    store.save(1, [samples.incident()])
+    with running(path, slack(workspace)) as outbox:
+        delivered(store)
+        (old,) = workspace.messages()
+        workspace.delete_message(old.ts)
+        store.save(2, [samples.recovered()])
+        outbox.wake()
+        delivered(store)
+    (new,) = workspace.messages()
+    assert new.ts != old.ts
+    assert "recovered at 23:25:26.0" in workspace.threads[new.ts][-1].text
+
+
+def test_a_message_deleted_under_an_entry_is_posted_anew(path: Path, store: Store, workspace: Workspace) -> None:
+    """Found out by a reply."""
+    store.save(1, [samples.incident()])
+    queue = Queue(path, "slack")
+    sender = slack(workspace)
+    ((_, seq),) = queue.heads()
+    row = queue.read(seq)
+    assert row is not None
+    handle = sender.deliver(row.message, None)
+    queue.confirmed(row, handle)
+    queue.close()
+    workspace.delete_message(handle["ts"])
+    with running(path, sender):
+        delivered(store)
+    (new,) = workspace.messages()
+    assert len(workspace.threads[new.ts]) == 1
+
+
+@pytest.mark.parametrize("arrived", [False, True], ids=["before", "after"])
+def test_a_kill_before_the_answer_leaves_one_message(
+    path: Path, store: Store, workspace: Workspace, *, arrived: bool
+) -> None:
+    """SIGKILL while Slack holds the answer back, before or after it has acted; the next start looks first."""
+    root = Path(__file__).parent.parent
+    workspace.hang(after=arrived)
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(path), workspace.url, workspace.token],
+        env=os.environ | {"PYTHONPATH": str(root)},
+    )
+    try:
+        workspace.wait_for(lambda: workspace.requests, 30)
+    finally:
+        child.send_signal(signal.SIGKILL)
+        assert child.wait(10) == -signal.SIGKILL
+    workspace.clear()
+    assert store.position == 1
+    assert store.pending() == 2
+    with running(path, slack(workspace)):
+        delivered(store)
+    (message,) = workspace.messages()
+    assert len(workspace.threads[message.ts]) == 1
+    assert len(workspace.received("conversations.history")) == 1
+
+
+def test_a_burst_is_one_message_and_a_thread_in_order(path: Path, store: Store, workspace: Workspace) -> None:
+    """Two hundred partitions, one by one, while they are being told."""
+    with running(path, slack(workspace)) as outbox:
+        for partitions in range(1, 201):
+            store.save(partitions, [samples.burst(partitions)])
+            outbox.wake()
+        delivered(store)
+    (message,) = workspace.messages()
+    assert "The worst 10 of 200:" in message.words
+    assert len(message.edits) < 200
+    told = "\n".join(one.text for one in workspace.threads[message.ts])
+    assert told.count("orders-1[79] was reset") == 1
+    numbers = [one.metadata["event_payload"]["entry"] for one in workspace.threads[message.ts] if one.metadata]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000
+
+    def __call__(self) -> int:
+        """The time, ms."""
+        return self.now
+
+
+class Script:
+    """A receiver that does what its script says, then takes everything; it keeps what it was given."""
+
+    name = "slack"
+
+    def __init__(self, *script: Exception) -> None:
+        self.script = list(script)
+        self.taken: list[tuple[str, int]] = []
+
+    def channel(self, message: Message, handle: Handle | None) -> str:
+        """One channel."""
+        del message, handle
+        return "one"
+
+    def deliver(self, message: Message, handle: Handle | None) -> Handle:
+        """Do what is next in the script."""
+        if self.script:
+            raise self.script.pop(0)
+        self.taken.append((message.incident.id, message.number))
+        return handle or {"ts": "1"}
+
+    def find(self, message: Message, handle: Handle | None, since: int) -> Handle | None:
+        """Refuse to look."""
+        del message, handle, since
+        reason = "may not look"
+        raise Refused(reason)
+
+
+def waits(path: Path, failures: int, error: NotDelivered) -> list[int]:
+    """How long the outbox waits after each of so many failures, ms; without jitter (drawn at its upper end)."""
+    clock = Clock()
+    outbox = Outbox(path, Script(*[error] * failures), clock=clock, jitter=lambda: 1.0)
+    queue = Queue(path, "slack")
+    found = []
+    for _ in range(failures):
+        due = outbox.deliver_due(queue)
+        assert due is not None
+        found.append(due - clock.now)
+        clock.now = due
+    outbox.deliver_due(queue)
+    queue.close()
+    return found
+
+
+def test_failures_are_retried_ever_more_slowly_up_to_a_minute(path: Path, store: Store) -> None:
+    """Doubling from half a second."""
+    store.save(1, [samples.incident()])
+    found = waits(path, 10, Unanswered("no answer"))
+    assert found[:4] == [500, 1_000, 2_000, 4_000]
+    assert found[-1] == LAST_RETRY_MS
+    assert store.pending() == 1  # sent again, though it could not be looked up
+
+
+def test_jitter_spreads_retries_over_the_upper_half_of_their_wait(path: Path, store: Store) -> None:
+    """Drawn at its lower end: half."""
+    store.save(1, [samples.incident()])
+    outbox = Outbox(path, Script(Unanswered("no answer")), clock=Clock(), jitter=lambda: 0.0)
+    queue = Queue(path, "slack")
+    assert outbox.deliver_due(queue) == 1_000_250
+    queue.close()
+
+
+def test_a_refusal_is_kept_retried_slowly_and_told_once(path: Path, store: Store) -> None:
+    """An operator reads one error, and one line when it works again; nothing is dropped."""
+    store.save(1, [samples.incident()])
+    with structlog.testing.capture_logs() as logs:
+        assert waits(path, 4, Refused("invalid_auth: the token is not valid")) == [REFUSED_RETRY_MS] * 4
+    told = [(one["log_level"], one["event"]) for one in logs]
+    assert told == [("error", "not delivered"), ("info", "delivering again")]
+    assert store.pending() == 1
+
+
+def test_a_rate_limit_holds_for_the_whole_channel(path: Path, store: Store) -> None:
+    """Neither incident is tried again before; both after."""
+    store.save(1, [samples.incident(), samples.burst()])
+    clock = Clock()
+    receiver = Script(RateLimited("429", 9_000))
+    outbox, queue = Outbox(path, receiver, clock=clock), Queue(path, "slack")
+    assert outbox.deliver_due(queue) == clock.now + 9_000
+    clock.now += 8_999
+    outbox.deliver_due(queue)
+    assert receiver.taken == []
+    clock.now += 1
+    outbox.deliver_due(queue)
+    assert sorted(receiver.taken) == [("INC-7F3A9C", 0), ("INC-B00257", 0)]
+    queue.close()
+
+
+def test_messages_that_vanish_again_and_again_are_made_ever_more_slowly(path: Path, store: Store) -> None:
+    """A channel in which replies find no message must not be flooded with new messages."""
+    store.save(1, [samples.incident()])
+    clock = Clock()
+
+    class Vanishing(Script):
+        def deliver(self, message: Message, handle: Handle | None) -> Handle:
+            """Lose each message as soon as it is there."""
+            if message.number:
+                reason = "message_not_found"
+                raise Gone(reason)
+            return super().deliver(message, handle)
+
+    receiver = Vanishing()
+    outbox, queue = Outbox(path, receiver, clock=clock, jitter=lambda: 1.0), Queue(path, "slack")
+    end = clock.now + 3_600_000
+    while clock.now < end:
+        clock.now = max(clock.now + 1, outbox.deliver_due(queue) or 0)
+    queue.close()
+    assert len(receiver.taken) < 75
+
+
+def test_a_defect_in_a_receiver_stops_neither_the_thread_nor_other_incidents(path: Path, store: Store) -> None:
+    """It is logged and tried again."""
+    store.save(1, [samples.incident(), samples.burst()])
+    receiver = Script(ZeroDivisionError("a defect"))
+    with structlog.testing.capture_logs() as logs, running(path, receiver):
+        delivered(store)
+    assert len(receiver.taken) == 4
+    assert any("ZeroDivisionError" in one.get("reason", "") for one in logs)
+
+
+def test_the_loop_turns_while_there_is_nothing_to_do_and_stops_at_once(path: Path, store: Store) -> None:
+    """Its turns feed the watchdog."""
+    assert store.position == 0
+    with running(path, Script()) as outbox:
+        turns = wait_until(lambda: outbox.turns, "a first turn", 10, SHORT_MS / 1000)
+        outbox.wake()
+        wait_until(lambda: outbox.turns > turns, "another turn", 10, SHORT_MS / 1000)
+
+
+def test_an_outbox_that_hangs_in_a_call_is_left_behind(path: Path, store: Store, workspace: Workspace) -> None:
+    """The daemon stops in time; what hangs is looked up at the next start."""
+    workspace.hang(after=True)
+    store.save(1, [samples.incident()])
+    outbox = Outbox(path, Slack(workspace.token, lambda _: CHANNEL, base_url=workspace.url, timeout=5))
+    outbox.start()
+    workspace.wait_for(lambda: workspace.requests)
+    assert not outbox.close(0.2)
+    workspace.clear()
+    assert outbox.close(10)
+    with running(path, slack(workspace)):
+        delivered(store)
+    assert len(workspace.messages()) == 1
