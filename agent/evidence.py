@@ -1,9 +1,9 @@
-"""What several rules ask of the facts: incarnations, leader moves, truncations, rhythms, an operator's hand. Pure; rules decide."""
+"""What several rules ask of the facts: incarnations, moves, truncations, rhythms, an operator's hand. Pure; rules decide."""
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from statistics import median
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from agent.facts import LATENESS_MS, Facts, History
 from agent.observations import Commit, LogOffsets, Observation, PartitionState
@@ -26,27 +26,56 @@ def deleted(state: PartitionState) -> bool:
     return not state.replicas
 
 
-def recreated(facts: Facts, topic: tuple[str, str, int], before: int, now: int) -> bool:
-    """Whether the partition at `now` may be of another incarnation than the one at `before`: deleted, or another topic id."""
-    identity: str | None = None
-    for state in facts.partition(*topic):
-        changed = deleted(state) or (state.topic_id is not None and identity is not None and state.topic_id != identity)
-        if changed and overlap(state, before, now):
-            return True
-        identity = state.topic_id or identity
-    return False
+def another(old: str | None, new: str | None) -> bool:
+    """Whether two topic ids tell of two incarnations. Unknown ones do not, nor a UUID after a czxid: an upgrade to 2.8."""
+    return bool(old and new and old != new) and _is_czxid(old) == _is_czxid(new)
+
+
+def _is_czxid(topic_id: str | None) -> bool:
+    return (topic_id or "").startswith("czxid:")
+
+
+class Ending(NamedTuple):
+    """An incarnation of a partition ended. gone: its deletion, new: the first state of the next; where they were seen."""
+
+    old_id: str | None
+    gone: PartitionState | None
+    new: PartitionState | None
+
+    @property
+    def first(self) -> PartitionState:
+        """The first state that shows it."""
+        state = self.gone or self.new
+        assert state is not None  # noqa: S101 - for the type checker: one of the two shows it
+        return state
+
+
+def endings(history: History[PartitionState]) -> Iterator[Ending]:
+    """The endings of a partition's incarnations, oldest first. One that comes back under its old id had never gone."""
+    known: str | None = None
+    gone: PartitionState | None = None
+    for state in history:
+        if deleted(state):
+            gone = gone or state
+            continue
+        if another(known, state.topic_id) or (gone is not None and (known is None or known != state.topic_id)):
+            yield Ending(known, gone, state)
+        known, gone = state.topic_id or known, None
+    if gone is not None:
+        yield Ending(known, gone, None)
+
+
+def recreated(facts: Facts, partition: tuple[str, str, int], before: int, now: int) -> bool:
+    """Whether the partition at `now` may be of another incarnation than the one at `before`."""
+    return any(
+        one.first.start - CLOCK_SLACK_MS <= now and before <= (one.new or one.first).at + CLOCK_SLACK_MS
+        for one in endings(facts.partition(*partition))
+    )
 
 
 def end_of(facts: Facts, partition: tuple[str, str, int], after: int) -> int | None:
     """When the partition was deleted or re-created after that moment: what was said of the old one is over then."""
-    history = facts.partition(*partition)
-    before = history.as_of(after)
-    identity = before.topic_id if before is not None else None
-    for state in history.after(after):
-        if deleted(state) or (identity and state.topic_id and state.topic_id != identity):
-            return state.at
-        identity = state.topic_id or identity
-    return None
+    return next((one.first.at for one in endings(facts.partition(*partition)) if one.first.at > after), None)
 
 
 def spells(history: History[T], condition: Callable[[T], bool]) -> Iterator[tuple[T, T | None]]:
@@ -68,13 +97,16 @@ def leader_of(state: PartitionState) -> int | None:
 
 
 def leader_moves(history: History[PartitionState]) -> Iterator[tuple[PartitionState, PartitionState]]:
-    """(the last state under the old leader, the first under the new one), oldest first; a time without a leader between is skipped."""
+    """(the last state under the old leader, the first under the new one) within one incarnation, oldest first.
+
+    A time without a leader in between is skipped.
+    """
     old: PartitionState | None = None
     for state in history:
         if deleted(state):
             old = None
         elif leader_of(state) is not None:
-            if old is not None and leader_of(old) != leader_of(state):
+            if old is not None and leader_of(old) != leader_of(state) and not another(old.topic_id, state.topic_id):
                 yield old, state
             old = state
 
@@ -82,18 +114,16 @@ def leader_moves(history: History[PartitionState]) -> Iterator[tuple[PartitionSt
 def unclean_elections(history: History[PartitionState]) -> Iterator[tuple[PartitionState, PartitionState]]:
     """(state before, state after) of elections of a leader that was not in the ISR, oldest first.
 
-    Only when no in-sync replica lives is such a leader elected, and its ISR is then itself alone. Where an old in-sync replica stands in
-    the new ISR, states between the two were not seen: replicas have caught up and led, no unclean election.
+    Only when no in-sync replica lives is such a leader elected, and its ISR is then itself alone. Where an old in-sync
+    replica stands in the new ISR, or the replicas are others (a reassignment), states in between were not seen:
+    replicas have caught up and led, no unclean election.
     """
-    for before, after in pairwise(history):
-        leader = leader_of(after)
-        if leader is None or deleted(before) or deleted(after) or not before.isr or leader in before.isr:
+    for before, after in pairwise(one for one in history if one.isr or deleted(one)):
+        if leader_of(after) is None or deleted(before) or deleted(after) or another(before.topic_id, after.topic_id):
             continue
-        if leader_of(before) == leader or (before.topic_id and after.topic_id and before.topic_id != after.topic_id):
-            continue
-        if set(before.isr) & set(after.isr):
-            continue
-        yield before, after
+        outside = leader_of(after) not in (leader_of(before), *before.isr)
+        if outside and not set(before.isr) & set(after.isr) and set(before.replicas) == set(after.replicas):
+            yield before, after
 
 
 def unclean_near(facts: Facts, partition: tuple[str, str, int], begin: int, end: int) -> bool:
@@ -104,8 +134,8 @@ def unclean_near(facts: Facts, partition: tuple[str, str, int], begin: int, end:
 def end_falls(facts: Facts, partition: tuple[str, str, int]) -> Iterator[tuple[LogOffsets, LogOffsets, int]]:
     """(reading before, lower reading, when it is sure) of falls of the log's end within one incarnation, oldest first.
 
-    Sure at once after an unclean election; else when no reading of the next 5 s has regained the old end: before KIP-207 (2.2) the
-    high watermark falls for a moment on clean leader changes.
+    Sure at once after an unclean election; else when no reading of the next 5 s has regained the old end: before KIP-207
+    (2.2) the high watermark falls for a moment on clean leader changes.
     """
     history = facts.log_offsets(*partition)
     for before, after in pairwise(history):
@@ -145,7 +175,7 @@ def commit_rate(commits: list[Commit]) -> float | None:
         if rising and (one.offset or 0) >= (rising[-1].offset or 0):
             break
         rising.append(one)
-    if len(rising) < 2 or rising[0].at == rising[-1].at:  # noqa: PLR2004 - two points make a rate
+    if len(rising) < 2 or rising[0].at == rising[-1].at:
         return None
     return ((rising[0].offset or 0) - (rising[-1].offset or 0)) * 1000 / (rising[0].at - rising[-1].at)
 
@@ -153,8 +183,9 @@ def commit_rate(commits: list[Commit]) -> float | None:
 def by_operator(facts: Facts, before: Commit, after: Commit, min_records: int) -> bool:
     """Whether an operator moved the group (kafka-consumer-groups --reset-offsets) rather than its consumers.
 
-    All that moved back, moved within 5 s or between the same two sightings, and nobody consumed: a group that has had members is Empty
-    in the readings before and after; one never seen with members committed nothing for ten of its intervals before and two after.
+    All that moved back, moved within 5 s or between the same two sightings, and nobody consumed: a group that has had
+    members is Empty in the readings before and after; one never seen with members committed nothing for ten of its
+    intervals before and two after.
     """
     if facts.had_members(after.cluster, after.group, after.at):
         nobody_consumed = _empty_around(facts, before, after)
@@ -185,7 +216,7 @@ def _empty_around(facts: Facts, before: Commit, after: Commit) -> bool:
     reading = history.as_of(after.start) or history.as_of(after.at)
     if reading is None or reading.members or reading.state not in ("Empty", "Dead"):
         return False
-    # A state read later tells of this moment when it may have begun by now; a line without `since` is granted the clocks' slack.
+    # A state read later tells of this moment when it may have begun by now; without `since` the clocks' slack is granted.
     return not any(
         one.members or one.state not in ("Empty", "Dead")
         for one in history.after(reading.at)
@@ -209,6 +240,7 @@ def _silent_around(facts: Facts, move: Commit) -> bool:
         if later is not None:
             first_after = min(first_after or later, later)
     interval = median(rhythm) if rhythm else 0
-    if last_before is None or interval <= 0 or move.start - last_before < 10 * interval:
+    # The two intervals after must pass while a finding may still change: of a slower committer nothing can be told.
+    if last_before is None or not 0 < interval <= LATENESS_MS or move.start - last_before < 10 * interval:
         return False
     return first_after is None or first_after - move.at >= 2 * interval

@@ -1,6 +1,6 @@
 """What has been observed, as rules look at it: a short history per subject, indexed. Pure memory: no clock, no I/O, no judgement."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar, cast
 
@@ -23,11 +23,19 @@ from agent.observations import (
 LATENESS_MS = 60_000
 """How far observations of different subjects may come out of order."""
 
-KEEP_MS = 3 * LATENESS_MS
-"""How long histories keep what happened: the lateness, and room before it to look back."""
+SETTLED_MS = 3 * LATENESS_MS
+"""How long after it could first be known a finding may still change: what happened up to LATENESS_MS after it has come by
+then, from whatever source. A rule looks no further ahead, so the order in which facts come decides nothing.
+"""
+
+KEEP_MS = SETTLED_MS + LATENESS_MS
+"""How long histories keep what happened: until it is settled, and room before it to look back."""
 
 FLOOR = 24
-"""How many observations a history keeps however old they are: a slow committer's rhythm."""
+"""How many changes before those a history keeps however old they are: a slow committer's rhythm."""
+
+LONG_AGO = -(1 << 62)
+"""Before all observations, ms."""
 
 T = TypeVar("T", bound=Observation)
 Partition = tuple[str, str, int]
@@ -35,14 +43,16 @@ Series = tuple[str, str, str, int]
 
 
 class History(Generic[T]):
-    """One subject's observations in order of `at`, changes only, newest last. `confirmed`: when the newest was last seen to hold."""
+    """One subject's observations in order of `at`, changes only, newest last. `confirmed`: when the newest was last seen
+    to hold.
+    """
 
     __slots__ = ("changes", "confirmed")
 
     def __init__(self) -> None:
         """An empty history."""
         self.changes: list[T] = []
-        self.confirmed = 0
+        self.confirmed = LONG_AGO
 
     def __iter__(self) -> Iterator[T]:
         """Oldest first."""
@@ -55,12 +65,18 @@ class History(Generic[T]):
 
     def as_of(self, at: int) -> T | None:
         """What held at that moment: the last change at or before it."""
-        index = bisect_right(self.changes, at, key=_at)
-        return self.changes[index - 1] if index else None
+        changes = self.changes
+        if changes and changes[-1].at <= at:
+            return changes[-1]
+        index = bisect_right(changes, at, key=_at)
+        return changes[index - 1] if index else None
 
     def after(self, at: int) -> list[T]:
         """The changes after that moment, oldest first."""
-        return self.changes[bisect_right(self.changes, at, key=_at) :]
+        changes = self.changes
+        if not changes or changes[-1].at <= at:
+            return []
+        return changes[bisect_right(changes, at, key=_at) :]
 
     def until(self, at: int) -> list[T]:
         """The changes up to that moment, oldest first."""
@@ -71,24 +87,18 @@ class History(Generic[T]):
         changes = self.changes
         return ((changes[i - 1], changes[i]) for i in range(len(changes) - 1, 0, -1))
 
-    def add(self, observation: T, now: int) -> bool:
+    def add(self, observation: T) -> bool:
         """Append in order; False where the fact is older than the last of its subject: that is history, not news."""
-        if self.changes:
-            last = self.changes[-1]
-            if observation.at < last.at:
-                return False
-            self.confirmed = max(self.confirmed, observation.at)
-            if _same_fact(last, observation):
-                return True
-        self.changes.append(observation)
+        if observation.at < self.confirmed:
+            return False
         self.confirmed = observation.at
-        if len(self.changes) > 2 * FLOOR and self.changes[FLOOR].seen < now - KEEP_MS:
-            self._prune(now - KEEP_MS)
+        changes = self.changes
+        if changes and _same_fact(changes[-1], observation):
+            return True
+        changes.append(observation)
+        if len(changes) > 2 * FLOOR and changes[2 * FLOOR].at < observation.at - KEEP_MS:
+            del changes[: bisect_left(changes, observation.at - KEEP_MS, key=_at) - FLOOR]
         return True
-
-    def _prune(self, cut: int) -> None:
-        spare = len(self.changes) - FLOOR
-        del self.changes[: sum(1 for one in self.changes[:spare] if one.seen < cut)]
 
 
 _EMPTY: History[Observation] = History()
@@ -99,7 +109,7 @@ class Facts:
 
     def __init__(self) -> None:
         """Nothing known yet."""
-        self.now = 0
+        self.now = LONG_AGO
         self._histories: dict[Subject, History[Observation]] = {}
         self._groups_of: dict[Partition, set[str]] = {}
         self._partitions_of: dict[tuple[str, str], set[tuple[str, int]]] = {}

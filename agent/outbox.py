@@ -107,10 +107,7 @@ class Outbox:
             except sqlite3.Error:
                 raise
             except Exception as error:  # noqa: BLE001 - a defect in one message must not silence all others
-                where = traceback.extract_tb(error.__traceback__)[-1]
-                reason = f"{type(error).__name__} at {where.filename}:{where.lineno}: {error}"
-                log.error("a defect: not delivered", receiver=self._receiver.name, incident=incident_id, reason=reason)
-                self._due[incident_id] = self._clock() + self._backoff(incident_id)
+                self._defect(incident_id, error)
         return min((self._due.get(incident_id, 0) for incident_id, _ in heads), default=None)
 
     def _attempt(self, queue: Queue, incident_id: str, seq: int) -> None:
@@ -183,6 +180,13 @@ class Outbox:
                 reason=str(error),
                 retry_in_ms=wait,
             )
+
+    def _defect(self, incident_id: str, error: Exception) -> None:
+        """Log where it is, without a traceback: a renderer may add the local variables, and a token is among them."""
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        reason = f"{type(error).__name__} at {where.filename}:{where.lineno}: {error}"
+        log.error("not delivered by a defect", receiver=self._receiver.name, incident=incident_id, reason=reason)
+        self._due[incident_id] = self._clock() + self._backoff(incident_id)
 
     def _backoff(self, incident_id: str) -> int:
         """Twice the wait with each failure, up to a minute; drawn from its upper half."""

@@ -16,7 +16,7 @@ from agent.notifiers import Handle, Message
 from agent.postings import posting
 from agent.state_file import connect, transaction
 
-_ENTRY_LINES = 40
+_ENTRY_CHARACTERS = 2_000
 
 
 class Row(NamedTuple):
@@ -119,7 +119,7 @@ class Store:
         ).fetchone()
         if waiting is not None:
             joined = (*msgspec.json.decode(waiting[1]), *lines)
-            if len(joined) <= _ENTRY_LINES:
+            if sum(map(len, joined)) <= _ENTRY_CHARACTERS:
                 self._db.execute(
                     "UPDATE outbox SET lines = ?, revision = revision + 1 WHERE seq = ?", (_encode(joined), waiting[0])
                 )

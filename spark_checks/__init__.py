@@ -1,1 +1,1 @@
-"""Checks that need months of history or whole logs: each runs in Spark, in a process of its own, and prints findings."""
+"""Checks that need months of history or whole logs: each runs in Spark, in its own process, and prints findings."""

@@ -4,17 +4,21 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from agent.cli import shipped
+from agent.journal import read
+from agent.observations import Observation, Tick, rfc3339
+from agent.state_file import FILE
 from testbed.processes import Process
 from testbed.slack import Slack
+from testbed.waiting import wait_until
 
-_TOKEN_ENV = "BACKFLOW_TESTBED_SLACK_TOKEN"
+_SLACK_ENV = "BACKFLOW_TESTBED_SLACK_TOKEN"
 
 
 class Agent(Process):
@@ -42,8 +46,8 @@ class Agent(Process):
             lines.append(f"[clusters.{name}]")
             lines += [f"{key} = {json.dumps(value)}" for key, value in table.items()]
         if slack is not None:
-            lines.append(f'[slack]\nchannel = "alerts"\ntoken_env = "{_TOKEN_ENV}"\nbase_url = "{slack.url}"')
-            os.environ[_TOKEN_ENV] = slack.token
+            lines.append(f'[slack]\nchannel = "alerts"\ntoken_env = "{_SLACK_ENV}"\nbase_url = "{slack.url}"')
+            os.environ[_SLACK_ENV] = slack.token
         self.config.write_text("\n".join(lines) + "\n", encoding="utf-8")
         command = [sys.executable, "-m", "agent", "run", "--config", str(self.config)]
         super().__init__("the agent", command, directory / "agent.log")
@@ -52,10 +56,30 @@ class Agent(Process):
         """Wait until it has said that it watches."""
         self.wait_for_line(r'"watching"|watching ')
 
+    def wait_for(self, seen: Callable[[Observation], bool], what: str, seconds: float = 60) -> Observation:
+        """Wait until it has taken an observation of this description, and return the first."""
+        return wait_until(lambda: next(filter(seen, read(self.state / "journal")), None), what, seconds, every=0.5)
+
+    def wait_until_judged(self, at: int, seconds: float = 60) -> None:
+        """Wait until it has judged all that it had taken by then (ms): a later tick went through."""
+        self.wait_for(lambda one: isinstance(one, Tick) and one.at > at, f"a tick after {rfc3339(at)}", seconds)
+
+    def wait_for_incident(
+        self, wanted: Callable[[dict[str, Any]], bool], what: str, seconds: float = 60
+    ) -> dict[str, Any]:
+        """Wait until an incident that stands (is merged into no other) is of this description, and return it."""
+        return wait_until(lambda: next(filter(wanted, self.standing()), None), what, seconds, every=0.5)
+
+    def standing(self) -> list[dict[str, Any]]:
+        """The incidents that are merged into no other."""
+        return [one for one in self.incidents() if one["merged_into"] is None]
+
     def incidents(self) -> list[dict[str, Any]]:
         """What `backflow incidents --json` prints."""
         command = [sys.executable, "-m", "agent", "incidents", "--json", "--config", str(self.config)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode == 2 and not (self.state / FILE).exists():
+            return []
         if done.returncode not in (0, 1):
             msg = f"backflow incidents ended with {done.returncode}: {done.stderr}"
             raise RuntimeError(msg)

@@ -27,6 +27,7 @@ TEXT_LIMIT = 2_900
 TIMEOUT_S = 10
 """How long a call may take, seconds."""
 
+_REPLY_LIMIT = 3_900
 _HEADLINE_LIMIT = 1_000
 # Slack refuses blocks whose texts have more than about 13,200 characters in all (msg_blocks_too_long).
 _ALL_LIMIT = 12_000
@@ -90,7 +91,7 @@ class Slack:
             if handle is None:
                 why = "there is no message whose thread the timeline could go to"
                 raise Gone(why)
-            text = clipped("\n".join(message.lines))
+            text = clipped("\n".join(message.lines), _REPLY_LIMIT)
             _call(post, channel=handle["channel"], thread_ts=handle["ts"], text=text, metadata=mark, unfurl_links=False)
             return handle
         told = report(message.incident)

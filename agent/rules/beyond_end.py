@@ -26,7 +26,9 @@ class BeyondEnd(GroupRule):
                 groups = [
                     group
                     for group in facts.groups_of(cluster, topic, partition)
-                    if any((one.offset or 0) > end for one in facts.commits(cluster, group, topic, partition).changes[-8:])
+                    if any(
+                        (one.offset or 0) > end for one in facts.commits(cluster, group, topic, partition).changes[-8:]
+                    )
                 ]
             case Commit(cluster=cluster, topic=topic, partition=partition, offset=int() as offset, at=at):
                 later = facts.log_offsets(cluster, topic, partition).after(at)
@@ -55,7 +57,11 @@ class BeyondEnd(GroupRule):
         """Over when the log holds the offset again, the group went back, or the partition is no more."""
         offset, end = int(finding.previous["offset"]), int(finding.current["log_end"])
         ends = [one.at for one in facts.log_offsets(*case.in_partition).after(finding.at) if one.log_end >= offset]
-        back = [one.at for one in facts.commits(*case.series).after(finding.at) if one.offset is not None and one.offset <= end]
+        back = [
+            one.at
+            for one in facts.commits(*case.series).after(finding.at)
+            if one.offset is not None and one.offset <= end
+        ]
         gone = end_of(facts, case.in_partition, finding.at)
         return recovered(finding, min(ends[:1] + back[:1] + ([] if gone is None else [gone]), default=None))
 

@@ -43,7 +43,9 @@ class Blind(Rule):
 
     def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
         """Over when it is seen again."""
-        return recovered(finding, next((one.at for one in facts.sight(_subject(case)).after(finding.at) if not _unseen(one)), None))
+        return recovered(
+            finding, next((one.at for one in facts.sight(_subject(case)).after(finding.at) if not _unseen(one)), None)
+        )
 
 
 def _unseen(sight: Sight) -> bool:

@@ -34,7 +34,12 @@ class BrokerSessionLost(Rule):
         for one in facts.broker(case.cluster, case.broker or 0):
             if one.gone and known is not None and not gone:
                 yield self._lost(case, known, one)
-            elif not one.gone and not gone and known is not None and (one.session, one.epoch) != (known.session, known.epoch):
+            elif (
+                not one.gone
+                and not gone
+                and known is not None
+                and (one.session, one.epoch) != (known.session, known.epoch)
+            ):
                 yield self._lost(case, known, one)
             gone = one.gone
             known = known if one.gone else one

@@ -30,8 +30,9 @@ class HiddenReset(GroupRule):
     def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
         """Every group on a partition whose leader moved or whose log was cut lately."""
         match observation:
-            case PartitionState(cluster=cluster, topic=topic, partition=partition) | LogOffsets(
-                cluster=cluster, topic=topic, partition=partition
+            case (
+                PartitionState(cluster=cluster, topic=topic, partition=partition)
+                | LogOffsets(cluster=cluster, topic=topic, partition=partition)
             ):
                 if not _unsettled(facts, observation, (cluster, topic, partition)):
                     return ()
@@ -106,8 +107,13 @@ def _alive(facts: Facts, case: Case, since: int) -> bool:
     if state is not None and state.members:
         assigned = {pair for member in state.members for pair in member.partitions}
         return not assigned or (case.topic, case.partition) in assigned
-    others = (pair for pair in facts.partitions_of(case.cluster, case.group or "") if pair != (case.topic, case.partition))
-    return any(moves(facts.commits(case.cluster, case.group or "", *pair))[-1:] and _moved_since(facts, case, pair, since) for pair in others)
+    others = (
+        pair for pair in facts.partitions_of(case.cluster, case.group or "") if pair != (case.topic, case.partition)
+    )
+    return any(
+        moves(facts.commits(case.cluster, case.group or "", *pair))[-1:] and _moved_since(facts, case, pair, since)
+        for pair in others
+    )
 
 
 def _moved_since(facts: Facts, case: Case, pair: tuple[str, int], since: int) -> bool:

@@ -21,7 +21,11 @@ class LeaderMoved(TopicRule):
 
     def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
         """Each partition state after the first that has a leader."""
-        if not isinstance(observation, PartitionState) or leader_of(observation) is None or not self.topics.match(observation.topic):
+        if (
+            not isinstance(observation, PartitionState)
+            or leader_of(observation) is None
+            or not self.topics.match(observation.topic)
+        ):
             return ()
         history = facts.partition(observation.cluster, observation.topic, observation.partition).changes
         moved = len(history) > 1 and leader_of(history[-2]) != leader_of(observation)
@@ -49,5 +53,9 @@ class LeaderMoved(TopicRule):
         history = facts.partition(*case.in_partition)
         held = history.as_of(finding.at)
         states = [*([] if held is None else [held]), *history.after(finding.at)]
-        back = (one.at for one in states if deleted(one) or old == leader_of(one) or old in one.isr or old not in one.replicas)
+        back = (
+            one.at
+            for one in states
+            if deleted(one) or old == leader_of(one) or old in one.isr or old not in one.replicas
+        )
         return recovered(finding, next(back, None))

@@ -20,7 +20,11 @@ class Leaderless(TopicRule):
 
     def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:  # noqa: ARG002 - the base's signature
         """Each partition state without a leader."""
-        if not isinstance(observation, PartitionState) or not _nobody(observation) or not self.topics.match(observation.topic):
+        if (
+            not isinstance(observation, PartitionState)
+            or not _nobody(observation)
+            or not self.topics.match(observation.topic)
+        ):
             return ()
         return (Case(observation.cluster, None, observation.topic, observation.partition),)
 

@@ -30,7 +30,11 @@ class LogTruncated(TopicRule):
             return ()
         readings = facts.log_offsets(observation.cluster, observation.topic, observation.partition).changes[-2:]
         fell = len(readings) > 1 and readings[0].log_end - readings[1].log_end >= self.min_records
-        return [Case(observation.cluster, None, observation.topic, observation.partition)] if fell and self.topics.match(observation.topic) else ()
+        return (
+            [Case(observation.cluster, None, observation.topic, observation.partition)]
+            if fell and self.topics.match(observation.topic)
+            else ()
+        )
 
     def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
         """Each fall that is no passing dip."""

@@ -35,8 +35,13 @@ class OffsetJump(GroupRule):
         """Each commit that advanced by `min_records`; each log start that passed one before it."""
         match observation:
             case Commit(offset=int()):
-                history = facts.commits(observation.cluster, observation.group, observation.topic, observation.partition)
-                leapt = any((after.offset or 0) - (before.offset or 0) >= self.min_records for before, after in _last_pair(history.changes))
+                history = facts.commits(
+                    observation.cluster, observation.group, observation.topic, observation.partition
+                )
+                leapt = any(
+                    (after.offset or 0) - (before.offset or 0) >= self.min_records
+                    for before, after in _last_pair(history.changes)
+                )
                 groups = [observation.group] if leapt else []
             case LogOffsets():
                 previous = facts.log_offsets(observation.cluster, observation.topic, observation.partition).changes[-2:]
@@ -44,7 +49,11 @@ class OffsetJump(GroupRule):
                 groups = facts.groups_of(observation.cluster, observation.topic, observation.partition) if risen else []
             case _:
                 return ()
-        return [Case(observation.cluster, one, observation.topic, observation.partition) for one in groups if self.judged(one, observation.topic)]
+        return [
+            Case(observation.cluster, one, observation.topic, observation.partition)
+            for one in groups
+            if self.judged(one, observation.topic)
+        ]
 
     def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
         """Each leap that cannot have been read."""
@@ -62,11 +71,19 @@ class OffsetJump(GroupRule):
             operator = by_operator(facts, before, after, self.min_records)
             known_end = ends.as_of(before.at)
             to_latest = known_end is not None and new >= known_end.log_end
-            if not (operator or (to_latest and (forgotten or old < start)) or self._too_fast(series[: index + 1], to_latest, facts, case)):
+            if not (
+                operator
+                or (to_latest and (forgotten or old < start))
+                or self._too_fast(series[: index + 1], to_latest, facts, case)
+            ):
                 continue
             labels = [
                 label
-                for label, holds in (("to_latest", to_latest), ("after_expiry", forgotten), ("operator_reset", operator))
+                for label, holds in (
+                    ("to_latest", to_latest),
+                    ("after_expiry", forgotten),
+                    ("operator_reset", operator),
+                )
                 if holds
             ]
             yield self.find(
@@ -83,7 +100,11 @@ class OffsetJump(GroupRule):
     def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
         """Over when the group goes back to read what it skipped, or the partition is no more."""
         old = int(finding.previous["offset"])
-        back = (one.at for one in facts.commits(*case.series).after(finding.at) if one.offset is not None and one.offset <= old)
+        back = (
+            one.at
+            for one in facts.commits(*case.series).after(finding.at)
+            if one.offset is not None and one.offset <= old
+        )
         return recovered(finding, next(back, end_of(facts, case.in_partition, finding.at)))
 
     def _too_fast(self, series: list[Commit], to_latest: bool, facts: Facts, case: Case) -> bool:

@@ -56,7 +56,11 @@ class OffsetRewind(GroupRule):
         bound = " or below, as a poll sees it" if after.since is not None else ""
         start = " (the log's start)" if "to_earliest" in labels else ""
         rate = commit_rate([one for one in moves(facts.commits(*case.series)) if one.at < after.at])
-        until = f"; at {rate:,.0f} records/s it is back by {clock(after.at + round((old - new) * 1000 / rate))} UTC" if rate else ""
+        until = (
+            f"; at {rate:,.0f} records/s it is back by {clock(after.at + round((old - new) * 1000 / rate))} UTC"
+            if rate
+            else ""
+        )
         return self.find(
             case,
             after,

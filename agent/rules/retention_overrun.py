@@ -34,7 +34,10 @@ class RetentionOverrun(GroupRule):
                 groups = [
                     group
                     for group in facts.groups_of(cluster, topic, partition)
-                    if any(one.offset is not None and one.offset < start for one in facts.commits(cluster, group, topic, partition).changes[-8:])
+                    if any(
+                        one.offset is not None and one.offset < start
+                        for one in facts.commits(cluster, group, topic, partition).changes[-8:]
+                    )
                 ]
             case Commit(cluster=cluster, topic=topic, partition=partition, offset=int() as offset, at=at):
                 later = facts.log_offsets(cluster, topic, partition).after(at)
@@ -51,7 +54,9 @@ class RetentionOverrun(GroupRule):
             offset = commit.offset if commit is not None else None
             if commit is None or offset is None or not before.log_start <= offset < after.log_start:
                 continue
-            if recreated(facts, case.in_partition, min(before.at, commit.at), after.at) or not self._lives(case, after.at, facts):
+            if recreated(facts, case.in_partition, min(before.at, commit.at), after.at) or not self._lives(
+                case, after.at, facts
+            ):
                 continue
             lost = after.log_start - offset
             yield self.find(

@@ -23,7 +23,9 @@ class UncleanElection(TopicRule):
         if not isinstance(observation, PartitionState) or not self.topics.match(observation.topic):
             return ()
         history = facts.partition(observation.cluster, observation.topic, observation.partition).changes
-        outside = len(history) > 1 and leader_of(observation) is not None and leader_of(observation) not in history[-2].isr
+        outside = (
+            len(history) > 1 and leader_of(observation) is not None and leader_of(observation) not in history[-2].isr
+        )
         return (Case(observation.cluster, None, observation.topic, observation.partition),) if outside else ()
 
     def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
@@ -44,4 +46,7 @@ class UncleanElection(TopicRule):
         """Over when those in sync before are in sync again, as far as they are replicas still."""
         in_sync = set(finding.previous["isr"])
         states = facts.partition(*case.in_partition).after(finding.at)
-        return recovered(finding, next((one.at for one in states if deleted(one) or in_sync & set(one.replicas) <= set(one.isr)), None))
+        return recovered(
+            finding,
+            next((one.at for one in states if deleted(one) or in_sync & set(one.replicas) <= set(one.isr)), None),
+        )
