@@ -14,23 +14,28 @@ incidents they make.
     findings = [{ rule = "rewind", at = "2s", labels = ["to_earliest"], previous = { offset = 7832 } }]
     incidents = [{ severity = "critical" }]  # left out: incidents are not compared
 
-Times are RFC 3339 or durations since the case's beginning. An expected finding or incident names the keys it cares
-about; findings that are not expected fail the case, as do expected ones that are not made. Unchanged polls may be
-written out; ticks are added between observations, so a case about absence ends with `{ kind = "tick", at = "..." }`.
+Times are RFC 3339 or durations since the case's beginning; "null" stands for the null that TOML lacks. An expected
+finding or incident names the keys it cares about; findings that are not expected fail the case, as do expected ones
+that are not made. Unchanged polls may be written out; ticks are added between observations, so a case about absence
+ends with `{ kind = "tick", at = "..." }`.
 """
 
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import tomli
 from pydantic import Field, ValidationError
 
-from agent.findings import Incident, finding_fields, incident_fields
+from agent.findings import Finding, Incident, finding_fields, incident_fields
 from agent.observations import KINDS, Observation, from_fields, millis, rfc3339
 from agent.options import Section, duration
+from agent.problems import complaints, did_you_mean
 from agent.replay import replay
 from agent.settings import Settings
+from agent.toml_places import Path as KeyPath
+from agent.toml_places import find_places
 from agent.watch import Watch
 
 _BEGINNING = millis("2026-01-01T00:00:00Z")
@@ -55,78 +60,108 @@ class CaseFile(Section):
 
 
 class CasesError(Exception):
-    """A file of cases that cannot be run; a sentence with its place."""
+    """Cases that cannot be run: a sentence with file and line for each mistake."""
 
 
-def load(path: Path) -> CaseFile:
-    """The cases in a file. Raises CasesError."""
+class _CaseError(Exception):
+    """A case that cannot be run. below: the key path in the case."""
+
+    def __init__(self, below: KeyPath, sentence: str) -> None:
+        super().__init__(sentence)
+        self.below = below
+
+
+def check(path: Path, settings: Settings) -> Iterator[tuple[str, list[str]]]:
+    """Each case's name, and what is wrong with it: a sentence each, with file and line; none when it holds.
+
+    Raises CasesError where the file cannot be read or a case of it cannot be run.
+    """
     try:
-        return CaseFile.model_validate(tomli.loads(path.read_text(encoding="utf-8")))
+        text = path.read_text(encoding="utf-8")
+        table = tomli.loads(text)
     except OSError as error:
         msg = f"{path}: cannot be read: {error.strerror}"
         raise CasesError(msg) from error
     except (tomli.TOMLDecodeError, UnicodeDecodeError) as error:
         msg = f"{path}: not TOML: {error}"
         raise CasesError(msg) from error
+    places = find_places(text)
+
+    def place(key: KeyPath) -> str:
+        return f"{path}:{next(places[key[:n]].line for n in range(len(key), -1, -1) if key[:n] in places)}"
+
+    try:
+        file = CaseFile.model_validate(table)
     except ValidationError as error:
-        places = (f"{path}: {'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in error.errors())
-        raise CasesError("\n".join(places)) from error
+        told = complaints(error, CaseFile, table)
+        raise CasesError("\n".join(f"{place(key)}: {key[-1]}: {sentence}" for key, sentence in told)) from error
+    for number, case in enumerate(file.cases):
+        try:
+            wrong = list(_run(case, file.defaults, settings))
+        except _CaseError as mistake:
+            msg = f"{place(('cases', number, *mistake.below))}: {case.name}: {mistake}"
+            raise CasesError(msg) from mistake
+        yield case.name, [f"{place(('cases', number))}: {case.name}: {sentence}" for sentence in wrong]
 
 
-def run(case: RuleCase, defaults: Mapping[str, Any], settings: Settings) -> list[str]:
-    """What is wrong with the case: nothing when it holds. Raises CasesError where it cannot be run."""
-    unknown = sorted(set(case.rules or []) - set(settings.rules))
-    if unknown:
-        msg = f"case {case.name!r}: no such rule in the configuration: {', '.join(unknown)}"
-        raise CasesError(msg)
+def _run(case: RuleCase, defaults: Mapping[str, Any], settings: Settings) -> Iterator[str]:
+    """What is wrong with the case. Raises _CaseError."""
+    for index, name in enumerate(case.rules or ()):
+        if name not in settings.rules:
+            raise _CaseError(("rules", index), f'no rule "{name}" is configured{did_you_mean(name, settings.rules)}')
     rules = {name: rule for name, rule in settings.rules.items() if case.rules is None or name in case.rules}
     usable = {
         name: one
         for name, one in settings.correlations.items()
         if all(set(step.rules) & set(rules) for step in one.steps)
     }
-    incidents = replay(_observations(case, defaults), Watch(rules, usable))
-    wrong = list(
-        _compare(
-            "finding", case.findings, [finding_fields(one) for made in incidents for one in made.causes + made.findings]
-        )
-    )
+    incidents = replay(list(_observations(case, defaults)), Watch(rules, usable))
+    findings = [finding_fields(one) for made in incidents for one in made.causes + made.findings]
+    expected = list(_expected("findings", case.findings, Finding))
+    yield from _compare("finding", expected, findings)
     if case.incidents is not None:
-        wrong += _compare("incident", case.incidents, _standing(incidents))
-    return wrong
-
-
-def _standing(incidents: list[Incident]) -> list[dict[str, Any]]:
-    return [incident_fields(one) for one in incidents if one.merged_into is None]
+        standing = [incident_fields(one) for one in incidents if one.merged_into is None]
+        yield from _compare("incident", list(_expected("incidents", case.incidents, Incident)), standing)
 
 
 def _observations(case: RuleCase, defaults: Mapping[str, Any]) -> Iterator[Observation]:
-    for number, fields in enumerate(case.observations, start=1):
+    for index, fields in enumerate(case.observations):
         kind = KINDS.get(str(fields.get("kind")))
         known = kind.__struct_fields__ if kind is not None else ()
-        merged = {**{key: value for key, value in defaults.items() if key in known}, **fields}
+        merged = {key: value for key, value in defaults.items() if key in known} | fields
         try:
-            yield from_fields({key: _time(value) if key in _TIMES else value for key, value in merged.items()})
-        except ValueError as error:
-            msg = f"case {case.name!r}: observation {number}: {error}"
-            raise CasesError(msg) from error
+            yield from_fields({key: None if value == "null" else _field(key, value) for key, value in merged.items()})
+        except (ValueError, OverflowError) as error:
+            raise _CaseError(("observations", index), str(error)) from error
 
 
-def _time(value: Any) -> Any:
-    """A duration since the case's beginning as RFC 3339; anything else as it is."""
-    if not isinstance(value, str):
+def _expected(where: str, expected: list[dict[str, Any]], made: type[Finding | Incident]) -> Iterator[dict[str, Any]]:
+    known = [name for name in made.__struct_fields__ if name != "known_at"]
+    for index, one in enumerate(expected):
+        for key in one:
+            if key not in known:
+                raise _CaseError((where, index, key), f"unknown key `{key}`{did_you_mean(key, known)}")
+        yield {key: _field(key, value) for key, value in one.items()}
+
+
+def _field(key: str, value: Any) -> Any:
+    """The field as in JSON: times as RFC 3339 with milliseconds, also those that are durations since the beginning."""
+    if key not in _TIMES or not isinstance(value, str | datetime):
         return value
-    sign, length = (-1, value[1:]) if value.startswith("-") else (1, value)
+    text = value.isoformat() if isinstance(value, datetime) else value
     try:
-        return rfc3339(_BEGINNING + sign * duration(length))
+        return rfc3339(_BEGINNING + duration(text))
     except ValueError:
-        return value
+        pass
+    try:
+        return rfc3339(millis(text))
+    except ValueError:
+        return text
 
 
 def _compare(what: str, expected: list[dict[str, Any]], made: list[dict[str, Any]]) -> Iterator[str]:
     left = list(made)
-    for one in expected:
-        wanted = {key: _time(value) if key in _TIMES else value for key, value in one.items()}
+    for wanted in expected:
         match = next((candidate for candidate in left if _fits(wanted, candidate)), None)
         if match is None:
             yield f"expected {what} was not made: {wanted}"

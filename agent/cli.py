@@ -90,12 +90,10 @@ def test_rules(files: tuple[Path, ...], config: Path | None) -> None:
     held = failed = 0
     try:
         for path in files:
-            file = cases.load(path)
-            for case in file.cases:
-                wrong = cases.run(case, file.defaults, settings)
+            for _, wrong in cases.check(path, settings):
                 held, failed = held + (not wrong), failed + bool(wrong)
                 for sentence in wrong:
-                    click.echo(f"{path}: {case.name}: {sentence}")
+                    click.echo(sentence)
     except cases.CasesError as error:
         _fail(WRONG, str(error))
     click.echo(f"{held} cases hold, {failed} do not")

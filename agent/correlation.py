@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
 from typing import Any, NamedTuple
 
-from agent.facts import LATENESS_MS
+from agent.facts import LATENESS_MS, SETTLED_MS
 from agent.findings import Finding, FindingKey, Severity
 from agent.options import Duration, Section
 
@@ -59,9 +59,14 @@ class _Chain(NamedTuple):
     effects: frozenset[FindingKey]
 
 
+def reach(correlations: Mapping[str, Correlation]) -> int:
+    """How far apart in time two findings may become known and still be joined, ms."""
+    return max([GROUPING_MS, *(one.within for one in correlations.values())]) + SETTLED_MS
+
+
 def horizon(correlations: Mapping[str, Correlation]) -> int:
-    """How long after a finding another may still join it, ms."""
-    return max([GROUPING_MS, *(one.within for one in correlations.values())]) + 3 * LATENESS_MS
+    """How long after a finding another may still join it, ms: with room for its facts to come late."""
+    return reach(correlations) + 2 * SETTLED_MS
 
 
 def together(findings: Iterable[Finding], correlations: Mapping[str, Correlation]) -> list[Together]:
@@ -69,11 +74,12 @@ def together(findings: Iterable[Finding], correlations: Mapping[str, Correlation
     ordered = sorted(findings, key=_order)
     by_key = {one.key: one for one in ordered}
     forest = _Forest(by_key)
-    chains = [chain for name, one in correlations.items() for chain in _chains(name, one, ordered)]
+    span = reach(correlations)
+    chains = [chain for name, one in correlations.items() for chain in _chains(name, one, ordered, span)]
     for chain in chains:
         forest.join([*chain.causes, *chain.effects])
     taken = {key for chain in chains for key in chain.causes | chain.effects}
-    for linked in _groups([one for one in ordered if one.key not in taken]):
+    for linked in _groups([one for one in ordered if one.key not in taken], span):
         forest.join(linked)
     chain_of: dict[FindingKey, list[_Chain]] = {}
     for chain in chains:
@@ -83,14 +89,13 @@ def together(findings: Iterable[Finding], correlations: Mapping[str, Correlation
     ]
 
 
-def share(one: Finding, other: Finding, keys: Iterable[str]) -> bool:
-    """Whether both carry each key with a common value. A key may be in the plural (`brokers`): sharing means that the sets meet."""
-    return all(set(_values(one, key)) & set(_values(other, key)) for key in keys)
-
-
 def in_order(earlier: Finding, later: Finding) -> bool:
     """Whether `earlier` can have happened before `later`: their intervals, widened by the clocks' slack, permit it."""
     return earlier.start - CLOCK_SLACK_MS <= later.at + CLOCK_SLACK_MS
+
+
+def _within_reach(one: Finding, other: Finding, span: int) -> bool:
+    return abs(one.known_at - other.known_at) <= span
 
 
 def _order(finding: Finding) -> tuple[int, FindingKey]:
@@ -102,7 +107,7 @@ def _values(finding: Finding, key: str) -> tuple[Any, ...]:
     return (value,) if value is not None else tuple(finding.subject.get(f"{key}s", ()))
 
 
-def _chains(name: str, correlation: Correlation, findings: list[Finding]) -> Iterator[_Chain]:
+def _chains(name: str, correlation: Correlation, findings: list[Finding], span: int) -> Iterator[_Chain]:
     """The complete chains of a correlation, one for each root cause that has an effect."""
     first, *rest = correlation.steps
     last = rest[-1]
@@ -119,7 +124,11 @@ def _chains(name: str, correlation: Correlation, findings: list[Finding]) -> Ite
                 for earlier in _flat(steps)
                 for values in product(*(_values(earlier, key) for key in step.shares))
                 for one in index.get(values, ())
-                if one.key != earlier.key and in_order(earlier, one) and in_order(root, one) and one.start - root.at <= correlation.within
+                if one.key != earlier.key
+                and in_order(earlier, one)
+                and in_order(root, one)
+                and one.start - root.at <= correlation.within
+                and _within_reach(root, one, span)
             }
             if not found and not step.optional:
                 break
@@ -144,7 +153,7 @@ def _index(step: Step, findings: list[Finding]) -> dict[tuple[Any, ...], list[Fi
     return index
 
 
-def _groups(findings: list[Finding]) -> Iterator[tuple[FindingKey, FindingKey]]:
+def _groups(findings: list[Finding], span: int) -> Iterator[tuple[FindingKey, FindingKey]]:
     """Pairs of findings of one rule and group (else broker, else topic) within 60 s of each other."""
     latest: dict[tuple[Any, ...], Finding] = {}
     for one in findings:
@@ -153,7 +162,7 @@ def _groups(findings: list[Finding]) -> Iterator[tuple[FindingKey, FindingKey]]:
         for value in _values(one, key) if key else (None,):
             chain = (one.rule, cluster, key, value)
             before = latest.get(chain)
-            if before is not None and one.start - before.at <= GROUPING_MS:
+            if before is not None and one.start - before.at <= GROUPING_MS and _within_reach(before, one, span):
                 yield before.key, one.key
             latest[chain] = one
 

@@ -190,10 +190,16 @@ def _sources(name: str, cluster: Cluster, emit: Emit, known: list[Observation]) 
     )
     sources: list[Source] = [KafkaSource(name, kafka, emit, known)]
     if cluster.zookeeper is not None:
-        options = cluster.zookeeper_client.options()
-        sources.append(
-            ZooKeeperSource(name, cluster.zookeeper, options, cluster.poll_interval, cluster.topics, emit, known)
+        zookeeper = ZooKeeperSource(
+            name,
+            cluster.zookeeper,
+            emit,
+            known,
+            interval=cluster.poll_interval,
+            topics=cluster.topics,
+            options=cluster.zookeeper_client.options(),
         )
+        sources.append(zookeeper)
     return sources
 
 

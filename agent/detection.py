@@ -1,8 +1,8 @@
 """Rules run over facts: which cases to look at again, what findings are new, changed or withdrawn. Pure: observations in, changes out.
 
 A case is judged afresh from the facts whenever one of them changes, so a fact that comes late (by up to the lateness) corrects what
-was said: the findings in the end do not depend on the order in which sources reported. A finding older than that is settled; from
-then on only its recovery is followed.
+was said: the findings in the end do not depend on the order in which sources reported. A finding older than that is
+settled; from then on only its recovery is followed.
 """
 
 import heapq
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from agent.facts import LATENESS_MS, Facts
+from agent.facts import LATENESS_MS, SETTLED_MS, Facts
 from agent.findings import Finding, FindingKey
 from agent.observations import (
     BrokerRegistration,
@@ -25,9 +25,6 @@ from agent.observations import (
     Tick,
 )
 from agent.rule import Case, Rule
-
-SETTLED_MS = 2 * LATENESS_MS
-"""How long after it could first be known a finding may still change or be withdrawn."""
 
 FORGOTTEN_MS = 7 * 86_400_000
 """How long a finding that does not recover is followed."""
@@ -53,69 +50,75 @@ class Detection:
     def __init__(self, rules: Mapping[str, Rule]) -> None:
         """rules: by their name in rules.toml."""
         self.facts = Facts()
+        self.next_due: int | None = None
+        """When the rules must look again at the latest, ms; None where nothing is waited for."""
         self._rules = rules
         self._held: dict[Judged, dict[FindingKey, Finding]] = {}
         self._watched: dict[tuple[object, ...], set[Judged]] = {}
-        self._due: list[tuple[int, Judged]] = []
+        self._dirty: set[Judged] = set()
+        self._due: list[tuple[int, tuple[str, str], Judged]] = []
         self._wake: dict[Judged, int] = {}
         self._fresh_until: dict[Judged, int] = {}
 
-    def take(self, observations: Iterable[Observation]) -> Changes:
-        """Absorb a batch and judge what it touches."""
-        dirty: set[Judged] = set()
+    def absorb(self, observation: Observation) -> bool:
+        """Take a fact in; False where it is history, which changes nothing. What it touches is judged by `judge`."""
         facts = self.facts
-        for observation in observations:
-            if not facts.absorb(observation) or isinstance(observation, Tick):
-                continue
-            for name, rule in self._rules.items():
-                for case in rule.cases(observation, facts):
-                    self._mark(Judged(name, case))
-                    dirty.add(Judged(name, case))
-            for anchor in _anchors(observation):
-                dirty |= self._watched.get(anchor, set())
-        while self._due and self._due[0][0] <= facts.now:
-            at, judged = heapq.heappop(self._due)
+        if not facts.absorb(observation):
+            return False
+        touched = self._dirty
+        for name, rule in self._rules.items():
+            for case in rule.cases(observation, facts):
+                judged = Judged(name, case)
+                self._mark(judged, observation.seen)
+                touched.add(judged)
+        for anchor in _anchors(observation):
+            if anchor in self._watched:
+                touched |= self._watched[anchor]
+        if touched:
+            # A batch may span hours: what it touches is judged while histories still hold it.
+            judge_by = max(facts.now, observation.seen) + LATENESS_MS
+            self.next_due = judge_by if self.next_due is None else min(self.next_due, judge_by)
+        return True
+
+    def judge(self, now: int) -> Changes:
+        """Look again at what was touched and at what has come due by that moment."""
+        self.facts.now = now
+        dirty, self._dirty = self._dirty, set()
+        while self._due and self._due[0][0] <= now:
+            at, _, judged = heapq.heappop(self._due)
             if self._wake.get(judged) == at:
                 del self._wake[judged]
                 dirty.add(judged)
         changes = Changes([], [])
         for judged in sorted(dirty, key=_order):
             self._judge(judged, changes)
+        self.next_due = self._due[0][0] if self._due else None
         return changes
 
-    def absorb(self, observations: Iterable[Observation]) -> None:
-        """Take in what had been judged before a restart; what may still change is judged again with the next batch."""
-        for observation in observations:
-            if self.facts.absorb(observation):
-                for name, rule in self._rules.items():
-                    for case in rule.cases(observation, self.facts):
-                        self._mark(Judged(name, case))
-        for judged in self._fresh_until:
-            self._wait(judged, self.facts.now)
-
-    def resume(self, findings: Iterable[Finding]) -> None:
-        """Follow findings made before a restart."""
+    def resume(self, findings: Iterable[Finding], judged: Iterable[Observation]) -> None:
+        """Carry on after a restart: findings made before it, and what had been judged. What may still change is judged
+        again with the next batch.
+        """
         for finding in findings:
             if finding.rule in self._rules:
-                judged = Judged(finding.rule, _case(finding))
-                self._held.setdefault(judged, {})[finding.key] = finding
-                self._watch(judged)
+                place = Judged(finding.rule, _case(finding))
+                self._held.setdefault(place, {})[finding.key] = finding
+                self._watch(place)
+        for observation in judged:
+            if self.absorb(observation):
+                self.facts.now = max(self.facts.now, observation.seen)
+        self._dirty = {*self._held, *self._fresh_until}
 
-    @property
-    def next_due(self) -> int | None:
-        """When time alone may show something, ms; None where nothing is waited for."""
-        return self._due[0][0] if self._due else None
-
-    def _mark(self, judged: Judged) -> None:
+    def _mark(self, judged: Judged, seen: int) -> None:
         """Judge the case with every fact that concerns it until none can come late any more."""
         if judged not in self._fresh_until:
             self._watch(judged)
-        self._fresh_until[judged] = self.facts.now + SETTLED_MS
+        self._fresh_until[judged] = max(self.facts.now, seen) + SETTLED_MS
 
     def _wait(self, judged: Judged, at: int) -> None:
         if self._wake.get(judged, at + 1) > at:
             self._wake[judged] = at
-            heapq.heappush(self._due, (at, judged))
+            heapq.heappush(self._due, (at, _order(judged), judged))
 
     def _judge(self, judged: Judged, changes: Changes) -> None:
         rule, facts = self._rules[judged.rule], self.facts
@@ -130,8 +133,9 @@ class Detection:
                 findings[named.key] = named
         changes.withdrawn.extend(key for key in held if key not in findings)
         for key, finding in findings.items():
-            if finding.recovered_at is None:
-                findings[key] = rule.follow(finding, judged.case, facts)
+            if finding.recovered_at is None or finding.recovered_at > settled:
+                followed = rule.follow(msgspec.structs.replace(finding, recovered_at=None), judged.case, facts)
+                findings[key] = finding if finding.recovered_at and followed.recovered_at is None else followed
             if findings[key] != held.get(key):
                 changes.found.append(findings[key])
         self._keep(judged, [one for one in findings.values() if not _over(one, facts.now)])
@@ -165,8 +169,9 @@ class Detection:
 
 def _over(finding: Finding, now: int) -> bool:
     """Whether nothing about the finding can change any more, or has for so long that it is given up."""
-    settled = finding.recovered_at is not None and finding.known_at <= now - SETTLED_MS
-    return settled or now - finding.known_at > FORGOTTEN_MS
+    if finding.recovered_at is None:
+        return now - finding.known_at > FORGOTTEN_MS
+    return max(finding.recovered_at, finding.known_at) <= now - SETTLED_MS
 
 
 def _order(judged: Judged) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""What several rules ask of the facts: incarnations, moves, truncations, rhythms, an operator's hand. Pure; rules decide."""
+"""What several rules ask of the facts: incarnations, moves, truncations, rhythms, an operator's hand. Rules judge."""
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -27,7 +27,7 @@ def deleted(state: PartitionState) -> bool:
 
 
 def another(old: str | None, new: str | None) -> bool:
-    """Whether two topic ids tell of two incarnations. Unknown ones do not, nor a UUID after a czxid: an upgrade to 2.8."""
+    """Whether two topic ids tell of two incarnations: both known, both czxids or both UUIDs (2.8 gives new ones)."""
     return bool(old and new and old != new) and _is_czxid(old) == _is_czxid(new)
 
 
@@ -36,18 +36,11 @@ def _is_czxid(topic_id: str | None) -> bool:
 
 
 class Ending(NamedTuple):
-    """An incarnation of a partition ended. gone: its deletion, new: the first state of the next; where they were seen."""
+    """An incarnation of a partition ended. first: the state that shows it; new: the first of the next one, if seen."""
 
     old_id: str | None
-    gone: PartitionState | None
+    first: PartitionState
     new: PartitionState | None
-
-    @property
-    def first(self) -> PartitionState:
-        """The first state that shows it."""
-        state = self.gone or self.new
-        assert state is not None  # noqa: S101 - for the type checker: one of the two shows it
-        return state
 
 
 def endings(history: History[PartitionState]) -> Iterator[Ending]:
@@ -59,7 +52,7 @@ def endings(history: History[PartitionState]) -> Iterator[Ending]:
             gone = gone or state
             continue
         if another(known, state.topic_id) or (gone is not None and (known is None or known != state.topic_id)):
-            yield Ending(known, gone, state)
+            yield Ending(known, gone or state, state)
         known, gone = state.topic_id or known, None
     if gone is not None:
         yield Ending(known, gone, None)
@@ -134,8 +127,8 @@ def unclean_near(facts: Facts, partition: tuple[str, str, int], begin: int, end:
 def end_falls(facts: Facts, partition: tuple[str, str, int]) -> Iterator[tuple[LogOffsets, LogOffsets, int]]:
     """(reading before, lower reading, when it is sure) of falls of the log's end within one incarnation, oldest first.
 
-    Sure at once after an unclean election; else when no reading of the next 5 s has regained the old end: before KIP-207
-    (2.2) the high watermark falls for a moment on clean leader changes.
+    Sure at once after an unclean election; else when no reading of the next 5 s has regained the old end: before 2.2
+    (KIP-207) the high watermark falls for a moment on clean leader changes.
     """
     history = facts.log_offsets(*partition)
     for before, after in pairwise(history):
@@ -166,18 +159,6 @@ def moves(history: History[Commit]) -> list[Commit]:
 def intervals(commits: list[Commit]) -> list[int]:
     """The times between successive commits, ms."""
     return [after.at - before.at for before, after in pairwise(commits)]
-
-
-def commit_rate(commits: list[Commit]) -> float | None:
-    """Records per second over commits that only rise; None where that cannot be told."""
-    rising: list[Commit] = []
-    for one in reversed(commits):
-        if rising and (one.offset or 0) >= (rising[-1].offset or 0):
-            break
-        rising.append(one)
-    if len(rising) < 2 or rising[0].at == rising[-1].at:
-        return None
-    return ((rising[0].offset or 0) - (rising[-1].offset or 0)) * 1000 / (rising[0].at - rising[-1].at)
 
 
 def by_operator(facts: Facts, before: Commit, after: Commit, min_records: int) -> bool:
@@ -216,7 +197,7 @@ def _empty_around(facts: Facts, before: Commit, after: Commit) -> bool:
     reading = history.as_of(after.start) or history.as_of(after.at)
     if reading is None or reading.members or reading.state not in ("Empty", "Dead"):
         return False
-    # A state read later tells of this moment when it may have begun by now; without `since` the clocks' slack is granted.
+    # A state read later tells of this moment when it may have begun by now; without `since` clocks are given slack.
     return not any(
         one.members or one.state not in ("Empty", "Dead")
         for one in history.after(reading.at)

@@ -2,11 +2,13 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from typing import Generic, TypeVar, cast
 
 import msgspec
 
 from agent.observations import (
+    KINDS,
     Blind,
     BrokerRegistration,
     Commit,
@@ -36,6 +38,8 @@ FLOOR = 24
 
 LONG_AGO = -(1 << 62)
 """Before all observations, ms."""
+
+_SAME_OF_A_SUBJECT = ("at", "seen_at", "since", "cluster", "group", "topic", "partition", "source")
 
 T = TypeVar("T", bound=Observation)
 Partition = tuple[str, str, int]
@@ -78,15 +82,6 @@ class History(Generic[T]):
             return []
         return changes[bisect_right(changes, at, key=_at) :]
 
-    def until(self, at: int) -> list[T]:
-        """The changes up to that moment, oldest first."""
-        return self.changes[: bisect_right(self.changes, at, key=_at)]
-
-    def pairs(self) -> Iterator[tuple[T, T]]:
-        """Each change with its predecessor, newest first."""
-        changes = self.changes
-        return ((changes[i - 1], changes[i]) for i in range(len(changes) - 1, 0, -1))
-
     def add(self, observation: T) -> bool:
         """Append in order; False where the fact is older than the last of its subject: that is history, not news."""
         if observation.at < self.confirmed:
@@ -118,16 +113,13 @@ class Facts:
         self._blind: dict[Subject, Blind] = {}
 
     def absorb(self, observation: Observation) -> bool:
-        """Take an observation in; False where it is older than the last of its subject."""
-        self.now = max(self.now, observation.seen)
-        if isinstance(observation, Tick):
-            return True
+        """Take an observation in; False where it is older than the last of its subject: that is history, not news."""
         subject = observation.subject
         history = self._histories.get(subject)
         if history is None:
             history = self._histories[subject] = History()
             self._index(observation)
-        if not history.add(observation, self.now):
+        if not history.add(observation):
             return False
         if isinstance(observation, GroupState):
             if observation.members or observation.simple is False:
@@ -195,14 +187,26 @@ class Facts:
         return list(self._blind.values())
 
     def latest(self) -> Iterable[Observation]:
-        """The newest observation of each subject."""
-        return [history.changes[-1] for history in self._histories.values() if history.changes]
+        """What is last known of each subject, as of when it was last seen to hold."""
+        return [
+            msgspec.structs.replace(history.changes[-1], at=history.confirmed)
+            for history in self._histories.values()
+            if not isinstance(history.changes[-1], Tick)
+        ]
 
 
 def _at(observation: Observation) -> int:
     return observation.at
 
 
+_FACT = {
+    kind: attrgetter("__class__", *(name for name in kind.__struct_fields__ if name not in _SAME_OF_A_SUBJECT))
+    for kind in KINDS.values()
+}
+"""What each kind says of its subject."""
+
+
 def _same_fact(old: Observation, new: Observation) -> bool:
     """Whether both say the same of their subject, times apart."""
-    return old == msgspec.structs.replace(new, at=old.at, seen_at=old.seen_at, since=old.since)
+    fact = _FACT[type(new)]
+    return type(old) is type(new) and fact(old) == fact(new)

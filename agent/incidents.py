@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from agent.correlation import Correlation, Together, horizon, together
 from agent.detection import Changes
+from agent.facts import LONG_AGO, SETTLED_MS
 from agent.findings import Finding, FindingKey, Incident, Records, Severity, Status
 from agent.observations import Blind
 
@@ -37,27 +38,21 @@ class Incidents:
         self._content: dict[str, Together] = {}
         self._live: set[str] = set()
         self._incidents: dict[str, Incident] = {}
-        self._told: set[str] = set()
         self._blind: tuple[Blind, ...] = ()
-        self._next_check = 0
+        self._next_check = LONG_AGO
 
-    def resume(self, incidents: Iterable[Incident]) -> None:
-        """Carry on with incidents of an earlier run."""
+    def resume(self, incidents: Iterable[Incident], now: int) -> None:
+        """Carry on with incidents of an earlier run, as things stood at that moment."""
         for one in incidents:
-            if one.merged_into is not None or not (one.causes or one.findings):
+            if not (one.causes or one.findings):
                 continue
             self._incidents[one.id] = one
             self._content[one.id] = Together(one.correlation, one.causes, one.findings)
             self._live.add(one.id)
-            if one.severity is not Severity.INFO:
-                self._told.add(one.id)
             for finding in one.causes + one.findings:
                 self._member[finding.key] = one.id
                 self._recent[finding.key] = finding
-
-    def findings(self) -> list[Finding]:
-        """All findings of the incidents that may still change."""
-        return [finding for content in self._content.values() for finding in content.findings]
+        self._settle(now)
 
     @property
     def next_due(self) -> int | None:
@@ -70,28 +65,31 @@ class Incidents:
         if not changes.found and not changes.withdrawn and seen == self._blind and now < self._next_check:
             return []
         self._blind = seen
-        self._take(changes)
+        self._take(changes, now)
         changed = self._recompose() if changes.found or changes.withdrawn else []
         for owner, content in self._content.items():
             made = self._made(owner, content, now)
-            if made.severity is not Severity.INFO:
-                self._told.add(owner)
             if made != self._incidents.get(owner):
                 self._incidents[owner] = made
                 changed.append(made)
         self._settle(now)
         return changed
 
-    def _take(self, changes: Changes) -> None:
-        for finding in changes.found:
-            owner = self._member.get(finding.key)
-            if owner is None or owner in self._live:
-                self._recent[finding.key] = finding
-            else:
-                self._content[owner] = _replaced(self._content[owner], finding)
+    def _take(self, changes: Changes, now: int) -> None:
+        # A finding that late facts date anew is withdrawn under its old key and found under another: same incident.
+        dated_anew: dict[tuple[str, str], str | None] = {}
         for key in changes.withdrawn:
             self._recent.pop(key, None)
-            self._member.pop(key, None)
+            dated_anew[key[:2]] = self._member.pop(key, None)
+        for finding in changes.found:
+            key = finding.key
+            owner = self._member.get(key) or dated_anew.get(key[:2])
+            if owner in self._live or (owner is None and self._joinable_until(finding) > now):
+                self._recent[key] = finding
+                if owner is not None:
+                    self._member[key] = owner
+            elif owner is not None:
+                self._content[owner] = _replaced(self._content[owner], finding)
 
     def _recompose(self) -> list[Incident]:
         """Join all recent findings anew and give each cluster its identity; returns the incidents merged or withdrawn by it."""
@@ -108,7 +106,6 @@ class Incidents:
         gone += [_emptied(self._incidents[one], None) for one in sorted(before - self._live - taken_in)]
         for one in gone:
             del self._content[one.id], self._incidents[one.id]
-            self._told.discard(one.id)
         return gone
 
     def _owners(self, clusters: list[Together]) -> list[list[str]]:
@@ -131,7 +128,8 @@ class Incidents:
 
     def _seniority(self, owner: str) -> tuple[bool, int, str]:
         """Incidents already told of first, then the oldest."""
-        return owner not in self._told, self._incidents[owner].opened_at, owner
+        incident = self._incidents[owner]
+        return incident.severity is Severity.INFO, incident.opened_at, owner
 
     def _new_id(self, findings: Sequence[Finding]) -> str:
         first = min(findings, key=lambda one: (one.at, one.key))
@@ -157,7 +155,8 @@ class Incidents:
         return Incident(
             id=owner,
             status=status,
-            sighted=not any(_unseen(one, self._blind) for one in findings if one.recovered_at is None),
+            sighted=status is Status.CLOSED
+            or not any(_unseen(one, self._blind) for one in findings if one.recovered_at is None),
             severity=correlation.severity if correlation is not None and correlation.severity else gravest,
             title=_title(content, correlation, self._titles),
             correlation=content.correlation,
@@ -173,21 +172,24 @@ class Incidents:
     def _closes(self, updated_at: int, recovered_at: int | None) -> int:
         return updated_at + (self._lifetimes.forget_after if recovered_at is None else self._lifetimes.close_after)
 
+    def _joinable_until(self, finding: Finding) -> int:
+        return max(finding.at, finding.known_at) + self._horizon
+
     def _settle(self, now: int) -> None:
         """Leave alone what nothing can join any more, forget what is closed, and note when to look again."""
         checks = [now + self._horizon]
         for owner, content in list(self._content.items()):
             incident = self._incidents[owner]
-            joinable_until = max(max(one.at, one.known_at) for one in content.findings) + self._horizon
-            checks += [joinable_until, self._closes(incident.updated_at, incident.recovered_at)]
+            joinable_until = max(map(self._joinable_until, content.findings))
+            final_at = max(joinable_until, incident.updated_at + SETTLED_MS)
+            checks += [joinable_until, final_at, self._closes(incident.updated_at, incident.recovered_at)]
             if joinable_until > now:
                 continue
             self._live.discard(owner)
             for one in content.findings:
                 self._recent.pop(one.key, None)
-            if incident.status is Status.CLOSED:
+            if incident.status is Status.CLOSED and final_at <= now:
                 del self._content[owner], self._incidents[owner]
-                self._told.discard(owner)
                 for one in content.findings:
                     self._member.pop(one.key, None)
         self._next_check = min(check for check in checks if check > now)
@@ -253,8 +255,9 @@ class _Fields(dict[str, Any]):
 
 
 def _title(content: Together, correlation: Correlation | None, titles: Mapping[str, str]) -> str:
-    worst = worst_first(content.effects)[0]
-    form = (correlation.title if correlation is not None else None) or titles[worst.rule]
+    outcome = correlation.steps[-1].rules if correlation is not None else ()
+    worst = worst_first([one for one in content.effects if one.rule in outcome] or content.effects)[0]
+    form = (correlation.title if correlation is not None else None) or titles.get(worst.rule, worst.kind)
     records = max(worst.records.reread, worst.records.lost, worst.records.skipped)
     fields = _Fields(worst.subject, records=f"{records:,}")
     broker = culprit(content.causes, worst)

@@ -176,20 +176,29 @@ class Journal:
                 self._seal(key)
 
     def close(self) -> None:
-        """Write what waits, seal everything and let another writer in."""
-        self.flush()
-        for key in list(self._open):
-            self._seal(key)
-        self._lock.close()
+        """Write what waits, seal everything and let another writer in, even where that raises JournalError."""
+        try:
+            self.flush()
+            for key in list(self._open):
+                self._seal(key)
+        finally:
+            self._lock.close()
 
     def retain(self, days: int, now: int) -> None:
-        """Remove the dates more than `days` before now (ms); the folder of the last position stays all the same."""
+        """Remove the dates more than `days` before now (ms), but not the folder of the last position.
+
+        Raises JournalError.
+        """
         last = max(find(self._directory), key=_end, default=None)
         for folder in folders(self._directory):
             if last is not None and folder != last.path.parent and day_of(folder) < now // DAY_MS - days:
                 for key in [key for key, stream in self._open.items() if stream.path.parent == folder]:
                     self._open.pop(key).close()
-                shutil.rmtree(folder)
+                try:
+                    shutil.rmtree(folder)
+                except OSError as error:
+                    msg = f"{folder} is past its retention and cannot be removed: {error}"
+                    raise JournalError(msg) from error
 
     def _batch(self, kind: str, positions: Sequence[int], observations: Sequence[Observation]) -> pa.RecordBatch:
         """A batch without what fits no column: one mistaken value from outside must not keep the rest from the disk."""

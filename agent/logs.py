@@ -19,7 +19,13 @@ def configure(log_format: Literal["auto", "json", "console"]) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     last: list[structlog.typing.Processor] = (
-        [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        [
+            structlog.dev.ConsoleRenderer(
+                # The plain one shows no local variables: a secret may be among them.
+                colors=sys.stderr.isatty(),
+                exception_formatter=structlog.dev.plain_traceback,
+            )
+        ]
         if coloured
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     )

@@ -21,6 +21,12 @@ def duration(value: Any) -> int:
     return int(float(match[1]) * _UNITS[match[2]])
 
 
+def duration_text(value: int) -> str:
+    """The duration of so many ms as it is written: 300000 is "5m"."""
+    unit, size = next((unit, size) for unit, size in reversed(_UNITS.items()) if value % size == 0)
+    return f"{value // size}{unit}"
+
+
 Duration = Annotated[int, BeforeValidator(duration)]
 
 

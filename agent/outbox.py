@@ -29,10 +29,15 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def monotonic_ms() -> int:
+    """The monotonic clock, ms."""
+    return time.monotonic_ns() // 1_000_000
+
+
 class Outbox:
     """A worker with a thread of its own that delivers what the store has queued for one receiver.
 
-    turns: turns of its loop so far, for the watchdog: one at least every five seconds and the time limit of a call.
+    turns: counts its progress, for the watchdog: up by one at least every five seconds and the calls of one delivery.
     """
 
     def __init__(
@@ -40,10 +45,10 @@ class Outbox:
         path: Path,
         receiver: Receiver,
         *,
-        clock: Callable[[], int] = now_ms,
+        clock: Callable[[], int] = monotonic_ms,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        """path: the state file. clock: ms since the epoch. jitter: draws from [0, 1) to spread retries."""
+        """path: the state file. clock: ms of a clock that only goes forward. jitter: draws from [0, 1)."""
         self.turns = 0
         self._path = path
         self._receiver = receiver
@@ -88,16 +93,19 @@ class Outbox:
                     log.exception("cannot read or write the queue", receiver=self._receiver.name, reason=str(error))
                     due = None
                 self.turns += 1
-                self._wakeup.wait(_TURN_S if due is None else min(_TURN_S, max(0, due - self._clock()) / 1000))
+                if not self._closing.is_set():
+                    self._wakeup.wait(_TURN_S if due is None else min(_TURN_S, max(0, due - self._clock()) / 1000))
         finally:
             queue.close()
 
     def deliver_due(self, queue: Queue) -> int | None:
         """Try what is due, the first thing of each incident; returns when the next is due (ms), None: nothing waits."""
         heads = queue.heads()
-        for incident_id in self._due.keys() - dict(heads).keys():
-            del self._due[incident_id]
+        for memory in (self._due, self._failures):
+            for incident_id in memory.keys() - dict(heads).keys():
+                del memory[incident_id]
         for incident_id, seq in heads:
+            self.turns += 1
             if self._closing.is_set():
                 break
             if self._clock() < self._due.get(incident_id, 0):
@@ -118,12 +126,17 @@ class Outbox:
         if self._clock() < self._channel_due.get(channel, 0):
             self._due[incident_id] = self._channel_due[channel]
             return
-        if not queue.attempt(row, self._clock()):
+        if not queue.attempt(row, now_ms()):
             return
+        sent = False
         try:
-            queue.confirmed(row, self._send(queue, row))
+            handle, told = self._look_up(queue, row)
+            if not told:
+                sent = True
+                handle = self._receiver.deliver(row.message, handle)
+            queue.confirmed(row, handle)
         except NotDelivered as error:
-            self._put_off(queue, row, channel, error)
+            self._put_off(queue, row, channel, error, sent=sent)
             return
         self._due.pop(incident_id, None)
         if row.handle is not None:
@@ -132,34 +145,33 @@ class Outbox:
         if self._complaints.pop(channel, None) is not None:
             log.info("delivering again", receiver=self._receiver.name, channel=channel)
 
-    def _send(self, queue: Queue, row: Row) -> Handle | None:
-        """Deliver; what an attempt of unknown end may have left there is looked up first, and not sent twice."""
+    def _look_up(self, queue: Queue, row: Row) -> tuple[Handle | None, bool]:
+        """The handle, and whether there is nothing left to send. Raises NotDelivered.
+
+        What an attempt of unknown end may have left there is looked for. Where nobody may look, telling twice is better
+        than never.
+        """
         handle, is_entry = row.handle, row.message.number > 0
         if row.attempted_at is not None and (handle is None or is_entry):
-            found = self._look_up(row, row.attempted_at)
+            try:
+                found = self._receiver.find(row.message, handle, row.attempted_at)
+            except Refused as error:
+                log.warning("cannot look up a lost answer", receiver=self._receiver.name, reason=str(error))
+                found = None
             if found is not None:
                 queue.found(row, found)
-                handle = found
-                if is_entry:
-                    return found
-        if handle is None and not worth_posting(row.message.incident):
-            return None
-        return self._receiver.deliver(row.message, handle)
+                return found, is_entry
+        return handle, handle is None and not worth_posting(row.message.incident)
 
-    def _look_up(self, row: Row, since: int) -> Handle | None:
-        """What an attempt begun at `since` left there. Where nobody may look, telling twice is better than never."""
-        try:
-            return self._receiver.find(row.message, row.handle, since)
-        except Refused as error:
-            log.warning("cannot look up a lost answer, sending again", receiver=self._receiver.name, reason=str(error))
-            return None
+    def _put_off(self, queue: Queue, row: Row, channel: str, error: NotDelivered, *, sent: bool) -> None:
+        """Settle what is known of the attempt, when to try again, and tell the operator once.
 
-    def _put_off(self, queue: Queue, row: Row, channel: str, error: NotDelivered) -> None:
-        """Settle what is known of the attempt, when to try again, and tell the operator once."""
+        sent: it was the delivery that failed; where it was the look-up, an earlier attempt is still in doubt.
+        """
         incident_id = row.message.incident.id
         if isinstance(error, Gone):
             queue.gone(row)
-        elif not isinstance(error, Unanswered):
+        elif sent and not isinstance(error, Unanswered):
             queue.refused(row)
         if isinstance(error, RateLimited):
             wait = error.retry_after

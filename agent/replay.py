@@ -1,4 +1,7 @@
-"""Recorded observations through the core: JSON lines read, order restored, the ticks that lines lack added. Nothing is kept."""
+"""Recorded observations through the core: JSON lines read, order restored. Nothing is kept.
+
+Ticks that lines lack are not missed: the core looks by itself at every moment that it waits for.
+"""
 
 import heapq
 from collections.abc import Iterable, Iterator
@@ -6,9 +9,9 @@ from itertools import groupby
 from pathlib import Path
 
 from agent import journal
-from agent.facts import LATENESS_MS
+from agent.facts import LATENESS_MS, LONG_AGO
 from agent.findings import Incident
-from agent.observations import Observation, Subject, Tick, from_json
+from agent.observations import Observation, Subject, from_json
 from agent.watch import Watch
 
 
@@ -46,9 +49,6 @@ def replay(observations: Iterable[Observation], watch: Watch) -> list[Incident]:
     """All incidents that the observations make, in order of opening, as they stand at the last of them."""
     incidents: dict[str, Incident] = {}
     for batch in batches(observations):
-        at = batch[0].at
-        while watch.next_due is not None and watch.now < watch.next_due < at:
-            incidents.update((one.id, one) for one in watch.take([Tick(at=watch.next_due)]))
         incidents.update((one.id, one) for one in watch.take(batch))
     told = [one for one in incidents.values() if one.merged_into is not None or one.causes or one.findings]
     return sorted(told, key=lambda one: (one.opened_at, one.id))
@@ -70,13 +70,15 @@ def news(observations: Iterable[Observation]) -> Iterator[Observation]:
 
 
 def in_order(observations: Iterable[Observation]) -> Iterator[Observation]:
-    """The observations by `at`, each subject's own order kept; of one moment by subject, so that the order they came in does not matter."""
+    """The observations by `at`, each subject's own order kept; of one moment by subject, so that the order they came in does
+    not matter. One subject may come a minute early and another a minute late.
+    """
     waiting: list[tuple[int, str, int, Observation]] = []
-    newest = 0
+    newest = LONG_AGO
     for number, one in enumerate(observations):
         newest = max(newest, one.at)
         heapq.heappush(waiting, (one.at, repr(one.subject), number, one))
-        while waiting[0][0] < newest - LATENESS_MS:
+        while waiting[0][0] < newest - 2 * LATENESS_MS:
             yield heapq.heappop(waiting)[-1]
     while waiting:
         yield heapq.heappop(waiting)[-1]

@@ -6,9 +6,11 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from agent.findings import Finding, Incident, Severity, Status
-from agent.wording import day_of, instant, place, places, radius, reader, span, summary, worst, worst_first
+from agent.incidents import culprit, worst_first
+from agent.wording import day_of, instant, place, places, radius, reader, span, summary, worst
 
 _ADVICE_LINES = 4
+_REST_LINES = 3
 
 
 class Section(NamedTuple):
@@ -54,7 +56,7 @@ _DEDUPE = (
 _DURABLE = "acks=all and min.insync.replicas=2 for what writes {topic}; unclean.leader.election.enable=false."
 
 ADVICE: Mapping[str, Advice] = {
-    # By label where it has one of these, else by kind.
+    # The first that is a label of the finding or its kind.
     "operator_reset": Advice(),
     "checkpoint_restore": Advice(),
     "after_expiry": Advice(_DEDUPE, "offsets.retention.minutes longer than the longest pause of {reader}."),
@@ -88,7 +90,7 @@ ADVICE: Mapping[str, Advice] = {
         "why does {reader} read {topic} more slowly than it is written?",
     ),
     "broker_session_lost": Advice(
-        later="why did broker {broker} stop answering ZooKeeper{pause}? (GC log, disk, network)"
+        later="why did broker {broker} let its session expire{pause}? (GC log, disk, network)"
     ),
     "broker_gone": Advice("start broker {broker} again; its log's last lines say why it went."),
     "unclean_election": Advice(later="unclean.leader.election.enable=false for {topic}."),
@@ -188,13 +190,28 @@ def _sections(incident: Incident) -> tuple[Section, ...]:
     effects = worst_first(incident.findings)
     sections = (
         Section("", (*((f"In all: {total}.",) if total and len(incident.findings) > 1 else ()), *happened)),
-        Section("Cause", summary(incident.causes, day)),
+        Section("Cause", _cause(incident, day)),
         Section("Ruled out", _ruled_out(incident)),
         Section("Also", _also(incident)),
         Section("Do now", _advice(effects, day, "now")),
-        Section("Do later", _advice([*effects, *incident.causes], day, "later")),
+        Section("Do later", _advice([*effects, *_blamed(incident), *incident.causes], day, "later")),
     )
     return tuple(section for section in sections if section.lines)
+
+
+def _cause(incident: Incident, day: str) -> tuple[str, ...]:
+    """What led to the worst effect in full: the broker to blame first, then its partition's causes; the rest summed up."""
+    effect = worst_first(incident.findings)[0]
+    blamed = _blamed(incident)
+    near = [one for one in incident.causes if place(one.subject) == place(effect.subject)]
+    rest = [one for one in incident.causes if one not in blamed and one not in near]
+    return summary(blamed, day) + summary(near, day) + summary(rest, day, most=_REST_LINES)
+
+
+def _blamed(incident: Incident) -> list[Finding]:
+    """What the broker to blame did."""
+    broker = culprit(incident.causes, worst_first(incident.findings)[0])
+    return [one for one in incident.causes if broker is not None and one.subject.get("broker") == broker]
 
 
 def _ruled_out(incident: Incident) -> tuple[str, ...]:
@@ -233,7 +250,7 @@ def _advice(findings: Iterable[Finding], day: str, when: str) -> tuple[str, ...]
     """One line for the first finding of each kind of advice, at most four."""
     lines: dict[str, str] = {}
     for finding in findings:
-        key = next((one for one in (*finding.labels, finding.kind) if one in ADVICE), None)
+        key = next((one for one in ADVICE if one == finding.kind or one in finding.labels), None)
         template: str = getattr(ADVICE[key], when) if key else ""
         if template and template not in lines:
             lines[template] = template.format_map(_names(finding, day))
@@ -242,7 +259,7 @@ def _advice(findings: Iterable[Finding], day: str, when: str) -> tuple[str, ...]
 
 def _names(finding: Finding, day: str) -> dict[str, Any]:
     offsets = [side["offset"] for side in (finding.previous, finding.current) if isinstance(side.get("offset"), int)]
-    pause = "" if finding.recovered_at is None else f" for {span(max(0, finding.recovered_at - finding.at))}"
+    pause = "" if finding.recovered_at is None else f" and stay away {span(max(0, finding.recovered_at - finding.at))}"
     return {
         "reader": reader(finding.subject),
         "place": place(finding.subject),

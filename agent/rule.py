@@ -71,9 +71,7 @@ class Rule(Section):
         raise NotImplementedError
 
     def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
-        """The finding with `recovered_at`, and what else the recovery shows, where it was over; itself while it
-        lasts.
-        """
+        """The finding with what has become of it since, and with `recovered_at` where it is over."""
         raise NotImplementedError
 
     def find(

@@ -21,21 +21,30 @@ class Watch:
         self._incidents = Incidents(correlations, {name: rule.title for name, rule in rules.items()}, lifetimes)
 
     def take(self, observations: Iterable[Observation]) -> list[Incident]:
-        """The incidents that a batch changed, each as it stands after it; a merged or withdrawn one stands without
-        findings.
+        """The incidents that a batch changed, each as it stands after it; a merged or withdrawn one stands without findings.
+
+        Time never leaps over a moment that is waited for, so it does not matter how observations are cut into batches.
         """
-        changes = self._detection.take(observations)
+        changed: dict[str, Incident] = {}
         facts = self._detection.facts
-        return self._incidents.apply(changes, facts.blind(), facts.now)
+        for one in observations:
+            if not self._detection.absorb(one):
+                continue
+            seen = one.seen
+            while (due := self.next_due) is not None and due < seen:
+                self._judge(max(due, facts.now), changed)
+            facts.now = max(facts.now, seen)
+        self._judge(facts.now, changed)
+        return list(changed.values())
 
     def resume(self, incidents: Iterable[Incident], judged: Iterable[Observation]) -> None:
         """Carry on after a restart: the incidents as stored, and the observations that had been judged by then."""
-        self._incidents.resume(incidents)
-        self._detection.resume(self._incidents.findings())
-        self._detection.absorb(judged)
+        standing = [one for one in incidents if one.merged_into is None]
+        self._detection.resume((finding for one in standing for finding in one.causes + one.findings), judged)
+        self._incidents.resume(standing, self.now)
 
     def latest(self) -> Iterable[Observation]:
-        """The newest observation of each subject."""
+        """What is last known of each subject."""
         return self._detection.facts.latest()
 
     @property
@@ -46,6 +55,9 @@ class Watch:
     @property
     def next_due(self) -> int | None:
         """When time alone may change something, ms."""
-        return min(
-            (due for due in (self._detection.next_due, self._incidents.next_due) if due is not None), default=None
-        )
+        dues = self._detection.next_due, self._incidents.next_due
+        return min((due for due in dues if due is not None), default=None)
+
+    def _judge(self, now: int, changed: dict[str, Incident]) -> None:
+        found = self._detection.judge(now)
+        changed.update((one.id, one) for one in self._incidents.apply(found, self._detection.facts.blind(), now))

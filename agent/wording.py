@@ -7,6 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from agent.findings import Finding, Records
+from agent.incidents import worst_first
 from agent.observations import clock, rfc3339
 
 MOST = 10
@@ -78,11 +79,6 @@ def radius(records: Records) -> str:
     return ", ".join(f"{count(number, 'record')} {what}" for number, what in parts if number)
 
 
-def worst_first(findings: Iterable[Finding]) -> list[Finding]:
-    """By severity, then records, then time."""
-    return sorted(findings, key=lambda one: (-one.severity.rank, -_weight(one.records), one.at, one.key))
-
-
 def without_doubles(findings: Iterable[Finding]) -> list[Finding]:
     """The findings less each leader move that an unclean election tells too."""
     findings = list(findings)
@@ -111,10 +107,10 @@ def sentence(finding: Finding, day: str) -> str:
     return f"{finding.detail.rstrip('.')}{time}{_over(finding, day, 'over') if lasted else ''}"
 
 
-def summary(findings: Iterable[Finding], day: str) -> tuple[str, ...]:
-    """One line per finding in time order; of more than ten, one line per kind of change: its places, its time span."""
+def summary(findings: Iterable[Finding], day: str, most: int = MOST) -> tuple[str, ...]:
+    """One line per finding in time order; of more than `most`, one per kind of change: its places, its time span."""
     ordered = sorted(without_doubles(findings), key=lambda one: (one.start, one.at, one.key))
-    if len(ordered) <= MOST:
+    if len(ordered) <= most:
         return tuple(sentence(one, day) for one in ordered)
     alike: dict[tuple[str, str], list[Finding]] = {}
     for one in ordered:
@@ -138,16 +134,12 @@ def worst(findings: Iterable[Finding], day: str) -> tuple[str, ...]:
         names = [str(one.subject[name]) for name in ("group", "topic") if one.subject.get(name) is not None]
         alike.setdefault((one.kind, " on ".join(names) or place(one.subject)), []).append(one)
     lines = []
-    for (kind, where), ones in sorted(alike.items(), key=lambda item: -sum(_weight(one.records) for one in item[1])):
+    for (kind, where), ones in alike.items():
         total = radius(sum((one.records for one in ones), Records()))
         lines.append(f"{_title(kind)}, {where}: {_extent(ones, day)}{f'; {total}' if total else ''}")
     told = (f"• {sentence(one, day)}" for one in ordered[:MOST])
     rest = _more(len(lines) - _PLACES, "further group or topic", "further groups and topics")
     return (*lines[:_PLACES], *rest, f"The worst {MOST} of {len(ordered)}:", *told)
-
-
-def _weight(records: Records) -> int:
-    return records.reread + records.lost + records.skipped
 
 
 def _more(left_out: int, one: str, many: str | None = None) -> tuple[str, ...]:

@@ -14,6 +14,8 @@ Config: TypeAlias = Mapping[str, str | int | float]
 DEFAULTS: Config = {
     # What the flink-reset report's cluster had, or what makes its fault take a minute rather than an hour.
     "replica.lag.time.max.ms": 3000,
+    # A follower that waits for a frozen leader's answer cannot become the leader meanwhile; the default is 30 s.
+    "replica.socket.timeout.ms": 3000,
     "auto.leader.rebalance.enable": "true",
     "leader.imbalance.check.interval.seconds": 10,
     "offsets.topic.num.partitions": 4,
@@ -33,8 +35,9 @@ ZOOKEEPER_DEFAULTS: Config = {
     "zookeeper.session.timeout.ms": 6000,
     "zookeeper.connection.timeout.ms": 30_000,
     "reserved.broker.max.id": 100_000,
-    # A controller that waits for a frozen broker's answer elects nobody meanwhile; the default is 30 s.
+    # A controller that waits for a frozen broker's answer elects nobody meanwhile; the defaults are 30 s.
     "controller.socket.timeout.ms": 3000,
+    "request.timeout.ms": 3000,
 }
 KRAFT_DEFAULTS: Config = {
     "controller.listener.names": "CONTROLLER",

@@ -26,11 +26,21 @@ class Rewind(NamedTuple):
     to: int
 
 
+class Commit(NamedTuple):
+    """Kafka has confirmed a committed offset. at: ms since the epoch, when it did."""
+
+    at: int
+    topic: str
+    partition: int
+    offset: int
+
+
 class RecordingConsumer(Worker):
     """What all habits share: auto.offset.reset=earliest, a bounded rate, short queues, and a record of events.
 
     positions: the next offset per partition it has. rewinds: the times it went back. resets: librdkafka's own lines
-    about offset resets. committed: the last offset that Kafka has confirmed. errors: what came in place of records.
+    about offset resets. commits: what Kafka has confirmed, committed: the last of it per partition. errors: what came
+    in place of records.
     """
 
     auto_commit: ClassVar[bool] = False
@@ -41,6 +51,7 @@ class RecordingConsumer(Worker):
         super().__init__(group)
         self.group = group
         self.positions: dict[Place, int] = {}
+        self.commits: list[Commit] = []
         self.committed: dict[Place, int] = {}
         self.rewinds: list[Rewind] = []
         self.resets: list[str] = []
@@ -111,7 +122,7 @@ class RecordingConsumer(Worker):
     def _work(self, topic: str, partition: int, offset: int) -> None:
         position = self.positions.get((topic, partition), offset)
         if offset < position:
-            self.rewinds.append(Rewind(time.time_ns() // 1_000_000, topic, partition, position, offset))
+            self.rewinds.append(Rewind(_now(), topic, partition, position, offset))
         self.positions[topic, partition] = offset + 1
 
     def _commit(self) -> None:
@@ -127,6 +138,7 @@ class RecordingConsumer(Worker):
     def _on_commit(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
         for place in places:
             if error is None and place.error is None and place.offset >= 0:
+                self.commits.append(Commit(_now(), place.topic, place.partition, place.offset))
                 self.committed[place.topic, place.partition] = place.offset
 
     def _finish(self) -> None:
@@ -193,7 +205,11 @@ class SubscribedConsumer(RecordingConsumer):
 
 
 class AutoCommitConsumer(SubscribedConsumer):
-    """A member that leaves commits to librdkafka, which never commits backwards and so hides a reset."""
+    """A member that leaves commits to librdkafka, which so hides a reset.
+
+    It commits by itself only what is of a newer leader epoch, or further in the same, than what is committed: nothing of
+    what is read again until that comes to the records written by the leader that caused the reset.
+    """
 
     auto_commit = True
 
@@ -202,3 +218,7 @@ class AutoCommitConsumer(SubscribedConsumer):
 
     def _on_revoke(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         self._on_lost(consumer, places)
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000

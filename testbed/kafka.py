@@ -55,6 +55,7 @@ class Cluster:
         self._in_order = in_order
         self._offsets_on = list(offsets_on or self.brokers[-1:])
         self._servers = {broker: Server("broker", broker, version, workdir) for broker in self.brokers}
+        self._quorum: ZooKeeperServer | Server | None = None
         self._links: dict[int, Proxy] = {}
         self._closing = ExitStack()
         self.bootstrap_servers = ",".join(server.address for server in self._servers.values())
@@ -86,7 +87,7 @@ class Cluster:
 
     def _start_zookeeper(self) -> View:
         server = ZooKeeperServer(KAFKA[self.version], self.workdir)
-        self._closing.enter_context(server)
+        self._quorum = self._closing.enter_context(server)
         client = server.connect()
         self._closing.callback(client.close)
         self._closing.callback(client.stop)
@@ -109,7 +110,7 @@ class Cluster:
             server.configure(DEFAULTS, KRAFT_DEFAULTS, own, self._config)
         with ThreadPoolExecutor() as pool:
             list(pool.map(Server.format, servers))
-        self._closing.enter_context(controller)
+        self._quorum = self._closing.enter_context(controller)
         controller.wait_until_started()
         return KRaftView(self.admin, controller.log)
 
@@ -131,6 +132,11 @@ class Cluster:
         )
 
     # --- looking
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of all that was started for the cluster."""
+        return [one.pid for one in (self._quorum, *self._servers.values()) if one is not None and one.pid is not None]
 
     def registration(self, broker: int) -> Registration | None:
         """The broker's registration now; None when it has none."""

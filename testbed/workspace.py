@@ -3,12 +3,14 @@
 import base64
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct, field
 
 from testbed import blockkit
 from testbed.arguments import Fields, RefusedError, content_of, flag, integer, json_argument, required, timestamp
+
+T = TypeVar("T")
 
 BOT = {"user": "U0BACKFLOW", "bot_id": "B0BACKFLOW"}
 
@@ -119,6 +121,15 @@ class Workspace:
         self.members.add(channel)
         return {"channel": {"id": channel, "name": self.channels[channel], "is_member": True}}
 
+    def list_channels(self, arguments: Fields) -> dict[str, Any]:
+        """conversations.list: ids and names."""
+        known = [
+            {"id": channel, "name": name, "is_member": channel in self.members}
+            for channel, name in self.channels.items()
+        ]
+        page, cursor = _page_of(known, arguments)
+        return {"channels": page, "response_metadata": {"next_cursor": cursor}}
+
     def history(self, arguments: Fields) -> dict[str, Any]:
         """conversations.history: newest first, without threads' replies."""
         channel = self._joined(arguments)
@@ -189,19 +200,11 @@ class Workspace:
         oldest, latest = timestamp(arguments, "oldest", 0), timestamp(arguments, "latest", 9e9)
         edges = () if flag(arguments, "inclusive") else (oldest, latest)
         within = [one for one in messages if oldest <= float(one.ts) <= latest and float(one.ts) not in edges]
-        limit = integer(arguments, "limit", 100)
-        if not 1 <= limit <= 999:
-            raise RefusedError("invalid_limit")
-        try:
-            start = int(base64.b64decode(arguments.get("cursor") or "MA==", validate=True))
-        except ValueError:
-            raise RefusedError("invalid_cursor") from None
-        more = start + limit < len(within)
-        cursor = base64.b64encode(str(start + limit).encode()).decode() if more else ""
+        page, cursor = _page_of(within, arguments)
         metadata = flag(arguments, "include_all_metadata")
         return {
-            "messages": [self._shown(one, metadata=metadata) for one in within[start : start + limit]],
-            "has_more": more,
+            "messages": [self._shown(one, metadata=metadata) for one in page],
+            "has_more": bool(cursor),
             "response_metadata": {"next_cursor": cursor},
         }
 
@@ -224,6 +227,19 @@ class Workspace:
         return shown | {name: value for name, value in optional.items() if value}
 
 
+def _page_of(all_of_it: Sequence[T], arguments: Fields) -> tuple[Sequence[T], str]:
+    """The page that limit and cursor ask for, and the cursor of the next; empty after the last."""
+    limit = integer(arguments, "limit", 100)
+    if not 1 <= limit <= 999:
+        raise RefusedError("invalid_limit")
+    try:
+        start = int(base64.b64decode(arguments.get("cursor") or "MA==", validate=True))
+    except ValueError:
+        raise RefusedError("invalid_cursor") from None
+    following = base64.b64encode(str(start + limit).encode()).decode()
+    return all_of_it[start : start + limit], following if start + limit < len(all_of_it) else ""
+
+
 _METHODS: Mapping[str, Callable[[Workspace, Fields], dict[str, Any]]] = {
     "auth.test": Workspace.who,
     "chat.getPermalink": Workspace.permalink,
@@ -231,6 +247,7 @@ _METHODS: Mapping[str, Callable[[Workspace, Fields], dict[str, Any]]] = {
     "chat.update": Workspace.update,
     "conversations.history": Workspace.history,
     "conversations.join": Workspace.join,
+    "conversations.list": Workspace.list_channels,
     "conversations.replies": Workspace.thread_page,
     "files.completeUploadExternal": Workspace.share_uploads,
     "files.getUploadURLExternal": Workspace.announce_upload,

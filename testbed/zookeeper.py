@@ -1,5 +1,6 @@
 """A single ZooKeeper server on loopback, from the jars of the Kafka that uses it. Links that can be cut: proxy.py."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from testbed.processes import Process, free_port
 FAST_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
 """JVM flags for processes that live for a minute or two."""
 
+_KAZOO = logging.getLogger("testbed.zookeeper")
+_KAZOO.setLevel(logging.ERROR)  # that the server is not up yet is no news
 _LOG4J = """\
 log4j.rootLogger=INFO, out
 log4j.appender.out=org.apache.log4j.ConsoleAppender
@@ -51,7 +54,7 @@ class ZooKeeperServer(Process):
     def connect(self, seconds: float = 30) -> KazooClient:
         """A client with a session of its own, made as soon as the server grants one. Raises TimeoutError."""
         self.wait_for_line("binding to port", seconds)
-        client = KazooClient(self.address, connection_retry={"max_tries": -1, "max_delay": 0.5})
+        client = KazooClient(self.address, connection_retry={"max_tries": -1, "max_delay": 0.5}, logger=_KAZOO)
         try:
             client.start(seconds)
         except KazooTimeoutError as error:

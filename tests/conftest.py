@@ -1,10 +1,12 @@
-"""What tests share: the Slack stand-in, and how hypothesis runs. Fixtures of real clusters live in integration."""
+"""What tests share: the Slack stand-in, a state file, how hypothesis runs. Real clusters live in integration."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from agent.store import Store
 from testbed.slack import Slack
 
 # No deadline per example: two loaded cores make one example slow, never wrong.
@@ -24,3 +26,16 @@ def slack() -> Iterator[Slack]:
     """A strict Slack stand-in with the channels alerts and payments; its bot is a member of both."""
     with Slack("alerts", "payments") as stand_in:
         yield stand_in
+
+
+@pytest.fixture
+def state_file(tmp_path: Path) -> Path:
+    """Where the agent's state lives."""
+    return tmp_path / "state.sqlite3"
+
+
+@pytest.fixture
+def store(state_file: Path) -> Iterator[Store]:
+    """A new state for one receiver, slack."""
+    with Store(state_file, ["slack"]) as opened:
+        yield opened

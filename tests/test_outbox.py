@@ -31,42 +31,22 @@ from agent.notifiers.slack import Slack
 from agent.outbox import Outbox
 from agent.store import Store
 from tests import samples
-path, url, token = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-Store(path, ["slack"]).save(1, [samples.incident()])
-Outbox(path, Slack(token, lambda _: "C0000000001", base_url=url)).start()
+state_file, url, token = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+Store(state_file, ["slack"]).save(1, [samples.incident()])
+Outbox(state_file, Slack(token, lambda _: "C0000000001", base_url=url)).start()
 threading.Event().wait()
 """
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Where the state lives."""
-    return tmp_path / "state.sqlite3"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    """A new store for Slack."""
-    with Store(path, ["slack"]) as opened:
-        yield opened
-
-
-@pytest.fixture
-def workspace() -> Iterator[Workspace]:
-    """A workspace with two channels."""
-    with Workspace("alerts", "other") as workspace:
-        yield workspace
-
-
-def slack(workspace: Workspace, channel_of: Callable[[Incident], str] = lambda _: CHANNEL) -> Slack:
+def to_slack(slack: Workspace, channel_of: Callable[[Incident], str] = lambda _: CHANNEL) -> Slack:
     """The receiver, with little patience for hanging connections."""
-    return Slack(workspace.token, channel_of, base_url=workspace.url, timeout=1)
+    return Slack(slack.token, channel_of, base_url=slack.url, timeout=1)
 
 
 @contextmanager
-def running(path: Path, receiver: Receiver) -> Iterator[Outbox]:
+def running(state_file: Path, receiver: Receiver) -> Iterator[Outbox]:
     """An outbox at work; it stops within two seconds."""
-    outbox = Outbox(path, receiver)
+    outbox = Outbox(state_file, receiver)
     outbox.start()
     try:
         yield outbox
@@ -79,43 +59,43 @@ def delivered(store: Store) -> None:
     wait_until(lambda: store.pending() == 0, "the outbox to be empty", 20, SHORT_MS / 1000)
 
 
-def test_what_is_queued_is_delivered_and_struck_off(path: Path, store: Store, workspace: Workspace) -> None:
+def test_what_is_queued_is_delivered_and_struck_off(state_file: Path, store: Store, slack: Workspace) -> None:
     """Message, timeline, edit; what waited before the start as well as what comes later."""
     store.save(1, [samples.incident()])
-    with running(path, slack(workspace)) as outbox:
+    with running(state_file, to_slack(slack)) as outbox:
         delivered(store)
         store.save(2, [samples.recovered()])
         outbox.wake()
         delivered(store)
-    (message,) = workspace.messages()
+    (message,) = slack.messages()
     assert "RECOVERED" in message.words
-    assert [reply.text.splitlines()[-1] for reply in workspace.threads[message.ts]] == [
+    assert [reply.text.splitlines()[-1] for reply in slack.threads[message.ts]] == [
         "leader of topic-124[8] 2011 -&gt; 2005 at 23:25:26 UTC",
         "recovered at 23:25:26.0",
     ]
 
 
-def test_a_rate_limited_channel_waits_and_others_do_not(path: Path, store: Store, workspace: Workspace) -> None:
+def test_a_rate_limited_channel_waits_and_others_do_not(state_file: Path, store: Store, slack: Workspace) -> None:
     """One 429 for an hour: its channel is left alone, for other incidents too; the other channel gets its message."""
     channels = {"INC-7F3A9C": "C0000000001", "INC-SAME": "C0000000001", "INC-OTHER": "C0000000002"}
-    workspace.answer(429, retry_after=3600, method="chat.postMessage")
+    slack.answer(429, retry_after=3600, method="chat.postMessage")
     store.save(1, [replace(samples.incident(), id=one) for one in channels])
-    with running(path, slack(workspace, lambda incident: channels[incident.id])):
-        workspace.wait_for(lambda: len(workspace.threads) == 1)
-    assert [len(workspace.messages(name)) for name in ("alerts", "other")] == [0, 1]
-    assert [one.status for one in workspace.received("chat.postMessage")] == [429, 200, 200]
+    with running(state_file, to_slack(slack, lambda incident: channels[incident.id])):
+        slack.wait_for(lambda: len(slack.threads) == 1)
+    assert [len(slack.messages(name)) for name in ("alerts", "payments")] == [0, 1]
+    assert [one.status for one in slack.received("chat.postMessage")] == [429, 200, 200]
 
 
-def test_retry_after_is_honoured_and_nothing_is_looked_up(path: Path, store: Store, workspace: Workspace) -> None:
+def test_retry_after_is_honoured_and_nothing_is_looked_up(state_file: Path, store: Store, slack: Workspace) -> None:
     """A 429 certainly was not delivered."""
-    workspace.answer(429, retry_after=1)
+    slack.answer(429, retry_after=1)
     store.save(1, [samples.incident()])
-    with running(path, slack(workspace)):
+    with running(state_file, to_slack(slack)):
         delivered(store)
-    first, second, *_ = workspace.requests
+    first, second, *_ = slack.requests
     assert second.at - first.at >= 1_000
-    assert len(workspace.messages()) == 1
-    assert workspace.received("conversations.history") == []
+    assert len(slack.messages()) == 1
+    assert slack.received("conversations.history") == []
 
 
 @pytest.mark.parametrize("arrived", [False, True], ids=["lost", "arrived"])
@@ -129,144 +109,159 @@ def test_retry_after_is_honoured_and_nothing_is_looked_up(path: Path, store: Sto
     ids=["closed", "hangs", "500"],
 )
 def test_a_message_whose_answer_was_lost_is_there_once(
-    path: Path, store: Store, workspace: Workspace, fault: Callable[[Workspace, bool], None], *, arrived: bool
+    state_file: Path, store: Store, slack: Workspace, fault: Callable[[Workspace, bool], None], *, arrived: bool
 ) -> None:
     """Whether Slack has it or not: it is looked up before it is sent again."""
-    fault(workspace, arrived)
+    fault(slack, arrived)
     store.save(1, [samples.incident()])
-    with running(path, slack(workspace)):
+    with running(state_file, to_slack(slack)):
         delivered(store)
-    (message,) = workspace.messages()
-    assert len(workspace.threads[message.ts]) == 1
-    assert len(workspace.received("conversations.history")) == 1
+    (message,) = slack.messages()
+    assert len(slack.threads[message.ts]) == 1
+    assert len(slack.received("conversations.history")) == 1
+
+
+@pytest.mark.parametrize("arrived", [False, True], ids=["lost", "arrived"])
+def test_a_look_up_that_fails_leaves_the_doubt(
+    state_file: Path, store: Store, slack: Workspace, *, arrived: bool
+) -> None:
+    """Rate-limited, then without an answer: it is looked up once more, not sent blindly."""
+    slack.close_connection(method="chat.postMessage", after=arrived)
+    slack.answer(429, retry_after=1, method="conversations.history")
+    slack.close_connection(method="conversations.history")
+    store.save(1, [samples.incident()])
+    with running(state_file, to_slack(slack)):
+        delivered(store)
+    assert len(slack.messages()) == 1
+    assert len(slack.received("conversations.history")) == 3
 
 
 @pytest.mark.parametrize("arrived", [False, True], ids=["lost", "arrived"])
 def test_an_entry_whose_answer_was_lost_is_there_once(
-    path: Path, store: Store, workspace: Workspace, *, arrived: bool
+    state_file: Path, store: Store, slack: Workspace, *, arrived: bool
 ) -> None:
     """As with messages, by looking through the thread."""
     store.save(1, [samples.incident()])
-    with running(path, slack(workspace)) as outbox:
+    with running(state_file, to_slack(slack)) as outbox:
         delivered(store)
-        workspace.close_connection(method="chat.postMessage", after=arrived)
+        slack.close_connection(method="chat.postMessage", after=arrived)
         store.save(2, [samples.recovered()])
         outbox.wake()
         delivered(store)
-    (message,) = workspace.messages()
-    assert [one.text.count("recovered at") for one in workspace.threads[message.ts]] == [0, 1]
-    assert len(workspace.received("conversations.replies")) == 1
+    (message,) = slack.messages()
+    assert [one.text.count("recovered at") for one in slack.threads[message.ts]] == [0, 1]
+    assert len(slack.received("conversations.replies")) == 1
 
 
-def test_an_edit_whose_answer_was_lost_is_made_again(path: Path, store: Store, workspace: Workspace) -> None:
+def test_an_edit_whose_answer_was_lost_is_made_again(state_file: Path, store: Store, slack: Workspace) -> None:
     """An edit twice is an edit; nothing is looked up."""
     store.save(1, [samples.incident()])
-    with running(path, slack(workspace)) as outbox:
+    with running(state_file, to_slack(slack)) as outbox:
         delivered(store)
-        workspace.close_connection(method="chat.update", after=True)
+        slack.close_connection(method="chat.update", after=True)
         store.save(2, [samples.recovered()])
         outbox.wake()
         delivered(store)
-    assert len(workspace.messages()) == 1
-    assert len(workspace.received("chat.update")) == 2
-    assert workspace.received("conversations.history") == []
+    assert len(slack.messages()) == 1
+    assert len(slack.received("chat.update")) == 2
+    assert slack.received("conversations.history") == []
 
 
-def test_what_was_found_is_brought_up_to_date(path: Path, store: Store, workspace: Workspace) -> None:
+def test_what_was_found_is_brought_up_to_date(state_file: Path, store: Store, slack: Workspace) -> None:
     """The incident went on while nobody knew whether its message had arrived."""
-    workspace.hang(method="chat.postMessage", after=True)
+    slack.hang(method="chat.postMessage", after=True)
     store.save(1, [samples.incident()])
-    with running(path, slack(workspace)):
-        workspace.wait_for(lambda: workspace.requests)
+    with running(state_file, to_slack(slack)):
+        slack.wait_for(lambda: slack.requests)
         store.save(2, [samples.recovered()])
         delivered(store)
-    (message,) = workspace.messages()
+    (message,) = slack.messages()
     assert "RECOVERED" in message.words
 
 
-def test_what_never_arrived_and_is_over_is_not_sent_again(path: Path, store: Store, workspace: Workspace) -> None:
+def test_what_never_arrived_and_is_over_is_not_sent_again(state_file: Path, store: Store, slack: Workspace) -> None:
     """Merged in the meantime, and Slack does not have it: there is nothing to say of it any more."""
-    workspace.hang(method="chat.postMessage")
+    slack.hang(method="chat.postMessage")
     store.save(1, [samples.incident()])
-    with running(path, slack(workspace)):
-        workspace.wait_for(lambda: workspace.requests)
+    with running(state_file, to_slack(slack)):
+        slack.wait_for(lambda: slack.requests)
         store.save(2, [samples.incident(merged_into="INC-B00257")])
         delivered(store)
-    assert workspace.messages() == []
+    assert slack.messages() == []
 
 
-def test_a_deleted_message_is_posted_anew(path: Path, store: Store, workspace: Workspace) -> None:
+def test_a_deleted_message_is_posted_anew(state_file: Path, store: Store, slack: Workspace) -> None:
     """Found out by an edit; the thread goes on below the new message."""
     store.save(1, [samples.incident()])
-    with running(path, slack(workspace)) as outbox:
+    with running(state_file, to_slack(slack)) as outbox:
         delivered(store)
-        (old,) = workspace.messages()
-        workspace.delete_message(old.ts)
+        (old,) = slack.messages()
+        slack.delete_message(old.ts)
         store.save(2, [samples.recovered()])
         outbox.wake()
         delivered(store)
-    (new,) = workspace.messages()
+    (new,) = slack.messages()
     assert new.ts != old.ts
-    assert "recovered at 23:25:26.0" in workspace.threads[new.ts][-1].text
+    assert "recovered at 23:25:26.0" in slack.threads[new.ts][-1].text
 
 
-def test_a_message_deleted_under_an_entry_is_posted_anew(path: Path, store: Store, workspace: Workspace) -> None:
+def test_a_message_deleted_under_an_entry_is_posted_anew(state_file: Path, store: Store, slack: Workspace) -> None:
     """Found out by a reply."""
     store.save(1, [samples.incident()])
-    queue = Queue(path, "slack")
-    sender = slack(workspace)
+    queue = Queue(state_file, "slack")
+    sender = to_slack(slack)
     ((_, seq),) = queue.heads()
     row = queue.read(seq)
     assert row is not None
     handle = sender.deliver(row.message, None)
     queue.confirmed(row, handle)
     queue.close()
-    workspace.delete_message(handle["ts"])
-    with running(path, sender):
+    slack.delete_message(handle["ts"])
+    with running(state_file, sender):
         delivered(store)
-    (new,) = workspace.messages()
-    assert len(workspace.threads[new.ts]) == 1
+    (new,) = slack.messages()
+    assert len(slack.threads[new.ts]) == 1
 
 
 @pytest.mark.parametrize("arrived", [False, True], ids=["before", "after"])
 def test_a_kill_before_the_answer_leaves_one_message(
-    path: Path, store: Store, workspace: Workspace, *, arrived: bool
+    state_file: Path, store: Store, slack: Workspace, *, arrived: bool
 ) -> None:
     """SIGKILL while Slack holds the answer back, before or after it has acted; the next start looks first."""
     root = Path(__file__).parent.parent
-    workspace.hang(after=arrived)
+    slack.hang(after=arrived)
     child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(path), workspace.url, workspace.token],
+        [sys.executable, "-c", CHILD, str(state_file), slack.url, slack.token],
         env=os.environ | {"PYTHONPATH": str(root)},
     )
     try:
-        workspace.wait_for(lambda: workspace.requests, 30)
+        slack.wait_for(lambda: slack.requests, 30)
     finally:
         child.send_signal(signal.SIGKILL)
         assert child.wait(10) == -signal.SIGKILL
-    workspace.clear()
+    slack.clear()
     assert store.position == 1
     assert store.pending() == 2
-    with running(path, slack(workspace)):
+    with running(state_file, to_slack(slack)):
         delivered(store)
-    (message,) = workspace.messages()
-    assert len(workspace.threads[message.ts]) == 1
-    assert len(workspace.received("conversations.history")) == 1
+    (message,) = slack.messages()
+    assert len(slack.threads[message.ts]) == 1
+    assert len(slack.received("conversations.history")) == 1
 
 
-def test_a_burst_is_one_message_and_a_thread_in_order(path: Path, store: Store, workspace: Workspace) -> None:
+def test_a_burst_is_one_message_and_a_thread_in_order(state_file: Path, store: Store, slack: Workspace) -> None:
     """Two hundred partitions, one by one, while they are being told."""
-    with running(path, slack(workspace)) as outbox:
+    with running(state_file, to_slack(slack)) as outbox:
         for partitions in range(1, 201):
             store.save(partitions, [samples.burst(partitions)])
             outbox.wake()
         delivered(store)
-    (message,) = workspace.messages()
+    (message,) = slack.messages()
     assert "The worst 10 of 200:" in message.words
     assert len(message.edits) < 200
-    told = "\n".join(one.text for one in workspace.threads[message.ts])
+    told = "\n".join(one.text for one in slack.threads[message.ts])
     assert told.count("orders-1[79] was reset") == 1
-    numbers = [one.metadata["event_payload"]["entry"] for one in workspace.threads[message.ts] if one.metadata]
+    numbers = [one.metadata["event_payload"]["entry"] for one in slack.threads[message.ts] if one.metadata]
     assert numbers == list(range(1, len(numbers) + 1))
 
 
@@ -309,11 +304,11 @@ class Script:
         raise Refused(reason)
 
 
-def waits(path: Path, failures: int, error: NotDelivered) -> list[int]:
+def waits(state_file: Path, failures: int, error: NotDelivered) -> list[int]:
     """How long the outbox waits after each of so many failures, ms; without jitter (drawn at its upper end)."""
     clock = Clock()
-    outbox = Outbox(path, Script(*[error] * failures), clock=clock, jitter=lambda: 1.0)
-    queue = Queue(path, "slack")
+    outbox = Outbox(state_file, Script(*[error] * failures), clock=clock, jitter=lambda: 1.0)
+    queue = Queue(state_file, "slack")
     found = []
     for _ in range(failures):
         due = outbox.deliver_due(queue)
@@ -325,40 +320,40 @@ def waits(path: Path, failures: int, error: NotDelivered) -> list[int]:
     return found
 
 
-def test_failures_are_retried_ever_more_slowly_up_to_a_minute(path: Path, store: Store) -> None:
+def test_failures_are_retried_ever_more_slowly_up_to_a_minute(state_file: Path, store: Store) -> None:
     """Doubling from half a second."""
     store.save(1, [samples.incident()])
-    found = waits(path, 10, Unanswered("no answer"))
+    found = waits(state_file, 10, Unanswered("no answer"))
     assert found[:4] == [500, 1_000, 2_000, 4_000]
     assert found[-1] == LAST_RETRY_MS
     assert store.pending() == 1  # sent again, though it could not be looked up
 
 
-def test_jitter_spreads_retries_over_the_upper_half_of_their_wait(path: Path, store: Store) -> None:
+def test_jitter_spreads_retries_over_the_upper_half_of_their_wait(state_file: Path, store: Store) -> None:
     """Drawn at its lower end: half."""
     store.save(1, [samples.incident()])
-    outbox = Outbox(path, Script(Unanswered("no answer")), clock=Clock(), jitter=lambda: 0.0)
-    queue = Queue(path, "slack")
+    outbox = Outbox(state_file, Script(Unanswered("no answer")), clock=Clock(), jitter=lambda: 0.0)
+    queue = Queue(state_file, "slack")
     assert outbox.deliver_due(queue) == 1_000_250
     queue.close()
 
 
-def test_a_refusal_is_kept_retried_slowly_and_told_once(path: Path, store: Store) -> None:
+def test_a_refusal_is_kept_retried_slowly_and_told_once(state_file: Path, store: Store) -> None:
     """An operator reads one error, and one line when it works again; nothing is dropped."""
     store.save(1, [samples.incident()])
     with structlog.testing.capture_logs() as logs:
-        assert waits(path, 4, Refused("invalid_auth: the token is not valid")) == [REFUSED_RETRY_MS] * 4
+        assert waits(state_file, 4, Refused("invalid_auth: the token is not valid")) == [REFUSED_RETRY_MS] * 4
     told = [(one["log_level"], one["event"]) for one in logs]
     assert told == [("error", "not delivered"), ("info", "delivering again")]
     assert store.pending() == 1
 
 
-def test_a_rate_limit_holds_for_the_whole_channel(path: Path, store: Store) -> None:
+def test_a_rate_limit_holds_for_the_whole_channel(state_file: Path, store: Store) -> None:
     """Neither incident is tried again before; both after."""
     store.save(1, [samples.incident(), samples.burst()])
     clock = Clock()
     receiver = Script(RateLimited("429", 9_000))
-    outbox, queue = Outbox(path, receiver, clock=clock), Queue(path, "slack")
+    outbox, queue = Outbox(state_file, receiver, clock=clock), Queue(state_file, "slack")
     assert outbox.deliver_due(queue) == clock.now + 9_000
     clock.now += 8_999
     outbox.deliver_due(queue)
@@ -369,7 +364,7 @@ def test_a_rate_limit_holds_for_the_whole_channel(path: Path, store: Store) -> N
     queue.close()
 
 
-def test_messages_that_vanish_again_and_again_are_made_ever_more_slowly(path: Path, store: Store) -> None:
+def test_messages_that_vanish_again_and_again_are_made_ever_more_slowly(state_file: Path, store: Store) -> None:
     """A channel in which replies find no message must not be flooded with new messages."""
     store.save(1, [samples.incident()])
     clock = Clock()
@@ -383,7 +378,7 @@ def test_messages_that_vanish_again_and_again_are_made_ever_more_slowly(path: Pa
             return super().deliver(message, handle)
 
     receiver = Vanishing()
-    outbox, queue = Outbox(path, receiver, clock=clock, jitter=lambda: 1.0), Queue(path, "slack")
+    outbox, queue = Outbox(state_file, receiver, clock=clock, jitter=lambda: 1.0), Queue(state_file, "slack")
     end = clock.now + 3_600_000
     while clock.now < end:
         clock.now = max(clock.now + 1, outbox.deliver_due(queue) or 0)
@@ -391,35 +386,35 @@ def test_messages_that_vanish_again_and_again_are_made_ever_more_slowly(path: Pa
     assert len(receiver.taken) < 75
 
 
-def test_a_defect_in_a_receiver_stops_neither_the_thread_nor_other_incidents(path: Path, store: Store) -> None:
+def test_a_defect_in_a_receiver_stops_neither_the_thread_nor_other_incidents(state_file: Path, store: Store) -> None:
     """It is logged and tried again."""
     store.save(1, [samples.incident(), samples.burst()])
     receiver = Script(ZeroDivisionError("a defect"))
-    with structlog.testing.capture_logs() as logs, running(path, receiver):
+    with structlog.testing.capture_logs() as logs, running(state_file, receiver):
         delivered(store)
     assert len(receiver.taken) == 4
     assert any("ZeroDivisionError" in one.get("reason", "") for one in logs)
 
 
-def test_the_loop_turns_while_there_is_nothing_to_do_and_stops_at_once(path: Path, store: Store) -> None:
+def test_the_loop_turns_while_there_is_nothing_to_do_and_stops_at_once(state_file: Path, store: Store) -> None:
     """Its turns feed the watchdog."""
     assert store.position == 0
-    with running(path, Script()) as outbox:
+    with running(state_file, Script()) as outbox:
         turns = wait_until(lambda: outbox.turns, "a first turn", 10, SHORT_MS / 1000)
         outbox.wake()
         wait_until(lambda: outbox.turns > turns, "another turn", 10, SHORT_MS / 1000)
 
 
-def test_an_outbox_that_hangs_in_a_call_is_left_behind(path: Path, store: Store, workspace: Workspace) -> None:
+def test_an_outbox_that_hangs_in_a_call_is_left_behind(state_file: Path, store: Store, slack: Workspace) -> None:
     """The daemon stops in time; what hangs is looked up at the next start."""
-    workspace.hang(after=True)
+    slack.hang(after=True)
     store.save(1, [samples.incident()])
-    outbox = Outbox(path, Slack(workspace.token, lambda _: CHANNEL, base_url=workspace.url, timeout=5))
+    outbox = Outbox(state_file, Slack(slack.token, lambda _: CHANNEL, base_url=slack.url, timeout=5))
     outbox.start()
-    workspace.wait_for(lambda: workspace.requests)
+    slack.wait_for(lambda: slack.requests)
     assert not outbox.close(0.2)
-    workspace.clear()
+    slack.clear()
     assert outbox.close(10)
-    with running(path, slack(workspace)):
+    with running(state_file, to_slack(slack)):
         delivered(store)
-    assert len(workspace.messages()) == 1
+    assert len(slack.messages()) == 1

@@ -227,8 +227,8 @@ _incidents = st.builds(
     updated_at=_times,
     recovered_at=st.none() | _times,
     records=st.builds(Records, reread=st.integers(0, 10**12)),
-    causes=st.lists(findings(), max_size=30).map(tuple),
-    findings=st.lists(findings(), max_size=30).map(tuple),
+    causes=st.lists(findings(), max_size=14).map(tuple),
+    findings=st.lists(findings(), max_size=14).map(tuple),
 )
 
 

@@ -14,23 +14,10 @@ from tests import samples
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Where the state lives."""
-    return tmp_path / "state.sqlite3"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    """A new store with one receiver."""
-    with Store(path, ["slack"]) as opened:
-        yield opened
-
-
-@pytest.fixture
-def queue(store: Store, path: Path) -> Iterator[Queue]:
+def queue(store: Store, state_file: Path) -> Iterator[Queue]:
     """The receiver's side of it."""
     assert store.position == 0
-    opened = Queue(path, "slack")
+    opened = Queue(state_file, "slack")
     yield opened
     opened.close()
 
@@ -51,12 +38,12 @@ def deliver(queue: Queue) -> list[tuple[int, tuple[str, ...]]]:
     return told
 
 
-def test_incidents_come_back_whole(path: Path) -> None:
+def test_incidents_come_back_whole(state_file: Path) -> None:
     """Every field, known_at of the findings too, and the position, after a restart."""
     kept = samples.incident(findings=(samples.rewind(known_at=17, since=3),), sighted=False)
-    with Store(path) as store:
+    with Store(state_file) as store:
         store.save(42, [kept, samples.burst()])
-    with Store(path) as store:
+    with Store(state_file) as store:
         assert store.incident(kept.id) == kept
         assert store.incidents() == [kept, samples.burst()]
         assert store.position == 42
@@ -198,45 +185,45 @@ def test_incidents_never_told_come_before_edits(store: Store, queue: Queue) -> N
     assert [incident_id for incident_id, _ in queue.heads()] == ["INC-B00257", "INC-7F3A9C"]
 
 
-def test_each_receiver_has_a_queue_of_its_own(path: Path) -> None:
+def test_each_receiver_has_a_queue_of_its_own(state_file: Path) -> None:
     """What one has confirmed the other still waits for; a receiver that is no more counts no longer."""
-    with Store(path, ["slack", "console"]) as store:
+    with Store(state_file, ["slack", "console"]) as store:
         assert store.save(1, [samples.incident()]) == {"slack", "console"}
-        slack = Queue(path, "slack")
+        slack = Queue(state_file, "slack")
         deliver(slack)
         slack.close()
         assert store.pending() == 2
-    with Store(path, ["slack"]) as store:
+    with Store(state_file, ["slack"]) as store:
         assert store.pending() == 0
 
 
-def test_a_newer_state_file_is_refused(path: Path) -> None:
+def test_a_newer_state_file_is_refused(state_file: Path) -> None:
     """With its schema and what to do."""
-    Store(path).close()
-    with sqlite3.connect(path) as db:
+    Store(state_file).close()
+    with sqlite3.connect(state_file) as db:
         db.execute(f"PRAGMA user_version = {SCHEMA + 1}")
     db.close()
     with pytest.raises(StoreError, match=r"newer Backflow wrote this state \(schema 2, this one knows 1\)"):
-        Store(path)
+        Store(state_file)
 
 
 @pytest.mark.parametrize("content", [b"not a database at all" * 100, b"SQLite format 3\0" + b"\xff" * 4000])
-def test_a_damaged_state_file_is_refused_with_a_sentence(path: Path, content: bytes) -> None:
+def test_a_damaged_state_file_is_refused_with_a_sentence(state_file: Path, content: bytes) -> None:
     """It names the file and what to do."""
-    path.write_bytes(content)
-    with pytest.raises(StoreError, match=rf"{path}: the state file is damaged or no SQLite file .*move it away"):
-        Store(path)
+    state_file.write_bytes(content)
+    with pytest.raises(StoreError, match=rf"{state_file}: the state file is damaged or no SQLite file .*move it away"):
+        Store(state_file)
 
 
-def test_damage_inside_the_file_is_found_at_the_start(path: Path) -> None:
+def test_damage_inside_the_file_is_found_at_the_start(state_file: Path) -> None:
     """Not by the first incident that cannot be written."""
-    with Store(path, ["slack"]) as store:
+    with Store(state_file, ["slack"]) as store:
         store.save(1, [replace(samples.burst(), id=f"INC-{number}") for number in range(20)])
-    content = bytearray(path.read_bytes())
+    content = bytearray(state_file.read_bytes())
     content[4096 * 5 : 4096 * 9] = b"\xff" * 4096 * 4
-    path.write_bytes(content)
+    state_file.write_bytes(content)
     with pytest.raises(StoreError, match="damaged"):
-        Store(path)
+        Store(state_file)
 
 
 def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Slack by its Web API and a bot token: one message per incident, edited as it changes, its timeline in the thread.
 
 The token needs the scope chat:write, and channels:history (groups:history for private channels) to look up what a lost
-answer may have left there. Slack tells histories by channel id (C0123456789) only: where the channel is given by name
-and nothing was posted there since the start, a lost answer leads to a second message.
+answer may have left there. Slack tells histories by channel id (C0123456789) only; for a channel given by name the id
+is looked up first, with the scope channels:read (groups:read).
 """
 
 import http.client
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Any
 
+import structlog
 from slack_sdk import WebClient
 from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.web import SlackResponse
@@ -55,6 +56,7 @@ _CURES = {
 }
 
 # slack_sdk logs bodies and a webhook's address, which is a secret, at DEBUG, and at ERROR what the outbox logs too.
+log = structlog.get_logger(__name__)
 SILENT = logging.getLogger("agent.notifiers.slack_sdk")
 SILENT.setLevel(logging.CRITICAL + 1)
 
@@ -108,25 +110,37 @@ class Slack:
         """Look in the channel's history, or in the thread, for the message with this metadata. Raises NotDelivered."""
         channel, mark = self.channel(message, handle), _metadata(message)
         if message.number == 0:
-            if not _CHANNEL_ID.fullmatch(channel):
-                why = f"Slack tells no history of {channel}: give the channel's id (C0123456789) in its place"
-                raise Refused(why)
+            channel = self._id_of(channel)
             oldest = f"{max(0, since - _CLOCK_SLACK_MS) / 1000:.6f}"
-            pages = _pages(self._client.conversations_history, channel=channel, oldest=oldest)
+            history = self._client.conversations_history
+            pages = _pages(history, "messages", channel=channel, oldest=oldest, include_all_metadata=True)
         elif handle is not None:
-            pages = _pages(self._client.conversations_replies, channel=channel, ts=handle["ts"])
+            replies = self._client.conversations_replies
+            pages = _pages(replies, "messages", channel=channel, ts=handle["ts"], include_all_metadata=True)
         else:
             return None
-        ours = (one for one in pages if one.get("metadata") == mark)
+        ours = (one for one in pages if mark.items() <= (one.get("metadata") or {}).items())
         return next((handle or {"channel": channel, "ts": one["ts"]} for one in ours), None)
 
+    def _id_of(self, channel: str) -> str:
+        """The id of a channel given by name; the name itself where Slack does not tell. Raises NotDelivered."""
+        if _CHANNEL_ID.fullmatch(channel):
+            return channel
+        kinds = "public_channel,private_channel"
+        try:
+            for one in _pages(self._client.conversations_list, "channels", types=kinds, exclude_archived=True):
+                self._ids[f"#{one['name']}"] = self._ids[one["name"]] = one["id"]
+        except Refused as error:
+            log.warning("cannot look up the channel's id", channel=channel, reason=str(error))
+        return self._ids.get(channel, channel)
 
-def _pages(method: Callable[..., SlackResponse], **arguments: Any) -> Iterator[dict[str, Any]]:
-    """The messages of all pages, with their metadata. Raises NotDelivered."""
+
+def _pages(method: Callable[..., SlackResponse], what: str, **arguments: Any) -> Iterator[dict[str, Any]]:
+    """What stands under this name on all pages. Raises NotDelivered."""
     cursor: str | None = None
     while cursor != "":
-        answer = _call(method, **arguments, cursor=cursor, limit=_PAGE, include_all_metadata=True)
-        yield from answer["messages"]
+        answer = _call(method, **arguments, cursor=cursor, limit=_PAGE)
+        yield from answer[what]
         cursor = (answer.get("response_metadata") or {}).get("next_cursor") or ""
 
 

@@ -1,4 +1,4 @@
-"""The rules: one file per kind, found by its name. A new kind is a new file with one subclass of Rule; nothing is edited here."""
+"""The rules: one file per kind, found by its name. A new kind is a new file with one subclass of Rule, no edit here."""
 
 from collections.abc import Mapping
 from importlib import import_module

@@ -13,7 +13,8 @@ class BeyondEnd(GroupRule):
     """The log's end, read after a commit, lies below it: the group has read records that the log no longer holds.
 
     Told at once after an unclean election, else when the end is still lower 5 s later.
-    Not: an end read before the commit, a high watermark that dips on a clean leader change (before 2.2), a topic created again.
+    Not: an end read before the commit, a high watermark that dips on a clean leader change (before 2.2), a topic
+    created again.
     Recovers when the log has grown past the offset again or the group has gone back into the log.
     """
 
@@ -26,9 +27,8 @@ class BeyondEnd(GroupRule):
                 groups = [
                     group
                     for group in facts.groups_of(cluster, topic, partition)
-                    if any(
-                        (one.offset or 0) > end for one in facts.commits(cluster, group, topic, partition).changes[-8:]
-                    )
+                    for recent in [facts.commits(cluster, group, topic, partition).changes[-8:]]
+                    if any((one.offset or 0) > end for one in recent)
                 ]
             case Commit(cluster=cluster, topic=topic, partition=partition, offset=int() as offset, at=at):
                 later = facts.log_offsets(cluster, topic, partition).after(at)
@@ -56,12 +56,9 @@ class BeyondEnd(GroupRule):
     def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
         """Over when the log holds the offset again, the group went back, or the partition is no more."""
         offset, end = int(finding.previous["offset"]), int(finding.current["log_end"])
-        ends = [one.at for one in facts.log_offsets(*case.in_partition).after(finding.at) if one.log_end >= offset]
-        back = [
-            one.at
-            for one in facts.commits(*case.series).after(finding.at)
-            if one.offset is not None and one.offset <= end
-        ]
+        commits, readings = facts.commits(*case.series), facts.log_offsets(*case.in_partition)
+        ends = [one.at for one in readings.after(finding.at) if one.log_end >= offset]
+        back = [one.at for one in commits.after(finding.at) if one.offset is not None and one.offset <= end]
         gone = end_of(facts, case.in_partition, finding.at)
         return recovered(finding, min(ends[:1] + back[:1] + ([] if gone is None else [gone]), default=None))
 
@@ -73,8 +70,8 @@ class BeyondEnd(GroupRule):
             since=max(commit.at, reading.since or commit.at),
             known_at=max(known_at, commit.seen),
             detail=(
-                f"{case.group} on {case.topic}[{case.partition}] had read up to {offset:,} when the log's end was {reading.log_end:,}: "
-                f"at least {offset - reading.log_end:,} records are lost"
+                f"{case.group} on {case.topic}[{case.partition}] had read up to {offset:,} when the log's end was "
+                f"{reading.log_end:,}: at least {offset - reading.log_end:,} records are lost"
             ),
             labels=("unclean",) if unclean_near(facts, case.in_partition, commit.at, reading.at) else (),
             previous={"offset": offset},

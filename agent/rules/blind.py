@@ -31,14 +31,15 @@ class Blind(Rule):
 
     def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
         """Each time long enough."""
+        subject = case.subject.items()
+        what = " ".join(str(value) for name, value in subject if name not in ("cluster", "source")) or "the cluster"
         for begin, end in spells(facts.sight(_subject(case)), _unseen):
             if isinstance(begin, BlindObservation) and (end is None or end.at >= begin.at + self.after):
-                what = " ".join(str(value) for name, value in case.subject.items() if name not in ("cluster", "source"))
                 yield self.find(
                     case,
                     begin,
                     known_at=max(begin.at + self.after, begin.seen),
-                    detail=f"{case.source} has not seen {what or 'the cluster'} since {clock(begin.at)} UTC: {begin.reason}",
+                    detail=f"{case.source} has not seen {what} since {clock(begin.at)} UTC: {begin.reason}",
                 )
 
     def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:

@@ -11,7 +11,10 @@ from agent.rule import Case, Rule, recovered
 
 
 class BrokerGone(Rule):
-    """A broker that was registered has been missing for `after`. Not: a restart, a broker never seen. Recovers when it is back."""
+    """A broker that was registered has been missing for `after`.
+
+    Not: a restart, a broker never seen. Recovers when it is back.
+    """
 
     title = "broker {broker} is gone"
 
@@ -20,20 +23,20 @@ class BrokerGone(Rule):
 
     def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:  # noqa: ARG002 - the base's signature
         """Each registration that is gone."""
-        gone = isinstance(observation, BrokerRegistration) and observation.gone
-        return (Case(observation.cluster, broker=observation.broker),) if gone else ()
+        if not isinstance(observation, BrokerRegistration) or not observation.gone:
+            return ()
+        return (Case(observation.cluster, broker=observation.broker),)
 
     def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
         """Each absence long enough."""
         history = facts.broker(case.cluster, case.broker or 0)
-        known = next((one for one in history if not one.gone), None)
         for begin, end in spells(history, lambda one: one.gone):
-            known_at = max(begin.at + self.after, begin.seen)
-            if known is not None and known.at <= begin.at and (end is None or end.at >= begin.at + self.after):
+            known = history.as_of(begin.at - 1)
+            if known is not None and not known.gone and (end is None or end.at >= begin.at + self.after):
                 yield self.find(
                     case,
                     begin,
-                    known_at=known_at,
+                    known_at=max(begin.at + self.after, begin.seen),
                     detail=f"broker {case.broker} has not been registered since {clock(begin.at)} UTC",
                     previous={"session": known.session, "epoch": known.epoch},
                     current={"session": None, "epoch": None},

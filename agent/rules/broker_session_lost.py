@@ -11,10 +11,10 @@ from agent.rule import Case, Rule, recovered
 
 
 class BrokerSessionLost(Rule):
-    """A broker's znode has another session (ephemeralOwner) or epoch (czxid), or is missing. Info: a cause, never posted alone.
+    """A broker's znode has another session (ephemeralOwner) or epoch (czxid), or is missing. Info: a cause.
 
-    Begins when the broker disappears, recovers when it is registered again. A clean restart looks the same. Under KRaft only absence
-    from the cluster's metadata can be seen; bounces faster than the poll are invisible.
+    Begins when the broker disappears, recovers when it is registered again. A clean restart looks the same. Under KRaft
+    only absence from the cluster's metadata can be seen; bounces faster than the poll are invisible.
     """
 
     title = "broker {broker} lost its session"
@@ -32,14 +32,7 @@ class BrokerSessionLost(Rule):
         known: BrokerRegistration | None = None
         gone = False
         for one in facts.broker(case.cluster, case.broker or 0):
-            if one.gone and known is not None and not gone:
-                yield self._lost(case, known, one)
-            elif (
-                not one.gone
-                and not gone
-                and known is not None
-                and (one.session, one.epoch) != (known.session, known.epoch)
-            ):
+            if known is not None and not gone and (one.session, one.epoch) != (known.session, known.epoch):
                 yield self._lost(case, known, one)
             gone = one.gone
             known = known if one.gone else one

@@ -9,7 +9,10 @@ from agent.rule import Case, EventRule
 
 
 class ControllerMoved(EventRule):
-    """The cluster's controller is another broker than before. Info: a cause, never posted alone. Not: a time without one in between."""
+    """The cluster's controller is another broker than before. Info: a cause, never posted alone.
+
+    Not: a time without one in between, the same broker elected again.
+    """
 
     title = "the controller of {cluster} moved"
     default_severity = Severity.INFO

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from agent.evidence import CLOCK_SLACK_MS, end_falls, end_of, intervals, leader_moves, moves
+from agent.evidence import CLOCK_SLACK_MS, end_falls, end_of, intervals, leader_moves, moves, recreated
 from agent.facts import KEEP_MS, Facts
 from agent.findings import Finding
 from agent.observations import Commit, LogOffsets, Observation, PartitionState, clock
@@ -13,12 +13,14 @@ _REGULAR = 4
 
 
 class HiddenReset(GroupRule):
-    """A committed offset that moved regularly until the leader moved or the log was truncated, and has stood still from then on.
+    """A committed offset that moved regularly until the leader moved or the log was truncated, and stands still since.
 
-    librdkafka's auto-commit never commits below the last committed offset, so a consumer that was reset and reads old records again looks
-    like this: the offset frozen for max(`wait`, 3 x its longest interval) while the log grows and the group has members or commits
-    other partitions. Probable, not proven: positions, logs or client statistics prove it.
-    Not: a log that does not grow, a group that is gone, an offset that had not moved regularly (four moves) or long before the leader move.
+    librdkafka's auto-commit never commits below the last committed offset, so a consumer that was reset and reads old
+    records again looks like this: the offset frozen for max(`wait`, 3 x its longest interval) while the log grows and
+    the group has members or commits other partitions. Probable, not proven: positions, logs or client statistics
+    prove it.
+    Not: a log that does not grow, a group at its end, a group that is gone, an offset that had not moved regularly
+    (four moves) or stood long before the leader moved, a topic created again.
     Recovers when the offset moves on.
     """
 
@@ -54,12 +56,11 @@ class HiddenReset(GroupRule):
                 continue
             stood, longest = until_then[-1], max(intervals(until_then))
             since = max(at, stood.at)
-            known_at = since + max(self.wait, 3 * longest)
             moved_on = next((one for one in series if one.at > stood.at), None)
-            if at - stood.at > max(60_000, 3 * longest) or (moved_on is not None and moved_on.start < known_at):
+            known_at = self._known_at(case, stood, since, since + max(self.wait, 3 * longest), facts)
+            if known_at is None or (moved_on is not None and moved_on.start < known_at):
                 continue
-            grown = _growth(facts, case, since)
-            if facts.now >= known_at and not (grown and _alive(facts, case, since)):
+            if at - stood.at > max(60_000, 3 * longest) or recreated(facts, case.in_partition, stood.at, known_at):
                 continue
             yield self.find(
                 case,
@@ -68,8 +69,9 @@ class HiddenReset(GroupRule):
                 since=stood.at if stood.at < at else None,
                 known_at=known_at,
                 detail=(
-                    f"{case.group} on {case.topic}[{case.partition}] has stood at {stood.offset:,} since {clock(stood.at)} UTC while the "
-                    "log grows: probably reset and reading old records again (an auto-commit that never goes back hides it)"
+                    f"{case.group} on {case.topic}[{case.partition}] has stood at {stood.offset:,} since "
+                    f"{clock(stood.at)} UTC while the log grows: probably reset and reading old records again "
+                    "(an auto-commit that never goes back hides it)"
                 ),
                 labels=("probable",),
                 previous={"offset": stood.offset},
@@ -82,6 +84,15 @@ class HiddenReset(GroupRule):
         old = int(finding.previous["offset"])
         moved_on = (one.at for one in facts.commits(*case.series).after(finding.at) if (one.offset or 0) > old)
         return recovered(finding, next(moved_on, end_of(facts, case.in_partition, finding.at)))
+
+    def _known_at(self, case: Case, stood: Commit, since: int, due: int, facts: Facts) -> int | None:
+        """When the standstill has lasted, the log had grown and the group was alive: `due` while that is to be seen."""
+        grown_at = _grown_at(facts, case.in_partition, stood.offset or 0, since)
+        if facts.now < due:
+            return due
+        if grown_at is None or not _alive(facts, case, since, max(due, grown_at)):
+            return None
+        return max(due, grown_at)
 
 
 def _unsettled(facts: Facts, observation: Observation, partition: tuple[str, str, int]) -> bool:
@@ -96,25 +107,28 @@ def _triggers(facts: Facts, partition: tuple[str, str, int]) -> list[int]:
     return moved + [low.at for _, low, known_at in end_falls(facts, partition) if known_at <= facts.now]
 
 
-def _growth(facts: Facts, case: Case, since: int) -> int:
-    readings = facts.log_offsets(*case.in_partition).after(since)
-    return readings[-1].log_end - min(one.log_end for one in readings) if readings else 0
+def _grown_at(facts: Facts, partition: tuple[str, str, int], offset: int, since: int) -> int | None:
+    """When the log was first seen to have grown since then, other than up to what the group has committed."""
+    history = facts.log_offsets(*partition)
+    held = history.as_of(since)
+    lowest = None if held is None else held.log_end
+    for one in history.after(since):
+        if lowest is not None and one.log_end > lowest and one.log_end != offset:
+            return one.seen
+        lowest = one.log_end if lowest is None else min(lowest, one.log_end)
+    return None
 
 
-def _alive(facts: Facts, case: Case, since: int) -> bool:
-    """Whether the group has a member for the partition, or commits other partitions."""
-    state = facts.group(case.cluster, case.group or "").last
+def _alive(facts: Facts, case: Case, since: int, until: int) -> bool:
+    """Whether the group has a member for the partition by `until`, or has committed other partitions since then."""
+    cluster, group, topic, partition = case.series
+    state = facts.group(cluster, group).as_of(until)
     if state is not None and state.members:
         assigned = {pair for member in state.members for pair in member.partitions}
-        return not assigned or (case.topic, case.partition) in assigned
-    others = (
-        pair for pair in facts.partitions_of(case.cluster, case.group or "") if pair != (case.topic, case.partition)
-    )
+        return not assigned or (topic, partition) in assigned
     return any(
-        moves(facts.commits(case.cluster, case.group or "", *pair))[-1:] and _moved_since(facts, case, pair, since)
-        for pair in others
+        since < one.at <= until
+        for pair in facts.partitions_of(cluster, group)
+        if pair != (topic, partition)
+        for one in moves(facts.commits(cluster, group, *pair))[1:]
     )
-
-
-def _moved_since(facts: Facts, case: Case, pair: tuple[str, int], since: int) -> bool:
-    return any(one.at > since for one in moves(facts.commits(case.cluster, case.group or "", *pair))[1:])

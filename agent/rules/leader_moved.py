@@ -12,8 +12,8 @@ from agent.rule import Case, TopicRule, recovered
 class LeaderMoved(TopicRule):
     """A partition's leader is another broker than before. Info: a cause, never posted alone.
 
-    Not: a time without a leader in between, the same broker elected again. Recovers when the old leader leads again, is back in
-    the ISR, or is no replica any more.
+    Not: a time without a leader in between, the same broker elected again, the first leader of a topic created again.
+    Recovers when the old leader leads again, is back in the ISR, or is no replica any more.
     """
 
     title = "leader of {topic}[{partition}] moved"
@@ -34,13 +34,12 @@ class LeaderMoved(TopicRule):
     def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
         """Each move within one incarnation."""
         for old, new in leader_moves(facts.partition(*case.in_partition)):
-            if old.topic_id and new.topic_id and old.topic_id != new.topic_id:
-                continue
             unclean = any(after is new for _, after in unclean_elections(facts.partition(*case.in_partition)))
+            move = f"{leader_of(old)} -> {leader_of(new)} at {clock(new.at)} UTC{' (unclean)' * unclean}"
             yield self.find(
                 case,
                 new,
-                detail=f"leader of {case.topic}[{case.partition}] {leader_of(old)} -> {leader_of(new)} at {clock(new.at)} UTC{' (unclean)' * unclean}",
+                detail=f"leader of {case.topic}[{case.partition}] {move}",
                 labels=("unclean",) if unclean else (),
                 subject={"brokers": [leader_of(old), leader_of(new)]},
                 previous={"leader": leader_of(old), "leader_epoch": old.leader_epoch},

@@ -11,7 +11,10 @@ from agent.rule import Case, TopicRule, recovered
 
 
 class Leaderless(TopicRule):
-    """A partition has had no leader for `after`: it can neither be written nor read. Recovers when one leads it or it is deleted."""
+    """A partition has had no leader for `after`: it can neither be written nor read.
+
+    Recovers when a broker leads it again or it is deleted.
+    """
 
     title = "{topic}[{partition}] has no leader"
 
@@ -36,7 +39,10 @@ class Leaderless(TopicRule):
                     case,
                     begin,
                     known_at=max(begin.at + self.after, begin.seen),
-                    detail=f"nobody has led {case.topic}[{case.partition}] since {clock(begin.at)} UTC; its in-sync replicas are {list(begin.isr)}",
+                    detail=(
+                        f"nobody has led {case.topic}[{case.partition}] since {clock(begin.at)} UTC; "
+                        f"its in-sync replicas are {list(begin.isr)}"
+                    ),
                     subject={"brokers": list(begin.isr)},
                     current={"leader": None, "leader_epoch": begin.leader_epoch, "isr": list(begin.isr)},
                 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from agent.evidence import end_falls, end_of, unclean_near
+from agent.evidence import end_falls, end_of, recreated, unclean_near
 from agent.facts import Facts
 from agent.findings import Finding, Records
 from agent.observations import LogOffsets, Observation
@@ -12,10 +12,10 @@ from agent.rule import Case, TopicRule, recovered
 class LogTruncated(TopicRule):
     """A log's end falls within one incarnation of the topic (topic id, or czxid of its znode): records are lost.
 
-    At least the fall is lost, and at least position - end where a consumer had read further. The end falls between two reads; told at
-    once after an unclean election, else when it is still lower 5 s later.
-    Not: a topic deleted and created again (topic_recreated), retention or DeleteRecords (they raise the log's start), a high watermark
-    that dips on a clean leader change (before 2.2), a partition whose leader is away.
+    At least the fall is lost, and at least position - end where a consumer had read further. The end falls between
+    two reads; told at once after an unclean election, else when it is still lower 5 s later.
+    Not: a topic deleted and created again (topic_recreated), retention or DeleteRecords (they raise the log's start),
+    a high watermark that dips on a clean leader change (before 2.2), a partition whose leader is away.
     Recovers when the log has grown to its old end.
     """
 
@@ -26,37 +26,28 @@ class LogTruncated(TopicRule):
 
     def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
         """Each reading below the one before it."""
-        if not isinstance(observation, LogOffsets):
+        if not isinstance(observation, LogOffsets) or not self.topics.match(observation.topic):
             return ()
         readings = facts.log_offsets(observation.cluster, observation.topic, observation.partition).changes[-2:]
         fell = len(readings) > 1 and readings[0].log_end - readings[1].log_end >= self.min_records
-        return (
-            [Case(observation.cluster, None, observation.topic, observation.partition)]
-            if fell and self.topics.match(observation.topic)
-            else ()
-        )
+        return (Case(observation.cluster, None, observation.topic, observation.partition),) if fell else ()
 
     def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
         """Each fall that is no passing dip."""
-        cluster, topic, partition = case.in_partition
         for before, after, known_at in end_falls(facts, case.in_partition):
             fall = before.log_end - after.log_end
             if fall < self.min_records:
                 continue
-            lost, reader = fall, None
-            for group in facts.groups_of(cluster, topic, partition):
-                history = facts.commits(cluster, group, topic, partition)
-                held = history.as_of(before.at)
-                for commit in [*([] if held is None else [held]), *history.after(before.at)]:
-                    if commit.at <= after.at and commit.offset is not None and commit.offset - after.log_end > lost:
-                        lost, reader = commit.offset - after.log_end, group
-            read = f"; {reader} had read up to {after.log_end + lost:,}" if reader else ""
+            furthest, reader = max(_positions(facts, case.in_partition, before, after), default=(0, ""))
+            lost = max(fall, furthest - after.log_end)
+            read = f"; {reader} had read up to {furthest:,}" if lost > fall else ""
+            ends = f"log end {before.log_end:,} -> {after.log_end:,}"
             yield self.find(
                 case,
                 after,
                 since=before.at if after.since is None else after.since,
                 known_at=known_at,
-                detail=f"{topic}[{partition}]: log end {before.log_end:,} -> {after.log_end:,}{read}: at least {lost:,} records are lost",
+                detail=f"{case.topic}[{case.partition}]: {ends}{read}: at least {lost:,} records are lost",
                 labels=("unclean",) if unclean_near(facts, case.in_partition, before.at, after.at) else (),
                 previous={"log_end": before.log_end},
                 current={"log_end": after.log_end},
@@ -68,3 +59,17 @@ class LogTruncated(TopicRule):
         old = int(finding.previous["log_end"])
         regained = (one.at for one in facts.log_offsets(*case.in_partition).after(finding.at) if one.log_end >= old)
         return recovered(finding, next(regained, end_of(facts, case.in_partition, finding.at)))
+
+
+def _positions(
+    facts: Facts, partition: tuple[str, str, int], before: LogOffsets, after: LogOffsets
+) -> Iterator[tuple[int, str]]:
+    """(offset, group) of what had been committed between the two readings, in this incarnation of the partition."""
+    cluster, topic, number = partition
+    for group in facts.groups_of(*partition):
+        history = facts.commits(cluster, group, topic, number)
+        held = history.as_of(before.at)
+        for commit in [*([] if held is None else [held]), *history.after(before.at)]:
+            if commit.offset is None or commit.at > after.at or recreated(facts, partition, commit.at, after.at):
+                continue
+            yield commit.offset, group

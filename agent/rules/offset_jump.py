@@ -3,21 +3,23 @@
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from agent.evidence import by_operator, end_of, moves, recreated
-from agent.facts import Facts
+from agent.evidence import CLOCK_SLACK_MS, by_operator, end_of, moves, recreated
+from agent.facts import Facts, History
 from agent.findings import Finding, Records, Severity
 from agent.observations import Commit, LogOffsets, Observation
 from agent.rule import Case, GroupRule, recovered
 
-_RHYTHM = 4
+_RHYTHM = 3
+_RECENT = 8
 
 
 class OffsetJump(GroupRule):
     """A group's committed offset leaps ahead over records it cannot have read: they were skipped (a reset to latest).
 
-    Told when it came back to the log's end after Kafka had forgotten its offset (`after_expiry`), after its offset had fallen below the
-    log's start (only what retention had left counts as skipped), when an operator moved an idle group (`operator_reset`; info), when it
-    advanced faster than `max_rate`, or when a group that lagged leapt to the log's end `surge` times faster than it had ever read.
+    Told when it came back to the log's end after Kafka had forgotten its offset (`after_expiry`), after its offset had
+    fallen below the log's start (only what retention had left counts as skipped), when an operator moved an idle group
+    (`operator_reset`; info), when it advanced faster than `max_rate`, or when a group that lagged leapt to the log's
+    end `surge` times faster than it had ever read while it lagged (three moves at least tell that).
     Not: catching up, transaction markers, a topic created again, records deleted unread (retention_overrun tells that).
     Recovers when the group goes back to where it leapt from, to read what it skipped.
     """
@@ -32,66 +34,51 @@ class OffsetJump(GroupRule):
     """How many times faster than ever before a lagging group may catch up."""
 
     def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
-        """Each commit that advanced by `min_records`; each log start that passed one before it."""
+        """Each commit that advanced by `min_records` as it never did before; each log start that passed one before it."""
         match observation:
-            case Commit(offset=int()):
-                history = facts.commits(
-                    observation.cluster, observation.group, observation.topic, observation.partition
-                )
-                leapt = any(
-                    (after.offset or 0) - (before.offset or 0) >= self.min_records
-                    for before, after in _last_pair(history.changes)
-                )
-                groups = [observation.group] if leapt else []
-            case LogOffsets():
-                previous = facts.log_offsets(observation.cluster, observation.topic, observation.partition).changes[-2:]
-                risen = len(previous) > 1 and previous[0].log_start < previous[-1].log_start
-                groups = facts.groups_of(observation.cluster, observation.topic, observation.partition) if risen else []
+            case Commit(cluster=cluster, group=group, topic=topic, partition=partition, offset=int()):
+                recent = facts.commits(cluster, group, topic, partition).changes[-_RECENT:]
+                known = [one for one in recent if one.offset is not None]
+                leapt = len(known) > 1 and (known[-1].offset or 0) - (known[-2].offset or 0) >= self.min_records
+                told = leapt and (len(known) < len(recent) or not _ordinary(known) or _passed(facts, known[-2], observation))
+                groups = [group] if told else []
+            case LogOffsets(cluster=cluster, topic=topic, partition=partition, log_start=start):
+                last = facts.log_offsets(cluster, topic, partition).changes[-2:]
+                groups = facts.groups_of(cluster, topic, partition) if last[0].log_start < start else []
             case _:
                 return ()
-        return [
-            Case(observation.cluster, one, observation.topic, observation.partition)
-            for one in groups
-            if self.judged(one, observation.topic)
-        ]
+        return [Case(cluster, group, topic, partition) for group in groups if self.judged(group, topic)]
 
     def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
         """Each leap that cannot have been read."""
-        history = facts.commits(*case.series)
+        history, ends = facts.commits(*case.series), facts.log_offsets(*case.in_partition)
         series = moves(history)
-        for index, (before, after) in enumerate(pairwise(series), start=1):
+        for index, (before, after) in enumerate(pairwise(series)):
             old, new = before.offset or 0, after.offset or 0
-            ends = facts.log_offsets(*case.in_partition)
             reading = ends.as_of(after.at)
             start = reading.log_start if reading is not None else 0
             skipped = new - max(old, start)
             if skipped < self.min_records or recreated(facts, case.in_partition, before.at, after.at):
                 continue
             forgotten = any(one.offset is None for one in history if before.at < one.at <= after.at)
-            operator = by_operator(facts, before, after, self.min_records)
-            known_end = ends.as_of(before.at)
-            to_latest = known_end is not None and new >= known_end.log_end
-            if not (
-                operator
-                or (to_latest and (forgotten or old < start))
-                or self._too_fast(series[: index + 1], to_latest, facts, case)
-            ):
+            if not forgotten and old >= start and _ordinary(series[max(index + 2 - _RECENT, 0) : index + 2]):
                 continue
-            labels = [
-                label
-                for label, holds in (
-                    ("to_latest", to_latest),
-                    ("after_expiry", forgotten),
-                    ("operator_reset", operator),
-                )
-                if holds
-            ]
+            operator = by_operator(facts, before, after, self.min_records)
+            to_latest = _to_latest(ends, before, after)
+            unread = _end(ends, after.start) - max(old, start)
+            came_back = to_latest and (forgotten or old < start) and unread >= self.min_records
+            if not (operator or came_back or self._too_fast(series[: index + 1], after, ends, to_latest=to_latest)):
+                continue
+            labels = {"to_latest": to_latest, "after_expiry": forgotten, "operator_reset": operator}
             yield self.find(
                 case,
                 after,
-                detail=f"{case.group} on {case.topic}[{case.partition}] leapt from {old:,} to {new:,}: {skipped:,} records were not read",
+                detail=(
+                    f"{case.group} on {case.topic}[{case.partition}] leapt from {old:,} to {new:,}: "
+                    f"{skipped:,} records were not read"
+                ),
                 severity=Severity.INFO if operator else None,
-                labels=labels,
+                labels=[label for label, holds in labels.items() if holds],
                 previous={"offset": old},
                 current={"offset": new},
                 records=Records(skipped=skipped),
@@ -100,27 +87,48 @@ class OffsetJump(GroupRule):
     def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
         """Over when the group goes back to read what it skipped, or the partition is no more."""
         old = int(finding.previous["offset"])
-        back = (
-            one.at
-            for one in facts.commits(*case.series).after(finding.at)
-            if one.offset is not None and one.offset <= old
-        )
+        after = facts.commits(*case.series).after(finding.at)
+        back = (one.at for one in after if one.offset is not None and one.offset <= old)
         return recovered(finding, next(back, end_of(facts, case.in_partition, finding.at)))
 
-    def _too_fast(self, series: list[Commit], to_latest: bool, facts: Facts, case: Case) -> bool:
-        before, after = series[-2:]
-        rates = [_rate(one, two) for one, two in pairwise(series)]
-        if rates[-1] > self.max_rate:
-            return True
-        end = facts.log_offsets(*case.in_partition).as_of(before.at)
-        lagged = end is not None and end.log_end - (before.offset or 0) >= self.min_records
-        return len(rates) > _RHYTHM and to_latest and lagged and rates[-1] > self.surge * max(rates[:-1]) > 0
+    def _too_fast(self, earlier: list[Commit], after: Commit, ends: History[LogOffsets], *, to_latest: bool) -> bool:
+        """Whether nobody reads that fast, or this group never did. earlier: the moves up to the leap."""
+        before = earlier[-1]
+        # Commits may come in bunches, after a coordinator was away for a moment: measured over a second at least.
+        leap = ((after.offset or 0) - (before.offset or 0)) * 1000 / max(after.at - before.start, 1000)
+        rates = [
+            ((two.offset or 0) - (one.offset or 0)) * 1000 / max(two.at - one.at, 1)
+            for one, two in pairwise(earlier)
+            if self._lagged(one, ends) and self._lagged(two, ends)
+        ]
+        surge = to_latest and len(rates) >= _RHYTHM and self._lagged(before, ends)
+        return leap > self.max_rate or (surge and leap > self.surge * max(rates) > 0)
+
+    def _lagged(self, commit: Commit, ends: History[LogOffsets]) -> bool:
+        return _end(ends, commit.at) - (commit.offset or 0) >= self.min_records
 
 
-def _last_pair(changes: list[Commit]) -> list[tuple[Commit, Commit]]:
-    known = [one for one in changes[-3:] if one.offset is not None]
-    return list(pairwise(known))[-1:]
+def _ordinary(commits: list[Commit]) -> bool:
+    """Whether the last of these moves went no further, in no other time, than those before it: this group just reads."""
+    *earlier, leap = [(two.at - one.at, (two.offset or 0) - (one.offset or 0)) for one, two in pairwise(commits)]
+    if len(earlier) < _RHYTHM:
+        return False
+    return leap[0] <= 3 * max(earlier)[0] and leap[1] <= 2 * max(advance for _, advance in earlier)
 
 
-def _rate(before: Commit, after: Commit) -> float:
-    return ((after.offset or 0) - (before.offset or 0)) * 1000 / max(after.at - before.start, 1)
+def _passed(facts: Facts, before: Commit, after: Observation) -> bool:
+    """Whether the log's start had passed the commit."""
+    reading = facts.log_offsets(before.cluster, before.topic, before.partition).as_of(after.at)
+    return reading is not None and reading.log_start > (before.offset or 0)
+
+
+def _end(ends: History[LogOffsets], at: int) -> int:
+    """The log's end as known at that moment; 0 where it was not."""
+    reading = ends.as_of(at)
+    return 0 if reading is None else reading.log_end
+
+
+def _to_latest(ends: History[LogOffsets], before: Commit, after: Commit) -> bool:
+    """Whether the leap went to the log's end or beyond, as it was when the group can have been reset."""
+    end = _end(ends, max(before.at, after.start - CLOCK_SLACK_MS))
+    return 0 < end <= (after.offset or 0)

@@ -2,20 +2,22 @@
 
 from collections.abc import Iterable, Iterator
 
-from agent.evidence import by_operator, commit_rate, end_falls, end_of, moves, recreated, unclean_near
+from agent.evidence import by_operator, end_falls, end_of, moves, recreated, unclean_near
 from agent.facts import Facts, History
 from agent.findings import Finding, Records, Severity
 from agent.observations import Commit, Observation, clock
 from agent.rule import Case, GroupRule, recovered
 
+_PACE_MS = 3_000
+
 
 class OffsetRewind(GroupRule):
     """A group's committed offset falls by at least `min_records`: records will be read again.
 
-    Labels: `to_earliest` (back at the log's start, or as near as a poll can see), `to_divergence` (back to where the log was cut off),
-    `after_expiry` (Kafka had forgotten the offset), `operator_reset` (an operator moved an idle group; info).
-    Critical with `to_earliest`. From a poll, where it went back to is an upper bound: the consumer has re-read since.
-    Not: a topic deleted and created again, a falling offset of less than `min_records`, an offset older than the last one seen.
+    Labels: `to_earliest` (back at the log's start, or as near as a poll can see; critical), `to_divergence` (back to
+    where the log was cut off), `after_expiry` (Kafka had forgotten the offset), `operator_reset` (an operator moved an
+    idle group; info). From a poll, where it went back to is an upper bound: the consumer has re-read since.
+    Not: a topic deleted and created again, a fall of less than `min_records`, an offset older than the last one seen.
     Recovers when the old offset is committed again.
     """
 
@@ -55,12 +57,7 @@ class OffsetRewind(GroupRule):
         where = f"{case.topic}[{case.partition}]"
         bound = " or below, as a poll sees it" if after.since is not None else ""
         start = " (the log's start)" if "to_earliest" in labels else ""
-        rate = commit_rate([one for one in moves(facts.commits(*case.series)) if one.at < after.at])
-        until = (
-            f"; at {rate:,.0f} records/s it is back by {clock(after.at + round((old - new) * 1000 / rate))} UTC"
-            if rate
-            else ""
-        )
+        until = _back_by(old, after, moves(facts.commits(*case.series)))
         return self.find(
             case,
             after,
@@ -89,8 +86,18 @@ class OffsetRewind(GroupRule):
             yield "operator_reset"
 
 
+def _back_by(old: int, after: Commit, series: list[Commit]) -> str:
+    """When the old offset is reached at the pace of the first seconds after the fall; empty while that is not known."""
+    pace = next((one for one in series if one.at >= after.at + _PACE_MS), None)
+    low, high = after.offset or 0, (pace.offset or 0) if pace is not None else 0
+    if pace is None or not low < high < old:
+        return ""
+    rate = (high - low) * 1000 / (pace.at - after.at)
+    return f"; at {rate:,.0f} records/s it is back by {clock(after.at + round((old - low) * 1000 / rate))} UTC"
+
+
 def falls(history: History[Commit], min_records: int) -> Iterator[tuple[Commit, Commit]]:
-    """(commit before, commit after) of falls by at least `min_records`, several small steps down in a row counting as one; oldest first."""
+    """(commit before, commit after) of falls by at least `min_records`, oldest first; small steps add up."""
     highest: Commit | None = None
     for one in history:
         if one.offset is None:

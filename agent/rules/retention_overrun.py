@@ -3,7 +3,9 @@
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from agent.evidence import end_of, intervals, moves, recreated
+from msgspec.structs import replace
+
+from agent.evidence import CLOCK_SLACK_MS, end_of, intervals, moves, recreated
 from agent.facts import Facts
 from agent.findings import Finding, Records
 from agent.observations import Commit, LogOffsets, Observation
@@ -12,10 +14,13 @@ from agent.rule import Case, GroupRule, recovered
 
 
 class RetentionOverrun(GroupRule):
-    """The log's start passes the committed offset of a living group: records were deleted unread (retention, DeleteRecords).
+    """The log's start passes the committed offset of a living group: records were deleted unread.
 
-    A group lives by its own rhythm: it has a member for the partition, or has committed the topic within max(`alive`, 3 x its longest
-    interval). Not: abandoned groups, groups at the end of their log, a topic created again, a start already passed when first seen.
+    By retention or DeleteRecords. A group lives by its own rhythm: it has a member for the partition, or has committed
+    the topic within max(`alive`, 3 x its longest interval). What is deleted while it stands there adds up.
+    Not: abandoned groups, groups at the end of their log, a topic created again, a start already passed when first
+    seen, an offset that may have been committed before the start was read (Kafka Streams deletes what it has committed:
+    where both are polled, told when the offset is still below 5 s later).
     Recovers when the group commits an offset within the log.
     """
 
@@ -29,15 +34,13 @@ class RetentionOverrun(GroupRule):
         match observation:
             case LogOffsets(cluster=cluster, topic=topic, partition=partition, log_start=start):
                 last = facts.log_offsets(cluster, topic, partition).changes[-2:]
-                if len(last) < len("ab") or last[0].log_start >= start:
+                if last[0].log_start >= start:
                     return ()
                 groups = [
                     group
                     for group in facts.groups_of(cluster, topic, partition)
-                    if any(
-                        one.offset is not None and one.offset < start
-                        for one in facts.commits(cluster, group, topic, partition).changes[-8:]
-                    )
+                    for recent in [facts.commits(cluster, group, topic, partition).changes[-8:]]
+                    if any(one.offset is not None and one.offset < start for one in recent)
                 ]
             case Commit(cluster=cluster, topic=topic, partition=partition, offset=int() as offset, at=at):
                 later = facts.log_offsets(cluster, topic, partition).after(at)
@@ -54,29 +57,36 @@ class RetentionOverrun(GroupRule):
             offset = commit.offset if commit is not None else None
             if commit is None or offset is None or not before.log_start <= offset < after.log_start:
                 continue
-            if recreated(facts, case.in_partition, min(before.at, commit.at), after.at) or not self._lives(
-                case, after.at, facts
-            ):
+            if any(one.start <= after.at and (one.offset or 0) >= after.log_start for one in history.after(after.at)):
                 continue
-            lost = after.log_start - offset
-            yield self.find(
-                case,
-                after,
-                known_at=max(after.seen, commit.seen),
-                detail=(
-                    f"{case.group} on {case.topic}[{case.partition}] stood at {offset:,} when the log's start rose to {after.log_start:,}: "
-                    f"{lost:,} records were deleted unread"
-                ),
-                previous={"offset": offset, "log_start": before.log_start},
-                current={"log_start": after.log_start},
-                records=Records(lost=lost),
-            )
+            if recreated(facts, case.in_partition, min(before.at, commit.at), after.at):
+                continue
+            if self._lives(case, after.at, facts):
+                polled_ms = CLOCK_SLACK_MS if after.since is not None else 0
+                yield self.find(
+                    case,
+                    after,
+                    known_at=max(after.seen + polled_ms, commit.seen),
+                    detail=_detail(case, offset, after.log_start),
+                    previous={"offset": offset, "log_start": before.log_start},
+                    current={"log_start": after.log_start},
+                    records=Records(lost=after.log_start - offset),
+                )
 
     def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
-        """Over when the group commits within the log again, or the partition is no more."""
-        start = int(finding.current["log_start"])
-        within = (one.at for one in facts.commits(*case.series).after(finding.at) if (one.offset or -1) >= start)
-        return recovered(finding, next(within, end_of(facts, case.in_partition, finding.at)))
+        """Over when the group commits within the log again, or the partition is no more; until then losses add up."""
+        ends, commits = facts.log_offsets(*case.in_partition), facts.commits(*case.series).after(finding.at)
+        within = (one.at for one in commits if (one.offset or 0) >= _start(ends.as_of(one.at)))
+        over = next(within, end_of(facts, case.in_partition, finding.at))
+        later = [one.log_start for one in ends.after(finding.at) if over is None or one.at <= over]
+        offset, start = int(finding.previous["offset"]), max([int(finding.current["log_start"]), *later])
+        grown = replace(
+            finding,
+            detail=_detail(case, offset, start),
+            current={"log_start": start},
+            records=Records(lost=start - offset),
+        )
+        return recovered(grown, over)
 
     def _lives(self, case: Case, at: int, facts: Facts) -> bool:
         cluster, group, topic, partition = case.series
@@ -90,3 +100,14 @@ class RetentionOverrun(GroupRule):
             if one == topic and longest and at - series[-1].at <= max(self.alive, 3 * longest):
                 return True
         return False
+
+
+def _start(reading: LogOffsets | None) -> int:
+    return 0 if reading is None else reading.log_start
+
+
+def _detail(case: Case, offset: int, start: int) -> str:
+    return (
+        f"{case.group} on {case.topic}[{case.partition}] stood at {offset:,} when the log's start rose to {start:,}: "
+        f"{start - offset:,} records were deleted unread"
+    )

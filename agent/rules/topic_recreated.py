@@ -41,18 +41,23 @@ class TopicRecreated(EventRule, TopicRule):
             for one in endings(facts.partition(case.cluster, topic, partition))
             if one.new is not None
         ]
-        told: list[tuple[PartitionState, str | None]] = []
+        told: list[PartitionState] = []
         for state, old in sorted(births, key=lambda birth: (birth[0].at, birth[0].partition)):
-            if any(
-                (first.topic_id, was) == (state.topic_id, old) and state.at - first.at <= LATENESS_MS
-                for first, was in told
-            ):
+            if any(_same(one, state) for one in told):
                 continue
-            told.append((state, old))
+            told.append(state)
+            ids = f"{old or 'unknown'} -> {state.topic_id or 'unknown'}"
             yield self.find(
                 case,
                 state,
-                detail=f"{topic} was deleted and created again (id {old or 'unknown'} -> {state.topic_id or 'unknown'})",
+                detail=f"{topic} was deleted and created again (id {ids})",
                 previous={"topic_id": old},
                 current={"topic_id": state.topic_id},
             )
+
+
+def _same(one: PartitionState, later: PartitionState) -> bool:
+    """Whether both began with the same creation of their topic: by its id, where that is unknown by the time."""
+    if one.topic_id and later.topic_id:
+        return one.topic_id == later.topic_id
+    return later.at - one.at <= LATENESS_MS

@@ -10,10 +10,12 @@ from agent.rule import Case, TopicRule, recovered
 
 
 class UncleanElection(TopicRule):
-    """A leader was elected that was not in the ISR (unclean.leader.election.enable=true): what it had not replicated is lost.
+    """A leader was elected that was not in the ISR: what it had not replicated is lost.
 
-    Inferred: the new leader was not in the ISR seen before. Not: a leader that had caught up between two polls (an old in-sync replica
-    then stands beside it in the ISR). Recovers when the replicas that were in sync before are so again.
+    Kafka does so with unclean.leader.election.enable=true. Inferred: the new leader was not in the ISR seen before.
+    Not: a leader that had caught up between two polls (an old in-sync replica then stands beside it in the ISR), a
+    reassignment (the replicas are others), a topic created again.
+    Recovers when the replicas that were in sync before are so again.
     """
 
     title = "unclean leader election on {topic}[{partition}]"
@@ -36,7 +38,10 @@ class UncleanElection(TopicRule):
             yield self.find(
                 case,
                 after,
-                detail=f"{case.topic}[{case.partition}] elected {new}, which was not in the ISR {list(before.isr)}, at {clock(after.at)} UTC",
+                detail=(
+                    f"{case.topic}[{case.partition}] elected {new}, which was not in the ISR {list(before.isr)}, "
+                    f"at {clock(after.at)} UTC"
+                ),
                 subject={"brokers": list(dict.fromkeys(brokers))},
                 previous={"leader": old, "leader_epoch": before.leader_epoch, "isr": list(before.isr)},
                 current={"leader": new, "leader_epoch": after.leader_epoch, "isr": list(after.isr)},

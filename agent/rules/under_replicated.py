@@ -11,7 +11,10 @@ from agent.rule import Case, TopicRule, recovered
 
 
 class UnderReplicated(TopicRule):
-    """A partition's ISR has been smaller than its replica set for `after`. Recovers when it is whole again or deleted."""
+    """A partition's ISR has been smaller than its replica set for `after`.
+
+    Recovers when it is whole again or deleted.
+    """
 
     title = "{topic}[{partition}] is under-replicated"
 
@@ -33,11 +36,12 @@ class UnderReplicated(TopicRule):
         for begin, end in spells(facts.partition(*case.in_partition), _lacking):
             if end is None or end.at >= begin.at + self.after:
                 missing = sorted(set(begin.replicas) - set(begin.isr))
+                where = f"{case.topic}[{case.partition}]"
                 yield self.find(
                     case,
                     begin,
                     known_at=max(begin.at + self.after, begin.seen),
-                    detail=f"{case.topic}[{case.partition}] lacks in-sync replicas on {missing} since {clock(begin.at)} UTC",
+                    detail=f"{where} lacks in-sync replicas on {missing} since {clock(begin.at)} UTC",
                     subject={"brokers": missing},
                     previous={"replicas": list(begin.replicas)},
                     current={"isr": list(begin.isr)},

@@ -1,7 +1,7 @@
 """Slack by the Web API, against the strict stand-in: posts, edits, threads, look-ups, and what each refusal means."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ from agent.notifiers import Gone, Handle, Message, NotDelivered, RateLimited, Re
 from agent.notifiers.slack import Slack, blocks, clipped
 from agent.report import report
 from testbed import blockkit
-from testbed import slack as stand_in
+from testbed.slack import Slack as Workspace
 from tests import samples
 
 CHANNEL = "C0000000001"
@@ -20,101 +20,101 @@ SINCE = 0
 
 
 @pytest.fixture
-def workspace() -> Iterator[stand_in.Slack]:
-    """A workspace with two channels."""
-    with stand_in.Slack("alerts", "other") as workspace:
-        yield workspace
-
-
-@pytest.fixture
-def slack(workspace: stand_in.Slack) -> Slack:
+def receiver(slack: Workspace) -> Slack:
     """The receiver for its first channel."""
-    return Slack(workspace.token, lambda _: CHANNEL, base_url=workspace.url, timeout=1)
+    return Slack(slack.token, lambda _: CHANNEL, base_url=slack.url, timeout=1)
 
 
-def test_an_incident_is_one_message_that_is_edited(slack: Slack, workspace: stand_in.Slack) -> None:
+def test_an_incident_is_one_message_that_is_edited(receiver: Slack, slack: Workspace) -> None:
     """Posted once, then changed in place, with the id in its metadata all along."""
-    handle = slack.deliver(Message(samples.incident()), None)
-    assert slack.deliver(Message(samples.recovered()), handle) == handle
-    (message,) = workspace.messages()
+    handle = receiver.deliver(Message(samples.incident()), None)
+    assert receiver.deliver(Message(samples.recovered()), handle) == handle
+    (message,) = slack.messages()
     assert handle == {"channel": CHANNEL, "ts": message.ts}
     assert message.words.startswith(":large_green_circle: *CRITICAL (RECOVERED)  flink-job went back 12,223 records")
     assert message.edits[0].text.startswith("CRITICAL  flink-job")
     assert message.metadata == {"event_type": "backflow_incident", "event_payload": {"id": "INC-7F3A9C"}}
 
 
-def test_the_timeline_goes_into_its_thread(slack: Slack, workspace: stand_in.Slack) -> None:
+def test_the_timeline_goes_into_its_thread(receiver: Slack, slack: Workspace) -> None:
     """Each entry a reply that can be told from the others."""
-    handle = slack.deliver(Message(samples.incident()), None)
-    slack.deliver(Message(samples.incident(), 1, ("broker 2005 lost it", "a & b <!channel>")), handle)
-    (reply,) = workspace.threads[handle["ts"]]
+    handle = receiver.deliver(Message(samples.incident()), None)
+    receiver.deliver(Message(samples.incident(), 1, ("broker 2005 lost it", "a & b <!channel>")), handle)
+    (reply,) = slack.threads[handle["ts"]]
     assert reply.text == "broker 2005 lost it\na &amp; b &lt;!channel&gt;"
     assert reply.metadata == {"event_type": "backflow_incident", "event_payload": {"id": "INC-7F3A9C", "entry": 1}}
 
 
-def test_a_channel_may_be_given_by_name(workspace: stand_in.Slack) -> None:
-    """Its id is known from the first answer on."""
-    slack = Slack(workspace.token, lambda _: "#other", base_url=workspace.url)
+def test_a_channel_may_be_given_by_name(slack: Workspace) -> None:
+    """Its id is known from the first answer on, and looked up where an answer was lost before that."""
     message = Message(samples.incident())
-    assert slack.channel(message, None) == "#other"
-    with pytest.raises(Refused, match="give the channel's id"):
-        slack.find(message, None, SINCE)
-    handle = slack.deliver(message, None)
-    assert slack.channel(message, None) == slack.channel(message, handle) == "C0000000002"
-    assert slack.find(message, None, SINCE) == handle
+    first = Slack(slack.token, lambda _: "#payments", base_url=slack.url)
+    assert first.find(message, None, SINCE) is None
+    handle = first.deliver(message, None)
+    assert first.channel(message, None) == first.channel(message, handle) == "C0000000002"
+    restarted = Slack(slack.token, lambda _: "#payments", base_url=slack.url)
+    assert restarted.channel(message, None) == "#payments"
+    assert restarted.find(message, None, SINCE) == handle
 
 
-def test_each_incident_goes_to_the_channel_chosen_for_it(workspace: stand_in.Slack) -> None:
+def test_where_channels_may_not_be_listed_a_name_cannot_be_looked_up(slack: Workspace) -> None:
+    """The token lacks the scope: then telling twice is better than never, and the outbox is told so."""
+    slack.refuse("missing_scope", method="conversations.list")
+    with pytest.raises(Refused, match="channel_not_found"):
+        Slack(slack.token, lambda _: "#payments", base_url=slack.url).find(Message(samples.incident()), None, SINCE)
+
+
+def test_each_incident_goes_to_the_channel_chosen_for_it(slack: Workspace) -> None:
     """And is edited where it stands, even if another would be chosen by now."""
     chosen = {"INC-7F3A9C": "C0000000001", "INC-B00257": "C0000000002"}
-    slack = Slack(workspace.token, lambda incident: chosen[incident.id], base_url=workspace.url)
-    handle = slack.deliver(Message(samples.incident()), None)
-    slack.deliver(Message(samples.burst()), None)
+    receiver = Slack(slack.token, lambda incident: chosen[incident.id], base_url=slack.url)
+    handle = receiver.deliver(Message(samples.incident()), None)
+    receiver.deliver(Message(samples.burst()), None)
     chosen["INC-7F3A9C"] = "C0000000002"
-    slack.deliver(Message(samples.recovered()), handle)
-    assert [len(workspace.messages(name)) for name in ("alerts", "other")] == [1, 1]
+    receiver.deliver(Message(samples.recovered()), handle)
+    assert [len(slack.messages(name)) for name in ("alerts", "payments")] == [1, 1]
 
 
-def test_a_message_is_found_again_by_its_metadata_over_many_pages(slack: Slack, workspace: stand_in.Slack) -> None:
+def test_a_message_is_found_again_by_its_metadata_over_many_pages(receiver: Slack, slack: Workspace) -> None:
     """Among more messages than a page holds; another incident's is not taken for it."""
-    handle = slack.deliver(Message(samples.incident()), None)
+    handle = receiver.deliver(Message(samples.incident()), None)
     for _ in range(250):
-        workspace.workspace.call("chat.postMessage", {"channel": CHANNEL, "text": "chatter"})
-    assert slack.find(Message(samples.recovered()), None, SINCE) == handle
-    assert slack.find(Message(samples.burst()), None, SINCE) is None
-    assert len(workspace.received("conversations.history")) == 4
+        slack.workspace.call("chat.postMessage", {"channel": CHANNEL, "text": "chatter"})
+    assert receiver.find(Message(samples.recovered()), None, SINCE) == handle
+    assert receiver.find(Message(samples.burst()), None, SINCE) is None
+    assert len(slack.received("conversations.history")) == 4
 
 
-def test_only_what_may_hold_the_message_is_looked_through(slack: Slack, workspace: stand_in.Slack) -> None:
+def test_only_what_may_hold_the_message_is_looked_through(receiver: Slack, slack: Workspace) -> None:
     """From ten minutes before the attempt, for clocks differ."""
-    slack.deliver(Message(samples.incident()), None)
-    (message,) = workspace.messages()
+    receiver.deliver(Message(samples.incident()), None)
+    (message,) = slack.messages()
     at = int(float(message.ts) * 1000)
-    assert slack.find(Message(samples.incident()), None, at + 590_000) is not None
-    assert slack.find(Message(samples.incident()), None, at + 610_000) is None
+    assert receiver.find(Message(samples.incident()), None, at + 590_000) is not None
+    assert receiver.find(Message(samples.incident()), None, at + 610_000) is None
 
 
-def test_an_entry_is_found_in_its_thread(slack: Slack) -> None:
+def test_an_entry_is_found_in_its_thread(receiver: Slack) -> None:
     """The first is not taken for the second; without a message there is nowhere to look."""
     message = Message(samples.incident())
-    handle = slack.deliver(message, None)
-    slack.deliver(message._replace(number=1, lines=("one",)), handle)
-    assert slack.find(message._replace(number=1), handle, SINCE) == handle
-    assert slack.find(message._replace(number=2), handle, SINCE) is None
-    assert slack.find(message._replace(number=1), None, SINCE) is None
+    handle = receiver.deliver(message, None)
+    receiver.deliver(message._replace(number=1, lines=("one",)), handle)
+    assert receiver.find(message._replace(number=1), handle, SINCE) == handle
+    assert receiver.find(message._replace(number=2), handle, SINCE) is None
+    assert receiver.find(message._replace(number=1), None, SINCE) is None
 
 
-def test_a_deleted_message_is_gone(slack: Slack, workspace: stand_in.Slack) -> None:
+def test_a_deleted_message_is_gone(receiver: Slack, slack: Workspace) -> None:
     """For edits, replies and look-ups."""
     message = Message(samples.incident())
-    handle = slack.deliver(message, None)
-    workspace.delete_message(handle["ts"])
+    handle = receiver.deliver(message, None)
+    slack.delete_message(handle["ts"])
     entry = message._replace(number=1, lines=("one",))
     for told, known in ((message, handle), (entry, handle), (entry, None)):
         with pytest.raises(Gone):
-            slack.deliver(told, known)
+            receiver.deliver(told, known)
     with pytest.raises(Gone):
-        slack.find(entry, handle, SINCE)
+        receiver.find(entry, handle, SINCE)
 
 
 @pytest.mark.parametrize(
@@ -130,58 +130,54 @@ def test_a_deleted_message_is_gone(slack: Slack, workspace: stand_in.Slack) -> N
     ],
 )
 def test_each_failure_says_what_it_means(
-    slack: Slack,
-    workspace: stand_in.Slack,
-    fault: Callable[[stand_in.Slack], None],
+    receiver: Slack,
+    slack: Workspace,
+    fault: Callable[[Workspace], None],
     kind: type[NotDelivered],
     words: str,
 ) -> None:
     """Whether it may have arrived, and what an operator can do."""
-    fault(workspace)
+    fault(slack)
     with pytest.raises(kind, match=words) as raised:
-        slack.deliver(Message(samples.incident()), None)
-    assert workspace.token not in str(raised.value)
+        receiver.deliver(Message(samples.incident()), None)
+    assert slack.token not in str(raised.value)
 
 
 @pytest.mark.parametrize(("retry_after", "wait"), [(7, 7_000), (None, 60_000)])
-def test_a_rate_limit_names_the_wait(
-    slack: Slack, workspace: stand_in.Slack, retry_after: int | None, wait: int
-) -> None:
+def test_a_rate_limit_names_the_wait(receiver: Slack, slack: Workspace, retry_after: int | None, wait: int) -> None:
     """Retry-After in seconds; a minute where there is none."""
-    workspace.answer(429, retry_after=retry_after)
+    slack.answer(429, retry_after=retry_after)
     with pytest.raises(RateLimited) as raised:
-        slack.deliver(Message(samples.incident()), None)
+        receiver.deliver(Message(samples.incident()), None)
     assert raised.value.retry_after == wait
 
 
-def test_nobody_listening_is_no_answer(workspace: stand_in.Slack) -> None:
+def test_nobody_listening_is_no_answer(slack: Workspace) -> None:
     """A refused connection."""
-    workspace.close()
-    slack = Slack("xoxb-secret", lambda _: CHANNEL, base_url=workspace.url, timeout=1)
+    slack.close()
+    receiver = Slack("xoxb-secret", lambda _: CHANNEL, base_url=slack.url, timeout=1)
     with pytest.raises(Unanswered, match="ConnectionRefusedError"):
-        slack.deliver(Message(samples.incident()), None)
+        receiver.deliver(Message(samples.incident()), None)
 
 
-def test_neither_token_nor_text_is_logged(
-    slack: Slack, workspace: stand_in.Slack, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_neither_token_nor_text_is_logged(receiver: Slack, slack: Workspace, caplog: pytest.LogCaptureFixture) -> None:
     """Not even with all loggers at DEBUG."""
     caplog.set_level(logging.DEBUG)
-    handle = slack.deliver(Message(samples.incident()), None)
-    workspace.close_connection()
+    handle = receiver.deliver(Message(samples.incident()), None)
+    slack.close_connection()
     with pytest.raises(Unanswered):
-        slack.deliver(Message(samples.incident()), handle)
-    assert workspace.token not in caplog.text
+        receiver.deliver(Message(samples.incident()), handle)
+    assert slack.token not in caplog.text
     assert "flink-job" not in caplog.text
 
 
 @pytest.mark.parametrize("incident", [samples.incident(), samples.burst(), samples.incident(title="x" * 9_000)])
-def test_what_is_sent_is_within_slacks_limits(slack: Slack, workspace: stand_in.Slack, incident: Incident) -> None:
+def test_what_is_sent_is_within_slacks_limits(receiver: Slack, slack: Workspace, incident: Incident) -> None:
     """Posted and edited: the stand-in refuses all else."""
-    handle: Handle = slack.deliver(Message(incident), None)
-    slack.deliver(Message(incident), handle)
-    slack.deliver(Message(incident, 1, tuple("<&>" * 99 for _ in range(99))), handle)
-    assert len(workspace.requests) == 3
+    handle: Handle = receiver.deliver(Message(incident), None)
+    receiver.deliver(Message(incident), handle)
+    receiver.deliver(Message(incident, 1, tuple("<&>" * 99 for _ in range(99))), handle)
+    assert len(slack.requests) == 3
 
 
 def test_the_longest_names_still_fit() -> None:

@@ -1,7 +1,6 @@
 """An incoming webhook, against the stand-in: a message at each turn of an incident, none at each edit."""
 
 import logging
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,19 +12,12 @@ from tests import samples
 
 
 @pytest.fixture
-def workspace() -> Iterator[Workspace]:
-    """A workspace with one channel."""
-    with Workspace() as workspace:
-        yield workspace
-
-
-@pytest.fixture
-def webhook(workspace: Workspace) -> Webhook:
+def webhook(slack: Workspace) -> Webhook:
     """The receiver behind its webhook."""
-    return Webhook(workspace.webhook_url(), timeout=1)
+    return Webhook(slack.webhook_url(), timeout=1)
 
 
-def test_a_message_is_sent_at_each_turn_and_at_no_other_change(webhook: Webhook, workspace: Workspace) -> None:
+def test_a_message_is_sent_at_each_turn_and_at_no_other_change(webhook: Webhook, slack: Workspace) -> None:
     """Opened, grown worse, cause found, recovered, open again; neither an edit, nor closed, nor the thread."""
     story = [
         samples.incident(severity=Severity.WARNING, causes=()),
@@ -41,41 +33,41 @@ def test_a_message_is_sent_at_each_turn_and_at_no_other_change(webhook: Webhook,
     for incident in story:
         handle = webhook.deliver(Message(incident), handle)
         handle = webhook.deliver(Message(incident, 1, ("a line",)), handle)
-        sent.append(len(workspace.messages()))
+        sent.append(len(slack.messages()))
     assert sent == [1, 1, 2, 3, 4, 4, 5]
 
 
-def test_a_merged_incident_is_told_once(webhook: Webhook, workspace: Workspace) -> None:
+def test_a_merged_incident_is_told_once(webhook: Webhook, slack: Workspace) -> None:
     """So that nobody goes on with the wrong one."""
     handle = webhook.deliver(Message(samples.incident()), None)
     merged = Message(samples.incident(merged_into="INC-B00257"))
     webhook.deliver(merged, webhook.deliver(merged, handle))
-    assert [one.words.count("INC-B00257") for one in workspace.messages()] == [0, 1]
+    assert [one.words.count("INC-B00257") for one in slack.messages()] == [0, 1]
 
 
-def test_each_failure_says_what_it_means(webhook: Webhook, workspace: Workspace) -> None:
+def test_each_failure_says_what_it_means(webhook: Webhook, slack: Workspace) -> None:
     """As with the Web API."""
     message = Message(samples.incident())
-    workspace.answer(429, retry_after=3)
+    slack.answer(429, retry_after=3)
     with pytest.raises(RateLimited) as limited:
         webhook.deliver(message, None)
     assert limited.value.retry_after == 3_000
-    workspace.answer(503)
+    slack.answer(503)
     with pytest.raises(Unanswered, match="503"):
         webhook.deliver(message, None)
-    workspace.close_connection()
+    slack.close_connection()
     with pytest.raises(Unanswered, match="RemoteDisconnected"):
         webhook.deliver(message, None)
-    workspace.kick()
+    slack.kick()
     with pytest.raises(Refused, match="400 not_in_channel"):
         webhook.deliver(message, None)
 
 
-def test_the_address_is_never_logged(webhook: Webhook, workspace: Workspace, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_address_is_never_logged(webhook: Webhook, slack: Workspace, caplog: pytest.LogCaptureFixture) -> None:
     """It is all that one needs to post."""
     caplog.set_level(logging.DEBUG)
     webhook.deliver(Message(samples.incident()), None)
-    workspace.close_connection()
+    slack.close_connection()
     with pytest.raises(Unanswered) as raised:
         webhook.deliver(Message(samples.incident()), None)
     for text in (caplog.text, str(raised.value)):

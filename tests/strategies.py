@@ -1,0 +1,459 @@
+"""Streams of observations for property tests: wild ones, and those of a small simulated cluster that suffers faults.
+
+The simulation knows nothing of rules: it moves logs, leaders, sessions and readers second by second and notes what sources would see.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import cycle
+from typing import NamedTuple
+
+import msgspec
+from hypothesis import strategies as st
+
+from agent.facts import LATENESS_MS
+from agent.observations import (
+    AnyObservation,
+    Blind,
+    BrokerRegistration,
+    Commit,
+    Controller,
+    GroupState,
+    LogOffsets,
+    Member,
+    Observation,
+    PartitionState,
+    Sighted,
+    Subject,
+    Tick,
+    millis,
+)
+
+BEGINNING = millis("2026-11-20T23:00:00Z")
+CLUSTER = "main"
+BROKERS = (2005, 2011, 2024)
+FAULTS = (
+    "reset", "lost", "unclean", "stopped", "recreated", "expired", "operator", "retention", "dip", "blind", "controller",
+    "shrunk", "leapt",
+)  # fmt: skip
+SECONDS = 300
+
+
+class Fault(NamedTuple):
+    """Something that goes wrong: kind, second, which target, and two numbers that the kind reads as it likes."""
+
+    kind: str
+    second: int
+    target: int
+    length: int
+    choice: int
+
+
+class Log:
+    """One partition: its log, its leader and its replicas."""
+
+    def __init__(self, topic: str, partition: int, replicas: tuple[int, ...]) -> None:
+        """A healthy partition with a backlog."""
+        self.topic, self.partition, self.replicas = topic, partition, replicas
+        self.leader: int | None = replicas[0]
+        self.isr = replicas
+        self.epoch = 1
+        self.incarnation = 1
+        self.start, self.end = 0, 20_000 + 1_000 * partition
+        self.rate = 400 + 150 * partition
+
+
+class Reader:
+    """One group's place in one partition. auto: librdkafka's auto-commit, which never goes back."""
+
+    def __init__(self, group: str, log: Log, interval: int, *, auto: bool) -> None:
+        """A reader close to the log's end."""
+        self.group, self.log, self.interval, self.auto = group, log, interval, auto
+        self.position = log.end - 500
+        self.committed: int | None = self.position
+        self.paused = False
+
+
+class World:
+    """A cluster of three brokers with two topics and three groups; `lines` is what sources saw, in the order of events."""
+
+    def __init__(self, *, polled: bool, lag: int) -> None:
+        """polled: facts carry `since`. lag: how long after it held a fact is seen, ms."""
+        self.polled, self.lag = polled, lag
+        self.lines: list[Observation] = []
+        self.second = 0
+        self.logs = [
+            Log("a", 0, (2005, 2011)), Log("a", 1, (2011, 2024)), Log("a", 2, (2005, 2024)), Log("b", 0, (2024, 2005)),
+        ]  # fmt: skip
+        self.readers = [
+            *(Reader("flink", log, 2 + index % 2, auto=False) for index, log in enumerate(self.logs[:3])),
+            Reader("stream", self.logs[0], 5, auto=True),
+            Reader("stream", self.logs[1], 5, auto=True),
+            Reader("batch", self.logs[3], 7, auto=False),
+        ]
+        self.sessions: dict[int, int | None] = dict.fromkeys(BROKERS, 1)
+        self.states = {"flink": "Empty", "stream": "Stable", "batch": "Stable"}
+        self.planned: list[tuple[int, Callable[[], None]]] = []
+        self._sighted: dict[Subject, int] = {}
+
+    def run(self, seconds: int, faults: Iterable[Fault]) -> list[Observation]:
+        """Live for so long and suffer the faults."""
+        for fault in faults:
+            self.later(fault.second, lambda fault=fault: getattr(self, fault.kind)(fault))
+        for broker in BROKERS:
+            self._register(broker)
+        for log in self.logs:
+            self._state(log)
+        self.controller(Fault("controller", 0, 0, 0, 0))
+        for self.second in range(seconds):
+            due = [action for at, action in self.planned if at <= self.second]
+            self.planned = [(at, action) for at, action in self.planned if at > self.second]
+            for action in due:
+                action()
+            self._live()
+        return self.lines
+
+    def later(self, second: int, action: Callable[[], None]) -> None:
+        """Plan something."""
+        self.planned.append((second, action))
+
+    def reset(self, fault: Fault) -> None:
+        """A reader goes back to the log's start, or not as far, for no reason that anyone sees."""
+        reader = self.readers[fault.target % len(self.readers)]
+        reader.position = (reader.log.start, max(reader.log.start, reader.position - 1_500))[fault.choice % 2]
+
+    def leapt(self, fault: Fault) -> None:
+        """A reader that had fallen behind leaps to the log's end."""
+        reader = self.readers[fault.target % len(self.readers)]
+        reader.position = reader.log.start
+        self.later(self.second + 20, lambda: setattr(reader, "position", reader.log.end))
+
+    def lost(self, fault: Fault) -> None:
+        """A broker loses its session and comes back: clean elections where there is a choice."""
+        self._lose(BROKERS[fault.target % len(BROKERS)], 3 + fault.length % 20)
+
+    def stopped(self, fault: Fault) -> None:
+        """A broker goes for good."""
+        self._lose(BROKERS[fault.target % len(BROKERS)], SECONDS * 10)
+
+    def unclean(self, fault: Fault) -> None:
+        """The follower falls behind and loses its session, then the leader does: the log is cut short and its readers are reset."""
+        log = self.logs[fault.target % len(self.logs)]
+        if log.leader is None or len(log.isr) < 2:
+            return
+        leader, follower = log.leader, next(one for one in log.replicas if one != log.leader)
+        self._lose(follower, 4)
+        self.later(self.second + 5, lambda: self._lose(leader, 6 + fault.length % 20))
+
+        def cut() -> None:
+            log.end = max(log.start, log.end - 50 - 100 * (fault.length % 9))
+            for index, reader in enumerate(one for one in self.readers if one.log is log):
+                self.later(self.second + 1 + (fault.choice + index) % 8, lambda reader=reader: go_back(reader))
+
+        def go_back(reader: Reader) -> None:
+            reader.position = (log.start, min(reader.position, log.end), reader.position)[fault.choice % 3]
+
+        def elect() -> None:
+            if log.leader is None:
+                log.leader, log.isr, log.epoch = follower, (follower,), log.epoch + 1
+                self._state(log)
+                cut()
+
+        self.later(self.second + 7, elect)
+
+    def recreated(self, fault: Fault) -> None:
+        """A topic is deleted and created again; its readers start anew."""
+        topic = ("a", "b")[fault.target % 2]
+        logs = [one for one in self.logs if one.topic == topic]
+        for log in logs:
+            log.replicas, was = (), log.replicas
+            self._state(log)
+            log.replicas = was
+        for reader in self.readers:
+            if reader.log in logs:
+                reader.position = 0
+                if fault.choice % 2:
+                    self._commit(reader, None)
+                reader.committed = None
+        for log in logs:
+            log.start = log.end = 0
+            log.incarnation += 1
+            log.epoch = 0
+            self.later(self.second + 1 + fault.length % 3, lambda log=log: self._state(log))
+
+    def expired(self, fault: Fault) -> None:
+        """A group's offset is forgotten, and it begins at the log's start or end."""
+        reader = self.readers[fault.target % len(self.readers)]
+        reader.paused = True
+        self._commit(reader, None)
+
+        def back() -> None:
+            reader.paused = False
+            reader.position = (reader.log.start, reader.log.end)[fault.choice % 2]
+
+        self.later(self.second + 2 + fault.length, back)
+
+    def operator(self, fault: Fault) -> None:
+        """An operator stops a group, moves its offsets, and starts it again."""
+        group = ("flink", "stream", "batch")[fault.target % 3]
+        mine = [one for one in self.readers if one.group == group]
+        has_members = self.states[group] == "Stable"
+        for reader in mine:
+            reader.paused = True
+        if has_members:
+            self.states[group] = "Empty"
+            self._group(group)
+
+        def move() -> None:
+            for reader in mine:
+                reader.position = (reader.log.start, reader.log.end)[fault.choice % 2]
+                self._commit(reader, reader.position)
+
+        def start() -> None:
+            for reader in mine:
+                reader.paused = False
+            if has_members:
+                self.states[group] = "Stable"
+                self._group(group)
+
+        self.later(self.second + 10 + fault.length, move)
+        self.later(self.second + 30 + fault.length, start)
+
+    def retention(self, fault: Fault) -> None:
+        """The log's start rises to its end, past a reader that stands still."""
+        log = self.logs[fault.target % len(self.logs)]
+        for reader in self.readers:
+            if reader.log is log and fault.choice % 2:
+                reader.paused = True
+                self.later(self.second + 20, lambda reader=reader: setattr(reader, "paused", False))
+        self.later(self.second + fault.length % 10, lambda: setattr(log, "start", log.end))
+
+    def dip(self, fault: Fault) -> None:
+        """The high watermark falls for a moment, or the log for good."""
+        log = self.logs[fault.target % len(self.logs)]
+        was, log.end = log.end, max(log.start, log.end - 6_000)
+        if fault.choice % 2:
+            self.later(self.second + 3, lambda: setattr(log, "end", max(log.end, was)))
+
+    def shrunk(self, fault: Fault) -> None:
+        """A follower leaves the ISR for a while."""
+        log = self.logs[fault.target % len(self.logs)]
+        if log.leader is not None:
+            log.isr = (log.leader,)
+            self._state(log)
+
+    def blind(self, fault: Fault) -> None:
+        """A source does not see a part of the cluster for a while."""
+        source = ("kafka", "zookeeper")[fault.choice % 2]
+        keys = {"group": "flink"} if source == "kafka" and fault.target % 2 else {}
+        self._note(Blind(at=self._at(9), source=source, cluster=CLUSTER, reason="it does not answer", **keys))
+        self.later(self.second + 30 + 4 * fault.length, lambda: self._note(Sighted(at=self._at(9), source=source, cluster=CLUSTER, **keys)))
+
+    def controller(self, fault: Fault) -> None:
+        """Another broker is the controller."""
+        self._note(Controller(at=self._at(8), cluster=CLUSTER, broker=BROKERS[fault.target % 3], epoch=self.second))
+
+    def _live(self) -> None:
+        for index, log in enumerate(self.logs):
+            if log.leader is not None:
+                log.end += log.rate
+                if (self.second + index) % 5 == 0:
+                    self._note(
+                        LogOffsets(
+                            at=self._at(10 + index), cluster=CLUSTER, topic=log.topic, partition=log.partition,
+                            log_start=log.start, log_end=log.end,
+                        )
+                    )  # fmt: skip
+        for index, reader in enumerate(self.readers):
+            if reader.paused or reader.log.leader is None:
+                continue
+            reader.position = max(min(reader.log.end, reader.position + 3 * reader.log.rate), reader.log.start)
+            if (self.second + index) % reader.interval == 0:
+                self._commit(reader, max(reader.position, reader.committed or 0) if reader.auto else reader.position)
+        for index, group in enumerate(self.states):
+            if (self.second + index) % 30 == 0:
+                self._group(group)
+
+    def _lose(self, broker: int, seconds: int) -> None:
+        if self.sessions[broker] is None:
+            return
+        session, self.sessions[broker] = self.sessions[broker] or 0, None
+        self._register(broker)
+        for log in self.logs:
+            if broker not in log.replicas:
+                continue
+            left = tuple(one for one in log.isr if one != broker)
+            if log.leader == broker:
+                log.leader, log.epoch = (left[0] if left else None), log.epoch + 1
+            log.isr = left or log.isr
+            self._state(log)
+
+        def back() -> None:
+            self.sessions[broker] = session + 1
+            self._register(broker)
+
+        def recover() -> None:
+            for log in self.logs:
+                if broker in log.replicas and self.sessions[broker] is not None:
+                    alive = tuple(one for one in log.replicas if self.sessions[one] is not None)
+                    log.isr = alive
+                    if log.leader is None or log.replicas[0] == broker:
+                        log.leader, log.epoch = broker, log.epoch + 1
+                    self._state(log)
+
+        self.later(self.second + seconds, back)
+        self.later(self.second + seconds + 5, recover)
+
+    def _register(self, broker: int) -> None:
+        session = self.sessions[broker]
+        self._note(
+            BrokerRegistration(
+                at=self._at(broker % 7), cluster=CLUSTER, broker=broker,
+                session=None if session is None else f"0x{broker:x}{session:04x}",
+                epoch=None if session is None else 100 * session,
+            )
+        )  # fmt: skip
+
+    def _state(self, log: Log) -> None:
+        self._note(
+            PartitionState(
+                at=self._at(20 + log.partition), cluster=CLUSTER, topic=log.topic, partition=log.partition,
+                leader=log.leader if log.replicas else None, leader_epoch=log.epoch, replicas=log.replicas,
+                isr=log.isr if log.replicas else (), topic_id=f"czxid:{log.incarnation}",
+            )
+        )  # fmt: skip
+
+    def _commit(self, reader: Reader, offset: int | None) -> None:
+        reader.committed = offset
+        self._note(
+            Commit(
+                at=self._at(30 + reader.interval), cluster=CLUSTER, group=reader.group, topic=reader.log.topic,
+                partition=reader.log.partition, offset=offset,
+            )
+        )  # fmt: skip
+
+    def _group(self, group: str) -> None:
+        stable = self.states[group] == "Stable"
+        partitions = tuple((one.log.topic, one.log.partition) for one in self.readers if one.group == group)
+        members = (Member(f"{group}-1", "/10.0.0.1", partitions),) if stable else ()
+        self._note(GroupState(at=self._at(40), cluster=CLUSTER, group=group, state=self.states[group], members=members))
+
+    def _at(self, phase: int) -> int:
+        return BEGINNING + self.second * 1_000 + 19 * phase
+
+    def _note(self, observation: Observation) -> None:
+        subject = observation.subject
+        since = self._sighted.get(subject) if self.polled else None
+        self._sighted[subject] = observation.at
+        self.lines.append(msgspec.structs.replace(observation, since=since, seen_at=observation.at + self.lag if self.lag else None))
+
+
+def suffered(faults: Iterable[Fault], *, polled: bool = False, lag: int = 0) -> list[Observation]:
+    """What sources saw of a cluster that suffered these faults, in the order of events."""
+    return World(polled=polled, lag=lag).run(SECONDS, faults)
+
+
+def ticks(observations: Sequence[Observation], every: int) -> list[Observation]:
+    """Ticks over the span of the observations, so many ms apart."""
+    begin, end = min(one.at for one in observations), max(one.at for one in observations)
+    return [Tick(at=at) for at in range(begin, end, every)]
+
+
+def late(observations: Sequence[Observation], delays: Sequence[int], wobble: int) -> list[Observation]:
+    """The observations as they come when each subject has one of these delays (ms) and each observation up to `wobble` more.
+
+    At most a minute in all, and each subject's own order is kept.
+    """
+    delay: dict[Subject, int] = {}
+    latest: dict[Subject, int] = {}
+    keyed = []
+    for number, one in enumerate(observations):
+        subject = one.subject
+        mine = delay.setdefault(subject, delays[len(delay) % len(delays)])
+        comes = one.at + min(mine + (number * 7_919 % wobble if wobble else 0), LATENESS_MS)
+        latest[subject] = max(comes, latest.get(subject, comes))
+        keyed.append((latest[subject], mine, number))
+    return [observations[number] for *_, number in sorted(keyed)]
+
+
+def cut(observations: Sequence[Observation], sizes: Sequence[int]) -> Iterator[Sequence[Observation]]:
+    """The observations in batches of these sizes, over and over."""
+    begin = 0
+    for size in cycle(sizes):
+        if begin >= len(observations):
+            return
+        yield observations[begin : begin + size]
+        begin += size
+
+
+faults = st.lists(
+    st.builds(
+        Fault, st.sampled_from(FAULTS), st.integers(20, 200), st.integers(0, 5), st.integers(0, 40), st.integers(0, 5)
+    ),
+    min_size=1,
+    max_size=5,
+)
+scenarios = st.builds(suffered, faults, polled=st.booleans(), lag=st.sampled_from([0, 0, 900, 20_000]))
+delays = st.lists(st.integers(0, LATENESS_MS) | st.sampled_from([0, LATENESS_MS]), min_size=8, max_size=24)
+wobbles = st.sampled_from([0, 0, 5_000, 40_000])
+sizes = st.lists(st.integers(1, 400), min_size=1, max_size=4) | st.sampled_from([[1], [1_000_000]])
+
+_offsets = st.none() | st.integers(0, 30).map(lambda one: one * 700) | st.sampled_from([-1, -1001, 2**62, -(2**62)])
+_known = st.integers(0, 30).map(lambda one: one * 700) | st.sampled_from([-1, 2**62, -(2**62)])
+_brokers = st.sampled_from([1, 2, 3])
+_partition = {"topic": st.sampled_from(["t", "u"]), "partition": st.sampled_from([0, 1])}
+_ids = st.lists(_brokers, max_size=3).map(tuple)
+_members = st.lists(
+    st.builds(Member, id=st.sampled_from(["m", "n"]), partitions=st.sampled_from([(), (("t", 0),), (("t", 1), ("u", 0))])), max_size=2
+).map(tuple)
+
+
+_times = {
+    "at": st.just(0),
+    "seen_at": st.sampled_from([None, None, None, -5_000, 30_000]),
+    "since": st.sampled_from([None, None, 0, -4_000, -200_000, 9_000]),
+    "cluster": st.just(CLUSTER),
+}
+_sight = {
+    **_times,
+    "source": st.sampled_from(["kafka", "zookeeper"]),
+    "group": st.sampled_from([None, "g"]),
+    "topic": st.sampled_from([None, "t"]),
+    "partition": st.sampled_from([None, 0]),
+}
+_group = st.sampled_from(["g", "h"])
+_anything: st.SearchStrategy[AnyObservation] = st.one_of(
+    st.builds(Commit, **_times, **_partition, group=_group, offset=_offsets, leader_epoch=st.sampled_from([None, 3])),
+    st.builds(LogOffsets, **_times, **_partition, log_start=_known, log_end=_known),
+    st.builds(
+        PartitionState, **_times, **_partition, leader=st.sampled_from([None, -1, 1, 2, 3]), replicas=_ids, isr=_ids,
+        leader_epoch=st.sampled_from([None, 0, 4]), topic_id=st.sampled_from([None, "x", "y"]),
+    ),
+    st.builds(
+        BrokerRegistration, **_times, broker=_brokers, session=st.sampled_from([None, "0x1", "0x2"]),
+        epoch=st.sampled_from([None, -1, 5]),
+    ),
+    st.builds(Controller, **_times, broker=st.sampled_from([None, 1, 2])),
+    st.builds(
+        GroupState, **_times, group=_group, state=st.sampled_from(["Empty", "Stable", "Dead"]), members=_members,
+        simple=st.sampled_from([None, True, False]),
+    ),
+    st.builds(Blind, **_sight, reason=st.just("no answer")),
+    st.builds(Sighted, **_sight),
+    st.builds(Tick, at=st.just(0)),
+)  # fmt: skip
+_FIRST, _LAST = millis("0001-01-01T00:10:00Z"), millis("9999-12-31T23:00:00Z")
+_beginnings = st.sampled_from([BEGINNING, BEGINNING, 0, _FIRST, _LAST])
+_steps = st.sampled_from([0, 0, 1, 900, 2_000, 5_000, 20_000, -3_000, -70_000, 400_000])
+_wild = st.lists(st.tuples(_steps, _anything), max_size=60)
+
+
+@st.composite
+def wild(draw: st.DrawFn) -> list[Observation]:
+    """Any observations at all: few keys, any values, times equal, backwards, far apart, `since` after `at`."""
+    at = draw(_beginnings)
+    found: list[Observation] = []
+    for step, one in draw(_wild):
+        at = min(max(at + step, _FIRST), _LAST)
+        seen_at, since = (None if time is None else min(at + time, _LAST) for time in (one.seen_at, one.since))
+        found.append(msgspec.structs.replace(one, at=at, seen_at=seen_at, since=since))
+    return found
