@@ -52,8 +52,8 @@ class Daemon:
         directory = settings.agent.state_directory
         directory.mkdir(parents=True, exist_ok=True)
         receivers = _receivers(settings, stream)
-        self._journal = Journal(directory / "journal")
         self._store = Store(directory / FILE, [one.name for one in receivers])
+        self._journal = Journal(directory / "journal", self._store.position)
         self._outboxes = {one.name: Outbox(directory / FILE, one) for one in receivers}
         watch = Watch(settings.rules, settings.correlations, Lifetimes(*settings.incidents.model_dump().values()))
         self._pipeline = Pipeline(
@@ -98,10 +98,6 @@ class Daemon:
                     systemd.watchdog()
             systemd.stopping()
             return self._close()
-
-    def stop(self) -> None:
-        """Ask `run` to return; from any thread."""
-        self._stop.set()
 
     def _start(self) -> None:
         self._pipeline.start()

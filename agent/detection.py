@@ -128,6 +128,7 @@ class Detection:
         for finding in rule.detect(judged.case, facts):
             if finding.known_at > facts.now:
                 self._wait(judged, finding.known_at)
+                self._fresh_until[judged] = max(self._fresh_until.get(judged, 0), finding.known_at + SETTLED_MS)
             elif finding.known_at > settled:
                 named = msgspec.structs.replace(finding, rule=judged.rule)
                 findings[named.key] = named
@@ -135,7 +136,7 @@ class Detection:
         for key, finding in findings.items():
             if finding.recovered_at is None or finding.recovered_at > settled:
                 followed = rule.follow(msgspec.structs.replace(finding, recovered_at=None), judged.case, facts)
-                findings[key] = finding if finding.recovered_at and followed.recovered_at is None else followed
+                findings[key] = followed
             if findings[key] != held.get(key):
                 changes.found.append(findings[key])
         self._keep(judged, [one for one in findings.values() if not _over(one, facts.now)])

@@ -1,7 +1,7 @@
 """What several rules ask of the facts: incarnations, moves, truncations, rhythms, an operator's hand. Rules judge."""
 
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice, pairwise
 from statistics import median
 from typing import NamedTuple, TypeVar
 
@@ -12,6 +12,7 @@ CLOCK_SLACK_MS = 5_000
 """How far the clocks of two sources may stand apart, and how long an end may stay low before it is a truncation."""
 
 _TOGETHER_MS = 5_000
+_FLAP_MS = 30_000
 
 T = TypeVar("T", bound=Observation)
 
@@ -44,14 +45,15 @@ class Ending(NamedTuple):
 
 
 def endings(history: History[PartitionState]) -> Iterator[Ending]:
-    """The endings of a partition's incarnations, oldest first. One that comes back under its old id had never gone."""
+    """The endings of a partition's incarnations, oldest first. One soon back under its old id had never gone."""
     known: str | None = None
     gone: PartitionState | None = None
     for state in history:
         if deleted(state):
             gone = gone or state
             continue
-        if another(known, state.topic_id) or (gone is not None and (known is None or known != state.topic_id)):
+        back = gone is not None and known == state.topic_id is not None and state.at <= gone.at + _FLAP_MS
+        if another(known, state.topic_id) or (gone is not None and not back):
             yield Ending(known, gone or state, state)
         known, gone = state.topic_id or known, None
     if gone is not None:
@@ -63,7 +65,13 @@ def recreated(facts: Facts, partition: tuple[str, str, int], before: int, now: i
     return any(
         one.first.start - CLOCK_SLACK_MS <= now and before <= (one.new or one.first).at + CLOCK_SLACK_MS
         for one in endings(facts.partition(*partition))
+        if one.first.at <= now + LATENESS_MS
     )
+
+
+def earliest(times: Iterable[int], other: int | None) -> int | None:
+    """The first of the times or the other, whichever came earlier; None where there is neither."""
+    return min([*islice(times, 1), *([] if other is None else [other])], default=None)
 
 
 def end_of(facts: Facts, partition: tuple[str, str, int], after: int) -> int | None:
@@ -121,7 +129,10 @@ def unclean_elections(history: History[PartitionState]) -> Iterator[tuple[Partit
 
 def unclean_near(facts: Facts, partition: tuple[str, str, int], begin: int, end: int) -> bool:
     """Whether an unclean election of the partition can have happened in [begin, end]."""
-    return any(overlap(after, begin, end) for _, after in unclean_elections(facts.partition(*partition)))
+    return any(
+        overlap(after, begin, end) and after.at <= end + LATENESS_MS
+        for _, after in unclean_elections(facts.partition(*partition))
+    )
 
 
 def end_falls(facts: Facts, partition: tuple[str, str, int]) -> Iterator[tuple[LogOffsets, LogOffsets, int]]:
@@ -201,6 +212,7 @@ def _empty_around(facts: Facts, before: Commit, after: Commit) -> bool:
     return not any(
         one.members or one.state not in ("Empty", "Dead")
         for one in history.after(reading.at)
+        if one.at <= after.at + LATENESS_MS
         if (one.since if one.since is not None else one.at - CLOCK_SLACK_MS) <= after.at and one.at > before.at
     )
 

@@ -123,7 +123,7 @@ class Facts:
             return False
         if isinstance(observation, GroupState):
             if observation.members or observation.simple is False:
-                self._with_members.setdefault((observation.cluster, observation.group), observation.start)
+                self._with_members.setdefault((observation.cluster, observation.group), observation.at)
         elif isinstance(observation, Blind):
             self._blind[subject] = observation
         elif isinstance(observation, Sight):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from agent.correlation import Correlation, Together, horizon, together
+from agent.correlation import CLOCK_SLACK_MS, Correlation, Together, horizon, in_order, together
 from agent.detection import Changes
 from agent.facts import LONG_AGO, SETTLED_MS
 from agent.findings import Finding, FindingKey, Incident, Records, Severity, Status
@@ -270,16 +270,15 @@ def _title(content: Together, correlation: Correlation | None, titles: Mapping[s
 def culprit(causes: Iterable[Finding], effect: Finding) -> int | None:
     """The broker that is to blame: the one that was away when the effect's partition left it; else the first cause's."""
     ordered = sorted(causes, key=lambda one: (one.at, one.key))
-    losses = [one for one in ordered if "broker" in one.subject]
+    losses = [one for one in ordered if one.subject.get("broker") is not None]
     best = next((one.subject["broker"] for one in losses), None)
     for move in ordered:
-        if move.kind != "leader_moved" or any(move.subject[key] != effect.subject.get(key) for key in ("topic", "partition")):
+        here = all(move.subject.get(key) == effect.subject.get(key) for key in ("topic", "partition"))
+        if move.kind != "leader_moved" or not here or not in_order(move, effect):
             continue
         for loss in losses:
-            away = loss.start <= move.at + _SLACK_MS and move.start <= (loss.recovered_at or move.at) + _SLACK_MS
-            if loss.subject["broker"] == move.previous["leader"] and away and move.start <= effect.at + _SLACK_MS:
+            back_at = loss.recovered_at or move.at
+            away = in_order(loss, move) and move.start <= back_at + CLOCK_SLACK_MS
+            if away and loss.subject["broker"] == move.previous.get("leader"):
                 best = loss.subject["broker"]
-    return int(best) if best is not None else None
-
-
-_SLACK_MS = 5_000
+    return best

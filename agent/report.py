@@ -200,18 +200,18 @@ def _sections(incident: Incident) -> tuple[Section, ...]:
 
 
 def _cause(incident: Incident, day: str) -> tuple[str, ...]:
-    """What led to the worst effect in full: the broker to blame first, then its partition's causes; the rest summed up."""
-    effect = worst_first(incident.findings)[0]
+    """What led to the worst effect: the broker to blame, then its partition's causes; the rest, summed up, last."""
     blamed = _blamed(incident)
-    near = [one for one in incident.causes if place(one.subject) == place(effect.subject)]
+    struck = {place(one.subject) for one in worst_first(incident.findings)[:1]}
+    near = [one for one in incident.causes if place(one.subject) in struck]
     rest = [one for one in incident.causes if one not in blamed and one not in near]
     return summary(blamed, day) + summary(near, day) + summary(rest, day, most=_REST_LINES)
 
 
 def _blamed(incident: Incident) -> list[Finding]:
     """What the broker to blame did."""
-    broker = culprit(incident.causes, worst_first(incident.findings)[0])
-    return [one for one in incident.causes if broker is not None and one.subject.get("broker") == broker]
+    brokers = {culprit(incident.causes, one) for one in worst_first(incident.findings)[:1]} - {None}
+    return [one for one in incident.causes if one.subject.get("broker") in brokers]
 
 
 def _ruled_out(incident: Incident) -> tuple[str, ...]:

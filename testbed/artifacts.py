@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -93,7 +94,7 @@ def java() -> str:
     told = subprocess.run([path, "-version"], capture_output=True, text=True, check=False).stderr
     version = re.search(r'version "(\d+)', told)
     if version is None or int(version[1]) < 17:
-        msg = f"Java 17 or newer is needed to run Kafka, but {path} says: {told.strip().splitlines()[:1]}."
+        msg = f"Java 17 or newer is needed to run Kafka, but {path} says: {told.partition(chr(10))[0]}."
         raise ArtifactError(msg)
     return path
 
@@ -177,10 +178,11 @@ def _ivy() -> Path:
 
 def main() -> int:
     """Resolve everything now, so that tests and the demo need no network later."""
+    print(f"Jars of {', '.join(f'{one.name} {one.version}' for one in KAFKA.values())} ...")  # noqa: T201  # progress
     try:
-        for distribution in KAFKA.values():
-            print(f"{distribution.name} {distribution.version} ...", end=" ", flush=True)  # noqa: T201  # progress
-            print(jars(distribution))  # noqa: T201
+        with ThreadPoolExecutor() as pool:
+            for folder in pool.map(jars, KAFKA.values()):
+                print(f"  {folder}")  # noqa: T201
     except ArtifactError as error:
         print(error, file=sys.stderr)  # noqa: T201
         return 3

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from testbed.artifacts import KAFKA
-from testbed.processes import Process, free_port
+from testbed.processes import Process, ProcessEndedError, free_port
 from testbed.zookeeper import java_command
 
 Config: TypeAlias = Mapping[str, str | int | float]
@@ -76,9 +76,13 @@ class Server(Process):
         self._properties.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
 
     def format(self) -> None:
-        """Make its log directory one of the cluster's, which KRaft asks for before the first start."""
+        """Make its log directory the cluster's, as KRaft wants before the first start. Raises ProcessEndedError."""
         arguments = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(self._properties)]
-        subprocess.run(java_command(self._distribution, 128, self._home, arguments), check=True, capture_output=True)
+        command = java_command(self._distribution, 128, self._home, arguments)
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        if done.returncode != 0:
+            msg = f"The log directory of {self.name} could not be formatted:\n{done.stdout}"
+            raise ProcessEndedError(msg)
 
     def wait_until_started(self) -> None:
         """Wait for the line in which it says so. Raises ProcessEndedError, TimeoutError."""

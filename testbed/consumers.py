@@ -207,8 +207,8 @@ class SubscribedConsumer(RecordingConsumer):
 class AutoCommitConsumer(SubscribedConsumer):
     """A member that leaves commits to librdkafka, which so hides a reset.
 
-    It commits by itself only what is of a newer leader epoch, or further in the same, than what is committed: nothing of
-    what is read again until that comes to the records written by the leader that caused the reset.
+    It commits by itself only what is of a newer leader epoch, or further in the same, than what is committed: nothing
+    of what is read again until that comes to the records written by the leader that caused the reset.
     """
 
     auto_commit = True

@@ -43,12 +43,20 @@ class Process:
     def _spawn(self) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
             command = ["setpriv", "--pdeathsig", "KILL", "--", *self._command]
-            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+            # A session of its own: Ctrl-C at the terminal ends our interpreter, which then ends this in order.
+            return subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
 
     @property
     def pid(self) -> int | None:
         """Its process id; None before the first start."""
         return None if self._process is None else self._process.pid
+
+    @property
+    def exit_status(self) -> int | None:
+        """What it ended with; None while it runs or before the first start."""
+        return None if self._process is None else self._process.poll()
 
     @property
     def running(self) -> bool:

@@ -134,7 +134,10 @@ class Traffic(Worker):
 
 
 def _produce(producer: Producer, topic: str, partition: int, delivered: Delivered) -> None:
-    try:
-        producer.produce(topic, _VALUE, partition=partition, on_delivery=delivered)
-    except BufferError:  # the queue is full
-        producer.poll(0.1)
+    while True:
+        try:
+            producer.produce(topic, _VALUE, partition=partition, on_delivery=delivered)
+        except BufferError:  # the queue is full: make room
+            producer.poll(0.1)
+        else:
+            return

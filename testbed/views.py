@@ -42,6 +42,9 @@ class View(Protocol):
     def registration(self, broker: int) -> Registration | None:
         """The broker's registration; None when it has none."""
 
+    def partition(self, topic: str, number: int) -> PartitionView | None:
+        """The partition; None when it does not exist."""
+
     def partitions(self, topic: str) -> Mapping[int, PartitionView]:
         """The topic's partitions; empty when the topic does not exist."""
 
@@ -59,19 +62,23 @@ class ZooKeeperView:
         stat = self._client.retry(self._client.exists, f"/brokers/ids/{broker}")
         return None if stat is None else Registration(hex(stat.ephemeralOwner), stat.czxid)
 
+    def partition(self, topic: str, number: int) -> PartitionView | None:
+        replicas = self._replicas(topic).get(str(number))
+        state = self._read(f"/brokers/topics/{topic}/partitions/{number}/state")
+        if replicas is None or state is None:
+            return None
+        return PartitionView(state["leader"], state["leader_epoch"], tuple(replicas), tuple(state["isr"]))
+
     def partitions(self, topic: str) -> Mapping[int, PartitionView]:
-        path = f"/brokers/topics/{topic}"
-        found = {}
-        for number, replicas in (self._read(path) or {"partitions": {}})["partitions"].items():
-            state = self._read(f"{path}/partitions/{number}/state")
-            if state is not None:
-                found[int(number)] = PartitionView(
-                    state["leader"], state["leader_epoch"], tuple(replicas), tuple(state["isr"])
-                )
-        return found
+        found = {int(number): self.partition(topic, int(number)) for number in self._replicas(topic)}
+        return {number: state for number, state in found.items() if state is not None}
 
     def topics(self) -> list[str]:
         return list(self._client.retry(self._client.get_children, "/brokers/topics"))
+
+    def _replicas(self, topic: str) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = (self._read(f"/brokers/topics/{topic}") or {"partitions": {}})["partitions"]
+        return found
 
     def _read(self, path: str) -> dict[str, Any] | None:
         try:
@@ -93,6 +100,9 @@ class KRaftView:
         change = rf"BrokerRegistrationChangeRecord\(brokerId={broker}, brokerEpoch=(\d+), fenced=(-?1),"
         changes = re.findall(change, self._log.read_text())
         return Registration(None, int(changes[-1][0])) if changes and changes[-1][1] == "-1" else None
+
+    def partition(self, topic: str, number: int) -> PartitionView | None:
+        return self.partitions(topic).get(number)
 
     def partitions(self, topic: str) -> Mapping[int, PartitionView]:
         found = self._metadata().topics.get(topic)

@@ -76,8 +76,8 @@ class Reader:
 class World:
     """A cluster of three brokers with two topics and three groups; `lines` is what sources saw, in the order of events."""
 
-    def __init__(self, *, polled: bool, lag: int) -> None:
-        """polled: facts carry `since`. lag: how long after it held a fact is seen, ms."""
+    def __init__(self, *, polled: int, lag: int) -> None:
+        """polled: how far back `since` lies, ms; 0: facts carry none. lag: how long after it held a fact is seen, ms."""
         self.polled, self.lag = polled, lag
         self.lines: list[Observation] = []
         self.second = 0
@@ -342,12 +342,14 @@ class World:
 
     def _note(self, observation: Observation) -> None:
         subject = observation.subject
-        since = self._sighted.get(subject) if self.polled else None
+        sighted = self._sighted.get(subject)
+        since = max(sighted, observation.at - self.polled) if self.polled and sighted is not None else None
         self._sighted[subject] = observation.at
-        self.lines.append(msgspec.structs.replace(observation, since=since, seen_at=observation.at + self.lag if self.lag else None))
+        seen_at = observation.at + self.lag if self.lag else None
+        self.lines.append(msgspec.structs.replace(observation, since=since, seen_at=seen_at))
 
 
-def suffered(faults: Iterable[Fault], *, polled: bool = False, lag: int = 0) -> list[Observation]:
+def suffered(faults: Iterable[Fault], *, polled: int = 0, lag: int = 0) -> list[Observation]:
     """What sources saw of a cluster that suffered these faults, in the order of events."""
     return World(polled=polled, lag=lag).run(SECONDS, faults)
 
@@ -392,7 +394,7 @@ faults = st.lists(
     min_size=1,
     max_size=5,
 )
-scenarios = st.builds(suffered, faults, polled=st.booleans(), lag=st.sampled_from([0, 0, 900, 20_000]))
+scenarios = st.builds(suffered, faults, polled=st.sampled_from([0, 5_000, 1_000_000]), lag=st.sampled_from([0, 0, 900, 20_000]))
 delays = st.lists(st.integers(0, LATENESS_MS) | st.sampled_from([0, LATENESS_MS]), min_size=8, max_size=24)
 wobbles = st.sampled_from([0, 0, 5_000, 40_000])
 sizes = st.lists(st.integers(1, 400), min_size=1, max_size=4) | st.sampled_from([[1], [1_000_000]])

@@ -41,14 +41,14 @@ def test_what_a_poll_saw_is_worded_as_bounds() -> None:
     assert "at least 12,119 records are read again" in line
 
 
-def test_causes_stand_in_the_order_of_time_and_an_unclean_move_once() -> None:
-    """The sample's causes come shuffled; its unclean election and leader move of one moment are one line."""
+def test_the_broker_to_blame_comes_first_then_the_causes_of_the_worst_effect_then_the_rest() -> None:
+    """Each in the order of time; the unclean election and leader move of one moment are one line."""
     lines = section(report(samples.incident()), "Cause")
     assert [line.partition(" UTC")[0] for line in lines] == [
         "broker 2005 lost its ZooKeeper session 0x1a1fb461d560002 (gone 23:25:08.3",
-        "leader of topic-124[2] 2005 -> 2011 at 23:25:14",
         "leader of topic-124[8] 2005 -> 2011 at 23:25:14.0 (unclean: 2011 was not in the ISR, which was 2005)",
         "leader of topic-124[8] 2011 -> 2005 at 23:25:26",
+        "leader of topic-124[2] 2005 -> 2011 at 23:25:14",
     ]
 
 
@@ -81,8 +81,8 @@ def test_advice_names_the_reader_the_place_and_the_offsets() -> None:
         ),
     )
     assert section(told, "Do later")[1:] == (
+        "why did broker 2005 let its session expire and stay away 6.0 s? (GC log, disk, network)",
         "unclean.leader.election.enable=false for topic-124.",
-        "why did broker 2005 stop answering ZooKeeper for 6.0 s? (GC log, disk, network)",
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from agent.evidence import end_of, recreated, sure_low, unclean_near
+from agent.evidence import earliest, end_of, recreated, sure_low, unclean_near
 from agent.facts import Facts
 from agent.findings import Finding, Records
 from agent.observations import Commit, LogOffsets, Observation
@@ -27,8 +27,8 @@ class BeyondEnd(GroupRule):
                 groups = [
                     group
                     for group in facts.groups_of(cluster, topic, partition)
-                    for recent in [facts.commits(cluster, group, topic, partition).changes[-8:]]
-                    if any((one.offset or 0) > end for one in recent)
+                    for held in [facts.commits(cluster, group, topic, partition).as_of(observation.at - 1)]
+                    if held is not None and (held.offset or 0) > end
                 ]
             case Commit(cluster=cluster, topic=topic, partition=partition, offset=int() as offset, at=at):
                 later = facts.log_offsets(cluster, topic, partition).after(at)
@@ -57,10 +57,10 @@ class BeyondEnd(GroupRule):
         """Over when the log holds the offset again, the group went back, or the partition is no more."""
         offset, end = int(finding.previous["offset"]), int(finding.current["log_end"])
         commits, readings = facts.commits(*case.series), facts.log_offsets(*case.in_partition)
-        ends = [one.at for one in readings.after(finding.at) if one.log_end >= offset]
-        back = [one.at for one in commits.after(finding.at) if one.offset is not None and one.offset <= end]
-        gone = end_of(facts, case.in_partition, finding.at)
-        return recovered(finding, min(ends[:1] + back[:1] + ([] if gone is None else [gone]), default=None))
+        regained = (one.at for one in readings.after(finding.at) if one.log_end >= offset)
+        back = (one.at for one in commits.after(finding.at) if one.offset is not None and one.offset <= end)
+        over = earliest(back, end_of(facts, case.in_partition, finding.at))
+        return recovered(finding, earliest(regained, over))
 
     def _finding(self, case: Case, commit: Commit, reading: LogOffsets, known_at: int, facts: Facts) -> Finding:
         offset = commit.offset or 0

@@ -1,15 +1,17 @@
 """hidden_reset: a committed offset that stands still because its consumer is reading old records again."""
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
-from agent.evidence import CLOCK_SLACK_MS, end_falls, end_of, intervals, leader_moves, moves, recreated
-from agent.facts import KEEP_MS, Facts
+from agent.evidence import CLOCK_SLACK_MS, earliest, end_falls, end_of, intervals, leader_moves, moves, recreated
+from agent.facts import KEEP_MS, LATENESS_MS, Facts
 from agent.findings import Finding
-from agent.observations import Commit, LogOffsets, Observation, PartitionState, clock
+from agent.observations import Commit, GroupState, LogOffsets, Observation, PartitionState, clock
 from agent.options import Duration
 from agent.rule import Case, GroupRule, recovered
 
 _REGULAR = 4
+_RECENT = 20
 
 
 class HiddenReset(GroupRule):
@@ -17,10 +19,10 @@ class HiddenReset(GroupRule):
 
     librdkafka's auto-commit never commits below the last committed offset, so a consumer that was reset and reads old
     records again looks like this: the offset frozen for max(`wait`, 3 x its longest interval) while the log grows and
-    the group has members or commits other partitions. Probable, not proven: positions, logs or client statistics
-    prove it.
-    Not: a log that does not grow, a group at its end, a group that is gone, an offset that had not moved regularly
-    (four moves) or stood long before the leader moved, a topic created again.
+    the group has members or commits other partitions; a rebalance does not count. Probable, not proven: positions,
+    logs or client statistics prove it.
+    Not: a log that does not grow, a group at its end or busy with what has just been written, a group that is gone, an
+    offset that had not moved regularly (four moves) or stood long before the leader moved, a topic created again.
     Recovers when the offset moves on.
     """
 
@@ -54,11 +56,11 @@ class HiddenReset(GroupRule):
             until_then = [one for one in series if one.at <= at + CLOCK_SLACK_MS]
             if len(until_then) < _REGULAR:
                 continue
-            stood, longest = until_then[-1], max(intervals(until_then))
-            since = max(at, stood.at)
-            moved_on = next((one for one in series if one.at > stood.at), None)
-            known_at = self._known_at(case, stood, since, since + max(self.wait, 3 * longest), facts)
-            if known_at is None or (moved_on is not None and moved_on.start < known_at):
+            stood, longest = until_then[-1], max(intervals(until_then[-_RECENT:]))
+            known_at = self._known_at(case, stood, max(at, stood.at), longest, facts)
+            if known_at is None or any(
+                one.start < known_at for one in series if stood.at < one.at <= known_at + LATENESS_MS
+            ):
                 continue
             if at - stood.at > max(60_000, 3 * longest) or recreated(facts, case.in_partition, stood.at, known_at):
                 continue
@@ -83,16 +85,17 @@ class HiddenReset(GroupRule):
         """Over when the offset moves on, or the partition is no more."""
         old = int(finding.previous["offset"])
         moved_on = (one.at for one in facts.commits(*case.series).after(finding.at) if (one.offset or 0) > old)
-        return recovered(finding, next(moved_on, end_of(facts, case.in_partition, finding.at)))
+        return recovered(finding, earliest(moved_on, end_of(facts, case.in_partition, finding.at)))
 
-    def _known_at(self, case: Case, stood: Commit, since: int, due: int, facts: Facts) -> int | None:
-        """When the standstill has lasted, the log had grown and the group was alive: `due` while that is to be seen."""
-        grown_at = _grown_at(facts, case.in_partition, stood.offset or 0, since)
+    def _known_at(self, case: Case, stood: Commit, since: int, longest: int, facts: Facts) -> int | None:
+        """When the standstill has lasted though there was to read; None where that cannot be said."""
+        wait = max(self.wait, 3 * longest)
+        due = _rebalanced(facts, case, since, wait) + wait
         if facts.now < due:
             return due
-        if grown_at is None or not _alive(facts, case, since, max(due, grown_at)):
-            return None
-        return max(due, grown_at)
+        grown_at = _grown_at(facts, case.in_partition, stood.offset or 0, since)
+        known_at = max(due, (grown_at or 0) + longest + CLOCK_SLACK_MS)
+        return known_at if grown_at is not None and _alive(facts, case, since, known_at) else None
 
 
 def _unsettled(facts: Facts, observation: Observation, partition: tuple[str, str, int]) -> bool:
@@ -119,10 +122,24 @@ def _grown_at(facts: Facts, partition: tuple[str, str, int], offset: int, since:
     return None
 
 
+def _rebalanced(facts: Facts, case: Case, since: int, wait: int) -> int:
+    """When the group was done with rebalances that left it less than `wait` to commit; `since` without any."""
+    for before, after in pairwise(facts.group(case.cluster, case.group or "")):
+        if _rebalancing(before) and before.at < since + wait and after.at > since:
+            since = after.at
+    return since
+
+
+def _rebalancing(state: GroupState) -> bool:
+    return "Rebalance" in state.state
+
+
 def _alive(facts: Facts, case: Case, since: int, until: int) -> bool:
     """Whether the group has a member for the partition by `until`, or has committed other partitions since then."""
     cluster, group, topic, partition = case.series
     state = facts.group(cluster, group).as_of(until)
+    if state is not None and _rebalancing(state):
+        return False
     if state is not None and state.members:
         assigned = {pair for member in state.members for pair in member.partitions}
         return not assigned or (topic, partition) in assigned

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from agent.evidence import end_falls, end_of, recreated, unclean_near
+from agent.evidence import earliest, end_falls, end_of, recreated, unclean_near
 from agent.facts import Facts
 from agent.findings import Finding, Records
 from agent.observations import LogOffsets, Observation
@@ -58,7 +58,7 @@ class LogTruncated(TopicRule):
         """Over when the log has grown to its old end, or the partition is no more."""
         old = int(finding.previous["log_end"])
         regained = (one.at for one in facts.log_offsets(*case.in_partition).after(finding.at) if one.log_end >= old)
-        return recovered(finding, next(regained, end_of(facts, case.in_partition, finding.at)))
+        return recovered(finding, earliest(regained, end_of(facts, case.in_partition, finding.at)))
 
 
 def _positions(

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from agent.evidence import CLOCK_SLACK_MS, by_operator, end_of, moves, recreated
+from agent.evidence import CLOCK_SLACK_MS, by_operator, earliest, end_of, moves, recreated
 from agent.facts import Facts, History
 from agent.findings import Finding, Records, Severity
 from agent.observations import Commit, LogOffsets, Observation
@@ -34,13 +34,15 @@ class OffsetJump(GroupRule):
     """How many times faster than ever before a lagging group may catch up."""
 
     def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
-        """Each commit that advanced by `min_records` as it never did before; each log start that passed one before it."""
+        """Each commit that advanced by `min_records` as none before it; each log start that passed one before it."""
         match observation:
             case Commit(cluster=cluster, group=group, topic=topic, partition=partition, offset=int()):
                 recent = facts.commits(cluster, group, topic, partition).changes[-_RECENT:]
                 known = [one for one in recent if one.offset is not None]
                 leapt = len(known) > 1 and (known[-1].offset or 0) - (known[-2].offset or 0) >= self.min_records
-                told = leapt and (len(known) < len(recent) or not _ordinary(known) or _passed(facts, known[-2], observation))
+                told = leapt and (
+                    len(known) < len(recent) or not _ordinary(known) or _passed(facts, known[-2], observation)
+                )
                 groups = [group] if told else []
             case LogOffsets(cluster=cluster, topic=topic, partition=partition, log_start=start):
                 last = facts.log_offsets(cluster, topic, partition).changes[-2:]
@@ -67,7 +69,11 @@ class OffsetJump(GroupRule):
             to_latest = _to_latest(ends, before, after)
             unread = _end(ends, after.start) - max(old, start)
             came_back = to_latest and (forgotten or old < start) and unread >= self.min_records
-            if not (operator or came_back or self._too_fast(series[: index + 1], after, ends, to_latest=to_latest)):
+            if not (
+                operator
+                or came_back
+                or self._too_fast(series[max(index - 20, 0) : index + 1], after, ends, to_latest=to_latest)
+            ):
                 continue
             labels = {"to_latest": to_latest, "after_expiry": forgotten, "operator_reset": operator}
             yield self.find(
@@ -89,7 +95,7 @@ class OffsetJump(GroupRule):
         old = int(finding.previous["offset"])
         after = facts.commits(*case.series).after(finding.at)
         back = (one.at for one in after if one.offset is not None and one.offset <= old)
-        return recovered(finding, next(back, end_of(facts, case.in_partition, finding.at)))
+        return recovered(finding, earliest(back, end_of(facts, case.in_partition, finding.at)))
 
     def _too_fast(self, earlier: list[Commit], after: Commit, ends: History[LogOffsets], *, to_latest: bool) -> bool:
         """Whether nobody reads that fast, or this group never did. earlier: the moves up to the leap."""
@@ -109,7 +115,7 @@ class OffsetJump(GroupRule):
 
 
 def _ordinary(commits: list[Commit]) -> bool:
-    """Whether the last of these moves went no further, in no other time, than those before it: this group just reads."""
+    """Whether the last of these moves went no further, in no longer time, than those before: this group just reads."""
     *earlier, leap = [(two.at - one.at, (two.offset or 0) - (one.offset or 0)) for one, two in pairwise(commits)]
     if len(earlier) < _RHYTHM:
         return False

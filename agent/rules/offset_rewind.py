@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 
-from agent.evidence import by_operator, end_falls, end_of, moves, recreated, unclean_near
-from agent.facts import Facts, History
+from agent.evidence import by_operator, earliest, end_falls, end_of, moves, recreated, unclean_near
+from agent.facts import LATENESS_MS, Facts, History
 from agent.findings import Finding, Records, Severity
 from agent.observations import Commit, Observation, clock
 from agent.rule import Case, GroupRule, recovered
 
 _PACE_MS = 3_000
+_FORESEEN_MS = 86_400_000
 
 
 class OffsetRewind(GroupRule):
@@ -46,7 +47,7 @@ class OffsetRewind(GroupRule):
         """Over when the old offset is committed again, or the partition is no more."""
         old = int(finding.previous["offset"])
         regained = (one.at for one in facts.commits(*case.series).after(finding.at) if (one.offset or 0) >= old)
-        return recovered(finding, next(regained, end_of(facts, case.in_partition, finding.at)))
+        return recovered(finding, earliest(regained, end_of(facts, case.in_partition, finding.at)))
 
     def _rewind(self, case: Case, before: Commit, after: Commit, facts: Facts) -> Finding:
         old, new = before.offset or 0, after.offset or 0
@@ -72,11 +73,11 @@ class OffsetRewind(GroupRule):
     def _labels(self, case: Case, before: Commit, after: Commit, facts: Facts) -> Iterator[str]:
         old, new = before.offset or 0, after.offset or 0
         ends = facts.log_offsets(*case.in_partition)
-        reading = ends.as_of(after.at) or next(iter(ends), None)
+        reading = ends.as_of(after.at) or next((one for one in ends if one.at <= after.at + LATENESS_MS), None)
         if reading is not None and new - reading.log_start <= max(self.min_records, (old - reading.log_start) * 0.05):
             yield "to_earliest"
         elif unclean_near(facts, case.in_partition, before.at, after.at) or any(
-            low.log_end < old and low.at >= before.at and fallen.at <= after.at
+            low.log_end < old and before.at <= low.at <= after.at + LATENESS_MS and fallen.at <= after.at
             for fallen, low, _ in end_falls(facts, case.in_partition)
         ):
             yield "to_divergence"
@@ -88,12 +89,13 @@ class OffsetRewind(GroupRule):
 
 def _back_by(old: int, after: Commit, series: list[Commit]) -> str:
     """When the old offset is reached at the pace of the first seconds after the fall; empty while that is not known."""
-    pace = next((one for one in series if one.at >= after.at + _PACE_MS), None)
+    pace = next((one for one in series if after.at + _PACE_MS <= one.at <= after.at + LATENESS_MS), None)
     low, high = after.offset or 0, (pace.offset or 0) if pace is not None else 0
     if pace is None or not low < high < old:
         return ""
     rate = (high - low) * 1000 / (pace.at - after.at)
-    return f"; at {rate:,.0f} records/s it is back by {clock(after.at + round((old - low) * 1000 / rate))} UTC"
+    takes = round((old - low) * 1000 / rate)
+    return f"; at {rate:,.0f} records/s it is back by {clock(after.at + takes)} UTC" if takes < _FORESEEN_MS else ""
 
 
 def falls(history: History[Commit], min_records: int) -> Iterator[tuple[Commit, Commit]]:

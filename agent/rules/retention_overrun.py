@@ -5,8 +5,8 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
-from agent.evidence import CLOCK_SLACK_MS, end_of, intervals, moves, recreated
-from agent.facts import Facts
+from agent.evidence import CLOCK_SLACK_MS, earliest, end_of, intervals, moves, recreated
+from agent.facts import LATENESS_MS, Facts
 from agent.findings import Finding, Records
 from agent.observations import Commit, LogOffsets, Observation
 from agent.options import Duration
@@ -39,11 +39,11 @@ class RetentionOverrun(GroupRule):
                 groups = [
                     group
                     for group in facts.groups_of(cluster, topic, partition)
-                    for recent in [facts.commits(cluster, group, topic, partition).changes[-8:]]
-                    if any(one.offset is not None and one.offset < start for one in recent)
+                    for held in [facts.commits(cluster, group, topic, partition).as_of(observation.at)]
+                    if held is not None and held.offset is not None and held.offset < start
                 ]
             case Commit(cluster=cluster, topic=topic, partition=partition, offset=int() as offset, at=at):
-                later = facts.log_offsets(cluster, topic, partition).after(at)
+                later = facts.log_offsets(cluster, topic, partition).after(at - 1)
                 groups = [observation.group] if any(one.log_start > offset for one in later) else []
             case _:
                 return ()
@@ -57,7 +57,8 @@ class RetentionOverrun(GroupRule):
             offset = commit.offset if commit is not None else None
             if commit is None or offset is None or not before.log_start <= offset < after.log_start:
                 continue
-            if any(one.start <= after.at and (one.offset or 0) >= after.log_start for one in history.after(after.at)):
+            later = (one for one in history.after(after.at) if one.at <= after.at + LATENESS_MS)
+            if any(one.start <= after.at and (one.offset or 0) >= after.log_start for one in later):
                 continue
             if recreated(facts, case.in_partition, min(before.at, commit.at), after.at):
                 continue
@@ -77,7 +78,7 @@ class RetentionOverrun(GroupRule):
         """Over when the group commits within the log again, or the partition is no more; until then losses add up."""
         ends, commits = facts.log_offsets(*case.in_partition), facts.commits(*case.series).after(finding.at)
         within = (one.at for one in commits if (one.offset or 0) >= _start(ends.as_of(one.at)))
-        over = next(within, end_of(facts, case.in_partition, finding.at))
+        over = earliest(within, end_of(facts, case.in_partition, finding.at))
         later = [one.log_start for one in ends.after(finding.at) if over is None or one.at <= over]
         offset, start = int(finding.previous["offset"]), max([int(finding.current["log_start"]), *later])
         grown = replace(
@@ -96,7 +97,7 @@ class RetentionOverrun(GroupRule):
             return (topic, partition) in assigned
         for one, number in facts.partitions_of(cluster, group):
             series = [commit for commit in moves(facts.commits(cluster, group, one, number)) if commit.at <= at]
-            longest = max(intervals(series), default=0)
+            longest = max(intervals(series[-20:]), default=0)
             if one == topic and longest and at - series[-1].at <= max(self.alive, 3 * longest):
                 return True
         return False

@@ -19,10 +19,14 @@ pytestmark = pytest.mark.integration
 def reread(cluster: Cluster, topic: str, group: str, records: int) -> ExplicitConsumer:
     """A slow consumer by assign() at the end of a log that holds so many records."""
     fill(cluster.bootstrap_servers, [(topic, 0)], records)
-    with ExplicitConsumer(cluster.bootstrap_servers, group, [(topic, 0)], rate=50_000) as first:
-        first.wait_until_at(topic, 0, records)
-        wait_until(lambda: first.committed.get((topic, 0), 0) >= records, f"{group} to have committed {records}")
+    read_all(cluster, topic, group, records)
     return ExplicitConsumer(cluster.bootstrap_servers, group, [(topic, 0)], rate=300)
+
+
+def read_all(cluster: Cluster, topic: str, group: str, records: int) -> None:
+    """Read and commit so many records by assign(), and be gone."""
+    with ExplicitConsumer(cluster.bootstrap_servers, group, [(topic, 0)], rate=50_000) as consumer:
+        wait_until(lambda: consumer.committed.get((topic, 0), 0) >= records, f"{group} to have committed {records}")
 
 
 def test_a_reset_on_0_11_is_one_critical_incident_that_names_its_cause(kafka_0_11: Cluster, tmp_path: Path) -> None:
@@ -120,8 +124,7 @@ def test_a_group_back_at_earliest_after_its_offsets_expired(tmp_path: Path) -> N
         cluster.create_topic(topic)
         fill(cluster.bootstrap_servers, [(topic, 0)], 5000)
         with watched(cluster, tmp_path / "agent") as agent:
-            with ExplicitConsumer(cluster.bootstrap_servers, group, [(topic, 0)], rate=50_000) as first:
-                first.wait_until_at(topic, 0, 5000)
+            read_all(cluster, topic, group, 5000)
             agent.wait_for(committed(group, 5000), f"{group} to be seen at 5000")
 
             def forgotten(one: Observation) -> bool:
@@ -173,7 +176,7 @@ def test_an_operators_reset_of_an_idle_group_is_info(kafka_3_9: Cluster, tmp_pat
     fill(kafka_3_9.bootstrap_servers, [(topic, 0)], 5000)
     with Slack() as slack, watched(kafka_3_9, tmp_path, slack) as agent:
         with SubscribedConsumer(kafka_3_9.bootstrap_servers, group, [topic], rate=50_000) as consumer:
-            consumer.wait_until_at(topic, 0, 5000)
+            wait_until(lambda: consumer.committed.get((topic, 0), 0) >= 5000, f"{group} to have committed")
             agent.wait_for(
                 lambda one: isinstance(one, GroupState) and one.group == group and bool(one.members), "members"
             )
@@ -192,9 +195,12 @@ def test_a_reset_under_a_consumer_by_assign_is_not_called_an_operators(kafka_3_9
     """A group without members that commits all along: somebody's records are read again."""
     topic, group = named("topic"), named("assigned")
     kafka_3_9.create_topic(topic)
-    consumer = reread(kafka_3_9, topic, group, 5000)
+    fill(kafka_3_9.bootstrap_servers, [(topic, 0)], 5000)
+    # It does not notice the reset: its next commit undoes it, five seconds later at most.
+    consumer = ExplicitConsumer(kafka_3_9.bootstrap_servers, group, [(topic, 0)], rate=5000, commit_ms=5000)
     with watched(kafka_3_9, tmp_path) as agent, Traffic(kafka_3_9.bootstrap_servers, [(topic, 0)], 60), consumer:
-        agent.wait_for(committed(group, 5300), f"{group} to be seen at work")
+        seen = agent.wait_for(committed(group, 5300), f"{group} to be seen at work")
+        agent.wait_for(lambda one: committed(group, 5300)(one) and one.at > seen.at, f"{group} to go on")
         move_offsets(kafka_3_9, group, topic, 0)
         incident = agent.wait_for_incident(lambda one: has(one, "offset_rewind", group=group), "the rewind")
         agent.wait_until_judged(now() + 5000)
@@ -211,15 +217,13 @@ def test_a_topic_created_again_is_no_rewind(version: str, tmp_path: Path, reques
     cluster.create_topic(topic)
     fill(cluster.bootstrap_servers, [(topic, 0)], 5000)
     with watched(cluster, tmp_path) as agent:
-        with ExplicitConsumer(cluster.bootstrap_servers, group, [(topic, 0)], rate=50_000) as first:
-            first.wait_until_at(topic, 0, 5000)
+        read_all(cluster, topic, group, 5000)
         agent.wait_for(committed(group, 5000), f"{group} to be seen at 5000")
         cluster.delete_topic(topic)
         cluster.create_topic(topic)
         fill(cluster.bootstrap_servers, [(topic, 0)], 100)
         begun = now()
-        with ExplicitConsumer(cluster.bootstrap_servers, group, [(topic, 0)]) as second:
-            second.wait_until_at(topic, 0, 100)
+        read_all(cluster, topic, group, 100)
         agent.wait_for(
             lambda one: isinstance(one, Commit) and one.group == group and one.at > begun and one.offset == 100,
             f"{group} to be seen in the new topic",

@@ -128,8 +128,7 @@ def test_an_unclean_election_resets_a_consumer_to_the_logs_start_on_0_11(
     assert fault.rewind.position > 6000
     assert fault.rewind.to == hidden.to == 0
     assert [rewind.partition for rewind in consumer.rewinds] == [0]
-    # librdkafka commits by itself what is of a newer leader epoch, or further, than what is committed: all that it reads
-    # again from the start stays hidden up to where the new leader began to write.
+    # All that auto commit reads again from the start stays hidden up to where the new leader began to write.
     assert _lowest_commit(consumer, fault.rewind) < 5000 < _lowest_commit(hiding, hidden)
     assert [line for line in consumer.resets if "to offset BEGINNING" in line]
     assert fault.leader_sessions[0].session != fault.leader_sessions[1].session

@@ -1,0 +1,139 @@
+"""What the core costs: CPU time per commit through rules, correlation and incidents, and its ratio to a bare loop.
+
+Run as `python -m bench.watch [COMMITS] [--profile]`, with the shipped rules. The bare loop keeps the last offset of each
+series in a dict, in the same run. Three streams: groups that just read; the same while every partition's leader has
+moved a moment ago; and 200 partitions rewound after one lost session, with all that follows.
+"""
+
+import cProfile
+import pstats
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from agent.observations import BrokerRegistration, Commit, LogOffsets, Observation, PartitionState
+from agent.settings import load
+from agent.watch import Watch
+
+STARTED = 1_795_176_000_000
+SERIES = 10_000
+BATCH = 1_000
+EVERY_MS = 5_000
+SHIPPED = load(Path(__file__).parents[1] / "rules.toml", need_clusters=False)
+
+
+def cpu(work: Callable[[], Any]) -> float:
+    """The CPU time that the work took, s."""
+    before = time.process_time()
+    work()
+    return time.process_time() - before
+
+
+def commits(count: int, advance: int) -> list[Commit]:
+    """So many commits of 10,000 series, each every 5 s: 100 partitions of 100 groups."""
+    return [
+        Commit(
+            at=STARTED + number // SERIES * EVERY_MS + number % SERIES * EVERY_MS // SERIES,
+            cluster="main",
+            group=f"group-{number % 100}",
+            topic="orders",
+            partition=number % SERIES // 100,
+            offset=100_000 + number // SERIES * advance,
+        )
+        for number in range(count)
+    ]
+
+
+def states(at: int, leader: int) -> list[PartitionState]:
+    """Who leads the 100 partitions."""
+    return [
+        PartitionState(
+            at=at, cluster="main", topic="orders", partition=number, leader=leader, replicas=(1, 2, 3), isr=(1, 2, 3)
+        )
+        for number in range(100)
+    ]  # fmt: skip
+
+
+def burst() -> Iterator[list[Observation]]:
+    """Second by second: 200 partitions of one group, their broker lost, all rewound, read again."""
+    yield [BrokerRegistration(at=STARTED, cluster="main", broker=1, session="0x1", epoch=1)]
+    for second in range(300):
+        at = STARTED + second * 1_000
+        batch: list[Observation] = []
+        if second == 100:
+            batch.append(BrokerRegistration(at=at, cluster="main", broker=1, session=None, epoch=None))
+        for partition in range(200):
+            if second in (0, 101):
+                isr = (1, 2) if second == 0 else (2,)
+                batch.append(
+                    PartitionState(
+                        at=at, cluster="main", topic="orders", partition=partition, leader=isr[0], replicas=(1, 2), isr=isr
+                    )
+                )
+            offset = 10_000 + 100 * second if second < 103 else 500 * (second - 103)
+            batch.append(Commit(at=at, cluster="main", group="g", topic="orders", partition=partition, offset=offset))
+            if second % 5 == 0:
+                end = 20_000 + 100 * second
+                batch.append(
+                    LogOffsets(at=at, cluster="main", topic="orders", partition=partition, log_start=0, log_end=end)
+                )
+        yield batch
+
+
+def through(watch: Watch, observations: Sequence[Observation]) -> None:
+    """All of them, in batches."""
+    waiting = iter(observations)
+    while batch := list(islice(waiting, BATCH)):
+        watch.take(batch)
+
+
+def bare(observations: Sequence[Commit]) -> int:
+    """The least that any watcher does: the last offset of each series, falls counted."""
+    last: dict[tuple[str, str, str, int], int] = {}
+    falls = 0
+    for one in observations:
+        key = one.cluster, one.group, one.topic, one.partition
+        offset = one.offset or 0
+        falls += last.get(key, 0) > offset
+        last[key] = offset
+    return falls
+
+
+def watch() -> Watch:
+    """A watch with the shipped rules."""
+    return Watch(SHIPPED.rules, SHIPPED.correlations)
+
+
+def main(count: int) -> None:
+    """Print what each stream costs."""
+    for advance in (100, 5_000):
+        stream = commits(count, advance)
+        base, quiet = cpu(lambda stream=stream: bare(stream)), cpu(lambda stream=stream: through(watch(), stream))
+        moved = watch()
+        moved.take([*states(STARTED, 1), *states(STARTED + 1, 2)])
+        unsettled = cpu(lambda stream=stream, moved=moved: through(moved, stream))
+        for name, took in (("bare loop", base), ("core", quiet), ("core, leaders just moved", unsettled)):
+            print(f"{advance:>5,} records a commit  {name:<26} {took / count * 1e6:7.2f} us/commit  {took / base:6.1f}x")
+    seconds = list(burst())
+    slowest = 0.0
+    all_of_it = 0.0
+    core = watch()
+    for batch in seconds:
+        took = cpu(lambda batch=batch: core.take(batch))
+        slowest, all_of_it = max(slowest, took), all_of_it + took
+    count = sum(map(len, seconds))
+    print(f"burst of 200 partitions: {all_of_it / count * 1e6:.2f} us/observation, the slowest second {slowest * 1000:.0f} ms")
+
+
+if __name__ == "__main__":
+    arguments = [one for one in sys.argv[1:] if one != "--profile"]
+    number = int(arguments[0]) if arguments else 200_000
+    if "--profile" in sys.argv:
+        profile = cProfile.Profile()
+        profile.runcall(main, number)
+        pstats.Stats(profile).sort_stats("tottime").print_stats(30)
+    else:
+        main(number)

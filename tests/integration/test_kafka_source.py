@@ -1,0 +1,281 @@
+"""The Kafka source against real brokers: what it sees, what it cannot see, and that one's trouble stays one's own."""
+
+import os
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+
+from agent.observations import (
+    Blind,
+    BrokerRegistration,
+    Commit,
+    GroupState,
+    LogOffsets,
+    Observation,
+    PartitionState,
+    Sight,
+    Sighted,
+)
+from agent.options import Names
+from agent.sources.kafka import KafkaSource, KafkaSourceSettings
+from testbed.consumers import SubscribedConsumer
+from testbed.kafka import Cluster
+from testbed.traffic import fill
+from testbed.waiting import wait_until
+from tests.integration.scenes import named, now
+from tests.integration.seen import Seen
+
+pytestmark = pytest.mark.integration
+
+_VERSIONS = ("kafka_0_11", "kafka_3_9", "kafka_4_1")
+
+
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest) -> Cluster:
+    """The cluster whose fixture is named by the test's parameter."""
+    found = request.getfixturevalue(request.param)
+    assert isinstance(found, Cluster)
+    return found
+
+
+@contextmanager
+def _watching(cluster: Cluster, name: str, seen: Seen, known: Iterable[Observation] = ()) -> Iterator[KafkaSource]:
+    """A source that watches the groups and topics of this name."""
+    only = Names(include=[f"{name}*"])
+    settings = KafkaSourceSettings(
+        bootstrap_servers=cluster.bootstrap_servers, timeout=5_000, groups=only, topics=only, watch_partitions=True
+    )
+    source = KafkaSource("main", settings, seen, known)
+    try:
+        yield source
+    finally:
+        source.close()
+
+
+def _commit(cluster: Cluster, group: str, offsets: dict[tuple[str, int], int]) -> None:
+    """Commit as a group without members."""
+    places = [TopicPartition(*place, offset) for place, offset in offsets.items()]
+    call = cluster.admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)])
+    call[group].result(timeout=30)
+
+
+@pytest.mark.parametrize("cluster", _VERSIONS, indirect=True)
+def test_commits_log_offsets_leaders_brokers_and_groups_are_seen(cluster: Cluster) -> None:
+    """One batch tells all there is, partitions before groups before log offsets before commits."""
+    name, seen = named("all"), Seen()
+    cluster.create_topic(name, assignment={0: [2005, 2011], 1: [2011, 2024]})
+    fill(cluster.bootstrap_servers, [(name, 0), (name, 1)], records=100)
+    _commit(cluster, f"{name}-simple", {(name, 1): 40})
+    with (
+        SubscribedConsumer(cluster.bootstrap_servers, f"{name}-member", [name], commit_ms=100) as consumer,
+        _watching(cluster, name, seen) as source,
+    ):
+        wait_until(lambda: consumer.committed.get((name, 0)) == 100, "the consumer's last commit")
+        seen.wait_for(source, Commit, group=f"{name}-member", topic=name, partition=0, offset=100)
+        seen.wait_for(source, Commit, group=f"{name}-simple", topic=name, partition=1, offset=40)
+        seen.wait_for(source, LogOffsets, topic=name, partition=1, log_start=0, log_end=100)
+        state = seen.wait_for(source, PartitionState, topic=name, partition=0)
+        stable = seen.wait_for(source, GroupState, group=f"{name}-member", state="Stable")
+        empty = seen.wait_for(source, GroupState, group=f"{name}-simple", state="Empty")
+    assert (state.leader, state.replicas) == (2005, (2005, 2011))
+    assert (state.topic_id is None) == (cluster.version == "0.11.0.0")
+    assert [member.partitions for member in stable.members] == [((name, 0), (name, 1))]
+    assert empty.members == ()
+    assert [one.broker for one in seen.all(BrokerRegistration, session=None, epoch=-1)] == [2005, 2011, 2024]
+    assert seen.all(Blind) == []
+    order = [PartitionState, BrokerRegistration, GroupState, LogOffsets, Commit]
+    for batch in seen.batches:
+        kinds = [order.index(type(one)) for one in batch]
+        assert kinds == sorted(kinds)
+
+
+def test_an_end_is_never_dated_before_the_commits_it_is_held_against(kafka_3_9: Cluster) -> None:
+    """In a batch log ends are as late as the commits, or later: they were read after them."""
+    name, seen = named("order"), Seen()
+    kafka_3_9.create_topic(name, assignment={0: [2005]})
+    _commit(kafka_3_9, name, {(name, 0): 0})
+    with _watching(kafka_3_9, name, seen) as source:
+        for offset in range(1, 6):
+            fill(kafka_3_9.bootstrap_servers, [(name, 0)], records=10)
+            _commit(kafka_3_9, name, {(name, 0): offset})
+            commit = seen.wait_for(source, Commit, offset=offset)
+            end = seen.wait_for(source, LogOffsets, log_end=offset * 10)
+            assert end.at >= commit.at
+
+
+def test_a_frozen_leader_does_not_stretch_the_polls_of_others(kafka_3_9: Cluster) -> None:
+    """While a broker hangs, ends and commits elsewhere are told as fast as ever; its own partition is Blind, then Sighted."""
+    name, seen = named("frozen"), Seen()
+    kafka_3_9.create_topic(name, assignment={0: [2005], 1: [2011]})
+    _commit(kafka_3_9, name, {(name, 1): 0})
+    with _watching(kafka_3_9, name, seen) as source:
+        seen.wait_for(source, LogOffsets, topic=name, partition=0)
+        seen.wait_for(source, Commit, offset=0)
+        kafka_3_9.freeze(2005)
+        blind = seen.wait_for(source, Blind, topic=name, partition=0)
+        polls = []
+        for offset in range(1, 5):
+            fill(kafka_3_9.bootstrap_servers, [(name, 1)], records=1)
+            _commit(kafka_3_9, name, {(name, 1): offset})
+            begin = time.monotonic()
+            source.poll()
+            polls.append(time.monotonic() - begin)
+        kafka_3_9.thaw(2005)
+        sighted = seen.wait_for(source, Sighted, topic=name, partition=0)
+    assert "leader" in blind.reason
+    assert sorted(polls)[1] < 1, f"polls of {polls} s beside a frozen broker"
+    assert [one.offset for one in seen.all(Commit)] == [0, 1, 2, 3, 4]
+    assert [one.log_end for one in seen.all(LogOffsets, partition=1)] == [0, 1, 2, 3, 4]
+    assert {one.partition for one in seen.all(Sight)} == {0}
+    assert sighted.start <= sighted.at
+
+
+@pytest.mark.parametrize("cluster", _VERSIONS, indirect=True)
+def test_a_group_is_blind_while_its_coordinator_is_away_and_sighted_when_it_is_back(cluster: Cluster) -> None:
+    """The coordinator hangs until the cluster has dropped it. Back again it is asked, which librdkafka alone would not."""
+    name, seen = named("coordinator"), Seen()
+    cluster.create_topic(name, assignment={0: [2011]})
+    _commit(cluster, name, {(name, 0): 7})
+    with _watching(cluster, name, seen) as source:
+        seen.wait_for(source, Commit, offset=7)
+        cluster.freeze(2024)
+        blind = seen.wait_for(source, Blind, group=name)
+        fill(cluster.bootstrap_servers, [(name, 0)], records=5)
+        seen.wait_for(source, LogOffsets, log_end=5)
+        seen.wait_for(source, BrokerRegistration, broker=2024, epoch=None)
+        cluster.thaw(2024)
+        sighted = seen.wait_for(source, Sighted, group=name)
+        cluster.wait_until_registered(2024)
+        cluster.wait_until_in_sync()
+        _commit(cluster, name, {(name, 0): 8})
+        seen.wait_for(source, Commit, offset=8)
+    assert "coordinator" in blind.reason
+    assert blind.at < sighted.at
+    assert [one.offset for one in seen.all(Commit)] == [7, 8]
+
+
+@pytest.mark.parametrize("cluster", _VERSIONS, indirect=True)
+def test_a_topic_made_again_is_told_before_its_offsets(cluster: Cluster) -> None:
+    """Deletion is told; the topic made anew has another id (from 2.8 on), in the batch of its new log's offsets or earlier."""
+    name, seen = named("again"), Seen()
+    cluster.create_topic(name, assignment={0: [2005]})
+    fill(cluster.bootstrap_servers, [(name, 0)], records=100)
+    with _watching(cluster, name, seen) as source:
+        before = seen.wait_for(source, PartitionState, topic=name)
+        seen.wait_for(source, LogOffsets, log_end=100)
+        cluster.delete_topic(name)
+        deleted = seen.wait_for(source, PartitionState, topic=name, replicas=())
+        seen.mark()
+        cluster.create_topic(name, assignment={0: [2011]})
+        after = seen.wait_for(source, PartitionState, topic=name, leader=2011)
+        seen.wait_for(source, LogOffsets, log_end=0)
+    assert deleted.topic_id == before.topic_id
+    assert (after.topic_id == before.topic_id) == (cluster.version == "0.11.0.0")
+    told = [type(one) for batch in seen.batches for one in batch if isinstance(one, PartitionState | LogOffsets)]
+    assert told.index(PartitionState, 3) < len(told) - 1
+    assert told[-1] is LogOffsets
+
+
+@pytest.mark.parametrize("cluster", _VERSIONS, indirect=True)
+def test_deleted_offsets_are_told_as_forgotten(cluster: Cluster) -> None:
+    """A deleted group's offsets become null, its state Dead; the last sighting of the old value is the change's beginning."""
+    name, seen = named("deleted"), Seen()
+    cluster.create_topic(name, assignment={0: [2005]})
+    _commit(cluster, name, {(name, 0): 3})
+    with _watching(cluster, name, seen) as source:
+        commit = seen.wait_for(source, Commit, offset=3)
+        cluster.admin.delete_topics([name])[name].result(timeout=30)
+        gone = seen.wait_for(source, Commit, offset=None)
+    assert gone.since is not None
+    assert commit.at <= gone.since <= gone.at
+
+
+def test_a_deleted_group_is_dead(kafka_3_9: Cluster) -> None:
+    """Its offsets are forgotten and its state is Dead, once."""
+    name, seen = named("dead"), Seen()
+    kafka_3_9.create_topic(name, assignment={0: [2005]})
+    _commit(kafka_3_9, name, {(name, 0): 3})
+    with _watching(kafka_3_9, name, seen) as source:
+        seen.wait_for(source, Commit, offset=3)
+        kafka_3_9.admin.delete_consumer_groups([name])[name].result(timeout=30)
+        seen.wait_for(source, Commit, offset=None)
+        seen.wait_for(source, GroupState, state="Dead")
+        source.poll()
+    assert len(seen.all(GroupState, state="Dead")) == 1
+
+
+def test_offsets_forgotten_while_nobody_looked_are_told_at_start(kafka_3_9: Cluster) -> None:
+    """What is known from before this run is compared with what is found."""
+    name, seen = named("known"), Seen()
+    kafka_3_9.create_topic(name, assignment={0: [2005]})
+    at = now()
+    known = [
+        Commit(at=at, cluster="main", group=name, topic=name, partition=0, offset=9),
+        BrokerRegistration(at=at, cluster="main", broker=99, session=None, epoch=-1),
+        Blind(at=at, source="kafka", cluster="main", group=name, reason="it was so"),
+    ]
+    with _watching(kafka_3_9, name, seen, known) as source:
+        forgotten = seen.wait_for(source, Commit, group=name, offset=None)
+        gone = seen.wait_for(source, BrokerRegistration, broker=99, epoch=None)
+        seen.wait_for(source, Sighted, group=name)
+    assert forgotten.since == gone.since == at
+
+
+def test_a_cluster_out_of_reach_is_said_once(kafka_4_1: Cluster) -> None:
+    """All brokers hang: one Blind for the source. They go on: Sighted, and what happens next is seen."""
+    name, seen = named("reach"), Seen()
+    kafka_4_1.create_topic(name, assignment={0: [2005]})
+    with _watching(kafka_4_1, name, seen) as source:
+        seen.wait_for(source, LogOffsets, topic=name)
+        for broker in kafka_4_1.brokers:
+            kafka_4_1.freeze(broker)
+        seen.wait_for(source, Blind, topic=None, group=None)
+        for _ in range(3):
+            source.poll()
+        for broker in kafka_4_1.brokers:
+            kafka_4_1.thaw(broker)
+        seen.wait_for(source, Sighted, topic=None, group=None)
+        kafka_4_1.wait_until_in_sync()
+        fill(kafka_4_1.bootstrap_servers, [(name, 0)], records=5)
+        seen.wait_for(source, LogOffsets, log_end=5)
+    assert len(seen.all(Blind, topic=None, group=None)) == 1
+
+
+def test_a_client_process_that_dies_is_replaced(kafka_4_1: Cluster) -> None:
+    """As when librdkafka aborts it: at most one Blind, then the source sees again."""
+    name, seen = named("client"), Seen()
+    kafka_4_1.create_topic(name, assignment={0: [2005]})
+    with _watching(kafka_4_1, name, seen) as source:
+        seen.wait_for(source, LogOffsets, topic=name)
+        process = source._calls._process
+        assert process is not None
+        os.kill(process.pid, signal.SIGABRT)
+        process.wait()
+        fill(kafka_4_1.bootstrap_servers, [(name, 0)], records=5)
+        seen.wait_for(source, LogOffsets, log_end=5)
+    assert len(seen.all(Blind)) <= 1
+    assert len(seen.all(Blind)) == len(seen.all(Sighted))
+
+
+def test_closing_takes_no_time_while_brokers_hang(kafka_4_1: Cluster) -> None:
+    """Calls that hang do not keep the source from closing, and nothing is emitted afterwards."""
+    name, seen = named("close"), Seen()
+    kafka_4_1.create_topic(name, assignment={0: [2005]})
+    with _watching(kafka_4_1, name, seen) as source:
+        seen.wait_for(source, LogOffsets, topic=name)
+        for broker in kafka_4_1.brokers:
+            kafka_4_1.freeze(broker)
+        source.poll()
+        process = source._calls._process
+        assert process is not None
+        begin = time.monotonic()
+        source.close()
+        assert time.monotonic() - begin < 3
+        seen.mark()
+        source.poll()
+        assert seen.all(Observation) == []
+        wait_until(lambda: process.poll() is not None, "the client process to end")
