@@ -31,11 +31,11 @@ from pydantic import Field, ValidationError
 from agent.findings import Finding, Incident, finding_fields, incident_fields
 from agent.observations import KINDS, Observation, from_fields, millis, rfc3339
 from agent.options import Section, duration
-from agent.problems import complaints, did_you_mean
 from agent.replay import replay
 from agent.settings import Settings
-from agent.toml_places import Path as KeyPath
-from agent.toml_places import find_places
+from agent.settings.problems import complaints, did_you_mean
+from agent.settings.toml_places import Path as KeyPath
+from agent.settings.toml_places import find_places
 from agent.watch import Watch
 
 _BEGINNING = millis("2026-01-01T00:00:00Z")

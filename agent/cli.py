@@ -8,14 +8,14 @@ from typing import NoReturn
 import click
 
 from agent import cases, logs
-from agent.credentials import CredentialError
 from agent.findings import Incident, Status, incident_json
 from agent.incidents import Lifetimes
 from agent.journal import JournalError
-from agent.problems import SettingsError
 from agent.replay import LinesError, read, replay
 from agent.report import report
-from agent.settings import Settings, load
+from agent.settings import Settings, load, shipped
+from agent.settings.credentials import CredentialError
+from agent.settings.problems import SettingsError
 from agent.state_file import FILE, StoreError
 from agent.store import Store
 from agent.watch import Watch
@@ -24,12 +24,6 @@ FOUND, WRONG, FAILED = 1, 2, 3
 """Exit statuses besides 0: something was found, wrong use or configuration, the work failed."""
 
 _EPILOG = "Exit status: 0 nothing to report, 1 something was found, 2 wrong use or configuration, 3 failed."
-
-
-def shipped() -> Path:
-    """The configuration shipped: beside the packages in a checkout, else where the wheel put it."""
-    beside = Path(__file__).resolve().parent.parent / "rules.toml"
-    return beside if beside.exists() else Path(sys.prefix, "share", "backflow", "rules.toml")
 
 
 _config = click.option(

@@ -24,8 +24,8 @@ from agent.notifiers.webhook import Webhook
 from agent.observations import Blind, Observation, Sighted, Tick
 from agent.outbox import Outbox, now_ms
 from agent.pipeline import LOOKBACK_MS, Pipeline
-from agent.sections import Cluster
 from agent.settings import Settings
+from agent.settings.sections import Cluster
 from agent.sources import Emit, Source
 from agent.sources.kafka import KafkaSource, KafkaSourceSettings
 from agent.sources.zookeeper import ZooKeeperSource

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from agent.journal import Journal, read
-from agent.journal_columns import Columns
+from agent.journal.columns import Columns
 from agent.observations import Commit
 
 BATCH = 5_000

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from agent.cli import shipped
 from agent.journal import read
 from agent.observations import Observation, Tick, rfc3339
+from agent.settings import shipped
 from agent.state_file import FILE
 from testbed.processes import Process
 from testbed.slack import Slack

@@ -82,6 +82,8 @@ class Cluster(Ensemble):
                 self.admin.list_offsets({where: OffsetSpec.latest()}, request_timeout=3)[where].result().offset
             )
         except KafkaException:
+            # A client whose cached metadata say "no leader" does not ask again by itself (librdkafka 2.16, _NOENT).
+            metadata(self.admin)
             return None
         return None if offset < 0 else offset  # -1001 without an error: the leader is away
 

@@ -9,11 +9,12 @@ import pytest
 import tomli
 
 from agent.correlation import Correlation, Step
-from agent.correlation_checks import KEYS, PLACEHOLDERS
-from agent.kafka_properties import kafka_property_problem
 from agent.options import Names, Section
-from agent.problems import NAMED_TABLES
-from agent.sections import (
+from agent.settings import SECTIONS, loads
+from agent.settings.correlation_checks import KEYS, PLACEHOLDERS
+from agent.settings.kafka_properties import kafka_property_problem
+from agent.settings.problems import NAMED_TABLES
+from agent.settings.sections import (
     Agent,
     Cluster,
     Journal,
@@ -24,7 +25,6 @@ from agent.sections import (
     ZooKeeperClient,
     ZooKeeperSasl,
 )
-from agent.settings import SECTIONS, loads
 
 CONFIGURATION = (Path(__file__).parents[1] / "docs" / "configuration.md").read_text(encoding="utf-8")
 

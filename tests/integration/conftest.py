@@ -1,6 +1,7 @@
 """Real clusters for integration tests: each is started once a session, when the first test asks for it."""
 
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,9 +19,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_KEPT] = []
 
 
-def _cluster(version: str, request: pytest.FixtureRequest, factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def _cluster(version: str, request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """Three brokers of a version. Their logs and disks are kept when a test of the session has failed."""
-    workdir = factory.mktemp(f"kafka-{version}-")
+    # Not in pytest's own folder, of which the next runs remove all but three.
+    workdir = Path(tempfile.mkdtemp(prefix=f"backflow-kafka-{version}-"))
     kept = request.config.stash[_KEPT]
     kept.append(workdir)
     with Cluster(version, workdir=workdir) as cluster:
@@ -33,21 +35,21 @@ def _cluster(version: str, request: pytest.FixtureRequest, factory: pytest.TempP
 
 
 @pytest.fixture(scope="session")
-def kafka_0_11(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def kafka_0_11(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """Kafka 0.11.0.0 with ZooKeeper, brokers 2005, 2011 and 2024; __consumer_offsets lives on 2024."""
-    yield from _cluster("0.11.0.0", request, tmp_path_factory)
+    yield from _cluster("0.11.0.0", request)
 
 
 @pytest.fixture(scope="session")
-def kafka_3_9(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def kafka_3_9(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """Kafka 3.9.1 with ZooKeeper, brokers 2005, 2011 and 2024; __consumer_offsets lives on 2024."""
-    yield from _cluster("3.9.1", request, tmp_path_factory)
+    yield from _cluster("3.9.1", request)
 
 
 @pytest.fixture(scope="session")
-def kafka_4_1(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def kafka_4_1(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """Kafka 4.1.1 under KRaft, brokers 2005, 2011 and 2024; __consumer_offsets lives on 2024."""
-    yield from _cluster("4.1.1", request, tmp_path_factory)
+    yield from _cluster("4.1.1", request)
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from pydantic import BeforeValidator, Discriminator, Tag
 
-from agent.credentials import Credential
+from agent.settings.credentials import Credential
 
 _SECRET = re.compile(r"password|passphrase|secret|key\.pem", re.IGNORECASE)
 

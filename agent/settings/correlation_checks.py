@@ -5,9 +5,9 @@ from string import Formatter
 from typing import Any, TypeAlias
 
 from agent.findings import Severity
-from agent.problems import did_you_mean
 from agent.rule import Case
-from agent.toml_places import Path
+from agent.settings.problems import did_you_mean
+from agent.settings.toml_places import Path
 
 KEYS = Case._fields
 """What a step may share."""

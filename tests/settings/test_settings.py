@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.findings import Severity
-from agent.problems import SettingsError
-from agent.sections import Slack
 from agent.settings import Settings, load, loads
+from agent.settings.problems import SettingsError
+from agent.settings.sections import Slack
 
 CLUSTER = '[clusters.main]\nbootstrap_servers = "k1:9092,k2:9092"\n'
 RULES = '[rules.session]\nkind = "broker_session_lost"\n[rules.rewind]\nkind = "offset_rewind"\n'

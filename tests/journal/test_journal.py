@@ -21,8 +21,8 @@ from msgspec import Struct
 from pyarrow import parquet
 
 from agent.journal import Journal, JournalError, entries, last_at, read
-from agent.journal_columns import Columns
-from agent.journal_segments import DAY_MS
+from agent.journal.columns import Columns
+from agent.journal.segments import DAY_MS
 from agent.observations import KINDS, BrokerRegistration, Commit, LogOffsets, Observation, Tick, millis
 
 NOON = millis("2026-11-20T12:00:00.000Z")

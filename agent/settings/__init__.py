@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Mapping
 from datetime import date, time
 from pathlib import Path
@@ -11,18 +12,24 @@ import tomli
 from pydantic import ValidationError
 
 from agent.correlation import Correlation
-from agent.correlation_checks import correlation_problems
-from agent.kafka_properties import kafka_property_problem
 from agent.options import Section
-from agent.problems import NAMED_TABLES, Problem, SettingsError, complaints, did_you_mean
-from agent.problems import where as shown
 from agent.rule import Rule
 from agent.rules import KINDS
-from agent.sections import Agent, Cluster, Journal, Lifecycle, Slack
-from agent.toml_places import Path as KeyPath
-from agent.toml_places import Place, find_places
+from agent.settings.correlation_checks import correlation_problems
+from agent.settings.kafka_properties import kafka_property_problem
+from agent.settings.problems import NAMED_TABLES, Problem, SettingsError, complaints, did_you_mean
+from agent.settings.problems import where as shown
+from agent.settings.sections import Agent, Cluster, Journal, Lifecycle, Slack
+from agent.settings.toml_places import Path as KeyPath
+from agent.settings.toml_places import Place, find_places
 
 Model = TypeVar("Model", bound=Section)
+
+def shipped() -> Path:
+    """The configuration shipped: beside the packages in a checkout, else where the wheel put it."""
+    beside = Path(__file__).resolve().parents[2] / "rules.toml"
+    return beside if beside.exists() else Path(sys.prefix, "share", "backflow", "rules.toml")
+
 
 SECTIONS: Mapping[str, type[Section]] = {"agent": Agent, "journal": Journal, "incidents": Lifecycle, "slack": Slack}
 """The sections that stand once, all optional. Those that hold tables by name are clusters, rules and correlations."""

@@ -1,4 +1,4 @@
-"""How observations become Arrow columns and come back, by their fields. Files live in `agent.journal_segments`."""
+"""How observations become Arrow columns and come back, by their fields. Files live in `agent.journal.segments`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter

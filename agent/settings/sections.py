@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from agent.credentials import Credential, CredentialName, EnvironmentName, resolve
 from agent.findings import Severity
-from agent.kafka_properties import KafkaValue
 from agent.options import Duration, Names, Section
+from agent.settings.credentials import Credential, CredentialName, EnvironmentName, resolve
+from agent.settings.kafka_properties import KafkaValue
 
 Wait = Annotated[Duration, Field(gt=0)]
 """A duration that is not zero, ms."""

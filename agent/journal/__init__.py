@@ -1,7 +1,7 @@
 """The journal: observations written as they happen, and read back in the order in which they were taken.
 
-Every observation has a position, journal-wide and ever-increasing. Files live in `agent.journal_segments`, columns in
-`agent.journal_columns`.
+Every observation has a position, journal-wide and ever-increasing. Files live in `agent.journal.segments`, columns in
+`agent.journal.columns`.
 """
 
 import fcntl
@@ -18,8 +18,8 @@ from typing import IO
 import pyarrow as pa
 import structlog
 
-from agent.journal_columns import MISFITS, Columns
-from agent.journal_segments import (
+from agent.journal.columns import MISFITS, Columns
+from agent.journal.segments import (
     DAY_MS,
     FOREVER,
     UNREADABLE,
