@@ -1,36 +1,30 @@
-"""Polls a Kafka cluster by AdminClient: commits, groups, log offsets; partitions and brokers where no ZooKeeper tells.
+"""Polls a Kafka cluster: commits, groups and log offsets; partitions and brokers too where no ZooKeeper tells of them.
 
 The controller is not told: under KRaft the metadata names a random broker as such (seen on 4.1.1).
 """
 
 import threading
 from collections.abc import Iterable, Mapping
-from concurrent.futures import wait
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
 
 import structlog
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from agent.observations import BrokerRegistration, Commit, GroupState, LogOffsets, Observation, PartitionState
 from agent.options import Names
 from agent.sources import Emit, Polled
-from agent.sources.calls import Calls, Futures, in_thread
-from agent.sources.kafka_view import KafkaView, Place, places_of
+from agent.sources import kafka_wire as wire
+from agent.sources.kafka_calls import Call, Calls
+from agent.sources.kafka_view import KafkaView
 from agent.sources.sight import Sights, now_ms
 
 _PATIENCE_MS = 500
 """How long a step of a poll waits for answers. Later ones are taken by the polls that follow."""
 
-_METADATA_TIMEOUT_MS = 3_000
-"""Any broker can answer for metadata, so do not wait long for a frozen one: the client asks another next time."""
-
 _PARTITIONS_A_CALL = 500
-"""librdkafka searches its list once per partition: 10,000 in one call cost four times the CPU of 20 calls (2.15)."""
+"""librdkafka searches its list once per partition: 10,000 in one call cost four times the CPU of 20 calls (2.16)."""
 
-_CLIENT_DEFAULTS = {"client.id": "backflow", "reconnect.backoff.max.ms": "2000"}
+_RENEWAL_MS = 30_000
+"""How often the client is replaced because a coordinator does not answer: it drops what else is in flight."""
 
 _ORDER = (PartitionState, BrokerRegistration, GroupState, LogOffsets, Commit)
 """In a batch a re-created topic comes before the fall of its offsets, and a group's state before its commits."""
@@ -64,7 +58,7 @@ class KafkaSource:
     def __init__(
         self, cluster: str, settings: KafkaSourceSettings, emit: Emit, known: Iterable[Observation] = ()
     ) -> None:
-        """known: the last observation of each subject before this run. Raises KafkaException on an unknown property."""
+        """known: the last observation of each subject before this run."""
         known = [one for one in known if getattr(one, "cluster", None) == cluster]
         self.cluster = cluster
         self.interval = settings.interval
@@ -73,88 +67,78 @@ class KafkaSource:
         self._polled = Polled(known)
         self._sights = Sights(self.name, cluster, known)
         self._view = KafkaView(
-            cluster, settings.groups, self._polled, known, watch_partitions=settings.watch_partitions
+            cluster, settings.groups, settings.topics, self._polled, known, watch_partitions=settings.watch_partitions
         )
-        self._calls = Calls()
-        properties: dict[str, Any] = _CLIENT_DEFAULTS | dict(settings.properties)
-        properties |= {"bootstrap.servers": settings.bootstrap_servers, "error_cb": self._view.client_failed}
-        self._admin = AdminClient(properties, logger=structlog.get_logger("librdkafka").bind(cluster=cluster))
-        self._seconds = settings.timeout / 1000
+        properties = {**settings.properties, "bootstrap.servers": settings.bootstrap_servers}
+        log = structlog.get_logger("librdkafka").bind(cluster=cluster)
+        self._calls = Calls(wire.Setup(properties, settings.timeout), log)
         self._polling = threading.Lock()
         self._closed = False
 
     def poll(self) -> None:
         """Look once and emit what changed, in one batch."""
         with self._polling:
-            late = {call.key for call in self._calls.flying}
+            late = self._calls.flying
             self._view.begin()
-            self._admin.poll(0)  # lets the client log, and complain to the view
             for ask in (self._ask_what_there_is, self._ask_commits, self._ask_log_offsets, self._ask_states):
                 if self._closed:
                     return
                 ask()
                 for answer in self._calls.collect(_PATIENCE_MS):
                     self._view.take(answer)
-            overdue = [call for call in self._calls.flying if call.key in late]
-            sights = self._sights.now(now_ms(), self._view.unseen(overdue, self._sights))
+            overdue = [call for call in self._calls.flying if call in late]
+            self._renew_client(overdue)
+            unseen = self._view.unseen(overdue, self._calls.complaint, self._sights)
+            sights = self._sights.now(now_ms(), unseen)
             facts = sorted(self._view.facts(), key=lambda one: _ORDER.index(type(one)))
             changes = self._polled.changes([*sights, *facts])
             if changes and not self._closed:
                 self._emit(changes)
 
     def close(self) -> None:
-        """Let go of the client within about 3 s; where a call hangs, a thread that nobody waits for does it later."""
+        """End the client, and a poll that is under way with it."""
         self._closed = True
-        self._polling.acquire(timeout=1)
-        ending = threading.Thread(target=self._end, name="kafka-end", daemon=True)
-        ending.start()
-        ending.join(1.5)
+        with self._polling:  # a poll waits for half a second at most before it sees that it is over
+            self._calls.close()
 
-    def _end(self) -> None:
-        """The client must not go while a thread is inside it; calls by future it fails itself."""
-        wait([future for call in self._calls.flying if call.key == ("layout",) for future in call.futures[0].values()])
-        self._admin.__exit__(None, None, None)
+    def _renew_client(self, overdue: list[Call]) -> None:
+        """Replace a client that would wait for a coordinator for ever (the reasons stand in kafka_client)."""
+        now = now_ms()
+        stuck = [
+            call
+            for call in overdue
+            if isinstance(call.question, wire.ListCommits | wire.DescribeGroup)
+            and now - call.asked > self._settings.timeout
+        ]
+        if self._view.lost_a_broker or (stuck and self._calls.age > _RENEWAL_MS):
+            self._view.give_up(overdue)
+            self._calls.renew()
 
     def _ask_what_there_is(self) -> None:
-        seconds = min(self._seconds, _METADATA_TIMEOUT_MS / 1000)
-        self._calls.ask(("groups",), lambda: ({"": self._admin.list_consumer_groups(request_timeout=self._seconds)},))
-        self._calls.ask(("layout",), lambda: ({"": in_thread(partial(self._admin.list_topics, timeout=seconds))},))
+        self._calls.ask(("groups",), wire.ListGroups())
+        self._calls.ask(("layout",), wire.Layout())
 
     def _ask_commits(self) -> None:
         for group in self._view.groups:
-            self._calls.ask(("commits", group), partial(self._list_commits, group))
+            self._calls.ask(("commits", group), wire.ListCommits(group))
 
     def _ask_log_offsets(self) -> None:
-        flying = {(call.whom, place) for call in self._calls.flying for place in places_of(call)}
-        for leader, led in self._view.by_leader(self._settings.topics).items():
+        flying = {
+            (call.whom, place)
+            for call in self._calls.flying
+            if isinstance(call.question, wire.ListOffsets)
+            for place in call.question.places
+        }
+        for leader, led in self._view.by_leader().items():
             whom = ("offsets", leader)
             places = [place for place in led if (whom, place) not in flying]
             for first in range(0, len(places), _PARTITIONS_A_CALL):
                 some = places[first : first + _PARTITIONS_A_CALL]
-                self._calls.ask((*whom, some[0]), partial(self._list_offsets, some), whom)
+                self._calls.ask((*whom, some[0]), wire.ListOffsets(some), whom)
 
     def _ask_states(self) -> None:
         for group in self._view.groups:
-            self._calls.ask(("states", group), partial(self._describe_group, group))
-        topics = self._view.topics(self._settings.topics) if self._settings.watch_partitions else []
+            self._calls.ask(("states", group), wire.DescribeGroup(group))
+        topics = self._view.topics
         if topics:
-            self._calls.ask(("topics",), partial(self._describe_topics, topics))
-
-    def _list_commits(self, group: str) -> Futures:
-        asked = [ConsumerGroupTopicPartitions(group)]
-        return (self._admin.list_consumer_group_offsets(asked, require_stable=False, request_timeout=self._seconds),)
-
-    def _list_offsets(self, places: list[Place]) -> Futures:
-        partitions = [TopicPartition(*place) for place in places]
-        starts, ends = (
-            self._admin.list_offsets(dict.fromkeys(partitions, spec), request_timeout=self._seconds)
-            for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
-        )
-        return starts, ends
-
-    def _describe_group(self, group: str) -> Futures:
-        return (self._admin.describe_consumer_groups([group], request_timeout=self._seconds),)
-
-    def _describe_topics(self, topics: list[str]) -> Futures:
-        seconds = min(self._seconds, _METADATA_TIMEOUT_MS / 1000)
-        return (self._admin.describe_topics(TopicCollection(topics), request_timeout=seconds),)
+            self._calls.ask(("topics",), wire.DescribeTopics(topics))

@@ -1,58 +1,49 @@
 """What the answers of a cluster's brokers say, as observations and as what cannot be seen. No call is made here."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Any, TypeAlias
 
-from confluent_kafka import KafkaError, KafkaException, Node, TopicPartitionInfo
-from confluent_kafka.admin import ClusterMetadata, ConsumerGroupDescription, TopicDescription
-
-from agent.observations import (
-    BrokerRegistration,
-    Commit,
-    GroupState,
-    LogOffsets,
-    Member,
-    Observation,
-    PartitionState,
-)
+from agent.observations import BrokerRegistration, Commit, GroupState, LogOffsets, Observation, PartitionState
 from agent.options import Names
 from agent.sources import Polled
-from agent.sources.calls import Answer, Call, Key, outcome
+from agent.sources import kafka_wire as wire
+from agent.sources.kafka_calls import Answer, Call
+from agent.sources.kafka_wire import Place
 from agent.sources.sight import SOURCE, Sights, Unit
 
-Place: TypeAlias = tuple[str, int]
-"""A topic's partition."""
+_UNKNOWN_TOPIC = 3
+"""UNKNOWN_TOPIC_OR_PARTITION in Kafka's protocol."""
 
-_STATES = {
-    "UNKNOWN": "Unknown",
-    "PREPARING_REBALANCING": "PreparingRebalance",
-    "COMPLETING_REBALANCING": "CompletingRebalance",
-    "STABLE": "Stable",
-    "DEAD": "Dead",
-    "EMPTY": "Empty",
-}
-"""The client's names of states -> Kafka's."""
-
-_NO_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
-"""The zero UUID, for brokers before KIP-516 (2.8)."""
+Trouble: TypeAlias = dict[Unit, str]
 
 
 class KafkaView:
-    """A cluster as its brokers' answers show it: take answers, ask for facts."""
+    """A cluster as its brokers' answers show it: take answers, then ask for facts and for what is unseen.
+
+    lost_a_broker: whether the metadata has lost a broker since `begin`.
+    """
 
     def __init__(
-        self, cluster: str, chosen: Names, polled: Polled, known: Iterable[Observation], *, watch_partitions: bool
+        self,
+        cluster: str,
+        groups: Names,
+        topics: Names,
+        polled: Polled,
+        known: Iterable[Observation],
+        *,
+        watch_partitions: bool,
     ) -> None:
         self._cluster = cluster
-        self._chosen = chosen
+        self._chosen_groups = groups
+        self._chosen_topics = topics
         self._polled = polled
         self._watch = watch_partitions
-        self._facts: list[Observation] = []
+        self.lost_a_broker = False
         self._heard = False
-        self._complaint: str | None = None
-        self._client_error: str | None = None
-        self._trouble: dict[Key, dict[Unit, str]] = {}
+        self._failure: str | None = None
+        self._facts: list[Observation] = []
+        self._trouble: dict[tuple[Hashable, ...], Trouble] = {}
         self._groups: set[str] = set()
         self._committed: dict[str, set[Place]] = defaultdict(set)
         self._leaders: dict[str, dict[int, int]] = {}
@@ -60,237 +51,248 @@ class KafkaView:
         self._partitions: dict[str, dict[int, PartitionState]] = defaultdict(dict)
         self._absent: set[str] = set()
         self._brokers: set[int] = set()
-        self._learn: dict[str, Callable[[Answer], None]] = {
-            "groups": self._take_groups,
-            "layout": self._take_layout,
-            "commits": self._take_commits,
-            "offsets": self._take_offsets,
-            "states": self._take_state,
-            "topics": self._take_topics,
-        }
+        self._known_brokers: set[int] = set()
         for one in known:
             match one:
-                case Commit(group=group, offset=int()) if chosen.match(group):
+                case Commit(group=group, offset=int()) if groups.match(group):
                     self._groups.add(group)
                     self._committed[group].add((one.topic, one.partition))
-                case GroupState(group=group, state=state) if state != "Dead" and chosen.match(group):
+                case GroupState(group=group) if one.state != "Dead" and groups.match(group):
                     self._groups.add(group)
                 case PartitionState() if one.replicas:
                     self._partitions[one.topic][one.partition] = one
                 case BrokerRegistration() if not one.gone:
-                    self._brokers.add(one.broker)
+                    self._known_brokers.add(one.broker)
 
     @property
     def groups(self) -> list[str]:
-        """The chosen groups, a dead one until its commits are gone too."""
+        """The chosen groups; a dead one until its commits are gone too."""
         return sorted(self._groups)
 
-    def topics(self, chosen: Names) -> list[str]:
+    @property
+    def topics(self) -> list[str]:
         """The topics whose partitions are watched, those included that may be gone."""
-        return sorted({topic for topic, _, _ in self._wanted(chosen)} | self._partitions.keys())
+        return sorted({place[0] for place, _ in self._wanted()} | self._partitions.keys()) if self._watch else []
 
-    def by_leader(self, chosen: Names) -> dict[int, list[Place]]:
+    def by_leader(self) -> dict[int, list[Place]]:
         """The partitions whose log offsets are wanted, by leader; one without a leader is out of sight."""
         places: dict[int, list[Place]] = defaultdict(list)
-        for topic, partition, leader in self._wanted(chosen):
+        for place, leader in self._wanted():
             if leader >= 0:
-                places[leader].append((topic, partition))
+                places[leader].append(place)
             else:
-                self._lose_place((topic, partition), "it has no leader")
+                self._lose(place, "it has no leader")
         return places
 
     def begin(self) -> None:
         """A new poll: whether the cluster is heard is to be seen."""
         self._heard = False
-
-    def client_failed(self, error: KafkaError) -> None:
-        """What the client tells of its connections, which says more than the timeouts that follow from it."""
-        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001  librdkafka's own codes are named so
-            self._client_error = error.str()
+        self.lost_a_broker = False
 
     def take(self, answer: Answer) -> None:
-        """Learn from an answered call."""
-        try:
-            self._learn[str(answer.call.key[0])](answer)
-        except KafkaException as error:
-            self._note(error.args[0])
-            if answer.call.key[0] in ("commits", "states"):
-                self._trouble[answer.call.key] = _group_trouble(answer.call, error.args[0].str())
+        """Learn from an answer."""
+        question = answer.call.question
+        match answer.result:
+            case wire.Failure() as failure:
+                self._fail(failure)
+                self._trouble[answer.call.key] = _group_trouble(answer.call, failure.text)
+                return
+            case wire.Groups() as groups:
+                self._take_groups(groups)
+            case wire.Metadata() as metadata:
+                self._take_metadata(metadata, answer.at)
+            case wire.Commits(offsets) if isinstance(question, wire.ListCommits):
+                self._take_commits(question.group, offsets, answer.at)
+            case wire.Offsets(ranges):
+                # As of when the question was put: an end is never dated later than it was read, so that no commit is
+                # held against an end older than it.
+                self._take_offsets(ranges, answer.call.asked)
+            case wire.Group() as group if isinstance(question, wire.DescribeGroup):
+                self._take_group(question.group, group, answer.at)
+            case wire.Topics(topics):
+                self._take_topics(topics, answer.at)
+
+    def give_up(self, calls: Iterable[Call]) -> None:
+        """These calls will not be answered any more."""
+        for call in calls:
+            self._trouble[call.key] = self._overdue(call)
 
     def facts(self) -> list[Observation]:
         """What was learnt since last asked, in the order of the answers."""
         facts, self._facts = self._facts, []
         return facts
 
-    def unseen(self, overdue: Iterable[Call], sights: Sights) -> dict[Unit, str]:
-        """What cannot be seen now and why. overdue: the calls that a whole poll has waited for in vain."""
+    def unseen(self, overdue: Iterable[Call], complaint: str | None, sights: Sights) -> Trouble:
+        """What cannot be seen now and why.
+
+        overdue: the calls that a whole poll has waited for in vain. complaint: what the client tells of its
+        connections, which says more than the timeouts that follow from it.
+        """
         if not self._heard:
-            if self._complaint is None:
+            if self._failure is None:
                 return dict.fromkeys(sights.units, "")
-            return {SOURCE: f"No broker of {self._cluster} answers: {self._client_error or self._complaint}"}
-        self._complaint = self._client_error = None
-        unseen = {unit: why for trouble in self._trouble.values() for unit, why in trouble.items()}
-        for call in overdue:
-            if call.key[0] in ("commits", "states"):
-                unseen |= _group_trouble(call, "its coordinator does not answer")
-            for place in places_of(call):
-                if call.asked >= self._offsets_at.get(place, 0):
-                    unseen |= _place_trouble(place, f"broker {call.key[1]}, its leader, does not answer")
+            return {SOURCE: f"No broker of {self._cluster} answers: {complaint or self._failure}"}
+        self._failure = None
+        unseen: Trouble = {}
+        for trouble in (*self._trouble.values(), *map(self._overdue, overdue)):
+            unseen |= trouble
         return unseen
 
-    def _wanted(self, chosen: Names) -> Iterator[tuple[str, int, int]]:
-        """Topic, partition and leader (-1: none) of all that is chosen or committed to."""
+    def _wanted(self) -> Iterator[tuple[Place, int]]:
+        """Partition and leader (-1: none) of all that is chosen or committed to."""
         committed = set().union(*self._committed.values())
         for topic, leaders in self._leaders.items():
-            every = chosen.match(topic)
+            every = self._chosen_topics.match(topic)
             for partition, leader in leaders.items():
                 if every or (topic, partition) in committed:
-                    yield topic, partition, leader
+                    yield (topic, partition), leader
 
-    def _note(self, error: KafkaError) -> None:
-        """A call failed. An answer that says no is still an answer; the client's own errors are negative."""
-        if error.code() >= 0:
+    def _overdue(self, call: Call) -> Trouble:
+        """What a call that is not answered keeps out of sight."""
+        if isinstance(call.question, wire.ListOffsets):
+            return {
+                Unit(None, *place): f"The log offsets of {_name(place)} cannot be read: its leader does not answer"
+                for place in call.question.places
+                if call.asked >= self._offsets_at.get(place, 0)
+            }
+        return _group_trouble(call, "its coordinator does not answer")
+
+    def _lose(self, place: Place, why: str) -> None:
+        self._trouble["place", *place] = {
+            Unit(None, *place): f"The log offsets of {_name(place)} cannot be read: {why}"
+        }
+
+    def _fail(self, failure: wire.Failure) -> None:
+        """An answer that says no is still an answer."""
+        if failure.told:
             self._heard = True
-        elif self._complaint is None:
-            self._complaint = error.str()
+        elif self._failure is None:
+            self._failure = failure.text
 
-    def _take_groups(self, answer: Answer) -> None:
-        listed = outcome(answer.call.futures[0][""])
-        for error in listed.errors:
-            self._note(error)
-        self._heard = self._heard or not listed.errors
-        self._groups.update(one.group_id for one in listed.valid if one.group_id and self._chosen.match(one.group_id))
+    def _take_groups(self, groups: wire.Groups) -> None:
+        for failure in groups.failures:
+            self._fail(failure)
+        self._heard = self._heard or not groups.failures
+        self._groups.update(name for name in groups.names if name and self._chosen_groups.match(name))
 
-    def _take_layout(self, answer: Answer) -> None:
-        metadata: ClusterMetadata = outcome(answer.call.futures[0][""])
+    def _take_metadata(self, metadata: wire.Metadata, at: int) -> None:
         if not metadata.brokers:
             return  # a broker that is just starting knows of nothing yet
         self._heard = True
-        before, self._leaders = (
-            self._leaders,
-            {
-                topic: {partition: one.leader for partition, one in described.partitions.items()}
-                for topic, described in metadata.topics.items()
-                if described.error is None
-            },
-        )
-        for topic in before:
-            if topic in metadata.topics and metadata.topics[topic].error is not None:
-                self._leaders[topic] = before[topic]  # it exists, but this broker cannot tell of it now
+        before, self._leaders = self._leaders, {}
+        for topic, leaders in metadata.topics.items():
+            if leaders is not None:
+                self._leaders[topic] = leaders
+            elif topic in before:
+                self._leaders[topic] = before[topic]
         for topic, leaders in before.items():
             for partition in leaders.keys() - self._leaders.get(topic, {}).keys():
                 self._forget((topic, partition))
-        if not self._watch:
-            return
-        here = metadata.brokers.keys()
-        for broker in sorted(self._brokers | here):
-            epoch = -1 if broker in here else None
-            self._facts.append(
-                BrokerRegistration(at=answer.at, cluster=self._cluster, broker=broker, session=None, epoch=epoch)
-            )
-        self._brokers = set(here)
+        here = set(metadata.brokers)
+        self.lost_a_broker = self.lost_a_broker or not self._brokers <= here
+        self._brokers = here
+        if self._watch:
+            for broker in sorted(self._known_brokers | here):
+                epoch = -1 if broker in here else None
+                self._facts.append(
+                    BrokerRegistration(at=at, cluster=self._cluster, broker=broker, session=None, epoch=epoch)
+                )
+            self._known_brokers = here
 
-    def _take_commits(self, answer: Answer) -> None:
-        key = answer.call.key
-        group = str(key[1])
-        result = outcome(answer.call.futures[0][group])
+    def _take_commits(self, group: str, offsets: list[wire.CommittedOffset], at: int) -> None:
         self._heard = True
-        self._trouble.pop(key, None)
-        before = self._committed[group]
-        committed: set[Place] = set()
-        common: dict[str, Any] = {"at": answer.at, "cluster": self._cluster, "group": group}
-        for one in result.topic_partitions:
+        before, committed, trouble = self._committed[group], set(), Trouble()
+        common: dict[str, Any] = {"at": at, "cluster": self._cluster, "group": group}
+        for one in offsets:
             place = (one.topic, one.partition)
-            if one.error is not None:
-                unit = Unit(group, *place)
-                self._trouble.setdefault(key, {})[unit] = f"Group {group} on {_name(place)}: {one.error.str()}"
+            if one.failure is not None:
+                trouble[Unit(group, *place)] = f"What {group} committed on {_name(place)} is untold: {one.failure.text}"
                 committed |= {place} & before
             elif one.offset >= 0:
                 committed.add(place)
-                self._facts.append(
-                    Commit(
-                        **common,
-                        topic=one.topic,
-                        partition=one.partition,
-                        offset=one.offset,
-                        leader_epoch=one.leader_epoch,
-                    )
-                )
-        self._committed[group] = committed
+                named: dict[str, Any] = {
+                    "topic": one.topic,
+                    "partition": one.partition,
+                    "leader_epoch": one.leader_epoch,
+                }
+                self._facts.append(Commit(**common, **named, offset=one.offset))
         self._facts += [
             Commit(**common, topic=topic, partition=p, offset=None) for topic, p in sorted(before - committed)
         ]
+        self._committed[group] = committed
+        self._trouble["commits", group] = trouble
 
-    def _take_offsets(self, answer: Answer) -> None:
-        starts, ends = answer.call.futures
-        for one, end in ends.items():
+    def _take_offsets(self, ranges: list[wire.LogRange], asked: int) -> None:
+        for one in ranges:
             place = (one.topic, one.partition)
-            if answer.call.asked < self._offsets_at.get(place, 0) or place[1] not in self._leaders.get(place[0], {}):
+            if asked < self._offsets_at.get(place, 0) or one.partition not in self._leaders.get(one.topic, {}):
                 continue  # its leader moved on and a newer answer was had, or it was deleted meanwhile
-            try:
-                log_start, log_end = outcome(starts[one]).offset, outcome(end).offset
-            except KafkaException as error:
-                self._note(error.args[0])
-                self._lose_place(place, error.args[0].str())
-                continue
-            if min(log_start, log_end) < 0:  # -1001 without an error: the leader is away (seen on 0.11 to 4.1)
-                self._lose_place(place, "its leader does not answer")
-                continue
-            self._heard = True
-            self._trouble.pop(("offsets", *place), None)
-            # As of when the question was sent: an end is never dated later than it was read, so no commit is held
-            # against an end that is older than it.
-            at = self._offsets_at[place] = answer.call.asked
-            self._facts.append(
-                LogOffsets(
-                    at=at,
-                    cluster=self._cluster,
-                    topic=place[0],
-                    partition=place[1],
-                    log_start=log_start,
-                    log_end=log_end,
+            if one.failure is not None:
+                self._fail(one.failure)
+                self._lose(place, one.failure.text)
+            elif min(one.start, one.end) < 0:
+                self._lose(place, "its leader does not answer")
+            else:
+                self._heard = True
+                self._trouble.pop(("place", *place), None)
+                self._offsets_at[place] = asked
+                self._facts.append(
+                    LogOffsets(
+                        at=asked,
+                        cluster=self._cluster,
+                        topic=one.topic,
+                        partition=one.partition,
+                        log_start=one.start,
+                        log_end=one.end,
+                    )
                 )
-            )
 
-    def _take_state(self, answer: Answer) -> None:
-        group = str(answer.call.key[1])
-        try:
-            described: ConsumerGroupDescription = outcome(answer.call.futures[0][group])
-            state, members = _STATES.get(described.state.name, described.state.name), _members(described)
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
-                raise
-            state, members = "Dead", ()
+    def _take_group(self, group: str, told: wire.Group, at: int) -> None:
         self._heard = True
-        self._trouble.pop(answer.call.key, None)
-        self._facts.append(GroupState(at=answer.at, cluster=self._cluster, group=group, state=state, members=members))
-        if state == "Dead" and not self._committed[group]:
+        self._trouble.pop(("states", group), None)
+        self._facts.append(
+            GroupState(
+                at=at,
+                cluster=self._cluster,
+                group=group,
+                state=told.state,
+                members=tuple(told.members),
+                simple=told.simple,
+            )
+        )
+        if told.state == "Dead" and not self._committed[group]:
             self._groups.discard(group)
             self._trouble.pop(("commits", group), None)
             del self._committed[group]
 
-    def _take_topics(self, answer: Answer) -> None:
-        for topic, future in answer.call.futures[0].items():
-            key = ("topics", topic)
-            try:
-                described: TopicDescription = outcome(future)
-            except KafkaException as error:
-                self._note(error.args[0])
-                if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    self._miss(topic, answer.at)
-                elif error.args[0].code() >= 0:
-                    self._trouble[key] = {
-                        Unit(topic=topic): f"Topic {topic} cannot be described: {error.args[0].str()}"
-                    }
+    def _take_topics(self, topics: dict[str, wire.Topic | wire.Failure], at: int) -> None:
+        for name, topic in topics.items():
+            if isinstance(topic, wire.Failure):
+                self._fail(topic)
+                if topic.code == _UNKNOWN_TOPIC:
+                    self._miss(name, at)
+                elif topic.told:
+                    self._trouble["topic", name] = {Unit(topic=name): f"Topic {name} is untold: {topic.text}"}
                 continue
             self._heard = True
-            self._trouble.pop(key, None)
-            self._absent.discard(topic)
-            states = {one.partition: one for one in _partition_states(described, self._cluster, answer.at)}
+            self._trouble.pop(("topic", name), None)
+            self._absent.discard(name)
+            states = {
+                one.id: PartitionState(
+                    at=at,
+                    cluster=self._cluster,
+                    topic=name,
+                    partition=one.id,
+                    leader=one.leader,
+                    replicas=tuple(one.replicas),
+                    isr=tuple(one.isr),
+                    topic_id=topic.id,
+                )
+                for one in topic.partitions
+            }
             self._facts += states.values()
-            for partition in sorted(self._partitions[topic].keys() - states.keys()):
-                self._delete(self._partitions[topic][partition], answer.at)
-            self._partitions[topic] = states
+            self._delete((last for number, last in self._partitions[name].items() if number not in states), at)
+            self._partitions[name] = states
 
     def _miss(self, topic: str, at: int) -> None:
         """A topic is unknown to the broker asked. That one's metadata may lag, so only the second time counts."""
@@ -298,83 +300,41 @@ class KafkaView:
             self._absent.add(topic)
             return
         self._absent.discard(topic)
-        self._trouble.pop(("topics", topic), None)
-        for last in self._partitions.pop(topic, {}).values():
-            self._delete(last, at)
+        self._trouble.pop(("topic", topic), None)
+        self._delete(self._partitions.pop(topic, {}).values(), at)
 
-    def _delete(self, last: PartitionState, at: int) -> None:
-        gone = PartitionState(
-            at=at,
-            cluster=self._cluster,
-            topic=last.topic,
-            partition=last.partition,
-            leader=None,
-            replicas=(),
-            isr=(),
-            topic_id=last.topic_id,
-        )
-        self._facts.append(gone)
+    def _delete(self, lasts: Iterable[PartitionState], at: int) -> None:
+        self._facts += [
+            PartitionState(
+                at=at,
+                cluster=self._cluster,
+                topic=last.topic,
+                partition=last.partition,
+                leader=None,
+                replicas=(),
+                isr=(),
+                topic_id=last.topic_id,
+            )
+            for last in lasts
+        ]
 
     def _forget(self, place: Place) -> None:
         """A partition is gone: nothing of its log is known or missed any more."""
         self._offsets_at.pop(place, None)
-        self._trouble.pop(("offsets", *place), None)
+        self._trouble.pop(("place", *place), None)
         self._polled.forget(("log_offsets", self._cluster, *place))
 
-    def _lose_place(self, place: Place, why: str) -> None:
-        self._trouble[("offsets", *place)] = _place_trouble(place, why)
 
-
-def places_of(call: Call) -> list[Place]:
-    """The partitions that a call for log offsets asks about; none for other calls."""
-    return [(one.topic, one.partition) for one in call.futures[-1]] if call.key[0] == "offsets" else []
-
-
-def _group_trouble(call: Call, why: str) -> dict[Unit, str]:
-    what = "committed offsets" if call.key[0] == "commits" else "state"
-    return {Unit(group=str(call.key[1])): f"The {what} of group {call.key[1]} cannot be read: {why}"}
-
-
-def _place_trouble(place: Place, why: str) -> dict[Unit, str]:
-    return {Unit(None, *place): f"The log offsets of {_name(place)} cannot be read: {why}"}
+def _group_trouble(call: Call, why: str) -> Trouble:
+    """What a call about a group keeps out of sight; nothing where any broker can be asked again."""
+    match call.question:
+        case wire.ListCommits(group):
+            return {Unit(group=group): f"The committed offsets of group {group} cannot be read: {why}"}
+        case wire.DescribeGroup(group):
+            return {Unit(group=group): f"The state of group {group} cannot be read: {why}"}
+        case _:
+            return {}
 
 
 def _name(place: Place) -> str:
     return f"{place[0]}[{place[1]}]"
-
-
-def _members(described: ConsumerGroupDescription) -> tuple[Member, ...]:
-    """The group's members by id, each with what it is assigned."""
-    return tuple(
-        Member(
-            id=one.member_id,
-            host=one.host,
-            partitions=tuple(sorted((place.topic, place.partition) for place in one.assignment.topic_partitions)),
-            client_id=one.client_id,
-        )
-        for one in sorted(described.members, key=lambda one: one.member_id)
-    )
-
-
-def _partition_states(described: TopicDescription, cluster: str, at: int) -> list[PartitionState]:
-    """A topic's partitions as AdminClient shows them: without leader epochs."""
-    topic_id = str(described.topic_id)
-    return [
-        PartitionState(
-            at=at,
-            cluster=cluster,
-            topic=described.name,
-            partition=one.id,
-            leader=_leader(one),
-            replicas=tuple(node.id for node in one.replicas),
-            isr=tuple(node.id for node in one.isr),
-            topic_id=None if topic_id == _NO_TOPIC_ID else topic_id,
-        )
-        for one in described.partitions
-    ]
-
-
-def _leader(partition: TopicPartitionInfo) -> int | None:
-    """The leader's id. The client gives a Node without an id's meaning (-1) or none at all where nobody leads."""
-    leader: Node | None = partition.leader
-    return None if leader is None or leader.id < 0 else leader.id

@@ -8,7 +8,7 @@ from agent.observations import Blind, Observation, Sighted
 
 
 class Unit(NamedTuple):
-    """What may be out of sight: a group, a topic, a partition, a group's partition; with nothing named the whole source."""
+    """What may be out of sight: a group, a topic, a partition, a group's partition; with nothing named the source."""
 
     group: str | None = None
     topic: str | None = None

@@ -1,7 +1,8 @@
 """Watches Kafka's znodes: broker registrations, controller, topics and partition states, and our own session.
 
 Driven by watches, which kazoo calls on one thread of its own: there they only queue a path. A thread of this source
-reads what was queued and sets the watch again. Polls say whether we see at all, and emit heartbeats.
+reads what was queued and sets the watch again. Polls say whether we see at all, and ask for heartbeats and for what
+could not be read.
 """
 
 import queue
@@ -13,20 +14,20 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 from kazoo.client import KazooClient, KazooState
-from kazoo.exceptions import KazooException, NoNodeError
-from kazoo.protocol.states import EventType, WatchedEvent
+from kazoo.exceptions import KazooException
+from kazoo.protocol.states import KeeperState
 
-from agent.observations import Observation
+from agent.observations import Observation, PartitionState
 from agent.options import Names
 from agent.sources import Emit, Polled
 from agent.sources.sight import SOURCE, Sights, Unit, now_ms
+from agent.sources.znodes import Znodes
 from agent.sources.zookeeper_view import (
     CONTROLLER,
     CONTROLLER_EPOCH,
     IDS,
     STATE,
     TOPICS,
-    Node,
     Topic,
     UndecodableError,
     ZooKeeperView,
@@ -36,9 +37,9 @@ from agent.sources.zookeeper_view import (
 
 T = TypeVar("T")
 
-_EVERYTHING = "/"
-_AT_A_TIME = 500
-_ANSWER_S = 10
+_EVERYTHING, _BEAT = "/", "beat"
+"""What may be queued besides paths: read all anew; compare lists and emit heartbeats."""
+
 _HEARTBEAT_MS = 60_000
 _CONNECTION_RETRY = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 2.0}
 
@@ -78,37 +79,47 @@ class ZooKeeperSource:
         self._topics: dict[str, Topic] = {}
         self._trouble: dict[Unit, str] = {}
         self._changed: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._unread: set[str] = set()
         self._session_ms = int(options.get("timeout", 10) * 1000)
         self._in_sight_until: int | None = None
+        self._missed_since: int | None = None
         self._away_since: int | None = now_ms()
         self._beat_at = 0
         self._closed = False
-        self._client = KazooClient(connect, connection_retry=_CONNECTION_RETRY, **options)
+        logger = structlog.get_logger("kazoo").bind(cluster=cluster)
+        self._client = KazooClient(connect, connection_retry=_CONNECTION_RETRY, logger=logger, **options)
         self._client.add_listener(self._session_changed)
+        self._znodes = Znodes(self._client, self._changed.put)
         self._reader = threading.Thread(target=self._read_what_changed, name=f"zookeeper-{cluster}", daemon=True)
         self._reader.start()
         self._client.start_async()
 
     def poll(self) -> None:
-        """Say whether we see; once a minute go through what we know, for heartbeats."""
+        """Say whether we see; ask again for what could not be read, and once a minute for a look at the whole."""
         now = now_ms()
         away_since = self._away_since
         unseen = dict(self._trouble)
         if away_since is None:
             self._in_sight_until = now
+            again, self._unread = self._unread, set()
+            for path in again:
+                self._changed.put(path)
+            if now - self._beat_at >= _HEARTBEAT_MS:
+                self._beat_at = now
+                self._changed.put(_BEAT)
         elif now - away_since > self._session_ms:
             unseen[SOURCE] = f"ZooKeeper at {self._connect} does not answer"
-        with self._lock:
-            facts: list[Observation] = (
-                list(self._sights.now(now, unseen)) if away_since is None or SOURCE in unseen else []
-            )
-            if away_since is None and now - self._beat_at >= _HEARTBEAT_MS:
-                self._beat_at = now
-                facts += [
-                    msgspec.structs.replace(one, at=max(now, one.at), seen_at=None, since=None)
-                    for one in self._view.facts.values()
-                ]
-            self._tell(facts)
+            self._revive()
+        if away_since is None or SOURCE in unseen:
+            with self._lock:
+                self._tell(self._sights.now(now, unseen))
+
+    def _revive(self) -> None:
+        """Start a client anew that has given up for good, as kazoo does when its credentials are refused."""
+        if self._client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED):
+            self._away_since = now_ms()
+            self._client.stop()
+            self._client.start_async()
 
     def close(self) -> None:
         """Let go of the session within about 3 s."""
@@ -125,14 +136,10 @@ class ZooKeeperSource:
     def _session_changed(self, state: str) -> None:
         """Called on kazoo's thread: note and queue, no more. Watches do not outlive a connection: all is read anew."""
         if state == KazooState.CONNECTED:
-            self._away_since = None
+            self._away_since, self._missed_since = None, self._in_sight_until
             self._changed.put(_EVERYTHING)
         elif self._away_since is None:
             self._away_since = now_ms()
-
-    def _znode_changed(self, event: WatchedEvent) -> None:
-        if event.type != EventType.NONE:
-            self._changed.put(event.path)
 
     def _read_what_changed(self) -> None:
         while (first := self._changed.get()) is not None:
@@ -145,29 +152,35 @@ class ZooKeeperSource:
             try:
                 self._read(paths)
             except (KazooException, self._client.handler.timeout_exception) as error:
-                # A lost connection reads all anew when it is back; for anything else a poll's Blind tells why.
-                log.warning("cannot read", cluster=self.cluster, reason=repr(error))
-                if self._away_since is None and not self._closed:
+                # A lost connection reads all anew when it is back; anything else is asked for again at the next poll.
+                log.debug("cannot read", cluster=self.cluster, paths=sorted(paths), reason=repr(error))
+                self._unread = self._unread | paths
+                if self._away_since is None:
                     self._trouble[SOURCE] = f"ZooKeeper at {self._connect} refuses: {error!r}"
-            else:
-                self._trouble.pop(SOURCE, None)
 
     def _read(self, paths: set[str]) -> None:
-        everything = _EVERYTHING in paths
+        everything, beat = _EVERYTHING in paths, _BEAT in paths
         # What happened while the connection was away is dated since the last moment at which it was there.
-        since = self._in_sight_until if everything else None
+        since = self._missed_since if everything else None
         found: list[Observation] = []
-        if everything or any(path.startswith(IDS) for path in paths):
+        if everything or beat or any(path.startswith(IDS) for path in paths):
             found += self._brokers(since)
-        if everything or CONTROLLER in paths:
+        if everything or beat or CONTROLLER in paths:
             found += self._controller()
         names = {path.split("/")[3] for path in paths if path.startswith(f"{TOPICS}/") and not STATE.fullmatch(path)}
-        if everything or TOPICS in paths:
-            listed = set(self._children(TOPICS))
+        if everything or beat or TOPICS in paths:
+            listed = set(self._znodes.children(TOPICS))
             names |= listed if everything else listed - self._topics.keys()
             names |= {one.topic for one in self._view.partitions()} - listed
         found += self._topics_named(names, since)
         found += self._states(filter(STATE.fullmatch, paths), since, topics_read=False)
+        if beat:
+            now = now_ms()
+            found += [
+                msgspec.structs.replace(one, at=max(now, one.at), seen_at=None, since=None)
+                for one in self._view.facts.values()
+                if not isinstance(one, PartitionState) or one.replicas
+            ]
         with self._lock:
             self._tell(found)
 
@@ -177,16 +190,19 @@ class ZooKeeperSource:
             self._emit(changes)
 
     def _brokers(self, since: int | None) -> list[Observation]:
-        listed = self._children(IDS)
-        nodes = self._get([f"{IDS}/{one}" for one in listed])
+        listed = self._znodes.children(IDS)
+        self._trouble.pop(SOURCE, None)
+        if not listed and not self._znodes.exists(IDS):
+            self._trouble[SOURCE] = f"no broker has ever registered in ZooKeeper at {self._connect}: is the path right?"
+        nodes = self._znodes.get([f"{IDS}/{one}" for one in listed])
         now = now_ms()
         alive = {int(path.rpartition("/")[2]): node for path, node in nodes.items() if node is not None}
         gone = [self._view.unregistered(one, now, since) for one in self._view.brokers() if one not in alive]
         return gone + [self._view.registered(broker, node[1], now) for broker, node in alive.items()]
 
     def _controller(self) -> list[Observation]:
-        controller = self._get([CONTROLLER])[CONTROLLER]
-        epoch = self._get([CONTROLLER_EPOCH], watch=False)[CONTROLLER_EPOCH]
+        controller = self._znodes.get([CONTROLLER])[CONTROLLER]
+        epoch = self._znodes.get([CONTROLLER_EPOCH], watch=False)[CONTROLLER_EPOCH]
         told = self._decoded(Unit(topic=CONTROLLER), partial(self._view.controller, controller, epoch, now_ms()))
         return [] if told is None else [told]
 
@@ -195,22 +211,26 @@ class ZooKeeperSource:
         found: list[Observation] = []
         states: set[str] = set()
         wanted = sorted(name for name in names if self._wanted.match(name))
-        for path, node in self._get([f"{TOPICS}/{name}" for name in wanted]).items():
+        for path, node in self._znodes.get([f"{TOPICS}/{name}" for name in wanted]).items():
             name = path.rpartition("/")[2]
             self._topics.pop(name, None)
-            if node is None:
-                found += [self._view.deleted(state, now_ms()) for state in self._view.partitions(name)]
-                continue
-            told = self._decoded(Unit(topic=name), partial(topic, path, node))
+            told = None if node is None else self._decoded(Unit(topic=name), partial(topic, path, node))
             if told is not None:
                 self._topics[name] = told
                 states |= {state_path(name, number) for number in told.replicas}
+            if told is not None or node is None:
+                numbers = () if told is None else told.replicas.keys()
+                gone = [state for state in self._view.partitions(name) if state.partition not in numbers]
+                found += [self._view.deleted(state, now_ms()) for state in gone]
+            if node is None:
+                for unit in [unit for unit in self._trouble if unit.topic == name]:
+                    del self._trouble[unit]
         return found + self._states(states, since)
 
     def _states(self, paths: Iterable[str], since: int | None, *, topics_read: bool = True) -> list[Observation]:
         """The partitions' states. topics_read: whether their topics were read just before."""
         found: list[Observation] = []
-        for path, node in self._get(sorted(paths)).items():
+        for path, node in self._znodes.get(sorted(paths)).items():
             _, _, _, name, _, number, _ = path.split("/")
             of = self._topics.get(name)
             if node is None:
@@ -235,27 +255,3 @@ class ZooKeeperSource:
             return None
         self._trouble.pop(unit, None)
         return told
-
-    def _children(self, path: str) -> list[str]:
-        """The children's names, watched; none where the path does not exist (yet): then its creation is watched."""
-        try:
-            return list(self._client.get_children_async(path, watch=self._znode_changed).get(timeout=_ANSWER_S))
-        except NoNodeError:
-            self._client.exists_async(path, watch=self._znode_changed).get(timeout=_ANSWER_S)
-            return []
-
-    def _get(self, paths: list[str], *, watch: bool = True) -> dict[str, Node | None]:
-        """The znodes' contents, watched, many at a time; None where there is none: then its creation is watched."""
-        told = self._znode_changed if watch else None
-        nodes: dict[str, Node | None] = {}
-        for start in range(0, len(paths), _AT_A_TIME):
-            asked = [(path, self._client.get_async(path, watch=told)) for path in paths[start : start + _AT_A_TIME]]
-            for path, answer in asked:
-                try:
-                    nodes[path] = answer.get(timeout=_ANSWER_S)
-                except NoNodeError:
-                    nodes[path] = None
-        missing = [path for path, node in nodes.items() if node is None]
-        for path in missing if watch else ():
-            self._client.exists_async(path, watch=told).get(timeout=_ANSWER_S)
-        return nodes

@@ -27,7 +27,7 @@ from agent.observations import KINDS, BrokerRegistration, Commit, LogOffsets, Ob
 
 NOON = millis("2026-11-20T12:00:00.000Z")
 MIDNIGHT = millis("2026-11-21T00:00:00.000Z")
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 class LeftOut:
