@@ -86,8 +86,7 @@ class ZooKeeperSource:
         self._away_since: int | None = now_ms()
         self._beat_at = 0
         self._closed = False
-        logger = structlog.get_logger("kazoo").bind(cluster=cluster)
-        self._client = KazooClient(connect, connection_retry=_CONNECTION_RETRY, logger=logger, **options)
+        self._client = KazooClient(connect, connection_retry=_CONNECTION_RETRY, **options)
         self._client.add_listener(self._session_changed)
         self._znodes = Znodes(self._client, self._changed.put)
         self._reader = threading.Thread(target=self._read_what_changed, name=f"zookeeper-{cluster}", daemon=True)
