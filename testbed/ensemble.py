@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from testbed.artifacts import KAFKA
 from testbed.broker import DEFAULTS, KRAFT_DEFAULTS, ZOOKEEPER_DEFAULTS, Config, Server
 from testbed.proxy import Proxy
-from testbed.views import KRaftView, PartitionView, Registration, View, ZooKeeperView, metadata
+from testbed.views import KRaftView, PartitionView, Registration, View, ZooKeeperView, live_brokers
 from testbed.waiting import wait_until
 from testbed.zookeeper import ZooKeeperServer
 
@@ -119,10 +119,7 @@ class Ensemble:
     def _wait_until_up(self, broker: int) -> None:
         self._servers[broker].wait_until_started()
         self.wait_until_registered(broker)
-        wait_until(
-            lambda: (found := metadata(self.admin)) is not None and broker in found.brokers,
-            f"broker {broker} to be in the metadata",
-        )
+        wait_until(lambda: broker in live_brokers(self.admin), f"clients to know broker {broker}")
 
     # --- looking
 

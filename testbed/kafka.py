@@ -53,8 +53,8 @@ class Cluster(Ensemble):
         wait_until(
             lambda: (
                 name not in self._view.topics()
-                and (found := metadata(self.admin)) is not None
-                and name not in found.topics
+                and (found := metadata(self.admin, name)) is not None
+                and not found.topics[name].partitions
             ),
             f"topic {name} to be gone",
         )
@@ -68,7 +68,7 @@ class Cluster(Ensemble):
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.NOT_CONTROLLER:
                     raise
-                metadata(self.admin)  # tells the client who is
+                metadata(self.admin, "__consumer_offsets")  # tells the client who is
                 return False
             return True
 
@@ -83,7 +83,7 @@ class Cluster(Ensemble):
             )
         except KafkaException:
             # A client whose cached metadata say "no leader" does not ask again by itself (librdkafka 2.16, _NOENT).
-            metadata(self.admin)
+            metadata(self.admin, topic)
             return None
         return None if offset < 0 else offset  # -1001 without an error: the leader is away
 

@@ -105,22 +105,33 @@ class KRaftView:
         return self.partitions(topic).get(number)
 
     def partitions(self, topic: str) -> Mapping[int, PartitionView]:
-        found = self._metadata().topics.get(topic)
         return {
             number: PartitionView(state.leader, None, tuple(state.replicas), tuple(state.isrs))
-            for number, state in (found.partitions if found else {}).items()
+            for number, state in self._metadata(topic).topics[topic].partitions.items()
         }
 
     def topics(self) -> list[str]:
         return list(self._metadata().topics)
 
-    def _metadata(self) -> ClusterMetadata:
-        return wait_until(lambda: metadata(self._admin), "any broker to tell the metadata")
+    def _metadata(self, topic: str | None = None) -> ClusterMetadata:
+        return wait_until(lambda: metadata(self._admin, topic), "any broker to tell the metadata")
 
 
-def metadata(admin: AdminClient) -> ClusterMetadata | None:
-    """The cluster's metadata as clients get it; None when no broker gives it within 3 s, as while one is frozen."""
+def metadata(admin: AdminClient, topic: str | None = None) -> ClusterMetadata | None:
+    """A topic's metadata as clients get it; None when no broker gives it within 3 s, as while one is frozen.
+
+    Of all topics where none is named, but only from Kafka 3.9 on: of an older broker's answer about many small topics
+    librdkafka 2.16 cannot make sense ("tmpabuf memory shortage").
+    """
     try:
-        return admin.list_topics(timeout=3)
+        return admin.list_topics(topic, timeout=3) if topic else admin.list_topics(timeout=3)
     except KafkaException:
         return None
+
+
+def live_brokers(admin: AdminClient) -> set[int]:
+    """The brokers that clients know of; none when nobody answers within 3 s."""
+    try:
+        return {node.id for node in admin.describe_cluster(request_timeout=3).result().nodes}
+    except KafkaException:
+        return set()
