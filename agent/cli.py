@@ -9,7 +9,6 @@ import click
 
 from agent import cases, logs
 from agent.findings import Incident, Status, incident_json
-from agent.incidents import Lifetimes
 from agent.journal import JournalError
 from agent.replay import LinesError, read, replay
 from agent.report import report
@@ -105,9 +104,8 @@ def replay_command(path: Path, config: Path | None, *, as_json: bool) -> None:
     incidents.
     """
     settings = _settings(config, need_clusters=False)
-    lifetimes = Lifetimes(settings.incidents.close_after, settings.incidents.forget_after)
     try:
-        incidents = replay(read(path), Watch(settings.rules, settings.correlations, lifetimes))
+        incidents = replay(read(path), Watch(settings.rules, settings.correlations, settings.incidents))
     except LinesError as error:
         _fail(WRONG, str(error))
     except OSError as error:

@@ -15,7 +15,6 @@ from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from agent.findings import Incident
-from agent.incidents import Lifetimes
 from agent.journal import Journal, entries, last_at
 from agent.notifiers import Receiver
 from agent.notifiers.console import Console
@@ -55,7 +54,7 @@ class Daemon:
         self._store = Store(directory / FILE, [one.name for one in receivers])
         self._journal = Journal(directory / "journal", self._store.position)
         self._outboxes = {one.name: Outbox(directory / FILE, one) for one in receivers}
-        watch = Watch(settings.rules, settings.correlations, Lifetimes(*settings.incidents.model_dump().values()))
+        watch = Watch(settings.rules, settings.correlations, settings.incidents)
         self._pipeline = Pipeline(
             self._journal,
             self._store,

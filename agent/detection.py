@@ -22,7 +22,6 @@ from agent.observations import (
     Observation,
     PartitionState,
     Sight,
-    Tick,
 )
 from agent.rule import Case, Rule
 

@@ -2,22 +2,23 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any
 
 from agent.correlation import CLOCK_SLACK_MS, Correlation, Together, horizon, in_order, together
 from agent.detection import Changes
 from agent.facts import LONG_AGO, SETTLED_MS
 from agent.findings import Finding, FindingKey, Incident, Records, Severity, Status
 from agent.observations import Blind
+from agent.options import Section, Wait
 
 
-class Lifetimes(NamedTuple):
-    """How long incidents live on, ms."""
+class Lifetimes(Section):
+    """[incidents]: how long incidents stay."""
 
-    close_after: int = 3_600_000
-    """After recovery; until then new findings may reopen it."""
-    forget_after: int = 7 * 86_400_000
-    """Without any change."""
+    close_after: Wait = 3_600_000
+    """How long after recovery an incident is closed; until then new findings may reopen it."""
+    forget_after: Wait = 7 * 86_400_000
+    """How long an incident may stay open without news before it is closed unrecovered."""
 
 
 LIFETIMES = Lifetimes()

@@ -6,7 +6,7 @@ import re
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|d)")
@@ -28,6 +28,10 @@ def duration_text(value: int) -> str:
 
 
 Duration = Annotated[int, BeforeValidator(duration)]
+"""A duration, ms."""
+
+Wait = Annotated[Duration, Field(gt=0)]
+"""A duration that is not zero, ms."""
 
 
 class Section(BaseModel):

@@ -9,6 +9,7 @@ import pytest
 import tomli
 
 from agent.correlation import Correlation, Step
+from agent.incidents import Lifetimes
 from agent.options import Names, Section
 from agent.settings import SECTIONS, loads
 from agent.settings.correlation_checks import KEYS, PLACEHOLDERS
@@ -18,7 +19,6 @@ from agent.settings.sections import (
     Agent,
     Cluster,
     Journal,
-    Lifecycle,
     Route,
     Slack,
     ZooKeeperAuth,
@@ -31,7 +31,7 @@ CONFIGURATION = (Path(__file__).parents[1] / "docs" / "configuration.md").read_t
 DOCUMENTED: dict[str, tuple[type[Section], dict[str, Any]]] = {
     "[agent]": (Agent, {}),
     "[journal]": (Journal, {}),
-    "[incidents]": (Lifecycle, {}),
+    "[incidents]": (Lifetimes, {}),
     "[clusters.NAME]": (Cluster, {"bootstrap_servers": "k:9092"}),
     "Name patterns": (Names, {}),
     "[clusters.NAME.zookeeper_client]": (ZooKeeperClient, {}),

@@ -12,6 +12,7 @@ import tomli
 from pydantic import ValidationError
 
 from agent.correlation import Correlation
+from agent.incidents import Lifetimes
 from agent.options import Section
 from agent.rule import Rule
 from agent.rules import KINDS
@@ -19,7 +20,7 @@ from agent.settings.correlation_checks import correlation_problems
 from agent.settings.kafka_properties import kafka_property_problem
 from agent.settings.problems import NAMED_TABLES, Problem, SettingsError, complaints, did_you_mean
 from agent.settings.problems import where as shown
-from agent.settings.sections import Agent, Cluster, Journal, Lifecycle, Slack
+from agent.settings.sections import Agent, Cluster, Journal, Slack
 from agent.settings.toml_places import Path as KeyPath
 from agent.settings.toml_places import Place, find_places
 
@@ -31,7 +32,7 @@ def shipped() -> Path:
     return beside if beside.exists() else Path(sys.prefix, "share", "backflow", "rules.toml")
 
 
-SECTIONS: Mapping[str, type[Section]] = {"agent": Agent, "journal": Journal, "incidents": Lifecycle, "slack": Slack}
+SECTIONS: Mapping[str, type[Section]] = {"agent": Agent, "journal": Journal, "incidents": Lifetimes, "slack": Slack}
 """The sections that stand once, all optional. Those that hold tables by name are clusters, rules and correlations."""
 
 
@@ -40,7 +41,7 @@ class Settings(NamedTuple):
 
     agent: Agent
     journal: Journal
-    incidents: Lifecycle
+    incidents: Lifetimes
     clusters: Mapping[str, Cluster]
     rules: Mapping[str, Rule]
     correlations: Mapping[str, Correlation]
@@ -123,7 +124,7 @@ class _Reader:
         settings = Settings(
             agent=self._section(Agent, ("agent",)),
             journal=self._section(Journal, ("journal",)),
-            incidents=self._section(Lifecycle, ("incidents",)),
+            incidents=self._section(Lifetimes, ("incidents",)),
             clusters={name: self._section(Cluster, ("clusters", name)) for name in clusters},
             rules={name: self._rule(name) for name in rules},
             correlations={name: self._section(Correlation, ("correlations", name)) for name in correlations},

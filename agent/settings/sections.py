@@ -9,12 +9,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from agent.findings import Severity
-from agent.options import Duration, Names, Section
+from agent.options import Names, Section, Wait
 from agent.settings.credentials import Credential, CredentialName, EnvironmentName, resolve
 from agent.settings.kafka_properties import KafkaValue
-
-Wait = Annotated[Duration, Field(gt=0)]
-"""A duration that is not zero, ms."""
 
 _SERVER = r"(?:\[[0-9A-Fa-f:.%]+\]|[\w.-]+)(?::\d{1,5})?"
 _BOOTSTRAP = re.compile(rf"(?:\w+://)?{_SERVER}(?:,(?:\w+://)?{_SERVER})*")
@@ -60,15 +57,6 @@ class Journal(Section):
 
     retention: Wait = 30 * 86_400_000
     """How long an observation is kept."""
-
-
-class Lifecycle(Section):
-    """[incidents]: how long incidents stay."""
-
-    close_after: Wait = 3_600_000
-    """How long after recovery an incident is closed."""
-    forget_after: Wait = 7 * 86_400_000
-    """How long an incident may stay open without news before it is closed unrecovered."""
 
 
 class ZooKeeperAuth(Credential):
