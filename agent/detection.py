@@ -6,14 +6,16 @@ settled; from then on only its recovery is followed.
 """
 
 import heapq
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Hashable, Iterable, Mapping
+from itertools import count
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from agent.facts import LATENESS_MS, SETTLED_MS, Facts
+from agent.facts import LATENESS_MS, LONG_AFTER, SETTLED_MS, Facts, Taken
 from agent.findings import Finding, FindingKey
 from agent.observations import (
+    KINDS,
     BrokerRegistration,
     Commit,
     Controller,
@@ -25,8 +27,14 @@ from agent.observations import (
 )
 from agent.rule import Case, Rule
 
+SOON_MS = 10_000
+"""How soon a case is looked at again for what its group, or others on its partition, have committed."""
+
 FORGOTTEN_MS = 7 * 86_400_000
 """How long a finding that does not recover is followed."""
+
+
+Anchor: TypeAlias = tuple[Hashable, ...]
 
 
 class Judged(NamedTuple):
@@ -49,49 +57,69 @@ class Detection:
     def __init__(self, rules: Mapping[str, Rule]) -> None:
         """rules: by their name in rules.toml."""
         self.facts = Facts()
-        self.next_due: int | None = None
-        """When the rules must look again at the latest, ms; None where nothing is waited for."""
         self._rules = rules
+        self._seen_by = {
+            kind: [(name, rule) for name, rule in rules.items() if issubclass(kind, rule.sees)]
+            for kind in KINDS.values()
+        }
         self._held: dict[Judged, dict[FindingKey, Finding]] = {}
-        self._watched: dict[tuple[object, ...], set[Judged]] = {}
-        self._dirty: set[Judged] = set()
-        self._due: list[tuple[int, tuple[str, str], Judged]] = []
+        self._watched: dict[Anchor, dict[Judged, None]] = {}
+        self._dirty: dict[Judged, None] = {}
+        self._judge_by = LONG_AFTER
+        self._stale: dict[Anchor, None] = {}
+        self._stale_by = LONG_AFTER
+        self._due: list[tuple[int, int, Judged]] = []
         self._wake: dict[Judged, int] = {}
+        self._number = count()
         self._fresh_until: dict[Judged, int] = {}
+
+    @property
+    def next_due(self) -> int:
+        """When the rules must look again at the latest, ms; LONG_AFTER where nothing is waited for."""
+        return min(self._due[0][0] if self._due else LONG_AFTER, self._judge_by, self._stale_by)
 
     def absorb(self, observation: Observation) -> bool:
         """Take a fact in; False where it is history, which changes nothing. What it touches is judged by `judge`."""
-        facts = self.facts
-        if not facts.absorb(observation):
-            return False
-        touched = self._dirty
-        for name, rule in self._rules.items():
-            for case in rule.cases(observation, facts):
+        taken = self.facts.absorb(observation)
+        if taken is not Taken.NEWS:
+            return taken is Taken.KNOWN
+        dirty, watched = self._dirty, self._watched
+        for name, rule in self._seen_by[type(observation)]:
+            for case in rule.cases(observation, self.facts):
                 judged = Judged(name, case)
                 self._mark(judged, observation.seen)
-                touched.add(judged)
-        for anchor in _anchors(observation):
-            if anchor in self._watched:
-                touched |= self._watched[anchor]
-        if touched:
+                dirty[judged] = None
+        if watched:
+            at_once, soon = _anchors(observation)
+            a_commit = isinstance(observation, Commit)
+            for anchor in at_once:
+                if anchor in watched:
+                    dirty.update(dict.fromkeys(one for one in watched[anchor] if not a_commit or one in self._held))
+            for anchor in soon:
+                if anchor in watched:
+                    self._stale[anchor] = None
+                    self._stale_by = min(self._stale_by, observation.seen + SOON_MS)
+        if dirty:
             # A batch may span hours: what it touches is judged while histories still hold it.
-            judge_by = max(facts.now, observation.seen) + LATENESS_MS
-            self.next_due = judge_by if self.next_due is None else min(self.next_due, judge_by)
+            self._judge_by = min(self._judge_by, observation.seen + LATENESS_MS)
         return True
 
-    def judge(self, now: int) -> Changes:
-        """Look again at what was touched and at what has come due by that moment."""
+    def judge(self, now: int, *, everything: bool = False) -> Changes:
+        """Look again at what was touched and at what has come due by that moment; everything: at what is due soon too."""
         self.facts.now = now
-        dirty, self._dirty = self._dirty, set()
+        dirty, self._dirty, self._judge_by = self._dirty, {}, LONG_AFTER
+        if everything or self._stale_by <= now:
+            for anchor in self._stale:
+                dirty.update(self._watched.get(anchor, {}))
+            self._stale, self._stale_by = {}, LONG_AFTER
         while self._due and self._due[0][0] <= now:
             at, _, judged = heapq.heappop(self._due)
             if self._wake.get(judged) == at:
                 del self._wake[judged]
-                dirty.add(judged)
+                dirty[judged] = None
         changes = Changes([], [])
-        for judged in sorted(dirty, key=_order):
+        for judged in dirty:
             self._judge(judged, changes)
-        self.next_due = self._due[0][0] if self._due else None
         return changes
 
     def resume(self, findings: Iterable[Finding], judged: Iterable[Observation]) -> None:
@@ -106,18 +134,21 @@ class Detection:
         for observation in judged:
             if self.absorb(observation):
                 self.facts.now = max(self.facts.now, observation.seen)
-        self._dirty = {*self._held, *self._fresh_until}
+        self._dirty = dict.fromkeys([*self._held, *self._fresh_until])
 
     def _mark(self, judged: Judged, seen: int) -> None:
         """Judge the case with every fact that concerns it until none can come late any more."""
         if judged not in self._fresh_until:
             self._watch(judged)
-        self._fresh_until[judged] = max(self.facts.now, seen) + SETTLED_MS
+        self._stay_fresh(judged, max(self.facts.now, seen) + SETTLED_MS)
+
+    def _stay_fresh(self, judged: Judged, until: int) -> None:
+        self._fresh_until[judged] = max(until, self._fresh_until.get(judged, until))
 
     def _wait(self, judged: Judged, at: int) -> None:
-        if self._wake.get(judged, at + 1) > at:
+        if self._wake.get(judged, LONG_AFTER) > at:
             self._wake[judged] = at
-            heapq.heappush(self._due, (at, _order(judged), judged))
+            heapq.heappush(self._due, (at, next(self._number), judged))
 
     def _judge(self, judged: Judged, changes: Changes) -> None:
         rule, facts = self._rules[judged.rule], self.facts
@@ -127,7 +158,7 @@ class Detection:
         for finding in rule.detect(judged.case, facts):
             if finding.known_at > facts.now:
                 self._wait(judged, finding.known_at)
-                self._fresh_until[judged] = max(self._fresh_until.get(judged, 0), finding.known_at + SETTLED_MS)
+                self._stay_fresh(judged, finding.known_at + SETTLED_MS)
             elif finding.known_at > settled:
                 named = msgspec.structs.replace(finding, rule=judged.rule)
                 findings[named.key] = named
@@ -156,13 +187,13 @@ class Detection:
 
     def _watch(self, judged: Judged) -> None:
         for anchor in _case_anchors(judged.case):
-            self._watched.setdefault(anchor, set()).add(judged)
+            self._watched.setdefault(anchor, {})[judged] = None
 
     def _unwatch(self, judged: Judged) -> None:
         for anchor in _case_anchors(judged.case):
             watching = self._watched.get(anchor)
             if watching is not None:
-                watching.discard(judged)
+                watching.pop(judged, None)
                 if not watching:
                     del self._watched[anchor]
 
@@ -174,43 +205,45 @@ def _over(finding: Finding, now: int) -> bool:
     return max(finding.recovered_at, finding.known_at) <= now - SETTLED_MS
 
 
-def _order(judged: Judged) -> tuple[str, str]:
-    return judged.rule, repr(judged.case)
-
-
 def _case(finding: Finding) -> Case:
     return Case(**{name: finding.subject[name] for name in Case._fields if name in finding.subject})
 
 
-def _case_anchors(case: Case) -> list[tuple[object, ...]]:
-    """The observations' anchors that concern a case held: its partition or topic, its group, its broker, its source, else its cluster."""
-    anchors: list[tuple[object, ...]] = []
-    if case.topic is not None:
-        anchors.append(("topic", case.cluster, case.topic, case.partition))
-    if case.group is not None:
-        anchors.append(("group", case.cluster, case.group))
-    if case.broker is not None:
-        anchors.append(("broker", case.cluster, case.broker))
-    if case.source is not None:
-        anchors.append(("source", case.cluster, case.source))
-    return anchors or [("cluster", case.cluster)]
+def _case_anchors(case: Case) -> list[Anchor]:
+    """Which facts concern a case, as `_anchors` names them."""
+    cluster, group, topic, partition, broker, source = case
+    anchors: list[Anchor] = []
+    if topic is not None:
+        anchors.append(("partition", cluster, topic, partition))
+        anchors.append(("commits", cluster, topic, partition, group))
+    if group is not None:
+        anchors += [("group", cluster, group), ("commits of", cluster, group)]
+    if broker is not None:
+        anchors.append(("broker", cluster, broker))
+    if source is not None:
+        anchors.append(("source", cluster, source))
+    return anchors or [("cluster", cluster)]
 
 
-def _anchors(observation: Observation) -> list[tuple[object, ...]]:
+def _anchors(observation: Observation) -> tuple[list[Anchor], list[Anchor]]:
+    """What a fact concerns at once, and what soon: a group commits far more often than its cases must look at the rest
+    of it.
+    """
     match observation:
         case Commit(cluster=cluster, group=group, topic=topic, partition=partition):
-            return [("topic", cluster, topic, partition), ("group", cluster, group)]
+            rest: list[Anchor] = [("commits of", cluster, group), ("commits", cluster, topic, partition, None)]
+            return [("commits", cluster, topic, partition, group)], rest
         case PartitionState(cluster=cluster, topic=topic, partition=partition):
-            return [("topic", cluster, topic, partition), ("topic", cluster, topic, None)]
+            return [("partition", cluster, topic, partition), ("partition", cluster, topic, None)], []
         case LogOffsets(cluster=cluster, topic=topic, partition=partition):
-            return [("topic", cluster, topic, partition)]
+            return [("partition", cluster, topic, partition)], []
         case GroupState(cluster=cluster, group=group):
-            return [("group", cluster, group)]
+            return [("group", cluster, group)], []
         case BrokerRegistration(cluster=cluster, broker=broker):
-            return [("broker", cluster, broker)]
+            return [("broker", cluster, broker)], []
         case Controller(cluster=cluster):
-            return [("cluster", cluster)]
+            return [("cluster", cluster)], []
         case Sight(cluster=cluster, source=source):
-            return [("source", cluster, source)]
+            return [("source", cluster, source)], []
         case _:
-            return []
+            return [], []

@@ -1,18 +1,21 @@
 """What several rules ask of the facts: incarnations, moves, truncations, rhythms, an operator's hand. Rules judge."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, pairwise
 from statistics import median
 from typing import NamedTuple, TypeVar
 
 from agent.facts import LATENESS_MS, Facts, History
-from agent.observations import Commit, LogOffsets, Observation, PartitionState
+from agent.observations import Commit, GroupState, LogOffsets, Observation, PartitionState
 
 CLOCK_SLACK_MS = 5_000
 """How far the clocks of two sources may stand apart, and how long an end may stay low before it is a truncation."""
 
 _TOGETHER_MS = 5_000
 _FLAP_MS = 30_000
+_RHYTHM = 9
+_SAMPLE = 5
 
 T = TypeVar("T", bound=Observation)
 
@@ -153,7 +156,8 @@ def end_falls(facts: Facts, partition: tuple[str, str, int]) -> Iterator[tuple[L
 
 def sure_low(facts: Facts, partition: tuple[str, str, int], offset: int, begin: int, low: LogOffsets) -> int | None:
     """When it is sure that the end read in `low` lies below `offset` for good; None where it came back within 5 s."""
-    if unclean_near(facts, partition, begin, low.at):
+    # A broker that has just started says for a moment that the log ends where it starts (seen on 0.11).
+    if low.log_end > low.log_start and unclean_near(facts, partition, begin, low.at):
         return low.seen
     readings = facts.log_offsets(*partition).after(low.at)
     if any(one.log_end >= offset for one in readings if one.at <= low.at + CLOCK_SLACK_MS):
@@ -187,15 +191,24 @@ def by_operator(facts: Facts, before: Commit, after: Commit, min_records: int) -
 
 
 def _moved_together(facts: Facts, move: Commit, min_records: int) -> bool:
-    for topic, partition in facts.partitions_of(move.cluster, move.group):
-        history = facts.commits(move.cluster, move.group, topic, partition)
-        for before, after in pairwise(moves(history)):
-            if abs(after.at - move.at) > LATENESS_MS or (before.offset or 0) - (after.offset or 0) < min_records:
+    begin, end = move.at - LATENESS_MS, move.at + LATENESS_MS
+    for history in _series(facts, move):
+        known = [one for one in (history.as_of(begin), *history.between(begin, end)) if one and one.offset is not None]
+        for before, after in pairwise(known):
+            if after.at < begin or (before.offset or 0) - (after.offset or 0) < min_records:
                 continue
             same_sightings = move.since is not None and overlapping(after, move)
             if abs(after.at - move.at) > _TOGETHER_MS and not same_sightings:
                 return False
     return True
+
+
+def _series(facts: Facts, move: Commit) -> Iterator[History[Commit]]:
+    """The commits of the group on each of its partitions, the moved one first."""
+    yield facts.commits(move.cluster, move.group, move.topic, move.partition)
+    for topic, partition in facts.partitions_of(move.cluster, move.group):
+        if (topic, partition) != (move.topic, move.partition):
+            yield facts.commits(move.cluster, move.group, topic, partition)
 
 
 def overlapping(first: Observation, second: Observation) -> bool:
@@ -205,35 +218,41 @@ def overlapping(first: Observation, second: Observation) -> bool:
 
 def _empty_around(facts: Facts, before: Commit, after: Commit) -> bool:
     history = facts.group(after.cluster, after.group)
-    reading = history.as_of(after.start) or history.as_of(after.at)
-    if reading is None or reading.members or reading.state not in ("Empty", "Dead"):
+    reading = history.as_of(after.at - 1)
+    if reading is None or consuming(reading):
         return False
     # A state read later tells of this moment when it may have begun by now; without `since` clocks are given slack.
     return not any(
-        one.members or one.state not in ("Empty", "Dead")
-        for one in history.after(reading.at)
+        consuming(one)
+        for one in history.after(min(after.start, reading.at))
         if one.at <= after.at + LATENESS_MS
         if (one.since if one.since is not None else one.at - CLOCK_SLACK_MS) <= after.at and one.at > before.at
     )
 
 
+def stopped(facts: Facts, commit: Commit) -> bool:
+    """Whether the group has had members, and had none when the commit was made."""
+    state = facts.group(commit.cluster, commit.group).as_of(commit.at)
+    return state is not None and not consuming(state) and facts.had_members(commit.cluster, commit.group, commit.at)
+
+
+def consuming(state: GroupState) -> bool:
+    """Whether the group has members or is getting them."""
+    return bool(state.members) or state.state not in ("Empty", "Dead")
+
+
 def _silent_around(facts: Facts, move: Commit) -> bool:
-    rhythm: list[int] = []
-    last_before: int | None = None
-    first_after: int | None = None
-    for topic, partition in facts.partitions_of(move.cluster, move.group):
-        series = moves(facts.commits(move.cluster, move.group, topic, partition))
-        own = (topic, partition) == (move.topic, move.partition)
-        earlier = [one for one in series if one.at < move.at and not overlapping(one, move)]
-        together = 0 if own else _TOGETHER_MS
-        later = next((one.at for one in series if one.at > move.at + together and not overlapping(one, move)), None)
-        rhythm += intervals(earlier)
-        if earlier:
-            last_before = max(last_before or 0, earlier[-1].at)
-        if later is not None:
-            first_after = min(first_after or later, later)
+    rhythms = (intervals(history.before(move.start, _RHYTHM)) for history in _series(facts, move))
+    rhythm = [one for some in islice((some for some in rhythms if some), _SAMPLE) for one in some]
     interval = median(rhythm) if rhythm else 0
     # The two intervals after must pass while a finding may still change: of a slower committer nothing can be told.
-    if last_before is None or not 0 < interval <= LATENESS_MS or move.start - last_before < 10 * interval:
+    if not 0 < interval <= 0.75 * LATENESS_MS:
         return False
-    return first_after is None or first_after - move.at >= 2 * interval
+    begin, end = move.start - 10 * interval, move.at + 2 * interval
+    for number, history in enumerate(_series(facts, move)):
+        last = next(iter(history.before(move.start, 1)), None)
+        together = move.at if number == 0 else move.at + _TOGETHER_MS
+        after = history.between(together, math.ceil(end) - 1)
+        if (last is not None and last.at > begin) or any(not overlapping(one, move) for one in after):
+            return False
+    return True

@@ -1,7 +1,8 @@
 """What has been observed, as rules look at it: a short history per subject, indexed. Pure memory: no clock, no I/O, no judgement."""
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum, auto
 from operator import attrgetter
 from typing import Generic, TypeVar, cast
 
@@ -36,14 +37,22 @@ KEEP_MS = SETTLED_MS + LATENESS_MS
 FLOOR = 24
 """How many changes before those a history keeps however old they are: a slow committer's rhythm."""
 
-LONG_AGO = -(1 << 62)
-"""Before all observations, ms."""
+LONG_AGO, LONG_AFTER = -(1 << 62), 1 << 62
+"""Before and after all observations, ms."""
 
 _SAME_OF_A_SUBJECT = ("at", "seen_at", "since", "cluster", "group", "topic", "partition", "source")
 
 T = TypeVar("T", bound=Observation)
 Partition = tuple[str, str, int]
 Series = tuple[str, str, str, int]
+
+
+class Taken(Enum):
+    """What became of an observation: older than the last of its subject, nothing new, or a change."""
+
+    HISTORY = auto()
+    KNOWN = auto()
+    NEWS = auto()
 
 
 class History(Generic[T]):
@@ -82,18 +91,30 @@ class History(Generic[T]):
             return []
         return changes[bisect_right(changes, at, key=_at) :]
 
-    def add(self, observation: T) -> bool:
-        """Append in order; False where the fact is older than the last of its subject: that is history, not news."""
+    def before(self, at: int, most: int) -> list[T]:
+        """The last changes before that moment, oldest first."""
+        index = bisect_left(self.changes, at, key=_at)
+        return self.changes[max(index - most, 0) : index]
+
+    def between(self, begin: int, end: int) -> list[T]:
+        """The changes after `begin` and up to `end`, oldest first."""
+        changes = self.changes
+        if not changes or changes[-1].at <= begin:
+            return []
+        return changes[bisect_right(changes, begin, key=_at) : bisect_right(changes, end, key=_at)]
+
+    def add(self, observation: T) -> Taken:
+        """Append in order."""
         if observation.at < self.confirmed:
-            return False
+            return Taken.HISTORY
         self.confirmed = observation.at
         changes = self.changes
         if changes and _same_fact(changes[-1], observation):
-            return True
+            return Taken.KNOWN
         changes.append(observation)
         if len(changes) > 2 * FLOOR and changes[2 * FLOOR].at < observation.at - KEEP_MS:
             del changes[: bisect_left(changes, observation.at - KEEP_MS, key=_at) - FLOOR]
-        return True
+        return Taken.NEWS
 
 
 _EMPTY: History[Observation] = History()
@@ -106,21 +127,22 @@ class Facts:
         """Nothing known yet."""
         self.now = LONG_AGO
         self._histories: dict[Subject, History[Observation]] = {}
-        self._groups_of: dict[Partition, set[str]] = {}
-        self._partitions_of: dict[tuple[str, str], set[tuple[str, int]]] = {}
-        self._partitions_in: dict[tuple[str, str], set[int]] = {}
+        self._groups_of: dict[Partition, list[str]] = {}
+        self._partitions_of: dict[tuple[str, str], list[tuple[str, int]]] = {}
+        self._partitions_in: dict[tuple[str, str], list[int]] = {}
         self._with_members: dict[tuple[str, str], int] = {}
         self._blind: dict[Subject, Blind] = {}
 
-    def absorb(self, observation: Observation) -> bool:
-        """Take an observation in; False where it is older than the last of its subject: that is history, not news."""
+    def absorb(self, observation: Observation) -> Taken:
+        """Take an observation in."""
         subject = observation.subject
         history = self._histories.get(subject)
         if history is None:
             history = self._histories[subject] = History()
             self._index(observation)
-        if not history.add(observation):
-            return False
+        taken = history.add(observation)
+        if taken is not Taken.NEWS:
+            return taken
         if isinstance(observation, GroupState):
             if observation.members or observation.simple is False:
                 self._with_members.setdefault((observation.cluster, observation.group), observation.at)
@@ -128,15 +150,15 @@ class Facts:
             self._blind[subject] = observation
         elif isinstance(observation, Sight):
             self._blind.pop(subject, None)
-        return True
+        return taken
 
     def _index(self, observation: Observation) -> None:
         if isinstance(observation, Commit):
             cluster, group, topic, partition = observation.cluster, observation.group, observation.topic, observation.partition
-            self._groups_of.setdefault((cluster, topic, partition), set()).add(group)
-            self._partitions_of.setdefault((cluster, group), set()).add((topic, partition))
+            insort(self._groups_of.setdefault((cluster, topic, partition), []), group)
+            insort(self._partitions_of.setdefault((cluster, group), []), (topic, partition))
         elif isinstance(observation, PartitionState):
-            self._partitions_in.setdefault((observation.cluster, observation.topic), set()).add(observation.partition)
+            insort(self._partitions_in.setdefault((observation.cluster, observation.topic), []), observation.partition)
 
     def commits(self, cluster: str, group: str, topic: str, partition: int) -> History[Commit]:
         """The committed offsets of a group on a partition."""
@@ -166,17 +188,17 @@ class Facts:
         """When a source did and did not see a subject."""
         return cast("History[Sight]", self._histories.get(subject, _EMPTY))
 
-    def groups_of(self, cluster: str, topic: str, partition: int) -> list[str]:
+    def groups_of(self, cluster: str, topic: str, partition: int) -> Sequence[str]:
         """The groups that have committed an offset of the partition, sorted."""
-        return sorted(self._groups_of.get((cluster, topic, partition), ()))
+        return self._groups_of.get((cluster, topic, partition), ())
 
-    def partitions_of(self, cluster: str, group: str) -> list[tuple[str, int]]:
+    def partitions_of(self, cluster: str, group: str) -> Sequence[tuple[str, int]]:
         """The (topic, partition) pairs that the group has committed, sorted."""
-        return sorted(self._partitions_of.get((cluster, group), ()))
+        return self._partitions_of.get((cluster, group), ())
 
-    def partitions_in(self, cluster: str, topic: str) -> list[int]:
+    def partitions_in(self, cluster: str, topic: str) -> Sequence[int]:
         """The topic's partitions known, sorted."""
-        return sorted(self._partitions_in.get((cluster, topic), ()))
+        return self._partitions_in.get((cluster, topic), ())
 
     def had_members(self, cluster: str, group: str, at: int) -> bool:
         """Whether the group had been seen with members by then."""

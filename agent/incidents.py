@@ -6,7 +6,7 @@ from typing import Any
 
 from agent.correlation import CLOCK_SLACK_MS, Correlation, Together, horizon, in_order, together
 from agent.detection import Changes
-from agent.facts import LONG_AGO, SETTLED_MS
+from agent.facts import LONG_AFTER, LONG_AGO, SETTLED_MS
 from agent.findings import Finding, FindingKey, Incident, Records, Severity, Status
 from agent.observations import Blind
 from agent.options import Section, Wait
@@ -56,9 +56,9 @@ class Incidents:
         self._settle(now)
 
     @property
-    def next_due(self) -> int | None:
-        """When time alone changes something, ms: an incident closes. None where there is none."""
-        return self._next_check if self._content else None
+    def next_due(self) -> int:
+        """When time alone changes something, ms: an incident closes. LONG_AFTER where there is none."""
+        return self._next_check if self._content else LONG_AFTER
 
     def apply(self, changes: Changes, blind: Sequence[Blind], now: int) -> list[Incident]:
         """Take changed findings in; returns the incidents that changed, merged and withdrawn ones included."""

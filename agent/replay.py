@@ -50,6 +50,7 @@ def replay(observations: Iterable[Observation], watch: Watch) -> list[Incident]:
     incidents: dict[str, Incident] = {}
     for batch in batches(observations):
         incidents.update((one.id, one) for one in watch.take(batch))
+    incidents.update((one.id, one) for one in watch.catch_up())
     told = [one for one in incidents.values() if one.merged_into is not None or one.causes or one.findings]
     return sorted(told, key=lambda one: (one.opened_at, one.id))
 

@@ -55,6 +55,9 @@ class Rule(Section):
     title: ClassVar[str]
     default_severity: ClassVar[Severity] = Severity.WARNING
 
+    sees: ClassVar[tuple[type[Observation], ...]] = (Observation,)
+    """The kinds of observations that `cases` is asked about."""
+
     severity: Literal["info", "warning", "critical"] | None = None
     """Replaces the severity shipped (findings that are info by their label stay info)."""
 

@@ -31,10 +31,16 @@ class Watch:
             if not self._detection.absorb(one):
                 continue
             seen = one.seen
-            while (due := self.next_due) is not None and due < seen:
+            while (due := self.next_due) < seen:
                 self._judge(max(due, facts.now), changed)
             facts.now = max(facts.now, seen)
         self._judge(facts.now, changed)
+        return list(changed.values())
+
+    def catch_up(self) -> list[Incident]:
+        """The incidents that change when what would be looked at again soon is looked at now: the end of a replay."""
+        changed: dict[str, Incident] = {}
+        self._judge(self._detection.facts.now, changed, everything=True)
         return list(changed.values())
 
     def resume(self, incidents: Iterable[Incident], judged: Iterable[Observation]) -> None:
@@ -53,11 +59,10 @@ class Watch:
         return self._detection.facts.now
 
     @property
-    def next_due(self) -> int | None:
-        """When time alone may change something, ms."""
-        dues = self._detection.next_due, self._incidents.next_due
-        return min((due for due in dues if due is not None), default=None)
+    def next_due(self) -> int:
+        """When time alone may change something, ms; LONG_AFTER where nothing is waited for."""
+        return min(self._detection.next_due, self._incidents.next_due)
 
-    def _judge(self, now: int, changed: dict[str, Incident]) -> None:
-        found = self._detection.judge(now)
+    def _judge(self, now: int, changed: dict[str, Incident], *, everything: bool = False) -> None:
+        found = self._detection.judge(now, everything=everything)
         changed.update((one.id, one) for one in self._incidents.apply(found, self._detection.facts.blind(), now))

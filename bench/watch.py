@@ -73,7 +73,7 @@ def burst() -> Iterator[list[Observation]]:
                         at=at, cluster="main", topic="orders", partition=partition, leader=isr[0], replicas=(1, 2), isr=isr
                     )
                 )
-            offset = 10_000 + 100 * second if second < 103 else 500 * (second - 103)
+            offset = min(10_000 + 100 * second, 500 * (second - 103)) if second >= 103 else 10_000 + 100 * second
             batch.append(Commit(at=at, cluster="main", group="g", topic="orders", partition=partition, offset=offset))
             if second % 5 == 0:
                 end = 20_000 + 100 * second

@@ -19,6 +19,7 @@ class BeyondEnd(GroupRule):
     """
 
     title = "{group} has read {records} records on {topic}[{partition}] that the log no longer holds"
+    sees = (Commit, LogOffsets)
 
     def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
         """Each reading below a group's last commit, and each commit above a later reading."""

@@ -18,6 +18,7 @@ class Blind(Rule):
     """
 
     title = "{source} cannot see {cluster}"
+    sees = (BlindObservation,)
 
     after: Duration = 60_000
     """How long it may last."""

@@ -17,6 +17,7 @@ class BrokerGone(Rule):
     """
 
     title = "broker {broker} is gone"
+    sees = (BrokerRegistration,)
 
     after: Duration = 300_000
     """How long it may be away."""

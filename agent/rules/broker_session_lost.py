@@ -19,6 +19,7 @@ class BrokerSessionLost(Rule):
 
     title = "broker {broker} lost its session"
     default_severity = Severity.INFO
+    sees = (BrokerRegistration,)
 
     def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
         """Each registration after the first."""

@@ -16,6 +16,7 @@ class ControllerMoved(EventRule):
 
     title = "the controller of {cluster} moved"
     default_severity = Severity.INFO
+    sees = (Controller,)
 
     def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
         """Each controller after the first."""

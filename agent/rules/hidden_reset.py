@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from agent.evidence import CLOCK_SLACK_MS, earliest, end_falls, end_of, intervals, leader_moves, moves, recreated
-from agent.facts import KEEP_MS, LATENESS_MS, Facts
+from agent.facts import LATENESS_MS, Facts, History
 from agent.findings import Finding
 from agent.observations import Commit, GroupState, LogOffsets, Observation, PartitionState, clock
 from agent.options import Duration
@@ -27,32 +27,38 @@ class HiddenReset(GroupRule):
     """
 
     title = "{group} on {topic}[{partition}] stands still since its leader moved: probably reset"
+    sees = (Commit, LogOffsets, PartitionState)
 
     wait: Duration = 15_000
     """Shortest standstill told."""
 
     def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
-        """Every group on a partition whose leader moved or whose log was cut lately."""
+        """Every group on a partition whose state changed or whose log was cut; each commit dated before such a change."""
         match observation:
-            case (
-                PartitionState(cluster=cluster, topic=topic, partition=partition)
-                | LogOffsets(cluster=cluster, topic=topic, partition=partition)
-            ):
-                if not _unsettled(facts, observation, (cluster, topic, partition)):
-                    return ()
-                groups = facts.groups_of(cluster, topic, partition)
-            case Commit(cluster=cluster, topic=topic, partition=partition):
-                if not _unsettled(facts, observation, (cluster, topic, partition)):
-                    return ()
-                groups = [observation.group]
+            case PartitionState(cluster=cluster, topic=topic, partition=partition):
+                changed = len(facts.partition(cluster, topic, partition).changes) > 1
+                groups = facts.groups_of(cluster, topic, partition) if changed else []
+            case LogOffsets(cluster=cluster, topic=topic, partition=partition, at=at):
+                fell = _fell(facts.log_offsets(cluster, topic, partition), at - 1)
+                groups = facts.groups_of(cluster, topic, partition) if fell else []
+            case Commit(cluster=cluster, topic=topic, partition=partition, at=at):
+                state = facts.partition(cluster, topic, partition).last
+                changed = state is not None and state.at >= at - CLOCK_SLACK_MS
+                late = changed or _fell(facts.log_offsets(cluster, topic, partition), at - CLOCK_SLACK_MS)
+                groups = [observation.group] if late else []
             case _:
                 return ()
         return [Case(cluster, group, topic, partition) for group in groups if self.judged(group, topic)]
 
     def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
         """The standstill after the first leader move or truncation that no commit followed."""
-        series = moves(facts.commits(*case.series))
+        history = facts.commits(*case.series)
         for at in sorted(_triggers(facts, case.in_partition)):
+            held = history.as_of(at + CLOCK_SLACK_MS)
+            soon_after = history.between(at + CLOCK_SLACK_MS, at + self.wait - 1)
+            if held is None or any(one.offset not in (None, held.offset) for one in soon_after):
+                continue
+            series = moves(history)
             until_then = [one for one in series if one.at <= at + CLOCK_SLACK_MS]
             if len(until_then) < _REGULAR:
                 continue
@@ -98,11 +104,10 @@ class HiddenReset(GroupRule):
         return known_at if grown_at is not None and _alive(facts, case, since, known_at) else None
 
 
-def _unsettled(facts: Facts, observation: Observation, partition: tuple[str, str, int]) -> bool:
-    """Whether the partition's leader moved or its log was cut lately: cheap, asked for each commit."""
-    state, ends = facts.partition(*partition), facts.log_offsets(*partition).changes
-    moved = state.last is not None and state.last.seen > observation.at - KEEP_MS and len(state.changes) > 1
-    return moved or (len(ends) > 1 and ends[-1].log_end < ends[-2].log_end)
+def _fell(ends: History[LogOffsets], since: int) -> bool:
+    """Whether the log's end has fallen in any reading after that moment: cheap, asked for each commit."""
+    later = ends.after(since)
+    return bool(later) and any(two.log_end < one.log_end for one, two in pairwise([ends.as_of(since) or later[0], *later]))
 
 
 def _triggers(facts: Facts, partition: tuple[str, str, int]) -> list[int]:

@@ -18,6 +18,7 @@ class LeaderMoved(TopicRule):
 
     title = "leader of {topic}[{partition}] moved"
     default_severity = Severity.INFO
+    sees = (PartitionState,)
 
     def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
         """Each partition state after the first that has a leader."""

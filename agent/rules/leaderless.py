@@ -17,6 +17,7 @@ class Leaderless(TopicRule):
     """
 
     title = "{topic}[{partition}] has no leader"
+    sees = (PartitionState,)
 
     after: Duration = 300_000
     """How long it may last."""

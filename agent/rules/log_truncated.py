@@ -20,6 +20,7 @@ class LogTruncated(TopicRule):
     """
 
     title = "{topic}[{partition}] lost at least {records} records: its log was truncated"
+    sees = (LogOffsets,)
 
     min_records: int = 1
     """Smallest fall told, in records."""

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from agent.evidence import CLOCK_SLACK_MS, by_operator, earliest, end_of, moves, recreated
+from agent.evidence import CLOCK_SLACK_MS, by_operator, earliest, end_of, moves, recreated, stopped
 from agent.facts import Facts, History
 from agent.findings import Finding, Records, Severity
-from agent.observations import Commit, LogOffsets, Observation
+from agent.observations import Commit, GroupState, LogOffsets, Observation
 from agent.rule import Case, GroupRule, recovered
 
 _RHYTHM = 3
@@ -25,6 +25,7 @@ class OffsetJump(GroupRule):
     """
 
     title = "{group} skipped {records} records on {topic}[{partition}]"
+    sees = (Commit, LogOffsets, GroupState)
 
     min_records: int = 1000
     """Smallest leap told, in records skipped."""
@@ -34,19 +35,25 @@ class OffsetJump(GroupRule):
     """How many times faster than ever before a lagging group may catch up."""
 
     def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
-        """Each commit that advanced by `min_records` as none before it; each log start that passed one before it."""
+        """Each commit that advanced by `min_records` as none before it; what comes late and may tell why it did."""
         match observation:
             case Commit(cluster=cluster, group=group, topic=topic, partition=partition, offset=int()):
                 recent = facts.commits(cluster, group, topic, partition).changes[-_RECENT:]
                 known = [one for one in recent if one.offset is not None]
                 leapt = len(known) > 1 and (known[-1].offset or 0) - (known[-2].offset or 0) >= self.min_records
                 told = leapt and (
-                    len(known) < len(recent) or not _ordinary(known) or _passed(facts, known[-2], observation)
+                    len(known) < len(recent) or not self._reads(known, facts) or _passed(facts, known[-2], observation)
                 )
                 groups = [group] if told else []
             case LogOffsets(cluster=cluster, topic=topic, partition=partition, log_start=start):
                 last = facts.log_offsets(cluster, topic, partition).changes[-2:]
-                groups = facts.groups_of(cluster, topic, partition) if last[0].log_start < start else []
+                groups = [*facts.groups_of(cluster, topic, partition)] if last[0].log_start < start else []
+            case GroupState(cluster=cluster, group=group, at=at):
+                return [
+                    Case(cluster, group, *pair)
+                    for pair in facts.partitions_of(cluster, group)
+                    if facts.commits(cluster, group, *pair).after(at) and self.judged(group, pair[0])
+                ]
             case _:
                 return ()
         return [Case(cluster, group, topic, partition) for group in groups if self.judged(group, topic)]
@@ -63,7 +70,7 @@ class OffsetJump(GroupRule):
             if skipped < self.min_records or recreated(facts, case.in_partition, before.at, after.at):
                 continue
             forgotten = any(one.offset is None for one in history if before.at < one.at <= after.at)
-            if not forgotten and old >= start and _ordinary(series[max(index + 2 - _RECENT, 0) : index + 2]):
+            if not forgotten and old >= start and self._reads(series[max(index + 2 - _RECENT, 0) : index + 2], facts):
                 continue
             operator = by_operator(facts, before, after, self.min_records)
             to_latest = _to_latest(ends, before, after)
@@ -97,6 +104,16 @@ class OffsetJump(GroupRule):
         back = (one.at for one in after if one.offset is not None and one.offset <= old)
         return recovered(finding, earliest(back, end_of(facts, case.in_partition, finding.at)))
 
+    def _reads(self, commits: list[Commit], facts: Facts) -> bool:
+        """Whether the last of these moves went no further, in no longer time, than those before: cheap, for each commit.
+
+        Where a group's pace is not known yet, all that a consumer can read is believed, unless its members are gone.
+        """
+        *earlier, (took, leap) = [(two.at - one.at, (two.offset or 0) - (one.offset or 0)) for one, two in pairwise(commits)]
+        if len(earlier) < _RHYTHM:
+            return leap * 1000 <= self.max_rate * max(took, 1000) and not stopped(facts, commits[-1])
+        return took <= 3 * max(earlier)[0] and leap <= 2 * max(advance for _, advance in earlier)
+
     def _too_fast(self, earlier: list[Commit], after: Commit, ends: History[LogOffsets], *, to_latest: bool) -> bool:
         """Whether nobody reads that fast, or this group never did. earlier: the moves up to the leap."""
         before = earlier[-1]
@@ -112,14 +129,6 @@ class OffsetJump(GroupRule):
 
     def _lagged(self, commit: Commit, ends: History[LogOffsets]) -> bool:
         return _end(ends, commit.at) - (commit.offset or 0) >= self.min_records
-
-
-def _ordinary(commits: list[Commit]) -> bool:
-    """Whether the last of these moves went no further, in no longer time, than those before: this group just reads."""
-    *earlier, leap = [(two.at - one.at, (two.offset or 0) - (one.offset or 0)) for one, two in pairwise(commits)]
-    if len(earlier) < _RHYTHM:
-        return False
-    return leap[0] <= 3 * max(earlier)[0] and leap[1] <= 2 * max(advance for _, advance in earlier)
 
 
 def _passed(facts: Facts, before: Commit, after: Observation) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from agent.evidence import by_operator, earliest, end_falls, end_of, moves, recreated, unclean_near
+from agent.evidence import by_operator, earliest, end_falls, end_of, recreated, unclean_near
 from agent.facts import LATENESS_MS, Facts, History
 from agent.findings import Finding, Records, Severity
 from agent.observations import Commit, Observation, clock
@@ -23,6 +23,7 @@ class OffsetRewind(GroupRule):
     """
 
     title = "{group} went back {records} records on {topic}[{partition}]"
+    sees = (Commit,)
 
     min_records: int = 1000
     """Smallest fall told, in records."""
@@ -32,7 +33,7 @@ class OffsetRewind(GroupRule):
         if not isinstance(observation, Commit) or observation.offset is None:
             return ()
         history = facts.commits(observation.cluster, observation.group, observation.topic, observation.partition)
-        before = next((one.offset for one in reversed(history.changes[:-1]) if one.offset is not None), None)
+        before = next((one.offset for one in reversed(history.changes[-3:-1]) if one.offset is not None), None)
         if before is None or observation.offset >= before or not self.judged(observation.group, observation.topic):
             return ()
         return (Case(observation.cluster, observation.group, observation.topic, observation.partition),)
@@ -58,7 +59,7 @@ class OffsetRewind(GroupRule):
         where = f"{case.topic}[{case.partition}]"
         bound = " or below, as a poll sees it" if after.since is not None else ""
         start = " (the log's start)" if "to_earliest" in labels else ""
-        until = _back_by(old, after, moves(facts.commits(*case.series)))
+        until = _back_by(old, after, facts.commits(*case.series))
         return self.find(
             case,
             after,
@@ -81,15 +82,16 @@ class OffsetRewind(GroupRule):
             for fallen, low, _ in end_falls(facts, case.in_partition)
         ):
             yield "to_divergence"
-        if any(one.offset is None for one in facts.commits(*case.series) if before.at < one.at <= after.at):
+        if any(one.offset is None for one in facts.commits(*case.series).between(before.at, after.at)):
             yield "after_expiry"
         if by_operator(facts, before, after, self.min_records):
             yield "operator_reset"
 
 
-def _back_by(old: int, after: Commit, series: list[Commit]) -> str:
+def _back_by(old: int, after: Commit, history: History[Commit]) -> str:
     """When the old offset is reached at the pace of the first seconds after the fall; empty while that is not known."""
-    pace = next((one for one in series if after.at + _PACE_MS <= one.at <= after.at + LATENESS_MS), None)
+    later = history.between(after.at + _PACE_MS - 1, after.at + LATENESS_MS)
+    pace = next((one for one in later if one.offset is not None), None)
     low, high = after.offset or 0, (pace.offset or 0) if pace is not None else 0
     if pace is None or not low < high < old:
         return ""

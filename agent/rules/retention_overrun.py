@@ -25,6 +25,7 @@ class RetentionOverrun(GroupRule):
     """
 
     title = "{group} lost {records} unread records on {topic}[{partition}] to retention"
+    sees = (Commit, LogOffsets)
 
     alive: Duration = 60_000
     """How long after its last commit a group surely lives."""

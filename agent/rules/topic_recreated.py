@@ -19,6 +19,7 @@ class TopicRecreated(EventRule, TopicRule):
 
     title = "{topic} was deleted and created again"
     default_severity = Severity.INFO
+    sees = (PartitionState,)
 
     def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
         """Each partition state under another id than the one before, or after a deletion."""

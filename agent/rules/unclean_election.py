@@ -19,6 +19,7 @@ class UncleanElection(TopicRule):
     """
 
     title = "unclean leader election on {topic}[{partition}]"
+    sees = (PartitionState,)
 
     def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
         """Each partition state whose leader was not in the ISR before."""

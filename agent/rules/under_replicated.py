@@ -17,6 +17,7 @@ class UnderReplicated(TopicRule):
     """
 
     title = "{topic}[{partition}] is under-replicated"
+    sees = (PartitionState,)
 
     after: Duration = 300_000
     """How long it may last."""

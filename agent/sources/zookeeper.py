@@ -37,8 +37,8 @@ from agent.sources.zookeeper_view import (
 
 T = TypeVar("T")
 
-_EVERYTHING, _BEAT = "/", "beat"
-"""What may be queued besides paths: read all anew; compare lists and emit heartbeats."""
+_EVERYTHING, _BEAT, _LOOK = "/", "beat", "look"
+"""What may be queued besides paths: read all anew; compare lists and emit heartbeats; see whether we still see."""
 
 _HEARTBEAT_MS = 60_000
 _CONNECTION_RETRY = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 2.0}
@@ -99,9 +99,8 @@ class ZooKeeperSource:
         away_since = self._away_since
         unseen = dict(self._trouble)
         if away_since is None:
-            self._in_sight_until = now
             again, self._unread = self._unread, set()
-            for path in again:
+            for path in (*again, _LOOK):
                 self._changed.put(path)
             if now - self._beat_at >= _HEARTBEAT_MS:
                 self._beat_at = now
@@ -158,12 +157,14 @@ class ZooKeeperSource:
                     self._trouble[SOURCE] = f"ZooKeeper at {self._connect} refuses: {error!r}"
 
     def _read(self, paths: set[str]) -> None:
-        everything, beat = _EVERYTHING in paths, _BEAT in paths
+        asked, everything, beat = now_ms(), _EVERYTHING in paths, _BEAT in paths
         # What happened while the connection was away is dated since the last moment at which it was there.
         since = self._missed_since if everything else None
         found: list[Observation] = []
+        if _LOOK in paths:
+            self._znodes.exists(IDS)
         if everything or beat or any(path.startswith(IDS) for path in paths):
-            found += self._brokers(since)
+            found += self._brokers(since, exact=not everything)
         if everything or beat or CONTROLLER in paths:
             found += self._controller()
         names = {path.split("/")[3] for path in paths if path.startswith(f"{TOPICS}/") and not STATE.fullmatch(path)}
@@ -180,6 +181,8 @@ class ZooKeeperSource:
                 for one in self._view.facts.values()
                 if not isinstance(one, PartitionState) or one.replicas
             ]
+        # ZooKeeper answers a read only after it has told of every watched change before it.
+        self._in_sight_until = asked
         with self._lock:
             self._tell(found)
 
@@ -188,7 +191,7 @@ class ZooKeeperSource:
         if changes and not self._closed:
             self._emit(changes)
 
-    def _brokers(self, since: int | None) -> list[Observation]:
+    def _brokers(self, since: int | None, *, exact: bool) -> list[Observation]:
         listed = self._znodes.children(IDS)
         self._trouble.pop(SOURCE, None)
         if not listed and not self._znodes.exists(IDS):
@@ -196,7 +199,11 @@ class ZooKeeperSource:
         nodes = self._znodes.get([f"{IDS}/{one}" for one in listed])
         now = now_ms()
         alive = {int(path.rpartition("/")[2]): node for path, node in nodes.items() if node is not None}
-        gone = [self._view.unregistered(one, now, since) for one in self._view.brokers() if one not in alive]
+        gone = [
+            self._view.unregistered(one, now, now if exact else since)
+            for one in self._view.brokers()
+            if one not in alive
+        ]
         return gone + [self._view.registered(broker, node[1], now) for broker, node in alive.items()]
 
     def _controller(self) -> list[Observation]:

@@ -89,11 +89,11 @@ class ZooKeeperView:
         )
 
     def unregistered(self, broker: int, now: int, since: int | None) -> Observation:
-        """The broker is gone; since: None where a watch told it at once."""
+        """The broker is gone. since: `now` where a watch told it at once, None where that is not known."""
         return self._keep(
             BrokerRegistration(
                 at=now,
-                since=now if since is None else since,
+                since=since,
                 cluster=self._cluster,
                 broker=broker,
                 session=None,
