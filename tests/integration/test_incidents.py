@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.observations import Commit, GroupState, LogOffsets, Observation
+from agent.observations import BrokerRegistration, Commit, GroupState, LogOffsets, Observation
 from testbed.consumers import AutoCommitConsumer, ExplicitConsumer, SubscribedConsumer
 from testbed.faults import clean_failover, flink_reset
 from testbed.kafka import Cluster
@@ -249,7 +249,13 @@ def test_a_broker_lost_and_back_is_nothing_critical(
     consumer = reread(cluster, topic, group, 2000)
     with watched(cluster, tmp_path) as agent, Traffic(cluster.bootstrap_servers, [(topic, 0)], 60), consumer:
         agent.wait_for(committed(group, 2100), f"{group} to be seen at work")
-        cluster.expire_session(broker)
+        # Under KRaft a bounce faster than the poll is invisible: it stays away until it has been missed.
+        cluster.freeze(broker)
+        cluster.wait_until_gone(broker)
+        agent.wait_for(
+            lambda one: isinstance(one, BrokerRegistration) and one.broker == broker and one.gone,
+            f"{broker} to be missed",
+        )
         cluster.settle()
         agent.wait_for(committed(group, consumer.positions[topic, 0] + 300), f"{group} to go on", 120)
         incident = agent.wait_for_incident(
