@@ -1,8 +1,13 @@
-"""Which findings belong together: effects with their causes by the steps of rules.toml, the rest by rule and group. Pure: findings in, clusters out."""
+"""Which findings belong together: effects with their causes by the steps of rules.toml, the rest by rule and group.
+
+Pure: findings in, clusters out; the same findings in any order give the same clusters.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
 from typing import Any, NamedTuple
+
+from pydantic import Field
 
 from agent.facts import LATENESS_MS, SETTLED_MS
 from agent.findings import Finding, FindingKey, Severity
@@ -16,11 +21,13 @@ GROUPING_MS = LATENESS_MS
 
 
 class Step(Section):
-    """One step of a correlation: findings of `rule`, or of `any` of several, that share the named keys with one of an earlier step."""
+    """One step of a correlation: findings of `rule`, or of `any` of several, that share the named keys with one of an
+    earlier step.
+    """
 
     rule: str | None = None
-    any: list[str] = []
-    shares: list[str] = []
+    any: list[str] = Field(default_factory=list)
+    shares: list[str] = Field(default_factory=list)
     optional: bool = False
 
     @property
@@ -39,7 +46,7 @@ class Correlation(Section):
 
 
 class Together(NamedTuple):
-    """Findings that are one incident. correlation: the name of what joined them, None where they were merely grouped."""
+    """Findings that are one incident. correlation: what joined them, None where they were merely grouped."""
 
     correlation: str | None
     causes: tuple[Finding, ...]
@@ -70,7 +77,7 @@ def horizon(correlations: Mapping[str, Correlation]) -> int:
 
 
 def together(findings: Iterable[Finding], correlations: Mapping[str, Correlation]) -> list[Together]:
-    """All findings, joined into incidents. The same findings in any order give the same incidents, in order of their first finding."""
+    """All findings, joined into incidents, in order of their first finding."""
     ordered = sorted(findings, key=_order)
     by_key = {one.key: one for one in ordered}
     forest = _Forest(by_key)

@@ -1,8 +1,8 @@
-"""Rules run over facts: which cases to look at again, what findings are new, changed or withdrawn. Pure: observations in, changes out.
+"""Rules run over facts: which cases to look at again, what findings are new, changed or withdrawn. Pure.
 
-A case is judged afresh from the facts whenever one of them changes, so a fact that comes late (by up to the lateness) corrects what
-was said: the findings in the end do not depend on the order in which sources reported. A finding older than that is
-settled; from then on only its recovery is followed.
+A case is judged afresh when one of its facts changes, so a fact that comes late corrects what was said: in the end the
+findings do not depend on the order in which sources reported. After SETTLED_MS a finding stands; what is followed from
+then on is its recovery.
 """
 
 import heapq
@@ -105,7 +105,7 @@ class Detection:
         return True
 
     def judge(self, now: int, *, everything: bool = False) -> Changes:
-        """Look again at what was touched and at what has come due by that moment; everything: at what is due soon too."""
+        """Look again at what was touched and what is due by that moment; everything: also at what is due soon."""
         self.facts.now = now
         dirty, self._dirty, self._judge_by = self._dirty, {}, LONG_AFTER
         if everything or self._stale_by <= now:
@@ -154,7 +154,8 @@ class Detection:
         rule, facts = self._rules[judged.rule], self.facts
         held = self._held.get(judged, {})
         settled = facts.now - SETTLED_MS
-        findings = {key: one for key, one in held.items() if one.known_at <= settled}
+        final = {key: one for key, one in held.items() if one.known_at <= settled}
+        findings: dict[FindingKey, Finding] = {}
         for finding in rule.detect(judged.case, facts):
             if finding.known_at > facts.now:
                 self._wait(judged, finding.known_at)
@@ -162,6 +163,7 @@ class Detection:
             elif finding.known_at > settled:
                 named = msgspec.structs.replace(finding, rule=judged.rule)
                 findings[named.key] = named
+        findings |= final
         changes.withdrawn.extend(key for key in held if key not in findings)
         for key, finding in findings.items():
             if finding.recovered_at is None or finding.recovered_at > settled:

@@ -1,4 +1,4 @@
-"""What has been observed, as rules look at it: a short history per subject, indexed. Pure memory: no clock, no I/O, no judgement."""
+"""What has been observed, as rules look at it: a short history per subject, indexed. No clock, no I/O, no judgement."""
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,8 +27,10 @@ LATENESS_MS = 60_000
 """How far observations of different subjects may come out of order."""
 
 SETTLED_MS = 3 * LATENESS_MS
-"""How long after it could first be known a finding may still change: what happened up to LATENESS_MS after it has come by
-then, from whatever source. A rule looks no further ahead, so the order in which facts come decides nothing.
+"""How long after it could first be known a finding may still change.
+
+What happened up to LATENESS_MS after it has come by then, from whatever source. A rule looks no further
+ahead, so the order in which facts come decides nothing.
 """
 
 KEEP_MS = SETTLED_MS + LATENESS_MS
@@ -56,8 +58,9 @@ class Taken(Enum):
 
 
 class History(Generic[T]):
-    """One subject's observations in order of `at`, changes only, newest last. `confirmed`: when the newest was last seen
-    to hold.
+    """One subject's observations in order of `at`, changes only, newest last.
+
+    confirmed: when the newest was last seen to hold.
     """
 
     __slots__ = ("changes", "confirmed")
@@ -154,7 +157,12 @@ class Facts:
 
     def _index(self, observation: Observation) -> None:
         if isinstance(observation, Commit):
-            cluster, group, topic, partition = observation.cluster, observation.group, observation.topic, observation.partition
+            cluster, group, topic, partition = (
+                observation.cluster,
+                observation.group,
+                observation.topic,
+                observation.partition,
+            )
             insort(self._groups_of.setdefault((cluster, topic, partition), []), group)
             insort(self._partitions_of.setdefault((cluster, group), []), (topic, partition))
         elif isinstance(observation, PartitionState):
@@ -170,11 +178,15 @@ class Facts:
 
     def partition(self, cluster: str, topic: str, partition: int) -> History[PartitionState]:
         """Who led the partition."""
-        return cast("History[PartitionState]", self._histories.get(("partition_state", cluster, topic, partition), _EMPTY))
+        return cast(
+            "History[PartitionState]", self._histories.get(("partition_state", cluster, topic, partition), _EMPTY)
+        )
 
     def broker(self, cluster: str, broker: int) -> History[BrokerRegistration]:
         """The broker's registrations."""
-        return cast("History[BrokerRegistration]", self._histories.get(("broker_registration", cluster, broker), _EMPTY))
+        return cast(
+            "History[BrokerRegistration]", self._histories.get(("broker_registration", cluster, broker), _EMPTY)
+        )
 
     def controller(self, cluster: str) -> History[Controller]:
         """The cluster's controllers."""

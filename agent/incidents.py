@@ -28,7 +28,9 @@ LIFETIMES = Lifetimes()
 class Incidents:
     """All incidents that may still change."""
 
-    def __init__(self, correlations: Mapping[str, Correlation], titles: Mapping[str, str], lifetimes: Lifetimes = LIFETIMES) -> None:
+    def __init__(
+        self, correlations: Mapping[str, Correlation], titles: Mapping[str, str], lifetimes: Lifetimes = LIFETIMES
+    ) -> None:
         """correlations: by name; titles: the title's format by rule name."""
         self._correlations = correlations
         self._titles = titles
@@ -93,7 +95,7 @@ class Incidents:
                 self._content[owner] = _replaced(self._content[owner], finding)
 
     def _recompose(self) -> list[Incident]:
-        """Join all recent findings anew and give each cluster its identity; returns the incidents merged or withdrawn by it."""
+        """Join all recent findings anew, give each cluster its identity; returns the incidents merged or withdrawn."""
         clusters = together(self._recent.values(), self._correlations)
         before, self._live = self._live, set()
         gone: list[Incident] = []
@@ -110,7 +112,7 @@ class Incidents:
         return gone
 
     def _owners(self, clusters: list[Together]) -> list[list[str]]:
-        """For each cluster the earlier incidents whose identity it carries on: each goes where the gravest and most of it went."""
+        """For each cluster the incidents that it carries on: each goes where the gravest and most of it went."""
         best: dict[str, tuple[tuple[int, int, int], int]] = {}
         for index, cluster in enumerate(clusters):
             gravest = max(one.severity.rank for one in cluster.findings)
@@ -200,12 +202,17 @@ def worst_first(findings: Iterable[Finding]) -> list[Finding]:
     """The gravest first, then those of most records, then the earliest."""
     return sorted(
         findings,
-        key=lambda one: (-one.severity.rank, -(one.records.reread + one.records.lost + one.records.skipped), one.at, one.key),
+        key=lambda one: (
+            -one.severity.rank,
+            -(one.records.reread + one.records.lost + one.records.skipped),
+            one.at,
+            one.key,
+        ),
     )
 
 
 def radius(findings: Iterable[Finding]) -> Records:
-    """The blast radius: what is read again and skipped adds up; what two rules say is lost of one partition is lost once."""
+    """The blast radius: what is read again or skipped adds up; what several say is lost of a partition is lost once."""
     reread = skipped = 0
     lost: dict[tuple[Any, ...], int] = {}
     for one in findings:
@@ -269,7 +276,7 @@ def _title(content: Together, correlation: Correlation | None, titles: Mapping[s
 
 
 def culprit(causes: Iterable[Finding], effect: Finding) -> int | None:
-    """The broker that is to blame: the one that was away when the effect's partition left it; else the first cause's."""
+    """The broker to blame: the one that was away when the effect's partition left it; else the first cause's."""
     ordered = sorted(causes, key=lambda one: (one.at, one.key))
     losses = [one for one in ordered if one.subject.get("broker") is not None]
     best = next((one.subject["broker"] for one in losses), None)

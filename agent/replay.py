@@ -71,8 +71,9 @@ def news(observations: Iterable[Observation]) -> Iterator[Observation]:
 
 
 def in_order(observations: Iterable[Observation]) -> Iterator[Observation]:
-    """The observations by `at`, each subject's own order kept; of one moment by subject, so that the order they came in does
-    not matter. One subject may come a minute early and another a minute late.
+    """The observations by `at`, each subject's own order kept; those of one moment by subject, however they came.
+
+    One subject may come a minute early and another a minute late.
     """
     waiting: list[tuple[int, str, int, Observation]] = []
     newest = LONG_AGO

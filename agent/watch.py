@@ -21,7 +21,7 @@ class Watch:
         self._incidents = Incidents(correlations, {name: rule.title for name, rule in rules.items()}, lifetimes)
 
     def take(self, observations: Iterable[Observation]) -> list[Incident]:
-        """The incidents that a batch changed, each as it stands after it; a merged or withdrawn one stands without findings.
+        """The incidents that a batch changed, as they stand then; a merged or withdrawn one stands without findings.
 
         Time never leaps over a moment that is waited for, so it does not matter how observations are cut into batches.
         """

@@ -1,8 +1,8 @@
 """What the core costs: CPU time per commit through rules, correlation and incidents, and its ratio to a bare loop.
 
-Run as `python -m bench.watch [COMMITS] [--profile]`, with the shipped rules. The bare loop keeps the last offset of each
-series in a dict, in the same run. Three streams: groups that just read; the same while every partition's leader has
-moved a moment ago; and 200 partitions rewound after one lost session, with all that follows.
+Run as `python -m bench.watch [COMMITS] [--profile]`, with the shipped rules. The bare loop keeps the last offset of
+each series in a dict, in the same run. Three streams: groups that just read; the same when every leader has just moved;
+and 200 partitions rewound after one lost session, with all that follows.
 """
 
 import cProfile
@@ -10,6 +10,7 @@ import pstats
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,13 @@ def burst() -> Iterator[list[Observation]]:
                 isr = (1, 2) if second == 0 else (2,)
                 batch.append(
                     PartitionState(
-                        at=at, cluster="main", topic="orders", partition=partition, leader=isr[0], replicas=(1, 2), isr=isr
+                        at=at,
+                        cluster="main",
+                        topic="orders",
+                        partition=partition,
+                        leader=isr[0],
+                        replicas=(1, 2),
+                        isr=isr,
                     )
                 )
             offset = min(10_000 + 100 * second, 500 * (second - 103)) if second >= 103 else 10_000 + 100 * second
@@ -111,21 +118,24 @@ def main(count: int) -> None:
     """Print what each stream costs."""
     for advance in (100, 5_000):
         stream = commits(count, advance)
-        base, quiet = cpu(lambda stream=stream: bare(stream)), cpu(lambda stream=stream: through(watch(), stream))
+        base, quiet = cpu(partial(bare, stream)), cpu(partial(through, watch(), stream))
         moved = watch()
         moved.take([*states(STARTED, 1), *states(STARTED + 1, 2)])
-        unsettled = cpu(lambda stream=stream, moved=moved: through(moved, stream))
+        unsettled = cpu(partial(through, moved, stream))
         for name, took in (("bare loop", base), ("core", quiet), ("core, leaders just moved", unsettled)):
-            print(f"{advance:>5,} records a commit  {name:<26} {took / count * 1e6:7.2f} us/commit  {took / base:6.1f}x")
+            print(
+                f"{advance:>5,} records a commit  {name:<26} {took / count * 1e6:7.2f} us/commit  {took / base:6.1f}x"
+            )
     seconds = list(burst())
     slowest = 0.0
     all_of_it = 0.0
     core = watch()
     for batch in seconds:
-        took = cpu(lambda batch=batch: core.take(batch))
+        took = cpu(partial(core.take, batch))
         slowest, all_of_it = max(slowest, took), all_of_it + took
     count = sum(map(len, seconds))
-    print(f"burst of 200 partitions: {all_of_it / count * 1e6:.2f} us/observation, the slowest second {slowest * 1000:.0f} ms")
+    each = all_of_it / count * 1e6
+    print(f"burst of 200 partitions: {each:.2f} us/observation, the slowest second {slowest * 1000:.0f} ms")
 
 
 if __name__ == "__main__":

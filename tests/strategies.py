@@ -1,9 +1,11 @@
 """Streams of observations for property tests: wild ones, and those of a small simulated cluster that suffers faults.
 
-The simulation knows nothing of rules: it moves logs, leaders, sessions and readers second by second and notes what sources would see.
+The simulation knows nothing of rules: second by second it moves logs, leaders, sessions and readers and notes what
+sources would see.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import cycle
 from typing import NamedTuple
 
@@ -32,8 +34,8 @@ BEGINNING = millis("2026-11-20T23:00:00Z")
 CLUSTER = "main"
 BROKERS = (2005, 2011, 2024)
 FAULTS = (
-    "reset", "lost", "unclean", "stopped", "recreated", "expired", "operator", "retention", "dip", "blind", "controller",
-    "shrunk", "leapt",
+    "reset", "lost", "unclean", "stopped", "recreated", "expired", "operator", "retention", "dip", "blind",
+    "controller", "shrunk", "leapt", "leaderless",
 )  # fmt: skip
 SECONDS = 300
 
@@ -74,20 +76,25 @@ class Reader:
 
 
 class World:
-    """A cluster of three brokers with two topics and three groups; `lines` is what sources saw, in the order of events."""
+    """A cluster of three brokers, two topics and three groups; `lines` is what sources saw, in the order of events."""
 
-    def __init__(self, *, polled: int, lag: int) -> None:
-        """polled: how far back `since` lies, ms; 0: facts carry none. lag: how long after it held a fact is seen, ms."""
-        self.polled, self.lag = polled, lag
+    def __init__(self, *, polled: int, lag: int, sessions: bool) -> None:
+        """polled: how far back `since` lies, ms; 0: facts carry none. lag: how long after it held a fact is seen, ms.
+
+        sessions: whether anybody sees the brokers' registrations.
+        """
+        self.polled, self.lag, self.registered = polled, lag, sessions
         self.lines: list[Observation] = []
         self.second = 0
         self.logs = [
             Log("a", 0, (2005, 2011)), Log("a", 1, (2011, 2024)), Log("a", 2, (2005, 2024)), Log("b", 0, (2024, 2005)),
+            Log("b", 1, (2005, 2024)),
         ]  # fmt: skip
         self.readers = [
             *(Reader("flink", log, 2 + index % 2, auto=False) for index, log in enumerate(self.logs[:3])),
             Reader("stream", self.logs[0], 5, auto=True),
             Reader("stream", self.logs[1], 5, auto=True),
+            Reader("stream", self.logs[4], 3, auto=True),
             Reader("batch", self.logs[3], 7, auto=False),
         ]
         self.sessions: dict[int, int | None] = dict.fromkeys(BROKERS, 1)
@@ -98,7 +105,7 @@ class World:
     def run(self, seconds: int, faults: Iterable[Fault]) -> list[Observation]:
         """Live for so long and suffer the faults."""
         for fault in faults:
-            self.later(fault.second, lambda fault=fault: getattr(self, fault.kind)(fault))
+            self.later(fault.second, partial(getattr(self, fault.kind), fault))
         for broker in BROKERS:
             self._register(broker)
         for log in self.logs:
@@ -136,7 +143,7 @@ class World:
         self._lose(BROKERS[fault.target % len(BROKERS)], SECONDS * 10)
 
     def unclean(self, fault: Fault) -> None:
-        """The follower falls behind and loses its session, then the leader does: the log is cut short and its readers are reset."""
+        """The follower loses its session, then the leader does: the log is cut short and its readers are reset."""
         log = self.logs[fault.target % len(self.logs)]
         if log.leader is None or len(log.isr) < 2:
             return
@@ -147,7 +154,7 @@ class World:
         def cut() -> None:
             log.end = max(log.start, log.end - 50 - 100 * (fault.length % 9))
             for index, reader in enumerate(one for one in self.readers if one.log is log):
-                self.later(self.second + 1 + (fault.choice + index) % 8, lambda reader=reader: go_back(reader))
+                self.later(self.second + 1 + (fault.choice + index) % 8, partial(go_back, reader))
 
         def go_back(reader: Reader) -> None:
             reader.position = (log.start, min(reader.position, log.end), reader.position)[fault.choice % 3]
@@ -178,7 +185,7 @@ class World:
             log.start = log.end = 0
             log.incarnation += 1
             log.epoch = 0
-            self.later(self.second + 1 + fault.length % 3, lambda log=log: self._state(log))
+            self.later(self.second + 1 + fault.length % 3, partial(self._state, log))
 
     def expired(self, fault: Fault) -> None:
         """A group's offset is forgotten, and it begins at the log's start or end."""
@@ -224,7 +231,7 @@ class World:
         for reader in self.readers:
             if reader.log is log and fault.choice % 2:
                 reader.paused = True
-                self.later(self.second + 20, lambda reader=reader: setattr(reader, "paused", False))
+                self.later(self.second + 20, partial(setattr, reader, "paused", False))
         self.later(self.second + fault.length % 10, lambda: setattr(log, "start", log.end))
 
     def dip(self, fault: Fault) -> None:
@@ -241,12 +248,21 @@ class World:
             log.isr = (log.leader,)
             self._state(log)
 
+    def leaderless(self, fault: Fault) -> None:
+        """Nobody leads a partition any more."""
+        log = self.logs[fault.target % len(self.logs)]
+        log.leader, log.epoch = None, log.epoch + 1
+        self._state(log)
+
     def blind(self, fault: Fault) -> None:
         """A source does not see a part of the cluster for a while."""
         source = ("kafka", "zookeeper")[fault.choice % 2]
-        keys = {"group": "flink"} if source == "kafka" and fault.target % 2 else {}
-        self._note(Blind(at=self._at(9), source=source, cluster=CLUSTER, reason="it does not answer", **keys))
-        self.later(self.second + 30 + 4 * fault.length, lambda: self._note(Sighted(at=self._at(9), source=source, cluster=CLUSTER, **keys)))
+        group = "flink" if source == "kafka" and fault.target % 2 else None
+        self._note(Blind(at=self._at(9), source=source, cluster=CLUSTER, reason="it does not answer", group=group))
+        self.later(
+            self.second + 30 + 4 * fault.length,
+            lambda: self._note(Sighted(at=self._at(9), source=source, cluster=CLUSTER, group=group)),
+        )
 
     def controller(self, fault: Fault) -> None:
         """Another broker is the controller."""
@@ -305,6 +321,8 @@ class World:
 
     def _register(self, broker: int) -> None:
         session = self.sessions[broker]
+        if not self.registered:
+            return
         self._note(
             BrokerRegistration(
                 at=self._at(broker % 7), cluster=CLUSTER, broker=broker,
@@ -349,9 +367,9 @@ class World:
         self.lines.append(msgspec.structs.replace(observation, since=since, seen_at=seen_at))
 
 
-def suffered(faults: Iterable[Fault], *, polled: int = 0, lag: int = 0) -> list[Observation]:
+def suffered(faults: Iterable[Fault], *, polled: int = 0, lag: int = 0, sessions: bool = True) -> list[Observation]:
     """What sources saw of a cluster that suffered these faults, in the order of events."""
-    return World(polled=polled, lag=lag).run(SECONDS, faults)
+    return World(polled=polled, lag=lag, sessions=sessions).run(SECONDS, faults)
 
 
 def ticks(observations: Sequence[Observation], every: int) -> list[Observation]:
@@ -361,7 +379,7 @@ def ticks(observations: Sequence[Observation], every: int) -> list[Observation]:
 
 
 def late(observations: Sequence[Observation], delays: Sequence[int], wobble: int) -> list[Observation]:
-    """The observations as they come when each subject has one of these delays (ms) and each observation up to `wobble` more.
+    """The observations as they come when each subject has one of these delays, ms, and each up to `wobble` more.
 
     At most a minute in all, and each subject's own order is kept.
     """
@@ -389,12 +407,18 @@ def cut(observations: Sequence[Observation], sizes: Sequence[int]) -> Iterator[S
 
 faults = st.lists(
     st.builds(
-        Fault, st.sampled_from(FAULTS), st.integers(20, 200), st.integers(0, 5), st.integers(0, 40), st.integers(0, 5)
+        Fault, st.sampled_from(FAULTS), st.integers(20, 200), st.integers(0, 6), st.integers(0, 40), st.integers(0, 5)
     ),
     min_size=1,
     max_size=5,
 )
-scenarios = st.builds(suffered, faults, polled=st.sampled_from([0, 5_000, 1_000_000]), lag=st.sampled_from([0, 0, 900, 20_000]))
+scenarios = st.builds(
+    suffered,
+    faults,
+    polled=st.sampled_from([0, 5_000, 1_000_000]),
+    lag=st.sampled_from([0, 0, 900, 20_000]),
+    sessions=st.sampled_from([True, True, False]),
+)
 delays = st.lists(st.integers(0, LATENESS_MS) | st.sampled_from([0, LATENESS_MS]), min_size=8, max_size=24)
 wobbles = st.sampled_from([0, 0, 5_000, 40_000])
 sizes = st.lists(st.integers(1, 400), min_size=1, max_size=4) | st.sampled_from([[1], [1_000_000]])
@@ -405,7 +429,10 @@ _brokers = st.sampled_from([1, 2, 3])
 _partition = {"topic": st.sampled_from(["t", "u"]), "partition": st.sampled_from([0, 1])}
 _ids = st.lists(_brokers, max_size=3).map(tuple)
 _members = st.lists(
-    st.builds(Member, id=st.sampled_from(["m", "n"]), partitions=st.sampled_from([(), (("t", 0),), (("t", 1), ("u", 0))])), max_size=2
+    st.builds(
+        Member, id=st.sampled_from(["m", "n"]), partitions=st.sampled_from([(), (("t", 0),), (("t", 1), ("u", 0))])
+    ),
+    max_size=2,
 ).map(tuple)
 
 

@@ -33,7 +33,7 @@ class HiddenReset(GroupRule):
     """Shortest standstill told."""
 
     def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
-        """Every group on a partition whose state changed or whose log was cut; each commit dated before such a change."""
+        """Every group on a partition whose state changed or whose log was cut; each commit dated before that."""
         match observation:
             case PartitionState(cluster=cluster, topic=topic, partition=partition):
                 changed = len(facts.partition(cluster, topic, partition).changes) > 1
@@ -107,7 +107,9 @@ class HiddenReset(GroupRule):
 def _fell(ends: History[LogOffsets], since: int) -> bool:
     """Whether the log's end has fallen in any reading after that moment: cheap, asked for each commit."""
     later = ends.after(since)
-    return bool(later) and any(two.log_end < one.log_end for one, two in pairwise([ends.as_of(since) or later[0], *later]))
+    return bool(later) and any(
+        two.log_end < one.log_end for one, two in pairwise([ends.as_of(since) or later[0], *later])
+    )
 
 
 def _triggers(facts: Facts, partition: tuple[str, str, int]) -> list[int]:

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from agent.evidence import CLOCK_SLACK_MS, by_operator, earliest, end_of, moves, recreated, stopped
+from agent.evidence import CLOCK_SLACK_MS, earliest, end_of, moves, recreated
 from agent.facts import Facts, History
 from agent.findings import Finding, Records, Severity
 from agent.observations import Commit, GroupState, LogOffsets, Observation
+from agent.operators import by_operator, stopped
 from agent.rule import Case, GroupRule, recovered
 
 _RHYTHM = 3
@@ -69,7 +70,7 @@ class OffsetJump(GroupRule):
             skipped = new - max(old, start)
             if skipped < self.min_records or recreated(facts, case.in_partition, before.at, after.at):
                 continue
-            forgotten = any(one.offset is None for one in history if before.at < one.at <= after.at)
+            forgotten = any(one.offset is None for one in history.between(before.at - 1, after.at - 1))
             if not forgotten and old >= start and self._reads(series[max(index + 2 - _RECENT, 0) : index + 2], facts):
                 continue
             operator = by_operator(facts, before, after, self.min_records)
@@ -105,11 +106,13 @@ class OffsetJump(GroupRule):
         return recovered(finding, earliest(back, end_of(facts, case.in_partition, finding.at)))
 
     def _reads(self, commits: list[Commit], facts: Facts) -> bool:
-        """Whether the last of these moves went no further, in no longer time, than those before: cheap, for each commit.
+        """Whether the last of these moves went no further, in no longer time, than those before. Cheap.
 
         Where a group's pace is not known yet, all that a consumer can read is believed, unless its members are gone.
         """
-        *earlier, (took, leap) = [(two.at - one.at, (two.offset or 0) - (one.offset or 0)) for one, two in pairwise(commits)]
+        *earlier, (took, leap) = [
+            (two.at - one.at, (two.offset or 0) - (one.offset or 0)) for one, two in pairwise(commits)
+        ]
         if len(earlier) < _RHYTHM:
             return leap * 1000 <= self.max_rate * max(took, 1000) and not stopped(facts, commits[-1])
         return took <= 3 * max(earlier)[0] and leap <= 2 * max(advance for _, advance in earlier)

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Iterator
 
-from agent.evidence import by_operator, earliest, end_falls, end_of, recreated, unclean_near
+from agent.evidence import earliest, end_falls, end_of, recreated, unclean_near
 from agent.facts import LATENESS_MS, Facts, History
 from agent.findings import Finding, Records, Severity
 from agent.observations import Commit, Observation, clock
+from agent.operators import by_operator
 from agent.rule import Case, GroupRule, recovered
 
 _PACE_MS = 3_000
@@ -82,7 +83,7 @@ class OffsetRewind(GroupRule):
             for fallen, low, _ in end_falls(facts, case.in_partition)
         ):
             yield "to_divergence"
-        if any(one.offset is None for one in facts.commits(*case.series).between(before.at, after.at)):
+        if any(one.offset is None for one in facts.commits(*case.series).between(before.at - 1, after.at - 1)):
             yield "after_expiry"
         if by_operator(facts, before, after, self.min_records):
             yield "operator_reset"

@@ -80,8 +80,9 @@ class RetentionOverrun(GroupRule):
         ends, commits = facts.log_offsets(*case.in_partition), facts.commits(*case.series).after(finding.at)
         within = (one.at for one in commits if (one.offset or 0) >= _start(ends.as_of(one.at)))
         over = earliest(within, end_of(facts, case.in_partition, finding.at))
-        later = [one.log_start for one in ends.after(finding.at) if over is None or one.at <= over]
-        offset, start = int(finding.previous["offset"]), max([int(finding.current["log_start"]), *later])
+        reading = ends.last if over is None else ends.as_of(over)
+        offset = int(finding.previous["offset"])
+        start = int(finding.current["log_start"]) if reading is None else max(reading.log_start, offset)
         grown = replace(
             finding,
             detail=_detail(case, offset, start),

@@ -26,6 +26,7 @@ from agent.settings.toml_places import Place, find_places
 
 Model = TypeVar("Model", bound=Section)
 
+
 def shipped() -> Path:
     """The configuration shipped: beside the packages in a checkout, else where the wheel put it."""
     beside = Path(__file__).resolve().parents[2] / "rules.toml"

@@ -15,7 +15,7 @@ from agent.sources import Emit, Polled
 from agent.sources import kafka_wire as wire
 from agent.sources.kafka_calls import Call, Calls
 from agent.sources.kafka_view import KafkaView
-from agent.sources.sight import Sights, now_ms
+from agent.sources.sight import SOURCE, Sights, now_ms
 
 _PATIENCE_MS = 500
 """How long a step of a poll waits for answers. Later ones are taken by the polls that follow."""
@@ -48,7 +48,7 @@ class KafkaSourceSettings:
 
 
 class KafkaSource:
-    """One cluster. A poll reads commits, then log offsets (an end is never older than those commits), then the rest.
+    """One cluster. A poll reads groups, commits, log offsets (no end is older than those commits), then partitions.
 
     Calls that a broker leaves hanging stretch no poll: they stay in flight, and their answers are taken when they come.
     """
@@ -80,7 +80,13 @@ class KafkaSource:
         with self._polling:
             late = self._calls.flying
             self._view.begin()
-            for ask in (self._ask_what_there_is, self._ask_commits, self._ask_log_offsets, self._ask_states):
+            for ask in (
+                self._ask_what_there_is,
+                self._ask_states,
+                self._ask_commits,
+                self._ask_log_offsets,
+                self._ask_topics,
+            ):
                 if self._closed:
                     return
                 ask()
@@ -89,6 +95,8 @@ class KafkaSource:
             overdue = [call for call in self._calls.flying if call in late]
             self._renew_client(overdue)
             unseen = self._view.unseen(overdue, self._calls.complaint, self._sights)
+            if SOURCE not in unseen:
+                self._calls.complaint = None
             sights = self._sights.now(now_ms(), unseen)
             facts = sorted(self._view.facts(), key=lambda one: _ORDER.index(type(one)))
             changes = self._polled.changes([*sights, *facts])
@@ -110,7 +118,7 @@ class KafkaSource:
             if isinstance(call.question, wire.ListCommits | wire.DescribeGroup)
             and now - call.asked > self._settings.timeout
         ]
-        if self._view.lost_a_broker or (stuck and self._calls.age > _RENEWAL_MS):
+        if self._view.out_of_date or (stuck and self._calls.age > _RENEWAL_MS):
             self._view.give_up(overdue)
             self._calls.renew()
 
@@ -118,9 +126,16 @@ class KafkaSource:
         self._calls.ask(("groups",), wire.ListGroups())
         self._calls.ask(("layout",), wire.Layout())
 
-    def _ask_commits(self) -> None:
+    def _ask_states(self) -> None:
         for group in self._view.groups:
-            self._calls.ask(("commits", group), wire.ListCommits(group))
+            self._calls.ask(("states", group), wire.DescribeGroup(group))
+
+    def _ask_commits(self) -> None:
+        """Of groups whose coordinator has just answered: one that refuses this call crashes librdkafka."""
+        flying = {call.key for call in self._calls.flying}
+        for group in self._view.groups_in_sight:
+            if ("states", group) not in flying:
+                self._calls.ask(("commits", group), wire.ListCommits(group))
 
     def _ask_log_offsets(self) -> None:
         flying = {
@@ -136,9 +151,7 @@ class KafkaSource:
                 some = places[first : first + _PARTITIONS_A_CALL]
                 self._calls.ask((*whom, some[0]), wire.ListOffsets(some), whom)
 
-    def _ask_states(self) -> None:
-        for group in self._view.groups:
-            self._calls.ask(("states", group), wire.DescribeGroup(group))
+    def _ask_topics(self) -> None:
         topics = self._view.topics
         if topics:
             self._calls.ask(("topics",), wire.DescribeTopics(topics))

@@ -145,7 +145,7 @@ class Calls:
             with suppress(OSError):  # it has died, as its reader is about to tell
                 wire.send(_pipe(self._process.stdin), message)
 
-    def _read(self, process: "subprocess.Popen[bytes]") -> None:
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
         """Take down what a client says until it ends."""
         with _pipe(process.stdout) as stream:
             while (message := wire.receive(stream, _FROM_CLIENT)) is not None:
@@ -163,7 +163,7 @@ class Calls:
             self._slow.discard(call.whom)
         return Answer(call, at, result)
 
-    def _ended(self, process: "subprocess.Popen[bytes]") -> list[Answer]:
+    def _ended(self, process: subprocess.Popen[bytes]) -> list[Answer]:
         """The client has ended by itself: nothing in flight will be answered."""
         self._log.warning("the Kafka client ended, and is started again", status=process.returncode)
         failure = wire.Failure(-1, f"the Kafka client ended with status {process.returncode}")

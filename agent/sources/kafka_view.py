@@ -4,16 +4,17 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Any, TypeAlias
 
-from agent.observations import BrokerRegistration, Commit, GroupState, LogOffsets, Observation, PartitionState
+from agent.observations import Commit, GroupState, LogOffsets, Observation
 from agent.options import Names
 from agent.sources import Polled
 from agent.sources import kafka_wire as wire
 from agent.sources.kafka_calls import Answer, Call
+from agent.sources.kafka_partitions import PartitionsView
 from agent.sources.kafka_wire import Place
 from agent.sources.sight import SOURCE, Sights, Unit
 
-_UNKNOWN_TOPIC = 3
-"""UNKNOWN_TOPIC_OR_PARTITION in Kafka's protocol."""
+_NOT_COORDINATOR = 16
+"""Kafka's protocol error code."""
 
 Trouble: TypeAlias = dict[Unit, str]
 
@@ -21,7 +22,8 @@ Trouble: TypeAlias = dict[Unit, str]
 class KafkaView:
     """A cluster as its brokers' answers show it: take answers, then ask for facts and for what is unseen.
 
-    lost_a_broker: whether the metadata has lost a broker since `begin`.
+    out_of_date: whether the client asks where nobody will answer any more: since `begin` a broker has left the
+    metadata, or a group has got another coordinator.
     """
 
     def __init__(
@@ -38,8 +40,9 @@ class KafkaView:
         self._chosen_groups = groups
         self._chosen_topics = topics
         self._polled = polled
-        self._watch = watch_partitions
-        self.lost_a_broker = False
+        self._watch_partitions = watch_partitions
+        self._watched = PartitionsView(cluster, known)
+        self.out_of_date = False
         self._heard = False
         self._failure: str | None = None
         self._facts: list[Observation] = []
@@ -48,10 +51,7 @@ class KafkaView:
         self._committed: dict[str, set[Place]] = defaultdict(set)
         self._leaders: dict[str, dict[int, int]] = {}
         self._offsets_at: dict[Place, int] = {}
-        self._partitions: dict[str, dict[int, PartitionState]] = defaultdict(dict)
-        self._absent: set[str] = set()
         self._brokers: set[int] = set()
-        self._known_brokers: set[int] = set()
         for one in known:
             match one:
                 case Commit(group=group, offset=int()) if groups.match(group):
@@ -59,10 +59,6 @@ class KafkaView:
                     self._committed[group].add((one.topic, one.partition))
                 case GroupState(group=group) if one.state != "Dead" and groups.match(group):
                     self._groups.add(group)
-                case PartitionState() if one.replicas:
-                    self._partitions[one.topic][one.partition] = one
-                case BrokerRegistration() if not one.gone:
-                    self._known_brokers.add(one.broker)
 
     @property
     def groups(self) -> list[str]:
@@ -70,9 +66,16 @@ class KafkaView:
         return sorted(self._groups)
 
     @property
+    def groups_in_sight(self) -> list[str]:
+        """The chosen groups whose state could be read when last asked for."""
+        return [group for group in self.groups if ("states", group) not in self._trouble]
+
+    @property
     def topics(self) -> list[str]:
         """The topics whose partitions are watched, those included that may be gone."""
-        return sorted({place[0] for place, _ in self._wanted()} | self._partitions.keys()) if self._watch else []
+        if not self._watch_partitions:
+            return []
+        return sorted({place[0] for place, _ in self._wanted()} | self._watched.topics)
 
     def by_leader(self) -> dict[int, list[Place]]:
         """The partitions whose log offsets are wanted, by leader; one without a leader is out of sight."""
@@ -87,7 +90,7 @@ class KafkaView:
     def begin(self) -> None:
         """A new poll: whether the cluster is heard is to be seen."""
         self._heard = False
-        self.lost_a_broker = False
+        self.out_of_date = False
 
     def take(self, answer: Answer) -> None:
         """Learn from an answer."""
@@ -95,6 +98,7 @@ class KafkaView:
         match answer.result:
             case wire.Failure() as failure:
                 self._fail(failure)
+                self.out_of_date = self.out_of_date or failure.code == _NOT_COORDINATOR
                 self._trouble[answer.call.key] = _group_trouble(answer.call, failure.text)
                 return
             case wire.Groups() as groups:
@@ -110,7 +114,8 @@ class KafkaView:
             case wire.Group() as group if isinstance(question, wire.DescribeGroup):
                 self._take_group(question.group, group, answer.at)
             case wire.Topics(topics):
-                self._take_topics(topics, answer.at)
+                self._heard = True
+                self._facts += self._watched.take_topics(topics, answer.at)
 
     def give_up(self, calls: Iterable[Call]) -> None:
         """These calls will not be answered any more."""
@@ -134,7 +139,7 @@ class KafkaView:
             return {SOURCE: f"No broker of {self._cluster} answers: {complaint or self._failure}"}
         self._failure = None
         unseen: Trouble = {}
-        for trouble in (*self._trouble.values(), *map(self._overdue, overdue)):
+        for trouble in (*self._trouble.values(), self._watched.trouble, *map(self._overdue, overdue)):
             unseen |= trouble
         return unseen
 
@@ -189,15 +194,10 @@ class KafkaView:
             for partition in leaders.keys() - self._leaders.get(topic, {}).keys():
                 self._forget((topic, partition))
         here = set(metadata.brokers)
-        self.lost_a_broker = self.lost_a_broker or not self._brokers <= here
+        self.out_of_date = self.out_of_date or not self._brokers <= here
         self._brokers = here
-        if self._watch:
-            for broker in sorted(self._known_brokers | here):
-                epoch = -1 if broker in here else None
-                self._facts.append(
-                    BrokerRegistration(at=at, cluster=self._cluster, broker=broker, session=None, epoch=epoch)
-                )
-            self._known_brokers = here
+        if self._watch_partitions:
+            self._facts += self._watched.take_brokers(here, at)
 
     def _take_commits(self, group: str, offsets: list[wire.CommittedOffset], at: int) -> None:
         self._heard = True
@@ -264,59 +264,6 @@ class KafkaView:
             self._groups.discard(group)
             self._trouble.pop(("commits", group), None)
             del self._committed[group]
-
-    def _take_topics(self, topics: dict[str, wire.Topic | wire.Failure], at: int) -> None:
-        for name, topic in topics.items():
-            if isinstance(topic, wire.Failure):
-                self._fail(topic)
-                if topic.code == _UNKNOWN_TOPIC:
-                    self._miss(name, at)
-                elif topic.told:
-                    self._trouble["topic", name] = {Unit(topic=name): f"Topic {name} is untold: {topic.text}"}
-                continue
-            self._heard = True
-            self._trouble.pop(("topic", name), None)
-            self._absent.discard(name)
-            states = {
-                one.id: PartitionState(
-                    at=at,
-                    cluster=self._cluster,
-                    topic=name,
-                    partition=one.id,
-                    leader=one.leader,
-                    replicas=tuple(one.replicas),
-                    isr=tuple(one.isr),
-                    topic_id=topic.id,
-                )
-                for one in topic.partitions
-            }
-            self._facts += states.values()
-            self._delete((last for number, last in self._partitions[name].items() if number not in states), at)
-            self._partitions[name] = states
-
-    def _miss(self, topic: str, at: int) -> None:
-        """A topic is unknown to the broker asked. That one's metadata may lag, so only the second time counts."""
-        if topic not in self._absent:
-            self._absent.add(topic)
-            return
-        self._absent.discard(topic)
-        self._trouble.pop(("topic", topic), None)
-        self._delete(self._partitions.pop(topic, {}).values(), at)
-
-    def _delete(self, lasts: Iterable[PartitionState], at: int) -> None:
-        self._facts += [
-            PartitionState(
-                at=at,
-                cluster=self._cluster,
-                topic=last.topic,
-                partition=last.partition,
-                leader=None,
-                replicas=(),
-                isr=(),
-                topic_id=last.topic_id,
-            )
-            for last in lasts
-        ]
 
     def _forget(self, place: Place) -> None:
         """A partition is gone: nothing of its log is known or missed any more."""

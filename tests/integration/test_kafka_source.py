@@ -5,10 +5,11 @@ import signal
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from structlog.testing import capture_logs
 
 from agent.observations import (
     Blind,
@@ -58,10 +59,19 @@ def _watching(cluster: Cluster, name: str, seen: Seen, known: Iterable[Observati
 
 
 def _commit(cluster: Cluster, group: str, offsets: dict[tuple[str, int], int]) -> None:
-    """Commit as a group without members, by a client of its own: one that is older may have lost the coordinator."""
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    """Commit as a group without members. By a consumer: AdminClient aborts where the coordinator has just moved."""
     places = [TopicPartition(*place, offset) for place, offset in offsets.items()]
-    admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)])[group].result(timeout=30)
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": group, "log_level": 0})
+
+    def committed() -> bool:
+        try:
+            told = consumer.commit(offsets=places, asynchronous=False)
+        except KafkaException:
+            return False  # the coordinator is loading, or moving
+        return all(place.error is None for place in told)
+
+    wait_until(committed, f"{group} to commit")
+    consumer.close()
 
 
 @pytest.mark.parametrize("cluster", _VERSIONS, indirect=True)
@@ -260,6 +270,31 @@ def test_a_client_process_that_dies_is_replaced(kafka_4_1: Cluster) -> None:
         seen.wait_for(source, LogOffsets, log_end=5)
     assert len(seen.all(Blind)) <= 1
     assert len(seen.all(Blind)) == len(seen.all(Sighted))
+
+
+def test_a_group_that_gets_another_coordinator_is_followed(tmp_path: Path) -> None:
+    """A coordinator dies, another takes over, the first comes back: the group is read from each; no client crashes."""
+    name, seen = named("moved"), Seen()
+    with (
+        Cluster("3.9.1", [1, 2, 3], workdir=tmp_path, offsets_on=[3, 2]) as cluster,
+        capture_logs() as logs,
+        _watching(cluster, name, seen) as source,
+    ):
+        cluster.create_topic(name, assignment={0: [1]})
+        _commit(cluster, name, {(name, 0): 1})
+        seen.wait_for(source, Commit, offset=1)
+        cluster.kill(3)
+        seen.wait_for(source, BrokerRegistration, broker=3, epoch=None)
+        _commit(cluster, name, {(name, 0): 2})
+        seen.wait_for(source, Commit, offset=2)
+        cluster.start(3)
+        cluster.wait_until_in_sync()
+        for partition in range(4):
+            cluster.wait_for_leader("__consumer_offsets", partition, 3)
+        _commit(cluster, name, {(name, 0): 3})
+        seen.wait_for(source, Commit, offset=3)
+    assert [one.offset for one in seen.all(Commit)] == [1, 2, 3]
+    assert [line for line in logs if "ended" in line["event"]] == []
 
 
 def test_closing_takes_no_time_while_brokers_hang(kafka_4_1: Cluster) -> None:

@@ -1,0 +1,96 @@
+"""Whether an operator moved a group's offsets, rather than its consumers. What else rules ask: evidence."""
+
+import math
+from collections.abc import Iterator
+from itertools import islice, pairwise
+from statistics import median
+
+from agent.evidence import CLOCK_SLACK_MS, intervals
+from agent.facts import LATENESS_MS, Facts, History
+from agent.observations import Commit, GroupState, Observation
+
+_TOGETHER_MS = 5_000
+_RHYTHM = 9
+_SAMPLE = 5
+
+
+def by_operator(facts: Facts, before: Commit, after: Commit, min_records: int) -> bool:
+    """Whether an operator moved the group (kafka-consumer-groups --reset-offsets) rather than its consumers.
+
+    All that moved back, moved within 5 s or between the same two sightings, and nobody consumed: a group that has had
+    members is Empty in the readings before and after; one never seen with members committed nothing for ten of its
+    intervals before and two after.
+    """
+    if facts.had_members(after.cluster, after.group, after.at):
+        nobody_consumed = _empty_around(facts, before, after)
+    else:
+        nobody_consumed = _silent_around(facts, after)
+    return nobody_consumed and _moved_together(facts, after, min_records)
+
+
+def _moved_together(facts: Facts, move: Commit, min_records: int) -> bool:
+    begin, end = move.at - LATENESS_MS, move.at + LATENESS_MS
+    for history in _series(facts, move):
+        known = [one for one in (history.as_of(begin), *history.between(begin, end)) if one and one.offset is not None]
+        for before, after in pairwise(known):
+            if after.at < begin or (before.offset or 0) - (after.offset or 0) < min_records:
+                continue
+            same_sightings = move.since is not None and overlapping(after, move)
+            if abs(after.at - move.at) > _TOGETHER_MS and not same_sightings:
+                return False
+    return True
+
+
+def _series(facts: Facts, move: Commit) -> Iterator[History[Commit]]:
+    """The commits of the group on each of its partitions, the moved one first."""
+    yield facts.commits(move.cluster, move.group, move.topic, move.partition)
+    for topic, partition in facts.partitions_of(move.cluster, move.group):
+        if (topic, partition) != (move.topic, move.partition):
+            yield facts.commits(move.cluster, move.group, topic, partition)
+
+
+def overlapping(first: Observation, second: Observation) -> bool:
+    """Whether both changes can have happened at the same moment."""
+    return first.start <= second.at and second.start <= first.at
+
+
+def _empty_around(facts: Facts, before: Commit, after: Commit) -> bool:
+    history = facts.group(after.cluster, after.group)
+    reading = history.as_of(after.at - 1)
+    if reading is None or consuming(reading):
+        return False
+    # A state read later tells of this moment when it may have begun by now; without `since` clocks are given slack.
+    return not any(
+        consuming(one)
+        for one in history.after(min(after.start, reading.at))
+        if one.at <= after.at + LATENESS_MS
+        if (one.since if one.since is not None else one.at - CLOCK_SLACK_MS) <= after.at and one.at > before.at
+    )
+
+
+def stopped(facts: Facts, commit: Commit) -> bool:
+    """Whether the group has had members, and had none when the commit was made."""
+    state = facts.group(commit.cluster, commit.group).as_of(commit.at)
+    return state is not None and not consuming(state) and facts.had_members(commit.cluster, commit.group, commit.at)
+
+
+def consuming(state: GroupState) -> bool:
+    """Whether the group has members or is getting them."""
+    return bool(state.members) or state.state not in ("Empty", "Dead")
+
+
+def _silent_around(facts: Facts, move: Commit) -> bool:
+    rhythms = (intervals(history.before(move.start, _RHYTHM)) for history in _series(facts, move))
+    rhythm = [one for some in islice((some for some in rhythms if some), _SAMPLE) for one in some]
+    interval = median(rhythm) if rhythm else 0
+    # The two intervals after must pass while a finding may still change: of a slower committer nothing can be told.
+    if not 0 < interval <= 0.75 * LATENESS_MS:
+        return False
+    begin, end = move.start - 10 * interval, move.at + 2 * interval
+    for number, history in enumerate(_series(facts, move)):
+        last = next(iter(history.before(move.start, 1)), None)
+        together = move.at if number == 0 else move.at + _TOGETHER_MS
+        after = history.between(together, math.ceil(end) - 1)
+        if (last is not None and last.at > begin) or any(not overlapping(one, move) for one in after):
+            return False
+    return True

@@ -1,0 +1,226 @@
+"""Findings that belong together are joined: by steps that share keys, by event time, else by rule and group."""
+
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.correlation import Correlation, Step, Together, in_order, together
+from agent.findings import Finding, Severity
+from agent.settings import load
+from tests.samples import at, move, rewind, session
+
+SHIPPED = load(Path(__file__).parents[1] / "rules.toml", need_clusters=False).correlations
+RESET = "reset-after-session-loss"
+
+
+def joined(*findings: Finding, correlations: dict[str, Correlation] | None = None) -> list[Together]:
+    """What becomes of the findings."""
+    return together(findings, SHIPPED if correlations is None else correlations)
+
+
+def only(*findings: Finding, correlations: dict[str, Correlation] | None = None) -> Together:
+    """The one incident that they make."""
+    (made,) = joined(*findings, correlations=correlations)
+    return made
+
+
+def on(rule: str, clock: str = "23:25:10", severity: Severity = Severity.WARNING, **subject: Any) -> Finding:
+    """A finding about what is named, in cluster main."""
+    return Finding(
+        rule=rule, kind=rule, severity=severity, at=at(clock), subject={"cluster": "main", **subject}, detail=rule
+    )
+
+
+def steps(*made: Step) -> dict[str, Correlation]:
+    """One correlation of these steps."""
+    return {"chain": Correlation(steps=list(made))}
+
+
+CAUSE_AND_EFFECT = steps(Step(rule="cause"), Step(rule="effect", shares=["broker"]))
+
+
+def test_a_reset_is_joined_with_the_session_loss_that_moved_its_leader() -> None:
+    """The session and the moves are causes, the rewind is the effect."""
+    made = only(rewind(), move(8, 2005, 2011, "23:25:13"), session())
+    assert made.correlation == RESET
+    assert [one.rule for one in made.causes] == ["session", "leader_moved"]
+    assert [one.rule for one in made.effects] == ["rewind"]
+
+
+def test_the_order_in_which_findings_come_does_not_matter() -> None:
+    """Every permutation gives the same."""
+    findings = (rewind(), move(8, 2005, 2011, "23:25:13"), session(), move(8, 2011, 2005, "23:25:26"))
+    assert {str(together(order, SHIPPED)) for order in permutations(findings)} == {str(together(findings, SHIPPED))}
+
+
+def test_a_step_may_share_its_keys_with_any_earlier_step() -> None:
+    """The rewind shares its partition with the leader move, not with the truncation of the step before it."""
+    truncation = on("truncated", topic="topic-124", partition=2)
+    moves = [move(8, 2005, 2011, "23:25:09"), move(2, 2005, 2011, "23:25:09")]
+    assert len(only(session(), *moves, truncation, rewind()).findings) == 5
+
+
+def test_what_shares_no_key_stays_apart() -> None:
+    """A rewind of another partition, whose leader did not move."""
+    made = joined(session(), move(8, 2005, 2011, "23:25:13"), rewind(), rewind(3, group="other"))
+    assert [(one.correlation, len(one.findings)) for one in made] == [(RESET, 3), (None, 1)]
+
+
+def test_the_same_names_in_another_cluster_stay_apart() -> None:
+    """Every step shares the cluster too."""
+    elsewhere = {**rewind().subject, "cluster": "backup"}
+    made = joined(session(), move(8, 2005, 2011, "23:25:13"), rewind(subject=elsewhere))
+    assert all(one.correlation is None for one in made)
+
+
+@pytest.mark.parametrize("brokers", [[2005, 2011], [2011, 2005], [2005]])
+def test_a_key_in_the_plural_is_shared_where_the_sets_meet(brokers: list[int]) -> None:
+    """A leader move has two brokers, a lost session one."""
+    found = only(on("cause", broker=2005), on("effect", brokers=brokers), correlations=CAUSE_AND_EFFECT)
+    assert found.correlation == "chain"
+
+
+def test_sets_that_do_not_meet_share_nothing() -> None:
+    """Nor does a key that one of them lacks."""
+    for effect in (on("effect", brokers=[2011, 2024]), on("effect", topic="t")):
+        made = joined(on("cause", broker=2005), effect, correlations=CAUSE_AND_EFFECT)
+        assert [one.correlation for one in made] == [None, None]
+
+
+@pytest.mark.parametrize(("seconds", "together_"), [(10, True), (10.1, False)])
+def test_clocks_may_stand_five_seconds_apart_on_either_side(seconds: float, together_: bool) -> None:
+    """An effect dated that much before its cause can still have followed it."""
+    cause = on("cause", broker=1)
+    effect = on("effect", broker=1)
+    late_cause = Finding(**{**_fields(cause), "at": effect.at + round(seconds * 1000)})
+    assert in_order(late_cause, effect) is together_
+    made = joined(late_cause, effect, correlations=CAUSE_AND_EFFECT)
+    assert (len(made) == 1) is together_
+
+
+def test_a_cause_that_was_polled_may_have_happened_since_the_last_sighting() -> None:
+    """Seen a minute after its effect, but not seen for longer."""
+    effect = on("effect", broker=1)
+    cause = Finding(**{**_fields(on("cause", "23:26:10", broker=1)), "since": effect.at - 1})
+    assert only(cause, effect, correlations=CAUSE_AND_EFFECT).correlation == "chain"
+
+
+def _fields(finding: Finding) -> dict[str, Any]:
+    return {name: getattr(finding, name) for name in finding.__struct_fields__}
+
+
+@pytest.mark.parametrize(("clock", "together_"), [("23:35:10", True), ("23:35:10.001", False)])
+def test_an_effect_follows_its_root_cause_within_the_time_given(clock: str, together_: bool) -> None:
+    """Ten minutes by default, counted from the root."""
+    made = joined(on("cause", broker=1), on("effect", clock, broker=1), correlations=CAUSE_AND_EFFECT)
+    assert (len(made) == 1) is together_
+
+
+def test_an_optional_step_may_be_missing_and_another_may_not() -> None:
+    """A reset needs no truncation; but without a leader move the session loss explains nothing."""
+    assert only(session(), move(8, 2005, 2011, "23:25:13"), rewind()).correlation == RESET
+    assert [one.correlation for one in joined(session(), rewind())] == [None, None]
+
+
+def test_a_cause_without_its_effect_explains_nothing() -> None:
+    """A rolling restart makes no critical incident."""
+    made = joined(session(), *(move(number, 2005, 2011, "23:25:13") for number in range(5)))
+    assert [(one.correlation, len(one.findings)) for one in made] == [(None, 1), (None, 5)]
+
+
+def test_the_last_step_takes_no_info_finding() -> None:
+    """An operator's reset during a rolling restart has nothing to do with it."""
+    by_hand = rewind(severity=Severity.INFO, labels=("to_earliest", "operator_reset"))
+    made = joined(session(), move(8, 2005, 2011, "23:25:13"), by_hand)
+    assert [one.correlation for one in made] == [None, None, None]
+
+
+def test_an_earlier_step_takes_info_findings() -> None:
+    """Sessions and leader moves are info: causes, never posted alone."""
+    assert {one.severity for one in only(session(), move(8, 2005, 2011, "23:25:13"), rewind()).causes} == {
+        Severity.INFO
+    }
+
+
+def test_one_lost_session_and_two_hundred_rewound_partitions_are_one_incident() -> None:
+    """And an unrelated group's rewind on other brokers in the same window is its own."""
+    moves = [move(number, 2005, 2011, "23:25:13") for number in range(200)]
+    rewinds = [rewind(number) for number in range(200)]
+    unrelated = rewind(0, group="payments", topic="other", at=at("23:25:14"))
+    burst, alone = joined(session(), *moves, *rewinds, unrelated)
+    assert (burst.correlation, len(burst.causes), len(burst.effects)) == (RESET, 201, 200)
+    assert (alone.correlation, alone.effects) == (None, (unrelated,))
+
+
+def test_two_brokers_losses_are_one_incident_through_the_leader_move_that_they_share() -> None:
+    """The follower had lost its session before the leader did: both belong to the reset."""
+    follower = session(subject={"cluster": "main", "broker": 2011}, at=at("23:25:01"), recovered_at=at("23:25:07"))
+    made = only(follower, session(), move(8, 2005, 2011, "23:25:13"), rewind())
+    assert [one.subject["broker"] for one in made.causes if one.rule == "session"] == [2011, 2005]
+
+
+def test_what_else_the_cause_did_belongs_to_its_incident() -> None:
+    """An unclean election of another partition is an effect of the same loss, not a message of its own."""
+    moves = [move(8, 2005, 2011, "23:25:13"), move(2, 2005, 2011, "23:25:13")]
+    unclean = [on("unclean", "23:25:13", topic="topic-124", partition=number) for number in (8, 2)]
+    made = only(session(), *moves, *unclean, rewind())
+    assert made.correlation == RESET
+    assert {(one.rule, one.subject["partition"]) for one in made.effects} == {("rewind", 8), ("unclean", 2)}
+    assert ("unclean", 8) in {(one.rule, one.subject.get("partition")) for one in made.causes}
+
+
+def test_the_gravest_correlation_names_an_incident_that_several_made() -> None:
+    """Loss after session loss is a warning, a reset critical."""
+    unclean = on("unclean", "23:25:13", topic="topic-124", partition=8)
+    assert only(session(), move(8, 2005, 2011, "23:25:13"), unclean, rewind()).correlation == RESET
+    assert only(session(), move(8, 2005, 2011, "23:25:13"), unclean).correlation == "loss-after-session-loss"
+
+
+def test_where_no_session_loss_was_seen_the_unclean_election_is_the_cause() -> None:
+    """KRaft shows no sessions."""
+    made = only(on("unclean", "23:25:13", topic="topic-124", partition=8), rewind())
+    assert made.correlation == "reset-after-unclean-election"
+    assert [one.rule for one in made.causes] == ["unclean"]
+
+
+def test_findings_of_one_rule_and_group_are_chained_within_a_minute() -> None:
+    """Each within 60 s of the one before it, however long the chain gets."""
+    chained = [rewind(number, at=at("23:25:00") + 60_000 * number) for number in range(5)]
+    apart = rewind(9, at=chained[-1].at + 60_001)
+    made = joined(*chained, apart, rewind(1, group="other", at=at("23:25:30")))
+    assert sorted(len(one.findings) for one in made) == [1, 1, 5]
+    assert all(one.correlation is None and not one.causes for one in made)
+
+
+def test_findings_of_one_rule_without_a_group_are_chained_by_broker_else_by_topic() -> None:
+    """Leader moves by either of their brokers; truncations by their topic."""
+    made = joined(
+        move(1, 2005, 2011, "23:25:13"),
+        move(2, 2011, 2024, "23:25:14"),
+        move(3, 1, 2, "23:25:14"),
+        on("truncated", topic="a", partition=0),
+        on("truncated", topic="a", partition=1),
+        on("truncated", topic="b", partition=0),
+    )
+    assert sorted(len(one.findings) for one in made) == [1, 1, 2, 2]
+
+
+def test_another_rule_about_the_same_group_is_another_incident() -> None:
+    """Grouping is by rule and group."""
+    subject = rewind().subject
+    assert len(joined(rewind(), Finding(**{**_fields(rewind()), "rule": "jump", "subject": subject}))) == 2
+
+
+def test_a_polled_finding_is_chained_from_when_it_can_have_happened() -> None:
+    """Its interval begins within a minute of the one before."""
+    late = rewind(2, at=at("23:30:00"), since=at("23:25:30"))
+    assert len(joined(rewind(1), late)) == 1
+
+
+def test_findings_known_too_far_apart_are_not_joined_however_their_intervals_lie() -> None:
+    """By then the earlier incident is left alone; so whether they are joined cannot depend on what came late."""
+    first = rewind(1, known_at=at("23:25:14"))
+    second = rewind(2, at=at("23:59:00"), since=at("23:25:14"), known_at=at("23:59:00"))
+    assert len(joined(first, second)) == 2
