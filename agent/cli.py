@@ -33,7 +33,7 @@ _config = click.option(
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=_EPILOG)
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}, epilog=_EPILOG)
 @click.version_option(package_name="backflow")
 def main() -> None:
     """Backflow tells you when your streams flow backwards, and why.

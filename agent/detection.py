@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from agent.facts import LATENESS_MS, LONG_AFTER, SETTLED_MS, Facts, Taken
+from agent.facts import LATENESS_MS, LONG_AFTER, LONG_AGO, SETTLED_MS, Facts, Taken
 from agent.findings import Finding, FindingKey
 from agent.observations import (
     KINDS,
@@ -171,21 +171,21 @@ class Detection:
                 findings[key] = followed
             if findings[key] != held.get(key):
                 changes.found.append(findings[key])
-        self._keep(judged, [one for one in findings.values() if not _over(one, facts.now)])
+        self._keep(judged, [one for one in findings.values() if _followed_until(one) > facts.now])
 
     def _keep(self, judged: Judged, findings: list[Finding]) -> None:
-        fresh_until = self._fresh_until.get(judged, 0)
         if findings:
             self._held[judged] = {one.key: one for one in findings}
             self._watch(judged)
+            self._wait(judged, min(map(_followed_until, findings)))
         else:
             self._held.pop(judged, None)
-        if fresh_until > self.facts.now:
+        if (fresh_until := self._fresh_until.get(judged, LONG_AGO)) > self.facts.now:
             self._wait(judged, fresh_until)
-            return
-        self._fresh_until.pop(judged, None)
-        if not findings and judged not in self._wake:
-            self._unwatch(judged)
+        else:
+            self._fresh_until.pop(judged, None)
+            if judged not in self._wake:
+                self._unwatch(judged)
 
     def _watch(self, judged: Judged) -> None:
         for anchor in _case_anchors(judged.case):
@@ -200,11 +200,11 @@ class Detection:
                     del self._watched[anchor]
 
 
-def _over(finding: Finding, now: int) -> bool:
-    """Whether nothing about the finding can change any more, or has for so long that it is given up."""
+def _followed_until(finding: Finding) -> int:
+    """When nothing about the finding can change any more, or has not for so long that it is given up."""
     if finding.recovered_at is None:
-        return now - finding.known_at > FORGOTTEN_MS
-    return max(finding.recovered_at, finding.known_at) <= now - SETTLED_MS
+        return finding.known_at + FORGOTTEN_MS
+    return max(finding.recovered_at, finding.known_at) + SETTLED_MS
 
 
 def _case(finding: Finding) -> Case:

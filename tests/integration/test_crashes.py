@@ -74,11 +74,13 @@ def test_two_hundred_partitions_and_one_session_loss_are_one_message(kafka_3_9: 
     group, unrelated = named("burst"), named("unrelated")
     kafka_3_9.create_topic(wide, assignment={number: [leader, follower] for number in range(200)})
     kafka_3_9.create_topic(other, assignment={0: [bystander, follower]})
+    places = [(other, 0), *((wide, number) for number in range(200))]
+    fill(kafka_3_9.bootstrap_servers, places, 2000)
     with Slack() as slack, watched(kafka_3_9, tmp_path, slack) as agent:
-        move_offsets(kafka_3_9, group, wide, 5000, *range(200))
-        move_offsets(kafka_3_9, unrelated, other, 5000)
+        move_offsets(kafka_3_9, group, wide, 2000, *range(200))
+        move_offsets(kafka_3_9, unrelated, other, 2000)
         for one in (group, unrelated):
-            agent.wait_for(committed(one, 5000), f"{one} to be seen at 5000")
+            agent.wait_for(committed(one, 2000), f"{one} to be seen at 2000")
         kafka_3_9.expire_session(leader)
         move_offsets(kafka_3_9, group, wide, 0, *range(200))
         move_offsets(kafka_3_9, unrelated, other, 0)
