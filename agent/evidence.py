@@ -161,9 +161,9 @@ def sure_low(facts: Facts, partition: tuple[str, str, int], offset: int, begin: 
     return low.seen + CLOCK_SLACK_MS
 
 
-def moves(history: History[Commit]) -> list[Commit]:
+def moves(commits: Iterable[Commit]) -> list[Commit]:
     """The commits that moved the offset, forgotten ones left out, oldest first."""
-    known = [one for one in history if one.offset is not None]
+    known = [one for one in commits if one.offset is not None]
     return known[:1] + [after for before, after in pairwise(known) if after.offset != before.offset]
 
 

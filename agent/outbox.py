@@ -22,6 +22,7 @@ REFUSED_RETRY_MS = 300_000
 """How long to wait after a refusal that only a person can lift (a revoked token, a channel that is gone)."""
 
 _TURN_S = 5.0
+_DICE = random.SystemRandom()
 
 
 def now_ms() -> int:
@@ -46,7 +47,7 @@ class Outbox:
         receiver: Receiver,
         *,
         clock: Callable[[], int] = monotonic_ms,
-        jitter: Callable[[], float] = random.random,
+        jitter: Callable[[], float] = _DICE.random,
     ) -> None:
         """path: the state file. clock: ms of a clock that only goes forward. jitter: draws from [0, 1)."""
         self.turns = 0

@@ -62,14 +62,19 @@ class Rule(Section):
     """Replaces the severity shipped (findings that are info by their label stay info)."""
 
     def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
-        """The cases in which this observation, already among the facts, may show something new. Called for each:
+        """The cases in which this observation, already among the facts, may show something new. Called for each change:
         must be cheap.
+
+        What takes facts of two subjects must be named by whichever of them comes last, up to a minute late.
         """
         raise NotImplementedError
 
     def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
         """All that the facts kept show in this case. A finding with `known_at` after `facts.now` is asked for again
         then.
+
+        `known_at` and the rest follow from what happened until LATENESS_MS after it and from the few changes before:
+        what comes later must not count, or arrival would decide.
         """
         raise NotImplementedError
 

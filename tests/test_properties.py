@@ -139,15 +139,16 @@ def test_live_gives_the_incidents_of_a_replay_whatever_came_late(
     assert nameless(made.values()) == nameless(expected)
 
 
-@given(strategies.wild(), strategies.sizes)
+@given(strategies.wild(), strategies.delays, strategies.wobbles, strategies.sizes)
 @fast
-def test_wild_observations_in_order_give_live_what_they_give_in_a_replay(
-    observations: list[Observation], sizes: list[int]
+def test_live_gives_the_incidents_of_a_replay_for_wild_observations_too(
+    observations: list[Observation], delays: list[int], wobble: int, sizes: list[int]
 ) -> None:
-    """However they are cut into batches; `seen_at` does not come into it, as a replay goes by `at`."""
-    ordered = [msgspec.structs.replace(one, seen_at=None) for one in sorted(observations, key=lambda one: one.at)]
+    """Any facts at all, each subject's in order."""
+    ordered = sorted(observations, key=lambda one: one.at)
     end = closing(ordered)
-    assert nameless(live([*cut(ordered, sizes), [end]]).values()) == nameless(replay([*ordered, end], watch()))
+    made = live([*cut(late(ordered, delays, wobble), sizes), [end]])
+    assert nameless(made.values()) == nameless(replay([*ordered, end], watch()))
 
 
 @given(

@@ -38,11 +38,13 @@ class OffsetJump(GroupRule):
     def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
         """Each commit that advanced by `min_records` as none before it; what comes late and may tell why it did."""
         match observation:
-            case Commit(cluster=cluster, group=group, topic=topic, partition=partition, offset=int()):
+            case Commit(cluster=cluster, group=group, topic=topic, partition=partition, offset=int() as offset):
                 recent = facts.commits(cluster, group, topic, partition).changes[-_RECENT:]
-                known = [one for one in recent if one.offset is not None]
-                leapt = len(known) > 1 and (known[-1].offset or 0) - (known[-2].offset or 0) >= self.min_records
-                told = leapt and (
+                old = recent[-2].offset if len(recent) > 1 else offset
+                if old is not None and offset - old < self.min_records:
+                    return ()
+                known = moves(recent)
+                told = len(known) > 1 and (
                     len(known) < len(recent) or not self._reads(known, facts) or _passed(facts, known[-2], observation)
                 )
                 groups = [group] if told else []

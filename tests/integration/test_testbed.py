@@ -108,6 +108,7 @@ def test_a_lost_tail_lowers_the_end_of_the_log(kafka_0_11: Cluster, request: pyt
     assert 4000 <= end < 5000
 
 
+@pytest.mark.acceptance
 def test_an_unclean_election_resets_a_consumer_to_the_logs_start_on_0_11(
     kafka_0_11: Cluster, request: pytest.FixtureRequest
 ) -> None:
@@ -134,6 +135,7 @@ def test_an_unclean_election_resets_a_consumer_to_the_logs_start_on_0_11(
     assert fault.leader_sessions[0].session != fault.leader_sessions[1].session
 
 
+@pytest.mark.acceptance
 def test_the_same_fault_goes_back_to_the_point_of_divergence_on_3_9(
     kafka_3_9: Cluster, request: pytest.FixtureRequest
 ) -> None:
@@ -148,6 +150,7 @@ def test_the_same_fault_goes_back_to_the_point_of_divergence_on_3_9(
     assert 5000 <= fault.rewind.to < fault.rewind.position
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("cluster", ["kafka_0_11", "kafka_3_9"], indirect=True)
 def test_a_clean_election_resets_nobody(cluster: Cluster, request: pytest.FixtureRequest) -> None:
     """A follower in the ISR takes over from a leader that lost its session: the consumer goes on forwards."""
