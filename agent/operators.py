@@ -10,6 +10,9 @@ from agent.facts import LATENESS_MS, Facts, History
 from agent.observations import Commit, GroupState, Observation
 
 _TOGETHER_MS = 5_000
+_SAME_POLL_MS = 500
+"""How far apart one poll reads a group's offsets and its state."""
+
 _RHYTHM = 9
 _SAMPLE = 5
 
@@ -56,13 +59,13 @@ def overlapping(first: Observation, second: Observation) -> bool:
 
 def _empty_around(facts: Facts, before: Commit, after: Commit) -> bool:
     history = facts.group(after.cluster, after.group)
-    reading = history.as_of(after.at - 1)
+    reading = history.as_of(min(after.at - 1, after.start + _SAME_POLL_MS))
     if reading is None or consuming(reading):
         return False
     # A state read later tells of this moment when it may have begun by now; without `since` clocks are given slack.
     return not any(
         consuming(one)
-        for one in history.after(min(after.start, reading.at))
+        for one in history.after(reading.at)
         if one.at <= after.at + LATENESS_MS
         if (one.since if one.since is not None else one.at - CLOCK_SLACK_MS) <= after.at and one.at > before.at
     )
