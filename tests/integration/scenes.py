@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
-
 from agent.observations import Commit, Observation
+from testbed import groups
 from testbed.agent import Agent
 from testbed.kafka import Cluster
 from testbed.slack import Slack
@@ -57,9 +56,7 @@ def committed(group: str, at_least: int) -> Callable[[Observation], bool]:
 
 def move_offsets(cluster: Cluster, group: str, topic: str, offset: int, *partitions: int) -> None:
     """Set a group's committed offset of partitions (0 unless given), as kafka-consumer-groups --reset-offsets does."""
-    places = [TopicPartition(topic, partition, offset) for partition in partitions or (0,)]
-    request = ConsumerGroupTopicPartitions(group, places)
-    cluster.admin.alter_consumer_group_offsets([request])[group].result(timeout=30)
+    groups.move_offsets(cluster.bootstrap_servers, group, topic, offset, partitions or (0,))
 
 
 def now() -> int:

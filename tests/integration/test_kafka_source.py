@@ -25,6 +25,7 @@ from agent.observations import (
 from agent.options import Names
 from agent.sources.kafka import KafkaSource, KafkaSourceSettings
 from testbed.consumers import SubscribedConsumer
+from testbed.groups import delete_group
 from testbed.kafka import Cluster
 from testbed.traffic import fill
 from testbed.waiting import wait_until
@@ -212,7 +213,7 @@ def test_a_deleted_group_is_dead(kafka_3_9: Cluster) -> None:
     _commit(kafka_3_9, name, {(name, 0): 3})
     with _watching(kafka_3_9, name, seen) as source:
         seen.wait_for(source, Commit, offset=3)
-        kafka_3_9.admin.delete_consumer_groups([name])[name].result(timeout=30)
+        delete_group(kafka_3_9.bootstrap_servers, name)
         seen.wait_for(source, Commit, offset=None)
         seen.wait_for(source, GroupState, state="Dead")
         source.poll()

@@ -1,0 +1,40 @@
+"""What an operator does to a consumer group, each time in a process of its own: `python -m testbed.groups`.
+
+Calls to a group's coordinator stay out of the tests' process: librdkafka's AdminClient may abort it when a coordinator
+that was away comes back (librdkafka issue 5397, seen with 2.16).
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterable
+
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+
+def move_offsets(bootstrap_servers: str, group: str, topic: str, offset: int, partitions: Iterable[int]) -> None:
+    """Set a group's committed offsets, as kafka-consumer-groups --reset-offsets does. Raises CalledProcessError."""
+    _run(bootstrap_servers, "move", group, topic, str(offset), *map(str, partitions))
+
+
+def delete_group(bootstrap_servers: str, group: str) -> None:
+    """Delete a group. Raises CalledProcessError."""
+    _run(bootstrap_servers, "delete", group)
+
+
+def _run(*arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "testbed.groups", *arguments], check=True, timeout=60)
+
+
+def _main(bootstrap_servers: str, verb: str, group: str, *arguments: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    if verb == "delete":
+        admin.delete_consumer_groups([group])[group].result(timeout=30)
+        return
+    topic, offset, *partitions = arguments
+    places = [TopicPartition(topic, int(partition), int(offset)) for partition in partitions]
+    admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)])[group].result(timeout=30)
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])
