@@ -59,6 +59,6 @@ class TopicRecreated(EventRule, TopicRule):
 
 def _same(one: PartitionState, later: PartitionState) -> bool:
     """Whether both began with the same creation of their topic: by its id, where that is unknown by the time."""
-    if one.topic_id and later.topic_id:
+    if one.topic_id and later.topic_id and one.at != later.at:
         return one.topic_id == later.topic_id
     return later.at - one.at <= LATENESS_MS
