@@ -14,6 +14,13 @@ settings.register_profile("backflow", deadline=None, print_blob=True)
 settings.load_profile("backflow")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Real clusters last: the quick tests fail first, and the clusters' ZooKeeper clients, whose threads draw from the
+    global `random`, do not live yet while Hypothesis draws.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("integration") is not None)
+
+
 @pytest.fixture(autouse=True)
 def _without_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is on loopback; slack-sdk would take a proxy from the environment even for that."""
