@@ -8,8 +8,10 @@ import subprocess
 import sys
 from collections.abc import Iterable
 
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
+
+from testbed.waiting import wait_until
 
 
 def move_offsets(bootstrap_servers: str, group: str, topic: str, offset: int, partitions: Iterable[int]) -> None:
@@ -33,7 +35,17 @@ def _main(bootstrap_servers: str, verb: str, group: str, *arguments: str) -> Non
         return
     topic, offset, *partitions = arguments
     places = [TopicPartition(topic, int(partition), int(offset)) for partition in partitions]
-    admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)])[group].result(timeout=30)
+
+    def moved() -> bool:
+        """Whether it took effect: a coordinator on the move answers with an error per partition, or none at all."""
+        request = ConsumerGroupTopicPartitions(group, places)
+        try:
+            done = admin.alter_consumer_group_offsets([request])[group].result(timeout=30)
+        except KafkaException:
+            return False
+        return all(place.error is None for place in done.topic_partitions)
+
+    wait_until(moved, f"the offsets of {group} to be moved", 30, every=1)
 
 
 if __name__ == "__main__":
