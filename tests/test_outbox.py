@@ -56,7 +56,7 @@ def running(state_file: Path, receiver: Receiver) -> Iterator[Outbox]:
 
 def delivered(store: Store) -> None:
     """Wait until nothing is left to say."""
-    wait_until(lambda: store.pending() == 0, "the outbox to be empty", 20, SHORT_MS / 1000)
+    wait_until(lambda: store.pending() == 0, "the outbox to be empty", 60, SHORT_MS / 1000)
 
 
 def test_what_is_queued_is_delivered_and_struck_off(state_file: Path, store: Store, slack: Workspace) -> None:
