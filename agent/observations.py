@@ -206,11 +206,6 @@ KINDS: Mapping[str, type[Observation]] = {
 }  # fmt: skip
 
 
-def kind_of(observation: Observation) -> str:
-    """The observation's kind as written in lines and journal."""
-    return str(observation.__struct_config__.tag)
-
-
 def rfc3339(at: int) -> str:
     """Milliseconds since the epoch as RFC 3339 in UTC with milliseconds."""
     return (_EPOCH + timedelta(milliseconds=at)).strftime("%Y-%m-%dT%H:%M:%S.") + f"{at % 1000:03d}Z"

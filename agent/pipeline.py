@@ -101,8 +101,8 @@ class Pipeline:
         try:
             while (batch := self._batches.get()) is not None:
                 self.take(batch)
+            self._saved_at = 0
             self._write(self._watch.now)
-            self._save()
         except BaseException as error:
             self.failure = error
             raise
