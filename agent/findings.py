@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from agent.observations import rfc3339
+from agent.observations import millis, rfc3339
 
 FindingKey: TypeAlias = tuple[str, str, int]
 
@@ -41,6 +41,7 @@ class Finding(Struct, frozen=True, kw_only=True):
 
     rule: its name in rules.toml; kind: the rule's kind. at, since, recovered_at: event times, ms.
     subject: the named keys (cluster, group, topic, partition, broker; `brokers` where there are several).
+    position: the byte in the file that the subject names, where it names one.
     previous, current: what moved, by the observation's field names ({"offset": 7832} -> {"offset": 0}).
     detail: one sentence for an operator. known_at: when it could first be known (not part of the JSON).
     """
@@ -53,6 +54,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     recovered_at: int | None = None
     subject: Mapping[str, Any]
     labels: tuple[str, ...] = ()
+    position: int | None = None
     previous: Mapping[str, Any] = {}
     current: Mapping[str, Any] = {}
     records: Records = Records()
@@ -117,11 +119,29 @@ def finding_fields(finding: Finding) -> dict[str, Any]:
         "recovered_at": _instant(finding.recovered_at),
         "subject": dict(finding.subject),
         "labels": list(finding.labels),
+        "position": finding.position,
         "previous": dict(finding.previous),
         "current": dict(finding.current),
         "records": msgspec.to_builtins(finding.records),
         "detail": finding.detail,
     }
+
+
+def finding_json(finding: Finding) -> str:
+    """The finding as one JSON line."""
+    return msgspec.json.encode(finding_fields(finding)).decode()
+
+
+def finding_from_json(line: str | bytes) -> Finding:
+    """The finding of such a line; `known_at` is its `at`. Raises ValueError with what is wrong."""
+    fields = msgspec.json.decode(line)
+    if not isinstance(fields, dict):
+        msg = f"expected an object, got {type(fields).__name__}"
+        raise ValueError(msg)
+    for name in ("at", "since", "recovered_at"):
+        if fields.get(name) is not None:
+            fields[name] = millis(str(fields[name]))
+    return msgspec.convert({**fields, "known_at": fields.get("at")}, Finding)
 
 
 def incident_fields(incident: Incident) -> dict[str, Any]:

@@ -5,7 +5,7 @@ Times are integers: milliseconds since the epoch, UTC. In JSON lines they are RF
 
 from collections.abc import Hashable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -13,7 +13,7 @@ from msgspec import Struct
 Subject: TypeAlias = tuple[Hashable, ...]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_TIMES = ("at", "seen_at", "since")
+_TIMES = ("at", "seen_at", "since", "started_at")
 
 
 class Observation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", gc=False):
@@ -186,6 +186,46 @@ class Sighted(Sight, frozen=True, kw_only=True, tag="sighted", gc=False):
     """The source sees its subject again."""
 
 
+class CheckFinding(Observation, frozen=True, kw_only=True, tag="check_finding", gc=False):
+    """What a Spark check found. at: when the run that found it ended; when it happened stands in the finding.
+
+    check: the check's name, which is also the kind of the rule that judges what it finds. finding: its public JSON.
+    group, topic, partition, broker: as in the finding's subject, None where that names none or several.
+    """
+
+    cluster: str
+    check: str
+    group: str | None = None
+    topic: str | None = None
+    partition: int | None = None
+    broker: int | None = None
+    finding: str
+
+    @property
+    def subject(self) -> Subject:
+        return ("check_finding", self.cluster, self.check, self.group, self.topic, self.partition, self.broker)
+
+
+class CheckRun(Observation, frozen=True, kw_only=True, tag="check_run", gc=False):
+    """A run of a Spark check has ended, at `at`; its findings came before.
+
+    complete: whether it looked at all that the check is configured to look at, not only at what an incident asked for.
+    outcome: failed also where it could not start or was stopped for its limits; reason then is a sentence and the last
+    lines of its log.
+    """
+
+    cluster: str
+    check: str
+    started_at: int
+    complete: bool
+    outcome: Literal["clean", "found", "failed"]
+    reason: str = ""
+
+    @property
+    def subject(self) -> Subject:
+        return ("check_run", self.cluster, self.check)
+
+
 class Tick(Observation, frozen=True, kw_only=True, tag="tick", gc=False):
     """Time passes: what rules about absence go by."""
 
@@ -195,13 +235,15 @@ class Tick(Observation, frozen=True, kw_only=True, tag="tick", gc=False):
 
 
 AnyObservation: TypeAlias = (
-    Commit | LogOffsets | PartitionState | BrokerRegistration | Controller | GroupState | Blind | Sighted | Tick
-)
+    Commit | LogOffsets | PartitionState | BrokerRegistration | Controller | GroupState | Blind | Sighted
+    | CheckFinding | CheckRun | Tick
+)  # fmt: skip
 
 KINDS: Mapping[str, type[Observation]] = {
     str(kind.__struct_config__.tag): kind
     for kind in (
-        Commit, LogOffsets, PartitionState, BrokerRegistration, Controller, GroupState, Blind, Sighted, Tick,
+        Commit, LogOffsets, PartitionState, BrokerRegistration, Controller, GroupState, Blind, Sighted,
+        CheckFinding, CheckRun, Tick,
     )
 }  # fmt: skip
 

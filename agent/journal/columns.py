@@ -12,7 +12,7 @@ from agent.observations import Observation
 
 _INSTANT = pa.timestamp("ms", tz="UTC")
 MISFITS = (ValueError, TypeError, OverflowError)
-_INSTANTS = ("at", "seen_at", "since")
+_INSTANTS = ("at", "seen_at", "since", "started_at")
 _SCALARS: Mapping[type[inspect.Type], pa.DataType] = {
     inspect.BoolType: pa.bool_(),
     inspect.IntType: pa.int64(),
