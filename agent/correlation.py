@@ -3,7 +3,7 @@
 Pure: findings in, clusters out; the same findings in any order give the same clusters.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -18,6 +18,13 @@ CLOCK_SLACK_MS = 5_000
 
 GROUPING_MS = LATENESS_MS
 """Findings of one rule and group this close together are one incident."""
+
+
+GROUPED_MS = 600_000 + SETTLED_MS
+"""How far apart in time two findings may become known and still be grouped."""
+
+CHECKED_MS = 7_200_000
+"""How much later than its causes a check's finding may become known and still join them: room for two long runs."""
 
 
 class Step(Section):
@@ -37,9 +44,13 @@ class Step(Section):
 
 
 class Correlation(Section):
-    """Steps in the order of event time, the first the cause, the last the effect. The last takes no info finding."""
+    """Steps in the order of event time, the first the cause, the last the effect. The last takes no info finding.
+
+    asks: the checks to be run once the steps are found; trailing steps that only checks can find need not be, yet.
+    """
 
     steps: list[Step]
+    asks: list[str] = Field(default_factory=list)
     within: Duration = 600_000
     severity: Severity | None = None
     title: str | None = None
@@ -66,27 +77,32 @@ class _Chain(NamedTuple):
     effects: frozenset[FindingKey]
 
 
-def reach(correlations: Mapping[str, Correlation]) -> int:
-    """How far apart in time two findings may become known and still be joined, ms."""
-    return max([GROUPING_MS, *(one.within for one in correlations.values())]) + SETTLED_MS
+def reach(correlation: Correlation, checked: Collection[str]) -> int:
+    """How far apart in time its root and another finding may become known and still be joined, ms.
+
+    checked: the rules whose findings come from checks, which are known only when their run has ended.
+    """
+    run = CHECKED_MS if any(rule in checked for step in correlation.steps for rule in step.rules) else 0
+    return correlation.within + SETTLED_MS + run
 
 
-def horizon(correlations: Mapping[str, Correlation]) -> int:
+def horizon(correlations: Mapping[str, Correlation], checked: Collection[str]) -> int:
     """How long after a finding another may still join it, ms: with room for its facts to come late."""
-    return reach(correlations) + 2 * SETTLED_MS
+    return max([GROUPED_MS, *(reach(one, checked) for one in correlations.values())]) + 2 * SETTLED_MS
 
 
-def together(findings: Iterable[Finding], correlations: Mapping[str, Correlation]) -> list[Together]:
-    """All findings, joined into incidents, in order of their first finding."""
-    ordered = sorted(findings, key=_order)
+def together(
+    findings: Iterable[Finding], correlations: Mapping[str, Correlation], checked: Collection[str] = ()
+) -> list[Together]:
+    """All findings, joined into incidents, in order of their first finding. checked: as in `reach`."""
+    ordered = in_time(findings)
     by_key = {one.key: one for one in ordered}
     forest = _Forest(by_key)
-    span = reach(correlations)
-    chains = [chain for name, one in correlations.items() for chain in _chains(name, one, ordered, span)]
+    chains = [chain for name, one in correlations.items() for chain in _chains(name, one, ordered, checked)]
     for chain in chains:
         forest.join([*chain.causes, *chain.effects])
     taken = {key for chain in chains for key in chain.causes | chain.effects}
-    for linked in _groups([one for one in ordered if one.key not in taken], span):
+    for linked in _groups([one for one in ordered if one.key not in taken]):
         forest.join(linked)
     chain_of: dict[FindingKey, list[_Chain]] = {}
     for chain in chains:
@@ -96,17 +112,22 @@ def together(findings: Iterable[Finding], correlations: Mapping[str, Correlation
     ]
 
 
-def in_order(earlier: Finding, later: Finding) -> bool:
-    """Whether `earlier` can have happened before `later`: their intervals, widened by the clocks' slack, permit it."""
-    return earlier.start - CLOCK_SLACK_MS <= later.at + CLOCK_SLACK_MS
+def in_time(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings by event time; of one moment by key."""
+    return sorted(findings, key=lambda one: (one.at, one.key))
+
+
+def in_order(earlier: Finding, later: Finding, slack: int = 0) -> bool:
+    """Whether `earlier` can have happened before `later`: their intervals, widened by the clocks' slack, permit it.
+
+    slack: how much more `later` may be dated too early, ms. A check dates what it finds in a log by the records' own
+    timestamps, and those are their producers' clocks.
+    """
+    return earlier.start - CLOCK_SLACK_MS <= later.at + CLOCK_SLACK_MS + slack
 
 
 def _within_reach(one: Finding, other: Finding, span: int) -> bool:
     return abs(one.known_at - other.known_at) <= span
-
-
-def _order(finding: Finding) -> tuple[int, FindingKey]:
-    return finding.at, finding.key
 
 
 def _values(finding: Finding, key: str) -> tuple[Any, ...]:
@@ -114,44 +135,57 @@ def _values(finding: Finding, key: str) -> tuple[Any, ...]:
     return (value,) if value is not None else tuple(finding.subject.get(f"{key}s", ()))
 
 
-def _chains(name: str, correlation: Correlation, findings: list[Finding], span: int) -> Iterator[_Chain]:
+def _chains(
+    name: str, correlation: Correlation, findings: Sequence[Finding], checked: Collection[str]
+) -> Iterator[_Chain]:
     """The complete chains of a correlation, one for each root cause that has an effect."""
-    first, *rest = correlation.steps
-    last = rest[-1]
+    for steps in followed(correlation, correlation.steps, findings, checked):
+        outcome = frozenset(one.key for one in steps[-1])
+        causes = frozenset(one.key for one in flat(steps[:-1])) - outcome
+        if outcome and causes:
+            yield _Chain(name, causes, outcome)
+
+
+def followed(
+    correlation: Correlation, steps: Sequence[Step], findings: Sequence[Finding], checked: Collection[str]
+) -> Iterator[list[list[Finding]]]:
+    """What is found of each of these first steps of a correlation, for each root cause from which all are found."""
+    first, *rest = steps
+    last = correlation.steps[-1]
+    roots = [one for one in findings if one.rule in first.rules]
     effects = [one for one in findings if one.rule in last.rules and one.severity is not Severity.INFO]
-    if not effects:
+    if not roots or (steps[-1] is last and not effects):
         return
+    span = reach(correlation, checked)
     # An index a step, by the keys that it must share: a lost session has thousands of leader moves to look up.
     indexes = [_index(step, effects if step is last else findings) for step in rest]
-    for root in (one for one in findings if one.rule in first.rules):
-        steps: list[list[Finding]] = [[root]]
+    for root in roots:
+        found: list[list[Finding]] = [[root]]
         for step, index in zip(rest, indexes, strict=True):
-            found = {
+            here = {
                 one.key: one
-                for earlier in _flat(steps)
+                for earlier in flat(found)
                 for values in product(*(_values(earlier, key) for key in step.shares))
                 for one in index.get(values, ())
                 if one.key != earlier.key
-                and in_order(earlier, one)
-                and in_order(root, one)
+                and in_order(earlier, one, correlation.within if one.rule in checked else 0)
+                and in_order(root, one, correlation.within if one.rule in checked else 0)
                 and one.start - root.at <= correlation.within
                 and _within_reach(root, one, span)
             }
-            if not found and not step.optional:
+            if not here and not step.optional:
                 break
-            steps.append(list(found.values()))
+            found.append(list(here.values()))
         else:
-            outcome = frozenset(one.key for one in steps[-1])
-            causes = frozenset(one.key for one in _flat(steps[:-1])) - outcome
-            if outcome and causes:
-                yield _Chain(name, causes, outcome)
+            yield found
 
 
-def _flat(steps: list[list[Finding]]) -> list[Finding]:
+def flat(steps: Iterable[list[Finding]]) -> list[Finding]:
+    """The findings of all steps."""
     return [one for step in steps for one in step]
 
 
-def _index(step: Step, findings: list[Finding]) -> dict[tuple[Any, ...], list[Finding]]:
+def _index(step: Step, findings: Iterable[Finding]) -> dict[tuple[Any, ...], list[Finding]]:
     index: dict[tuple[Any, ...], list[Finding]] = {}
     for one in findings:
         if one.rule in step.rules:
@@ -160,7 +194,7 @@ def _index(step: Step, findings: list[Finding]) -> dict[tuple[Any, ...], list[Fi
     return index
 
 
-def _groups(findings: list[Finding], span: int) -> Iterator[tuple[FindingKey, FindingKey]]:
+def _groups(findings: Sequence[Finding]) -> Iterator[tuple[FindingKey, FindingKey]]:
     """Pairs of findings of one rule and group (else broker, else topic) within 60 s of each other."""
     latest: dict[tuple[Any, ...], Finding] = {}
     for one in findings:
@@ -169,7 +203,7 @@ def _groups(findings: list[Finding], span: int) -> Iterator[tuple[FindingKey, Fi
         for value in _values(one, key) if key else (None,):
             chain = (one.rule, cluster, key, value)
             before = latest.get(chain)
-            if before is not None and one.start - before.at <= GROUPING_MS and _within_reach(before, one, span):
+            if before is not None and one.start - before.at <= GROUPING_MS and _within_reach(before, one, GROUPED_MS):
                 yield before.key, one.key
             latest[chain] = one
 

@@ -1,13 +1,15 @@
 """The incidents' life: identity, merging, recovery, closing. Pure: changes of findings in, changed incidents out."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any
 
-from agent.correlation import CLOCK_SLACK_MS, Correlation, Together, horizon, in_order, together
+from agent.asks import asks
+from agent.blame import radius, title, worst_first
+from agent.checks import Ask
+from agent.correlation import Correlation, Together, horizon, together
 from agent.detection import Changes
 from agent.facts import LONG_AFTER, LONG_AGO, SETTLED_MS
-from agent.findings import Finding, FindingKey, Incident, Records, Severity, Status
+from agent.findings import Finding, FindingKey, Incident, Severity, Status
 from agent.observations import Blind
 from agent.options import Section, Wait
 
@@ -29,13 +31,19 @@ class Incidents:
     """All incidents that may still change."""
 
     def __init__(
-        self, correlations: Mapping[str, Correlation], titles: Mapping[str, str], lifetimes: Lifetimes = LIFETIMES
+        self,
+        correlations: Mapping[str, Correlation],
+        titles: Mapping[str, str],
+        lifetimes: Lifetimes = LIFETIMES,
+        checked: Collection[str] = (),
     ) -> None:
-        """correlations: by name; titles: the title's format by rule name."""
+        """correlations: by name; titles: the title's format by rule name; checked: the rules that judge checks."""
+        self._asks: list[Ask] = []
+        self._checked = frozenset(checked)
         self._correlations = correlations
         self._titles = titles
         self._lifetimes = lifetimes
-        self._horizon = horizon(correlations)
+        self.horizon = horizon(correlations, checked)
         self._recent: dict[FindingKey, Finding] = {}
         self._member: dict[FindingKey, str] = {}
         self._content: dict[str, Together] = {}
@@ -55,7 +63,17 @@ class Incidents:
             for finding in one.causes + one.findings:
                 self._member[finding.key] = one.id
                 self._recent[finding.key] = finding
+        self._asks = asks(self._recent.values(), self._correlations, self._checked)
         self._settle(now)
+
+    @property
+    def asks(self) -> list[Ask]:
+        """Which checks the findings known ask for, those that were answered long ago among them."""
+        return self._asks
+
+    def holder(self, finding: FindingKey) -> str | None:
+        """The id of the incident that holds the finding; None where none that may still change does."""
+        return self._member.get(finding)
 
     @property
     def next_due(self) -> int:
@@ -96,7 +114,8 @@ class Incidents:
 
     def _recompose(self) -> list[Incident]:
         """Join all recent findings anew, give each cluster its identity; returns the incidents merged or withdrawn."""
-        clusters = together(self._recent.values(), self._correlations)
+        clusters = together(self._recent.values(), self._correlations, self._checked)
+        self._asks = asks(self._recent.values(), self._correlations, self._checked)
         before, self._live = self._live, set()
         gone: list[Incident] = []
         for cluster, claimed in zip(clusters, self._owners(clusters), strict=True):
@@ -161,7 +180,7 @@ class Incidents:
             sighted=status is Status.CLOSED
             or not any(_unseen(one, self._blind) for one in findings if one.recovered_at is None),
             severity=correlation.severity if correlation is not None and correlation.severity else gravest,
-            title=_title(content, correlation, self._titles),
+            title=title(content, correlation, self._titles),
             correlation=content.correlation,
             cluster=worst.subject.get("cluster"),
             opened_at=min(one.at for one in findings),
@@ -176,11 +195,11 @@ class Incidents:
         return updated_at + (self._lifetimes.forget_after if recovered_at is None else self._lifetimes.close_after)
 
     def _joinable_until(self, finding: Finding) -> int:
-        return max(finding.at, finding.known_at) + self._horizon
+        return max(finding.at, finding.known_at) + self.horizon
 
     def _settle(self, now: int) -> None:
         """Leave alone what nothing can join any more, forget what is closed, and note when to look again."""
-        checks = [now + self._horizon]
+        checks = [now + self.horizon]
         for owner, content in list(self._content.items()):
             incident = self._incidents[owner]
             joinable_until = max(map(self._joinable_until, content.findings))
@@ -196,31 +215,6 @@ class Incidents:
                 for one in content.findings:
                     self._member.pop(one.key, None)
         self._next_check = min(check for check in checks if check > now)
-
-
-def worst_first(findings: Iterable[Finding]) -> list[Finding]:
-    """The gravest first, then those of most records, then the earliest."""
-    return sorted(
-        findings,
-        key=lambda one: (
-            -one.severity.rank,
-            -(one.records.reread + one.records.lost + one.records.skipped),
-            one.at,
-            one.key,
-        ),
-    )
-
-
-def radius(findings: Iterable[Finding]) -> Records:
-    """The blast radius: what is read again or skipped adds up; what several say is lost of a partition is lost once."""
-    reread = skipped = 0
-    lost: dict[tuple[Any, ...], int] = {}
-    for one in findings:
-        reread += one.records.reread
-        skipped += one.records.skipped
-        place = tuple(one.subject.get(key) for key in ("cluster", "topic", "partition"))
-        lost[place] = max(lost.get(place, 0), one.records.lost)
-    return Records(reread, sum(lost.values()), skipped)
 
 
 def _emptied(incident: Incident, merged_into: str | None) -> Incident:
@@ -255,38 +249,3 @@ def _unseen(finding: Finding, blind: Iterable[Blind]) -> bool:
         )
         for one in blind
     )
-
-
-class _Fields(dict[str, Any]):
-    def __missing__(self, key: str) -> str:
-        return "?"
-
-
-def _title(content: Together, correlation: Correlation | None, titles: Mapping[str, str]) -> str:
-    outcome = correlation.steps[-1].rules if correlation is not None else ()
-    worst = worst_first([one for one in content.effects if one.rule in outcome] or content.effects)[0]
-    form = (correlation.title if correlation is not None else None) or titles.get(worst.rule, worst.kind)
-    records = max(worst.records.reread, worst.records.lost, worst.records.skipped)
-    fields = _Fields(worst.subject, records=f"{records:,}")
-    broker = culprit(content.causes, worst)
-    if broker is not None:
-        fields["broker"] = broker
-    others = len({one.key[1] for one in content.effects if one.rule == worst.rule}) - 1
-    return form.format_map(fields) + (f" (and {others:,} more)" if others else "")
-
-
-def culprit(causes: Iterable[Finding], effect: Finding) -> int | None:
-    """The broker to blame: the one that was away when the effect's partition left it; else the first cause's."""
-    ordered = sorted(causes, key=lambda one: (one.at, one.key))
-    losses = [one for one in ordered if one.subject.get("broker") is not None]
-    best = next((one.subject["broker"] for one in losses), None)
-    for move in ordered:
-        here = all(move.subject.get(key) == effect.subject.get(key) for key in ("topic", "partition"))
-        if move.kind != "leader_moved" or not here or not in_order(move, effect):
-            continue
-        for loss in losses:
-            back_at = loss.recovered_at or move.at
-            away = in_order(loss, move) and move.start <= back_at + CLOCK_SLACK_MS
-            if away and loss.subject["broker"] == move.previous.get("leader"):
-                best = loss.subject["broker"]
-    return best

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import structlog
 
-from agent.notifiers import Gone, Handle, NotDelivered, RateLimited, Receiver, Refused, Unanswered
+from agent.notifiers import Declined, Gone, Handle, NotDelivered, RateLimited, Receiver, Refused, Unanswered
 from agent.postings import worth_posting
-from agent.store import Queue, Row
+from agent.queue import Queue, Row
 
 log = structlog.get_logger(__name__)
 
@@ -20,6 +20,9 @@ FIRST_RETRY_MS = 500
 LAST_RETRY_MS = 60_000
 REFUSED_RETRY_MS = 300_000
 """How long to wait after a refusal that only a person can lift (a revoked token, a channel that is gone)."""
+
+PLOT_PATIENCE_MS = 300_000
+"""How long an entry that is a plot may keep what comes after it waiting, once an attempt of it had no answer."""
 
 _TURN_S = 5.0
 _DICE = random.SystemRandom()
@@ -137,6 +140,16 @@ class Outbox:
                 handle = self._receiver.deliver(row.message, handle)
             queue.confirmed(row, handle)
         except NotDelivered as error:
+            if _left_out(row, error, now_ms()):
+                log.warning(
+                    "plot left out",
+                    receiver=self._receiver.name,
+                    incident=incident_id,
+                    plot=row.message.file,
+                    reason=str(error),
+                )
+                queue.confirmed(row, row.handle)
+                return
             self._put_off(queue, row, channel, error, sent=sent)
             return
         self._due.pop(incident_id, None)
@@ -207,3 +220,11 @@ class Outbox:
         self._failures[incident_id] = failures + 1
         wait = min(LAST_RETRY_MS, FIRST_RETRY_MS << min(failures, 16))
         return int(wait * (0.5 + self._jitter() / 2))
+
+
+def _left_out(row: Row, error: NotDelivered, now: int) -> bool:
+    """Whether it is a plot that is not worth keeping the thread waiting any longer: its lines were told before it."""
+    if row.message.plot is None:
+        return False
+    tried_long = row.attempted_at is not None and now - row.attempted_at > PLOT_PATIENCE_MS
+    return isinstance(error, Declined) or (isinstance(error, Unanswered) and tried_long)

@@ -7,16 +7,18 @@ the disk: a kill loses at most the last second of history, and nothing that an i
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import structlog
 
+from agent.checks import Answer, Ask
 from agent.facts import LATENESS_MS
 from agent.findings import Incident
 from agent.journal import Journal, JournalError
 from agent.observations import Observation, Tick
+from agent.postings import evidence_entry, evidence_in
 from agent.sources import HEARTBEAT_MS, Batch
-from agent.store import Store
+from agent.store import Evidence, Store
 from agent.watch import Watch
 
 LOOKBACK_MS = 2 * HEARTBEAT_MS + LATENESS_MS
@@ -37,9 +39,20 @@ class Pipeline:
     """
 
     def __init__(
-        self, journal: Journal, store: Store, watch: Watch, *, retention: int, wake: Mapping[str, Callable[[], None]]
+        self,
+        journal: Journal,
+        store: Store,
+        watch: Watch,
+        *,
+        retention: int,
+        wake: Mapping[str, Callable[[], None]],
+        ask: Callable[[Ask], None] = lambda _: None,
     ) -> None:
-        """retention: of the journal, ms. wake: what to call for a receiver when something was queued for it."""
+        """retention: of the journal, ms. wake: what to call for a receiver when something was queued for it.
+
+        ask: takes what is asked of checks, once it is stored: each ask when it is new, and again under the same id when
+        it has grown before its answer came; after a restart those that were not answered. Must not block.
+        """
         self.ticks = 0
         self.failure: BaseException | None = None
         self._journal = journal
@@ -47,8 +60,12 @@ class Pipeline:
         self._watch = watch
         self._retention = retention
         self._wake = wake
-        self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._ask = ask
+        self._batches: queue.SimpleQueue[Batch | Answer | None] = queue.SimpleQueue()
         self._unsaved: dict[str, Incident] = {}
+        self._evidence: list[Evidence] = []
+        self._asks: list[Ask] = []
+        self._asked: dict[str, Ask] = {}
         self._flushed_at = self._saved_at = self._retained_at = 0
         self._complaint = ""
         self._thread = threading.Thread(target=self._run, name="pipeline")
@@ -63,7 +80,9 @@ class Pipeline:
         after: list[Observation] = []
         for position, observation in judged:
             (before if position < saved else after).append(observation)
-        self._watch.resume(self._store.incidents(include_closed=False), before)
+        # An incident may be closed while what a check finds can still join it.
+        newest = max((one.seen for one in before), default=0)
+        self._watch.resume(self._store.incidents(closed_since=newest - 2 * self._watch.horizon), before)
         for start in range(0, len(after), _CHUNK):
             self._keep(self._watch.take(after[start : start + _CHUNK]))
         self._save()
@@ -71,6 +90,10 @@ class Pipeline:
     def put(self, batch: Batch) -> None:
         """Take a batch; from any thread."""
         self._batches.put(batch)
+
+    def answer(self, answer: Answer) -> None:
+        """Take what came of a check; from any thread."""
+        self._batches.put(answer)
 
     def start(self) -> None:
         """Start the thread."""
@@ -89,18 +112,36 @@ class Pipeline:
 
     def take(self, batch: Batch) -> None:
         """One batch, all the way through."""
-        self._journal.append(batch)
-        self._keep(self._watch.take(batch))
+        self._take(batch)
         now = self._watch.now
         if self._unsaved or now - self._flushed_at >= _FLUSH_MS:
             self._flushed_at = now
             self._write(now)
         self.ticks += sum(isinstance(one, Tick) for one in batch)
 
+    def take_answer(self, answer: Answer) -> None:
+        """What came of a check, all the way through: its findings, and its evidence in the thread of an incident."""
+        changed = self._take(answer.observations)
+        held = None if answer.ask is None else self._watch.holder(answer.ask.finding)
+        holder = None if held is None else self._unsaved.get(held) or self._store.incident(held)
+        told_of = evidence_in(answer, holder, changed)
+        where = None if told_of is None else told_of.id
+        self._evidence.append(Evidence(where, answer.ask, evidence_entry(answer), answer.plot))
+        self._write(self._watch.now)
+
+    def _take(self, observations: Batch) -> Sequence[Incident]:
+        self._journal.append(observations)
+        changed = self._watch.take(observations)
+        self._keep(changed)
+        return changed
+
     def _run(self) -> None:
         try:
-            while (batch := self._batches.get()) is not None:
-                self.take(batch)
+            while (taken := self._batches.get()) is not None:
+                if isinstance(taken, Answer):
+                    self.take_answer(taken)
+                else:
+                    self.take(taken)
             self._saved_at = 0
             self._write(self._watch.now)
         except BaseException as error:
@@ -116,7 +157,7 @@ class Pipeline:
         """
         try:
             self._journal.flush()
-            if self._unsaved or now - self._saved_at >= _POSITION_MS:
+            if self._unsaved or self._evidence or now - self._saved_at >= _POSITION_MS:
                 self._saved_at = now
                 self._save()
             self._journal.seal(now)
@@ -131,7 +172,18 @@ class Pipeline:
             self._complaint = ""
 
     def _save(self) -> None:
-        woken = self._store.save(self._journal.position, self._unsaved.values())
-        self._unsaved = {}
+        asks = self._watch.asks
+        grown = asks if asks != self._asks else []
+        woken = self._store.save(self._journal.position, self._unsaved.values(), grown, self._evidence)
+        self._unsaved, self._evidence, self._asks = {}, [], asks
         for receiver in woken:
             self._wake[receiver]()
+        self._hand_on()
+
+    def _hand_on(self) -> None:
+        """What is asked and not answered yet, where it is new or has grown."""
+        asked = {one.id: one for one in self._store.asks()}
+        for one in asked.values():
+            if self._asked.get(one.id) != one:
+                self._ask(one)
+        self._asked = asked

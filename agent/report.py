@@ -1,13 +1,14 @@
 """An incident in words: what happened, why, what to do, what changed. Pure; markup lives in notifiers."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from msgspec import Struct
 
+from agent.advice import ADVICE
+from agent.blame import culprit, worst_first
 from agent.findings import Finding, Incident, Severity, Status
-from agent.incidents import culprit, worst_first
-from agent.wording import day_of, instant, place, places, radius, reader, span, summary, worst
+from agent.wording import day_of, instant, listed, place, places, radius, reader, span, summary, worst
 
 _ADVICE_LINES = 4
 _REST_LINES = 3
@@ -41,65 +42,6 @@ class Report(Struct, frozen=True, kw_only=True):
             told += [" " * (len(heading) + 2 if heading else 0) + line for line in others]
         return [self.headline, *told, self.context]
 
-
-class Advice(NamedTuple):
-    """What to do at once and what to see to later, for one kind of finding; fields as in `_names`."""
-
-    now: str = ""
-    later: str = ""
-
-
-_DEDUPE = (
-    "stop or dedupe what reads {reader}'s output from {start}; "
-    "check downstream counts for {place} offsets {low}-{high}."
-)
-_DURABLE = "acks=all and min.insync.replicas=2 for what writes {topic}; unclean.leader.election.enable=false."
-
-ADVICE: Mapping[str, Advice] = {
-    # The first that is a label of the finding or its kind.
-    "operator_reset": Advice(),
-    "checkpoint_restore": Advice(),
-    "after_expiry": Advice(_DEDUPE, "offsets.retention.minutes longer than the longest pause of {reader}."),
-    "to_divergence": Advice(_DEDUPE, _DURABLE),
-    "offset_rewind": Advice(
-        _DEDUPE, "auto.offset.reset=none for {reader}, if stopping is better than reading all again."
-    ),
-    "hidden_reset": Advice(
-        "look for 'offset reset' or 'out of range' on {place} in the log of {reader}'s consumer: "
-        "its committed offset hides where it reads; dedupe its output from {start}.",
-        "commit offsets explicitly in {reader}: librdkafka's auto-commit never goes back.",
-    ),
-    "offset_jump": Advice(
-        "read {place} offsets {low}-{high} again with {reader} before retention deletes them.",
-        "auto.offset.reset=none or earliest for {reader}.",
-    ),
-    "beyond_end": Advice(
-        "watch {reader} on {place}: its next fetch is out of range, and auto.offset.reset decides where it goes on.",
-        _DURABLE,
-    ),
-    "log_truncated": Advice(
-        "have the producers of {topic} send again what they wrote to {place} shortly before {start}.", _DURABLE
-    ),
-    "topic_recreated": Advice(
-        "unless it was meant, find out who deleted {topic}; its consumers begin anew.",
-        "auto.create.topics.enable=false, and ACLs on deletion.",
-    ),
-    "retention_overrun": Advice(
-        "raise retention.ms and retention.bytes of {topic} until {reader} has caught up; "
-        "what was deleted is to be had only where it came from.",
-        "why does {reader} read {topic} more slowly than it is written?",
-    ),
-    "broker_session_lost": Advice(
-        later="why did broker {broker} let its session expire{pause}? (GC log, disk, network)"
-    ),
-    "broker_gone": Advice("start broker {broker} again; its log's last lines say why it went."),
-    "unclean_election": Advice(later="unclean.leader.election.enable=false for {topic}."),
-    "under_replicated": Advice("see why replicas of {place} do not follow (broker down, disk, network)."),
-    "leaderless": Advice(
-        "bring back a replica of {place} that was in the ISR; an unclean election instead would lose records."
-    ),
-    "blind": Advice("see why Backflow cannot reach {place}; until it does, nothing is known of it."),
-}
 
 _MOVES = {"offset_rewind", "hidden_reset", "offset_jump", "beyond_end", "log_truncated"}
 
@@ -209,9 +151,9 @@ def _cause(incident: Incident, day: str) -> tuple[str, ...]:
 
 
 def _blamed(incident: Incident) -> list[Finding]:
-    """What the broker to blame did."""
+    """What the broker to blame did, or that several were lost."""
     brokers = {culprit(incident.causes, one) for one in worst_first(incident.findings)[:1]} - {None}
-    return [one for one in incident.causes if one.subject.get("broker") in brokers]
+    return [one for one in incident.causes if one.kind == "brokers_lost" or one.subject.get("broker") in brokers]
 
 
 def _ruled_out(incident: Incident) -> tuple[str, ...]:
@@ -265,6 +207,9 @@ def _names(finding: Finding, day: str) -> dict[str, Any]:
         "place": place(finding.subject),
         "topic": finding.subject.get("topic", "the topic"),
         "broker": finding.subject.get("broker", "?"),
+        "brokers": listed(finding.subject.get("brokers") or [finding.subject.get("broker", "?")]),
+        "file": finding.subject.get("file", "the segment"),
+        "source": finding.subject.get("source", "NAME"),
         "start": instant(finding.start, day),
         "low": f"{min(offsets):,}" if offsets else "?",
         "high": f"{max(offsets):,}" if offsets else "?",

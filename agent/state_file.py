@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 FILE = "state.sqlite3"
-SCHEMA = 1
 
 # outbox.number: 0 is the incident's message, n its nth thread entry. outbox.revision counts the changes since the row
 # was made, so that one which comes while the row is being sent keeps it. outbox.attempted_at: when an attempt began
@@ -31,6 +30,21 @@ CREATE TABLE outbox (
 );
 INSERT INTO journal VALUES (0);
 """
+
+# asks.answered: an ask that was answered stays, so that what is asked again is known. evidence.number: the nth of its
+# incident. outbox.evidence: of which evidence an entry is; the one that carries its plot has no lines.
+_EVIDENCE = """
+CREATE TABLE asks (id TEXT PRIMARY KEY, answered INTEGER NOT NULL DEFAULT 0, body TEXT NOT NULL);
+CREATE TABLE evidence (
+    incident TEXT NOT NULL, number INTEGER NOT NULL, lines TEXT NOT NULL, plot BLOB, PRIMARY KEY (incident, number)
+);
+ALTER TABLE outbox ADD COLUMN evidence INTEGER;
+"""
+
+_VERSIONS = (_TABLES, _EVIDENCE)
+"""What leads from each schema to the next, beginning with an empty file."""
+
+SCHEMA = len(_VERSIONS)
 
 
 class StoreError(Exception):
@@ -70,9 +84,10 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
         raise StoreError(_damaged(path, check))
     with transaction(db):
         (version,) = db.execute("PRAGMA user_version").fetchone()
-        if version == 0:
-            for statement in _TABLES.strip().rstrip(";").split(";\n"):
-                db.execute(statement)
+        if version < SCHEMA:
+            for statements in _VERSIONS[version:]:
+                for statement in statements.strip().rstrip(";").split(";\n"):
+                    db.execute(statement)
             db.execute(f"PRAGMA user_version = {SCHEMA}")
     if version > SCHEMA:
         msg = (

@@ -1,32 +1,36 @@
-"""The agent's state: incidents, the journal position they came from, and what must still be delivered. No network.
+"""The agent's state: incidents, the journal position they came from, what was asked of checks and what must still be
+delivered. No network.
 
 The pipeline's thread writes through Store; each outbox reads and strikes off through a Queue, on its own connection.
 """
 
 import sqlite3
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import msgspec
 
+from agent.checks import Ask
 from agent.findings import Incident, Status
-from agent.notifiers import Handle, Message
 from agent.postings import posting
+from agent.queue import queue_message
 from agent.state_file import connect, transaction
 
 _ENTRY_CHARACTERS = 2_000
 
 
-class Row(NamedTuple):
-    """A message taken from the queue. attempted_at: when an attempt began whose end is not known (ms); None: none."""
+class Evidence(NamedTuple):
+    """What a check has to say of an incident: lines and a plot for its thread. incident None: of none that stands.
 
-    seq: int
-    revision: int
-    message: Message
-    handle: Handle | None
-    attempted_at: int | None
+    ask: what it answers, struck off with it; None where nothing had asked.
+    """
+
+    incident: str | None
+    ask: Ask | None
+    lines: tuple[str, ...]
+    plot: bytes | None = None
 
 
 class Store:
@@ -47,11 +51,11 @@ class Store:
         """The incident as last saved; None where there is none of this id."""
         return _incident(self._db, incident_id)
 
-    def incidents(self, *, include_closed: bool = True) -> list[Incident]:
-        """All incidents in the order in which they began."""
+    def incidents(self, *, closed_since: int = 0) -> list[Incident]:
+        """The incidents in the order in which they began; of those closed the ones that had news since then (ms)."""
         rows = self._db.execute(
-            "SELECT body FROM incidents WHERE ? OR status != ? ORDER BY opened_at, id",
-            (include_closed, Status.CLOSED.value),
+            "SELECT body FROM incidents WHERE status != ? OR updated_at >= ? ORDER BY opened_at, id",
+            (Status.CLOSED.value, closed_since),
         )
         return [_decode(body) for (body,) in rows]
 
@@ -60,9 +64,21 @@ class Store:
         rows = self._db.execute("SELECT receiver, count(*) FROM outbox GROUP BY receiver")
         return sum(number for receiver, number in rows if receiver in self._receivers)
 
-    def save(self, position: int, incidents: Iterable[Incident]) -> frozenset[str]:
-        """Keep the incidents that changed and the journal position, and queue what must be said, in one transaction.
+    def asks(self) -> list[Ask]:
+        """What was asked of checks and is not answered yet, the oldest first."""
+        rows = self._db.execute("SELECT body FROM asks WHERE NOT answered ORDER BY rowid")
+        return [msgspec.json.decode(body, type=Ask) for (body,) in rows]
 
+    def save(
+        self,
+        position: int,
+        incidents: Iterable[Incident],
+        asks: Iterable[Ask] = (),
+        evidence: Iterable[Evidence] = (),
+    ) -> frozenset[str]:
+        """Keep what changed and the journal position, and queue what must be said, in one transaction.
+
+        asks: new ones are kept, those not answered yet are replaced. evidence: told once for each ask.
         Returns the receivers for whom something was queued: wake them.
         """
         woken: set[str] = set()
@@ -75,6 +91,13 @@ class Store:
                     (incident.id, incident.status.value, incident.opened_at, incident.updated_at, _encode(incident)),
                 )
                 woken.update(name for name in self._receivers if self._queue(name, previous, incident))
+            self._db.executemany(
+                "INSERT INTO asks (id, body) VALUES (?, ?)"
+                " ON CONFLICT (id) DO UPDATE SET body = excluded.body WHERE NOT answered",
+                [(one.id, _encode(one)) for one in asks],
+            )
+            for one in evidence:
+                woken.update(self._add(one))
         return frozenset(woken)
 
     def close(self) -> None:
@@ -105,16 +128,55 @@ class Store:
             return False
         self._db.execute("INSERT OR IGNORE INTO deliveries (receiver, incident) VALUES (?, ?)", key)
         if told.message:
-            _queue_message(self._db, receiver, incident.id)
+            queue_message(self._db, receiver, incident.id)
         if told.entry:
             self._queue_entry(receiver, incident.id, entries, told.entry)
+        if not posted:
+            for (number,) in self._db.execute("SELECT number FROM evidence WHERE incident = ?", (incident.id,)):
+                self._queue_evidence(receiver, incident.id, number)
         return True
+
+    def _add(self, evidence: Evidence) -> Iterator[str]:
+        """Keep evidence, unless its ask was answered before; yields those who were told of its incident already."""
+        if evidence.ask is not None:
+            struck = self._db.execute(
+                "INSERT INTO asks VALUES (?, 1, ?) ON CONFLICT (id) DO UPDATE SET answered = 1 WHERE NOT answered",
+                (evidence.ask.id, _encode(evidence.ask)),
+            )
+            if not struck.rowcount:
+                return
+        if evidence.incident is None:
+            return
+        (number,) = self._db.execute(
+            "INSERT INTO evidence SELECT ?1, count(*) + 1, ?2, ?3 FROM evidence WHERE incident = ?1 RETURNING number",
+            (evidence.incident, _encode(evidence.lines), evidence.plot),
+        ).fetchone()
+        told = self._db.execute("SELECT receiver FROM deliveries WHERE incident = ?", (evidence.incident,)).fetchall()
+        for (receiver,) in told:
+            if receiver in self._receivers:
+                self._queue_evidence(receiver, evidence.incident, number)
+                yield receiver
+
+    def _queue_evidence(self, receiver: str, incident_id: str, number: int) -> None:
+        """An entry with its lines, then one with its plot: a plot that is not taken must not keep the lines back."""
+        self._db.execute(
+            "INSERT INTO outbox (receiver, incident, number, lines, evidence)"
+            " SELECT receiver, incident, entries + part, iif(part = 1, evidence.lines, '[]'), evidence.number"
+            " FROM deliveries JOIN evidence USING (incident) JOIN (SELECT 1 AS part UNION SELECT 2)"
+            " WHERE receiver = ? AND incident = ? AND evidence.number = ? AND (part = 1 OR plot IS NOT NULL)",
+            (receiver, incident_id, number),
+        )
+        self._db.execute(
+            "UPDATE deliveries SET entries = (SELECT max(number) FROM outbox WHERE outbox.receiver = ?1"
+            " AND outbox.incident = ?2) WHERE receiver = ?1 AND incident = ?2",
+            (receiver, incident_id),
+        )
 
     def _queue_entry(self, receiver: str, incident_id: str, last: int, lines: tuple[str, ...]) -> None:
         """Add lines to the thread's last entry while it waits untried and is short: a burst makes few entries."""
         waiting = self._db.execute(
-            "SELECT seq, lines FROM outbox"
-            " WHERE receiver = ? AND incident = ? AND number = ? AND number > 0 AND attempted_at IS NULL",
+            "SELECT seq, lines FROM outbox WHERE receiver = ? AND incident = ? AND number = ?"
+            " AND number > 0 AND attempted_at IS NULL AND evidence IS NULL",
             (receiver, incident_id, last),
         ).fetchone()
         if waiting is not None:
@@ -131,90 +193,6 @@ class Store:
         self._db.execute(
             "UPDATE deliveries SET entries = ? WHERE receiver = ? AND incident = ?", (last + 1, receiver, incident_id)
         )
-
-
-class Queue:
-    """What one receiver has not confirmed yet. Used by one thread at a time."""
-
-    def __init__(self, path: Path, receiver: str) -> None:
-        """Open the file. Raises StoreError."""
-        self._db = connect(path)
-        self._receiver = receiver
-
-    def heads(self) -> list[tuple[str, int]]:
-        """(incident id, seq) of the next thing to say of each incident; those never told come first."""
-        rows = self._db.execute(
-            "SELECT incident, seq FROM outbox JOIN deliveries USING (receiver, incident) WHERE receiver = ?"
-            " ORDER BY number > 0 OR handle IS NOT NULL, seq",
-            (self._receiver,),
-        )
-        first: dict[str, int] = {}
-        for incident_id, seq in rows:
-            first.setdefault(str(incident_id), int(seq))
-        return list(first.items())
-
-    def read(self, seq: int) -> Row | None:
-        """The row, with the incident as it is at this moment; None where it is no longer queued."""
-        row = self._db.execute(
-            "SELECT revision, attempted_at, number, lines, handle, body FROM outbox"
-            " JOIN deliveries USING (receiver, incident) JOIN incidents ON incidents.id = incident WHERE seq = ?",
-            (seq,),
-        ).fetchone()
-        if row is None:
-            return None
-        revision, attempted_at, number, lines, handle, body = row
-        message = Message(_decode(body), number, tuple(msgspec.json.decode(lines)))
-        return Row(seq, revision, message, None if handle is None else msgspec.json.decode(handle), attempted_at)
-
-    def attempt(self, row: Row, now: int) -> bool:
-        """Mark the row as tried since `now` (ms), before anything is sent; False where it changed since it was read."""
-        marked = self._db.execute(
-            "UPDATE outbox SET attempted_at = coalesce(attempted_at, ?) WHERE seq = ? AND revision = ?",
-            (now, row.seq, row.revision),
-        )
-        return marked.rowcount == 1
-
-    def found(self, row: Row, handle: Handle) -> None:
-        """Remember where the receiver keeps the incident; the row stays."""
-        self._remember(row.message.incident.id, handle)
-
-    def confirmed(self, row: Row, handle: Handle | None) -> None:
-        """Strike the row off. A message that changed while it was being sent waits again, behind its thread."""
-        with transaction(self._db):
-            self._remember(row.message.incident.id, handle)
-            self._db.execute("DELETE FROM outbox WHERE seq = ? AND revision = ?", (row.seq, row.revision))
-            if self._db.execute("DELETE FROM outbox WHERE seq = ?", (row.seq,)).rowcount:
-                _queue_message(self._db, self._receiver, row.message.incident.id)
-
-    def refused(self, row: Row) -> None:
-        """The receiver certainly did not take it: the next attempt needs no look-up."""
-        self._db.execute("UPDATE outbox SET attempted_at = NULL WHERE seq = ?", (row.seq,))
-
-    def gone(self, row: Row) -> None:
-        """What was delivered is no longer there: the incident's message is made anew before anything else is said."""
-        with transaction(self._db):
-            self._remember(row.message.incident.id, None)
-            self.refused(row)
-            _queue_message(self._db, self._receiver, row.message.incident.id)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._db.close()
-
-    def _remember(self, incident_id: str, handle: Handle | None) -> None:
-        self._db.execute(
-            "UPDATE deliveries SET handle = ? WHERE receiver = ? AND incident = ?",
-            (None if handle is None else _encode(handle), self._receiver, incident_id),
-        )
-
-
-def _queue_message(db: sqlite3.Connection, receiver: str, incident_id: str) -> None:
-    """One row however often the incident changes: it is sent as it is at that moment."""
-    db.execute(
-        "INSERT INTO outbox (receiver, incident, number) VALUES (?, ?, 0)"
-        " ON CONFLICT (receiver, incident, number) DO UPDATE SET revision = revision + 1",
-        (receiver, incident_id),
-    )
 
 
 def _incident(db: sqlite3.Connection, incident_id: str) -> Incident | None:

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 
+from agent.checks import Ask
 from agent.correlation import Correlation
 from agent.detection import Detection
-from agent.findings import Incident
+from agent.findings import FindingKey, Incident
 from agent.incidents import LIFETIMES, Incidents, Lifetimes
-from agent.observations import Observation
+from agent.observations import CheckFinding, Observation
 from agent.rule import Rule
 
 
@@ -18,7 +19,9 @@ class Watch:
     ) -> None:
         """rules and correlations: by their names in rules.toml."""
         self._detection = Detection(rules)
-        self._incidents = Incidents(correlations, {name: rule.title for name, rule in rules.items()}, lifetimes)
+        titles = {name: rule.title for name, rule in rules.items()}
+        checked = [name for name, rule in rules.items() if CheckFinding in rule.sees]
+        self._incidents = Incidents(correlations, titles, lifetimes, checked)
 
     def take(self, observations: Iterable[Observation]) -> list[Incident]:
         """The incidents that a batch changed, as they stand then; a merged or withdrawn one stands without findings.
@@ -52,6 +55,20 @@ class Watch:
     def latest(self) -> Iterable[Observation]:
         """What is last known of each subject."""
         return self._detection.facts.latest()
+
+    @property
+    def asks(self) -> list[Ask]:
+        """Which checks the findings known ask for; an ask keeps its id while its window and topics may still grow."""
+        return self._incidents.asks
+
+    def holder(self, finding: FindingKey) -> str | None:
+        """The id of the incident that holds the finding; None where none that may still change does."""
+        return self._incidents.holder(finding)
+
+    @property
+    def horizon(self) -> int:
+        """How long after a finding another may still join it, ms."""
+        return self._incidents.horizon
 
     @property
     def now(self) -> int:

@@ -6,15 +6,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from agent.blame import worst_first
 from agent.findings import Finding, Records
-from agent.incidents import worst_first
 from agent.observations import clock, rfc3339
 
 MOST = 10
 """How many findings are told one by one; of more there is a summary and the worst ten."""
 
 _PLACES = 5
-_LASTING = {"beyond_end", "blind", "broker_gone", "hidden_reset", "leaderless", "under_replicated"}
+_LASTING = {"beyond_end", "blind", "broker_gone", "check_failed", "hidden_reset", "leaderless", "under_replicated"}
 _HOW = {
     "operator_reset": "was reset by an operator",
     "checkpoint_restore": "was taken back by a checkpoint restore",
@@ -50,12 +50,20 @@ def count(number: int, noun: str) -> str:
 
 
 def place(subject: Mapping[str, Any]) -> str:
-    """Where: topic[partition], else the topic, the broker, the group, the source or the cluster."""
+    """Where: topic[partition], else the topic, the brokers, the group, the source or the cluster."""
     if subject.get("topic") is not None:
         partition = subject.get("partition")
         return str(subject["topic"]) if partition is None else f"{subject['topic']}[{partition}]"
+    if subject.get("brokers"):
+        return f"brokers {listed(subject['brokers'])}"
     names = (f"{name} {subject[name]}" for name in ("broker", "group", "job", "source", "cluster") if name in subject)
     return next(names, "the cluster")
+
+
+def listed(names: Iterable[Any]) -> str:
+    """Names in one phrase: 1, 2 and 3."""
+    *others, last = map(str, names)
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def places(subjects: Iterable[Mapping[str, Any]]) -> str:
@@ -102,6 +110,8 @@ def sentence(finding: Finding, day: str) -> str:
         return _rewind(finding, day)
     if finding.kind == "unclean_election":
         return _election(finding, day)
+    if finding.kind in ("log_segments", "replica_divergence"):
+        return _on_disk(finding, day)
     time = "" if " UTC" in finding.detail else f", {_moment(finding, day)}"
     lasted = finding.kind in _LASTING and finding.recovered_at is not None
     return f"{finding.detail.rstrip('.')}{time}{_over(finding, day, 'over') if lasted else ''}"
@@ -206,3 +216,16 @@ def _election(finding: Finding, day: str) -> str:
         f"leader of {place(finding.subject)}{_change(finding)} {_moment(finding, day)} "
         f"(unclean: {leader} was not in the ISR, which was {isr})"
     )
+
+
+def _on_disk(finding: Finding, day: str) -> str:
+    """What is wrong with logs on disks: when it came there is known by the records' own timestamps only."""
+    told = finding.detail.rstrip(".")
+    before, after = (side.get("offset") for side in (finding.previous, finding.current))
+    if "offsets_went_back" in finding.labels and isinstance(before, int) and isinstance(after, int):
+        byte = "" if finding.position is None else f" at byte {finding.position:,}"
+        told = (
+            f"offsets go back in broker {finding.subject.get('broker')}'s copy of {place(finding.subject)}: "
+            f"{after:,} follows {before:,}{byte} of {finding.subject.get('file', 'its log')}"
+        )
+    return f"{told} (records of {instant(finding.at, day)} UTC){_over(finding, day, 'no longer found')}"

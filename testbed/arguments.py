@@ -1,4 +1,4 @@
-"""What the methods of Slack's Web API take, checked as Slack checks it, with its error codes. No state lives here."""
+"""What the methods of Slack's Web API need and take, checked as Slack checks it, with its error codes. No state."""
 
 import json
 import re
@@ -10,6 +10,19 @@ from testbed import blockkit
 Fields = Mapping[str, Any]
 
 _COLOR = re.compile(r"#?[0-9A-Fa-f]{6}|good|warning|danger")
+
+
+SCOPES: Mapping[str, str] = {
+    "chat.postMessage": "chat:write",
+    "chat.update": "chat:write",
+    "conversations.history": "channels:history",
+    "conversations.join": "channels:join",
+    "conversations.list": "channels:read",
+    "conversations.replies": "channels:history",
+    "files.completeUploadExternal": "files:write",
+    "files.getUploadURLExternal": "files:write",
+}
+"""The scope that each method needs, of those that need one in a public channel."""
 
 
 class RefusedError(Exception):

@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 from msgspec import Struct, to_builtins
 
 from agent.observations import rfc3339
-from testbed.arguments import RefusedError
+from testbed.arguments import SCOPES, RefusedError
 from testbed.slack_http import Answer, Request, Server, refusal
 from testbed.waiting import wait_until
 from testbed.workspace import Message, Upload, Workspace
@@ -43,6 +43,7 @@ class Slack:
         self.token = token
         self.requests: list[Request] = []
         self.workspace = Workspace(channels or ("alerts",))
+        self._withheld: set[str] = set()
         self._faults: list[Fault] = []
         self._cleared = Event()
         self._lock = RLock()
@@ -116,6 +117,11 @@ class Slack:
         with self._lock:
             self.workspace.members.discard(self.workspace.channel(channel))
 
+    def withhold(self, scope: str) -> None:
+        """Take a scope, such as files:write, from the token."""
+        with self._lock:
+            self._withheld.add(scope)
+
     def messages(self, channel: str = "alerts") -> list[Message]:
         """A channel's messages as they stand, oldest first, without the threads' replies."""
         with self._lock:
@@ -172,6 +178,9 @@ class Slack:
             return self._upload(request, content)
         if token != self.token:
             return refusal("not_authed" if token is None else "invalid_auth")
+        needed = SCOPES.get(request.method)
+        if needed in self._withheld:
+            return refusal("missing_scope", needed=needed, provided=",".join({*SCOPES.values()} - self._withheld))
         try:
             fields = self.workspace.call(request.method, request.arguments)
         except RefusedError as refused:

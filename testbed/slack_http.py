@@ -34,10 +34,10 @@ class Answer(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
 
 
-def refusal(error: str, problems: Iterable[str] = ()) -> Answer:
+def refusal(error: str, problems: Iterable[str] = (), **more: str) -> Answer:
     """How the Web API says no."""
     messages = [f"[ERROR] {one}" for one in problems]
-    return Answer(200, {"ok": False, "error": error, "response_metadata": {"messages": messages}})
+    return Answer(200, {"ok": False, "error": error, **more, "response_metadata": {"messages": messages}})
 
 
 Decide: TypeAlias = Callable[[Request, str | None, bytes], Answer | None]

@@ -162,6 +162,8 @@ class Workspace:
             if upload is None or upload.content is None:
                 raise RefusedError("file_not_found")
             upload.title = one.get("title") or upload.filename
+        if arguments.get("thread_ts") and not arguments.get("channel_id"):
+            raise RefusedError("invalid_arguments", ["thread_ts needs a channel_id [json-pointer:/thread_ts]"])
         if arguments.get("channel_id"):
             given = {**arguments, "text": arguments.get("initial_comment") or " "}
             self.post(self.channel(arguments["channel_id"], named=False), given).files = [one["id"] for one in files]
@@ -218,7 +220,8 @@ class Workspace:
         if message.edits:
             shown["edited"] = {"user": BOT["user"], "ts": message.ts}
         if message.files:
-            shown["files"] = [{"id": one} for one in message.files]
+            files = (self.uploads[one] for one in message.files)
+            shown["files"] = [{"id": one.id, "name": one.filename, "title": one.title} for one in files]
         optional = {
             "blocks": message.blocks,
             "attachments": message.attachments,

@@ -7,16 +7,19 @@ sources would see.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import cycle
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from hypothesis import strategies as st
 
 from agent.facts import LATENESS_MS
+from agent.findings import Finding, Severity, finding_json
 from agent.observations import (
     AnyObservation,
     Blind,
     BrokerRegistration,
+    CheckFinding,
+    CheckRun,
     Commit,
     Controller,
     GroupState,
@@ -35,7 +38,7 @@ CLUSTER = "main"
 BROKERS = (2005, 2011, 2024)
 FAULTS = (
     "reset", "lost", "unclean", "stopped", "recreated", "expired", "operator", "retention", "dip", "blind",
-    "controller", "shrunk", "leapt", "leaderless",
+    "controller", "shrunk", "leapt", "leaderless", "power", "checked",
 )  # fmt: skip
 SECONDS = 300
 
@@ -141,6 +144,30 @@ class World:
     def stopped(self, fault: Fault) -> None:
         """A broker goes for good."""
         self._lose(BROKERS[fault.target % len(BROKERS)], SECONDS * 10)
+
+    def power(self, fault: Fault) -> None:
+        """Two brokers are lost together and come back one after the other; checks find what that did to a log."""
+        log = self.logs[fault.target % len(self.logs)]
+        for number, broker in enumerate(log.replicas):
+            self._lose(broker, 8 + fault.length % 20 + 6 * number)
+        struck = self._at(0) + 20_000
+        position = {"cluster": CLUSTER, "topic": log.topic, "partition": log.partition}
+
+        def check() -> None:
+            broker = log.replicas[fault.choice % 2]
+            on_disk = {**position, "broker": broker, "file": "00000000000000000000.log"}
+            self._checked("log_segments", struck - 1_000 * fault.choice, on_disk)
+            self._checked("replica_divergence", struck, {**position, "brokers": list(log.replicas)})
+
+        self.later(self.second + 45 + fault.length, check)
+
+    def checked(self, fault: Fault) -> None:
+        """A check looks at the history of a reader and finds a rewind in it, or fails."""
+        reader = self.readers[fault.target % len(self.readers)]
+        subject = {"group": reader.group, "topic": reader.log.topic, "partition": reader.log.partition}
+        self._checked(
+            "offset_history", self._at(0) - 900 * fault.length, {"cluster": CLUSTER, **subject}, failed=fault.target > 4
+        )
 
     def unclean(self, fault: Fault) -> None:
         """The follower loses its session, then the leader does: the log is cut short and its readers are reset."""
@@ -268,6 +295,18 @@ class World:
         """Another broker is the controller."""
         self._note(Controller(at=self._at(8), cluster=CLUSTER, broker=BROKERS[fault.target % 3], epoch=self.second))
 
+    def _checked(self, check: str, at: int, subject: dict[str, Any], *, failed: bool = False) -> None:
+        """A run of a check ends: with a finding, or without an end."""
+        ended = self._at(45)
+        if not failed:
+            self._note(check_finding(check, ended, at, subject))
+        self._note(
+            CheckRun(
+                at=ended, cluster=CLUSTER, check=check, started_at=ended - 9_000, complete=self.second % 2 == 0,
+                outcome="failed" if failed else "found",
+            )
+        )  # fmt: skip
+
     def _live(self) -> None:
         for index, log in enumerate(self.logs):
             if log.leader is not None:
@@ -367,6 +406,16 @@ class World:
         self.lines.append(msgspec.structs.replace(observation, since=since, seen_at=seen_at))
 
 
+def check_finding(check: str, seen: int, at: int, subject: dict[str, Any]) -> CheckFinding:
+    """What a run that ended at `seen` found."""
+    found = Finding(
+        rule=check, kind=check, severity=Severity.WARNING, at=at, subject=subject, detail=f"{check} found it",
+        previous={"offset": 7_000}, current={"offset": 5_000},
+    )  # fmt: skip
+    keys = {name: subject.get(name) for name in ("group", "topic", "partition", "broker")}
+    return CheckFinding(at=seen, cluster=CLUSTER, check=check, finding=finding_json(found), **keys)
+
+
 def suffered(faults: Iterable[Fault], *, polled: int = 0, lag: int = 0, sessions: bool = True) -> list[Observation]:
     """What sources saw of a cluster that suffered these faults, in the order of events."""
     return World(polled=polled, lag=lag, sessions=sessions).run(SECONDS, faults)
@@ -450,6 +499,7 @@ _sight = {
     "partition": st.sampled_from([None, 0]),
 }
 _group = st.sampled_from(["g", "h"])
+_checks = st.sampled_from(["log_segments", "replica_divergence", "offset_history"])
 _anything: st.SearchStrategy[AnyObservation] = st.one_of(
     st.builds(Commit, **_times, **_partition, group=_group, offset=_offsets, leader_epoch=st.sampled_from([None, 3])),
     st.builds(LogOffsets, **_times, **_partition, log_start=_known, log_end=_known),
@@ -465,6 +515,16 @@ _anything: st.SearchStrategy[AnyObservation] = st.one_of(
     st.builds(
         GroupState, **_times, group=_group, state=st.sampled_from(["Empty", "Stable", "Dead"]), members=_members,
         simple=st.sampled_from([None, True, False]),
+    ),
+    st.builds(
+        CheckFinding, **_times, **_partition, check=_checks, broker=st.sampled_from([None, 1]),
+        finding=st.sampled_from([
+            "", "{}", check_finding("log_segments", 0, BEGINNING, {"topic": "t", "partition": 0, "broker": 1}).finding,
+        ]),
+    ),
+    st.builds(
+        CheckRun, **_times, check=_checks, started_at=st.just(0), complete=st.booleans(),
+        outcome=st.sampled_from(["clean", "found", "failed"]),
     ),
     st.builds(Blind, **_sight, reason=st.just("no answer")),
     st.builds(Sighted, **_sight),

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from agent.correlation import Correlation, Step, Together, in_order, together
+from agent.correlation import CHECKED_MS, Correlation, Step, Together, in_order, together
 from agent.findings import Finding, Severity
 from agent.settings import load
-from tests.samples import at, move, rewind, session
+from tests.samples import at, dip, divergence, lost_together, move, rewind, session
 
 SHIPPED = load(Path(__file__).parents[1] / "rules.toml", need_clusters=False).correlations
 RESET = "reset-after-session-loss"
@@ -222,3 +222,36 @@ def test_findings_known_too_far_apart_are_not_joined_however_their_intervals_lie
     first = rewind(1, known_at=at("23:25:14"))
     second = rewind(2, at=at("23:59:00"), since=at("23:25:14"), known_at=at("23:59:00"))
     assert len(joined(first, second)) == 2
+
+
+POWER_LOSS = (lost_together(), move(8, 2005, 2011, "23:25:13", known_at=at("23:25:13")))
+CHECKED = {"segments", "divergence"}
+
+
+def test_what_checks_find_after_a_power_loss_is_one_incident_with_it() -> None:
+    """Both faults, known minutes later, are its effects."""
+    (made,) = together([*POWER_LOSS, dip(), divergence()], SHIPPED, CHECKED)
+    assert made.correlation == "divergence-after-power-loss"
+    assert [one.rule for one in made.causes] == ["brokers_lost", "leader_moved"]
+    assert sorted(one.rule for one in made.effects) == ["divergence", "segments"]
+
+
+@pytest.mark.parametrize(("minutes", "incidents"), [(60, 1), (170, 1), (190, 3)])
+def test_a_check_has_time_to_run(minutes: int, incidents: int) -> None:
+    """Two hours more than other effects; then what it finds is an incident of its own."""
+    root, moved = POWER_LOSS
+    late = dip(known_at=root.known_at + minutes * 60_000)
+    assert CHECKED_MS == 7_200_000
+    assert len(together([root, moved, late], SHIPPED, CHECKED)) == incidents
+
+
+@pytest.mark.parametrize(("clock", "incidents"), [("23:20:00", 1), ("22:20:00", 3)])
+def test_records_found_on_a_disk_bear_their_producers_clocks(clock: str, incidents: int) -> None:
+    """Dated before their cause they can still have followed it: by up to the correlation's time."""
+    assert len(together([*POWER_LOSS, dip(at=at(clock))], SHIPPED, CHECKED)) == incidents
+
+
+def test_only_checks_are_given_that_time_and_that_doubt() -> None:
+    """The same findings from a live rule are not joined."""
+    assert len(together([*POWER_LOSS, dip(at=at("23:20:00"))], SHIPPED)) == 3
+    assert len(together([*POWER_LOSS, dip(known_at=at("23:25:40") + 5_400_000)], SHIPPED)) == 3

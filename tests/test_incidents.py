@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from agent.blame import culprit, radius, worst_first
 from agent.detection import Changes
 from agent.findings import Finding, Incident, Records, Severity, Status
-from agent.incidents import Incidents, Lifetimes, culprit, radius, worst_first
+from agent.incidents import Incidents, Lifetimes
 from agent.observations import Blind
 from agent.settings import load
-from tests.samples import at, move, rewind, session
+from tests.samples import at, dip, divergence, lost_together, move, rewind, session
 
 SHIPPED = load(Path(__file__).parents[1] / "rules.toml", need_clusters=False)
 TITLES = {name: rule.title for name, rule in SHIPPED.rules.items()}
@@ -213,9 +214,9 @@ def test_a_finding_that_changes_after_its_incident_was_forgotten_makes_no_new_on
     """Incidents may be forgotten sooner than rules stop to follow their findings."""
     life = Life(forget_after="1m")
     life.goes_on(NOW, REWIND)
-    life.goes_on(NOW + 3_600_000)
+    life.goes_on(NOW + life.core.horizon)
     assert life.only.status is Status.CLOSED
-    assert life.goes_on(NOW + 7_200_000, BACK) == []
+    assert life.goes_on(NOW + life.core.horizon + 1, BACK) == []
 
 
 def test_a_finding_of_long_ago_takes_no_new_ones_in_but_recovers() -> None:
@@ -326,3 +327,33 @@ def test_zookeeper_out_of_sight_hides_no_group() -> None:
     life = Life()
     life.goes_on(NOW, REWIND, replace(SESSION, recovered_at=None), blind=(blind,))
     assert {one.findings[0].rule: one.sighted for one in life.standing} == {"rewind": True, "session": False}
+
+
+def test_who_holds_a_finding_is_known_while_it_may_change() -> None:
+    """Under the survivor's name, wherever it went."""
+    life = Life()
+    life.goes_on(NOW, REWIND)
+    life.goes_on(NOW, SESSION, MOVE)
+    assert life.core.holder(SESSION.key) == life.core.holder(REWIND.key) == life.only.id
+    assert life.core.holder(dip().key) is None
+
+
+def test_a_title_names_both_brokers_where_two_are_concerned() -> None:
+    """Replicas that differ have no single one to blame; where there is none at all it says so."""
+    core = Incidents({}, {"divergence": "{topic} differs on {broker}", "rewind": "{group} by {broker}"})
+    changed = core.apply(Changes([divergence(), REWIND], []), (), NOW)
+    assert [one.title for one in changed] == ["flink-job by ?", "topic-124 differs on 2005 and 2011"]
+
+
+def test_what_checks_found_hours_after_a_power_loss_reopens_what_was_closed() -> None:
+    """The root cause had been over for long; it is one incident all the same."""
+    core = Incidents(SHIPPED.correlations, TITLES, checked=["segments", "divergence"])
+    moved = replace(MOVE, known_at=at("23:25:40"))
+    (before, *_) = core.apply(Changes([lost_together(), moved], []), (), at("23:25:41"))
+    later = at("23:25:41") + 2 * 3_600_000
+    assert [one.status for one in core.apply(Changes([], []), (), later)] == [Status.CLOSED] * 2
+    changed = core.apply(Changes([replace(dip(), known_at=later)], []), (), later)
+    made = next(one for one in changed if one.findings and one.merged_into is None)
+    assert (made.status, made.correlation, made.opened_at) == (
+        Status.OPEN, "divergence-after-power-loss", before.opened_at,
+    )  # fmt: skip

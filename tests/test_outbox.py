@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from agent.findings import Incident
 from agent.notifiers import Gone, Handle, Message, NotDelivered, RateLimited, Receiver, Refused, Unanswered
 from agent.notifiers.slack import Slack
-from agent.outbox import LAST_RETRY_MS, REFUSED_RETRY_MS, Outbox
-from agent.store import Queue, Store
+from agent.outbox import LAST_RETRY_MS, PLOT_PATIENCE_MS, REFUSED_RETRY_MS, Outbox
+from agent.queue import Queue
+from agent.store import Evidence, Store
 from testbed.slack import Slack as Workspace
 from testbed.waiting import wait_until
 from tests import samples
@@ -29,10 +30,11 @@ import sys, threading
 from pathlib import Path
 from agent.notifiers.slack import Slack
 from agent.outbox import Outbox
-from agent.store import Store
+from agent.store import Evidence, Store
 from tests import samples
 state_file, url, token = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-Store(state_file, ["slack"]).save(1, [samples.incident()])
+found = Evidence("INC-7F3A9C", None, ("it fell once",), samples.PLOT)
+Store(state_file, ["slack"]).save(1, [samples.incident()], [], [found] * (len(sys.argv) > 4))
 Outbox(state_file, Slack(token, lambda _: "C0000000001", base_url=url)).start()
 threading.Event().wait()
 """
@@ -255,6 +257,8 @@ def test_a_burst_is_one_message_and_a_thread_in_order(state_file: Path, store: S
         for partitions in range(1, 201):
             store.save(partitions, [samples.burst(partitions)])
             outbox.wake()
+            if partitions == 1:
+                slack.wait_for(slack.messages)
         delivered(store)
     (message,) = slack.messages()
     assert "The worst 10 of 200:" in message.words
@@ -263,6 +267,73 @@ def test_a_burst_is_one_message_and_a_thread_in_order(state_file: Path, store: S
     assert told.count("orders-1[79] was reset") == 1
     numbers = [one.metadata["event_payload"]["entry"] for one in slack.threads[message.ts] if one.metadata]
     assert numbers == list(range(1, len(numbers) + 1))
+
+
+FOUND = Evidence("INC-7F3A9C", samples.ask(), ("Spark, offset_history:", "it fell once"), samples.PLOT)
+
+
+@pytest.mark.parametrize("arrived", [False, True], ids=["lost", "arrived"])
+@pytest.mark.parametrize(
+    "method", ["files.getUploadURLExternal", "upload", "files.completeUploadExternal", "conversations.replies"]
+)
+def test_a_plot_whose_answer_was_lost_is_in_the_thread_once(
+    state_file: Path, store: Store, slack: Workspace, method: str, *, arrived: bool
+) -> None:
+    """At whichever of its three steps, or when it is looked up; behind the lines that it belongs to."""
+    slack.close_connection(method=method, after=arrived)
+    if method == "conversations.replies":
+        slack.close_connection(method="files.completeUploadExternal", after=arrived)
+    store.save(1, [samples.incident()], [], [FOUND])
+    with running(state_file, to_slack(slack)):
+        delivered(store)
+    (message,) = slack.messages()
+    timeline, lines, plot = slack.threads[message.ts]
+    assert (lines.text, bool(timeline.files or lines.files)) == ("Spark, offset_history:\nit fell once", False)
+    (file,) = plot.files
+    shared = {one.id: one for one in slack.uploads}[file]
+    assert (shared.filename, shared.content) == ("INC-7F3A9C-evidence-1.png", samples.PLOT)
+
+
+def test_where_plots_may_not_be_uploaded_the_lines_stay_and_the_thread_goes_on(
+    state_file: Path, store: Store, slack: Workspace
+) -> None:
+    """The missing scope is logged once, by its name."""
+    slack.withhold("files:write")
+    store.save(1, [samples.incident()], [], [FOUND])
+    with structlog.testing.capture_logs() as logs, running(state_file, to_slack(slack)) as outbox:
+        delivered(store)
+        store.save(2, [samples.recovered()])
+        outbox.wake()
+        delivered(store)
+    (message,) = slack.messages()
+    texts = [one.text.splitlines()[-1] for one in slack.threads[message.ts]]
+    assert texts[1:] == ["it fell once", "recovered at 23:25:26.0"]
+    (told,) = [one for one in logs if one["log_level"] == "warning"]
+    assert told["event"] == "plot left out"
+    assert told["reason"].endswith("missing_scope: the token lacks a scope: files:write")
+
+
+@pytest.mark.parametrize("arrived", [False, True], ids=["before", "after"])
+def test_a_kill_while_a_plot_is_uploaded_leaves_it_there_once(
+    state_file: Path, store: Store, slack: Workspace, *, arrived: bool
+) -> None:
+    """SIGKILL before or after Slack has shared it."""
+    slack.hang(method="files.completeUploadExternal", after=arrived)
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(state_file), slack.url, slack.token, "with evidence"],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)},
+    )
+    try:
+        slack.wait_for(lambda: slack.received("files.completeUploadExternal"), 30)
+    finally:
+        child.send_signal(signal.SIGKILL)
+        assert child.wait(10) == -signal.SIGKILL
+    slack.clear()
+    assert store.pending() == 1
+    with running(state_file, to_slack(slack)):
+        delivered(store)
+    (message,) = slack.messages()
+    assert [len(one.files) for one in slack.threads[message.ts]] == [0, 0, 1]
 
 
 class Clock:
@@ -362,6 +433,26 @@ def test_a_rate_limit_holds_for_the_whole_channel(state_file: Path, store: Store
     outbox.deliver_due(queue)
     assert sorted(receiver.taken) == [("INC-7F3A9C", 0), ("INC-B00257", 0)]
     queue.close()
+
+
+def test_a_plot_without_an_answer_keeps_the_thread_waiting_for_minutes_only(
+    state_file: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A firewall may let messages through and no files: then the plot is left out, and what comes after it goes on."""
+    store.save(1, [samples.incident()], [], [FOUND])
+    clock, receiver = Clock(), Script()
+    monkeypatch.setattr("agent.outbox.now_ms", clock)
+    outbox, queue = Outbox(state_file, receiver, clock=clock), Queue(state_file, "slack")
+    outbox.deliver_due(queue)
+    outbox.deliver_due(queue)
+    outbox.deliver_due(queue)
+    begin = clock.now
+    while store.pending():
+        receiver.script.append(Unanswered("no answer"))
+        clock.now = outbox.deliver_due(queue) or clock.now
+    queue.close()
+    assert [number for _, number in receiver.taken] == [0, 1, 2]
+    assert PLOT_PATIENCE_MS < clock.now - begin < PLOT_PATIENCE_MS + LAST_RETRY_MS
 
 
 def test_messages_that_vanish_again_and_again_are_made_ever_more_slowly(state_file: Path, store: Store) -> None:

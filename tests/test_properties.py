@@ -210,6 +210,26 @@ def test_a_restart_anywhere_changes_no_incident(
     assert standing(after.values()) == standing(live(batches).values())
 
 
+@given(strategies.scenarios, strategies.delays, strategies.sizes, st.integers(0, 100))
+@slow
+def test_what_is_asked_of_checks_depends_neither_on_what_came_late_nor_on_a_restart(
+    observations: list[Observation], delays: list[int], sizes: list[int], percent: int
+) -> None:
+    """In the end the same asks, with the same windows and topics, as a replay's; what was asked before is kept."""
+    end = closing(observations)
+    expected = watch()
+    replay([*observations, end], expected)
+    batches = [*cut(late(observations + ticks(observations, 5_000), delays, 0), sizes), [end]]
+    here = len(batches) * percent // 100
+    before = live(batches[:here], interrupted := watch())
+    resumed = watch()
+    resumed.resume(before.values(), [one for batch in batches[:here] for one in batch])
+    assert resumed.asks == interrupted.asks
+    live(batches[here:], resumed)
+    event(f"asked: {', '.join(sorted({one.check for one in expected.asks}))}")
+    assert resumed.asks == expected.asks
+
+
 def test_the_simulated_cluster_makes_what_these_properties_are_about() -> None:
     """Among a few hundred of its lives there is every correlation shipped, and nearly every rule speaks."""
     correlations: set[str | None] = set()

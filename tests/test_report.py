@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from agent.advice import ADVICE
 from agent.findings import Finding, Incident, Records, Severity, Status
-from agent.report import ADVICE, Report, report, timeline
+from agent.report import Report, report, timeline
 from tests import samples
 
 
@@ -245,3 +246,61 @@ def test_advice_needs_no_field_that_a_finding_may_lack(kind: str) -> None:
     """Each template is filled from a finding that names nothing."""
     bare = samples.rewind(kind=kind, labels=(), subject={}, previous={}, current={}, detail="Something happened.")
     assert report(samples.incident(findings=(bare,), causes=(bare,))).lines()
+
+
+POWER_LOSS = samples.incident(
+    causes=(samples.move(8, 2005, 2011, "23:25:13"), samples.lost_together()),
+    findings=(samples.dip(), samples.divergence()),
+)
+
+
+def test_a_power_loss_names_both_faults_and_the_brokers_that_were_lost() -> None:
+    """Where the offsets go back, from where on the replicas differ; of records on a disk only their own time is
+    known.
+    """
+    told = report(POWER_LOSS)
+    assert section(told, "")[1:] == (
+        "2005 and 2011 differ from offset 7,101 on; if 2005 leads, 2011 loses 899 records (records of 23:25:30.0 UTC)",
+        (
+            "offsets go back in broker 2011's copy of topic-124[8]: 7,852 follows 7,999 at byte 161,857 of "
+            "00000000000000000000.log (records of 23:25:31.0 UTC)"
+        ),
+    )
+    assert section(told, "Cause")[0].startswith("brokers 2005 and 2011 were away at the same time")
+
+
+def test_a_power_loss_says_what_not_to_do_before_the_copies_are_saved() -> None:
+    """The next start and the next leader destroy what is there."""
+    now, later = (section(report(POWER_LOSS), heading) for heading in ("Do now", "Do later"))
+    assert now[0].startswith(
+        "do not restart 2005 and 2011 or move the leadership of topic-124[8] before you have copied"
+    )
+    assert now[1].startswith("copy 00000000000000000000.log of topic-124[8] on broker 2011 before it restarts")
+    assert [line for line in later if "brokers 2005 and 2011 were lost together" in line]
+    assert all("KIP-101" in line for line in later[:2])
+
+
+def test_what_a_check_no_longer_finds_is_said() -> None:
+    """A run over all that there is looked for it."""
+    over = replace(samples.dip(), recovered_at=samples.at("23:59:00"))
+    (line,) = section(report(samples.incident(findings=(over,), causes=())), "")
+    assert line.endswith("(records of 23:25:31.0 UTC); no longer found at 23:59:00.0")
+
+
+def test_other_faults_of_a_segment_are_told_in_the_checks_own_words() -> None:
+    """Here a checksum."""
+    fault = samples.dip(labels=("crc_mismatch",), previous={"crc": 1}, current={"crc": 2}, detail="the CRC is wrong.")
+    (line,) = section(report(samples.incident(findings=(fault,), causes=())), "")
+    assert line == "the CRC is wrong (records of 23:25:31.0 UTC)"
+
+
+def test_a_check_that_failed_says_how_to_run_it_by_hand() -> None:
+    """Its name is in the subject."""
+    failed = Finding(
+        rule="check_failed", kind="check_failed", severity=Severity.WARNING, at=samples.at("23:40:00"),
+        subject={"cluster": "main", "source": "offset_history"},
+        detail="the check offset_history failed at 23:40:00.0 UTC: it needed more than 4.0 GiB",
+    )  # fmt: skip
+    told = report(samples.incident(findings=(failed,), causes=()))
+    assert section(told, "") == (failed.detail,)
+    assert "`backflow check offset_history` runs it by hand" in section(told, "Do now")[0]

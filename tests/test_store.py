@@ -4,12 +4,14 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from agent.findings import Incident, Severity, Status
+from agent.queue import Queue, Row
 from agent.state_file import SCHEMA, StoreError
-from agent.store import Queue, Row, Store
+from agent.store import Evidence, Store
 from tests import samples
 
 
@@ -51,10 +53,11 @@ def test_incidents_come_back_whole(state_file: Path) -> None:
 
 
 def test_closed_incidents_can_be_left_out(store: Store) -> None:
-    """The pipeline starts from the others."""
+    """The pipeline starts from the others, and from those closed a moment ago."""
     closed = samples.incident(id="INC-0", status=Status.CLOSED)
     store.save(1, [closed, samples.incident()])
-    assert [one.id for one in store.incidents(include_closed=False)] == ["INC-7F3A9C"]
+    assert [one.id for one in store.incidents(closed_since=closed.updated_at + 1)] == ["INC-7F3A9C"]
+    assert len(store.incidents(closed_since=closed.updated_at)) == 2
 
 
 def test_a_batch_is_kept_whole_or_not_at_all(store: Store) -> None:
@@ -203,7 +206,7 @@ def test_a_newer_state_file_is_refused(state_file: Path) -> None:
     with sqlite3.connect(state_file) as db:
         db.execute(f"PRAGMA user_version = {SCHEMA + 1}")
     db.close()
-    with pytest.raises(StoreError, match=r"newer Backflow wrote this state \(schema 2, this one knows 1\)"):
+    with pytest.raises(StoreError, match=r"newer Backflow wrote this state \(schema 3, this one knows 2\)"):
         Store(state_file)
 
 
@@ -230,3 +233,131 @@ def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
     """As a sentence."""
     with pytest.raises(StoreError, match=r"cannot open the state file: .*check that its directory exists"):
         Store(tmp_path / "nowhere" / "state.sqlite3")
+
+
+def test_what_is_asked_stays_until_it_is_answered(state_file: Path) -> None:
+    """As it grew, across restarts, in the order in which it was asked; an answer without words strikes it off too."""
+    with Store(state_file) as store:
+        store.save(1, [], [samples.ask(), samples.ask(id="second")])
+        store.save(2, [], [samples.ask(groups=("billing",))])
+    with Store(state_file) as store:
+        assert store.asks() == [samples.ask(groups=("billing",)), samples.ask(id="second")]
+        store.save(3, [], [], [Evidence(None, samples.ask(), ())])
+        assert [one.id for one in store.asks()] == ["second"]
+
+
+def test_what_was_answered_is_not_asked_again(store: Store) -> None:
+    """Whoever asks later, after a restart perhaps, asks the same."""
+    store.save(1, [], [samples.ask()])
+    store.save(2, [], [], [Evidence(None, samples.ask(), ())])
+    store.save(3, [], [samples.ask()])
+    assert store.asks() == []
+
+
+def test_evidence_comes_behind_the_timeline_lines_first_then_the_plot(store: Store, queue: Queue) -> None:
+    """Two entries of the thread, of one number in the plot's name; further lines of the timeline stay apart."""
+    store.save(1, [samples.incident()])
+    deliver(queue)
+    assert store.save(2, [], [], [Evidence("INC-7F3A9C", samples.ask(), ("it fell once",), samples.PLOT)]) == {"slack"}
+    store.save(3, [samples.recovered()])
+    told = []
+    while waiting := rows(queue):
+        for row in waiting:
+            told.append((row.message.number, row.message.lines, row.message.evidence, row.message.plot))
+            queue.confirmed(row, {"ts": "1"})
+    assert told == [
+        (2, ("it fell once",), 1, None),
+        (3, (), 1, samples.PLOT),
+        (0, (), 0, None),
+        (4, ("recovered at 23:25:26.0",), 0, None),
+    ]
+
+
+def test_an_ask_is_answered_once(store: Store, queue: Queue) -> None:
+    """A second answer, of a run that a kill had doubled, says nothing; what nothing had asked for always speaks."""
+    store.save(1, [samples.incident()])
+    deliver(queue)
+    answer = Evidence("INC-7F3A9C", samples.ask(), ("it fell once",))
+    store.save(2, [], [], [answer])
+    assert store.save(3, [], [], [answer]) == frozenset()
+    assert deliver(queue) == [(2, ("it fell once",))]
+    store.save(4, [], [], [answer._replace(ask=None), answer._replace(ask=None)])
+    assert [number for number, _ in deliver(queue)] == [3, 4]
+
+
+def test_evidence_of_what_is_not_told_yet_waits_until_it_is(store: Store, queue: Queue) -> None:
+    """It came while the incident was mere info, and is told behind the first message."""
+    quiet = samples.incident(severity=Severity.INFO)
+    store.save(1, [quiet])
+    assert store.save(2, [], [], [Evidence(quiet.id, samples.ask(), ("it fell once",))]) == frozenset()
+    store.save(3, [samples.incident()])
+    assert [lines[-1:] for _, lines in deliver(queue)][-1] == ("it fell once",)
+
+
+def test_evidence_outlives_that_a_first_message_is_said_afresh(store: Store, queue: Queue) -> None:
+    """As long as nothing was tried, message and timeline are made anew; the evidence stays behind them, once."""
+    store.save(1, [samples.incident(causes=())])
+    store.save(2, [], [], [Evidence("INC-7F3A9C", samples.ask(), ("it fell once",), samples.PLOT)])
+    store.save(3, [samples.incident()])
+    assert [(number, lines[-1:]) for number, lines in deliver(queue)] == [
+        (0, ()), (1, ("leader of topic-124[8] 2011 -> 2005 at 23:25:26 UTC",)), (2, ("it fell once",)), (3, ()),
+    ]  # fmt: skip
+
+
+def test_evidence_and_its_ask_are_kept_together_with_the_incident_or_not_at_all(store: Store) -> None:
+    """What fails halfway leaves the ask where it was."""
+
+    def halfway() -> Iterator[Evidence]:
+        yield Evidence("INC-7F3A9C", samples.ask(), ("it fell once",))
+        raise KeyboardInterrupt
+
+    store.save(1, [], [samples.ask()])
+    with pytest.raises(KeyboardInterrupt):
+        store.save(2, [samples.incident()], [], halfway())
+    assert (store.position, store.incidents(), store.asks()) == (1, [], [samples.ask()])
+
+
+def test_a_state_file_of_the_version_before_is_taken_over(state_file: Path) -> None:
+    """Its incidents and what waits to be told are there; asks and evidence find room."""
+    db = sqlite3.connect(state_file)
+    db.executescript(FIRST_SCHEMA)
+    db.execute("INSERT INTO incidents VALUES (?, 'open', 1, 1, ?)", ("INC-7F3A9C", encoded(samples.incident())))
+    db.execute("INSERT INTO deliveries VALUES ('slack', 'INC-7F3A9C', 1, NULL)")
+    db.execute("INSERT INTO outbox (receiver, incident, number) VALUES ('slack', 'INC-7F3A9C', 0)")
+    db.execute(
+        """INSERT INTO outbox (receiver, incident, number, lines) VALUES ('slack', 'INC-7F3A9C', 1, '["one"]')"""
+    )
+    db.commit()
+    db.close()
+    with Store(state_file, ["slack"]) as store:
+        assert (store.position, store.incidents(), store.asks()) == (41, [samples.incident()], [])
+        store.save(42, [], [samples.ask()], [Evidence("INC-7F3A9C", None, ("two",), samples.PLOT)])
+        queue = Queue(state_file, "slack")
+        assert deliver(queue) == [(0, ()), (1, ("one",)), (2, ("two",)), (3, ())]
+        queue.close()
+        assert store.asks() == [samples.ask()]
+
+
+def encoded(incident: Incident) -> str:
+    """As it stands in the file."""
+    return msgspec.json.encode(incident).decode()
+
+
+FIRST_SCHEMA = """
+CREATE TABLE journal (position INTEGER NOT NULL);
+CREATE TABLE incidents (
+    id TEXT PRIMARY KEY, status TEXT NOT NULL,
+    opened_at INTEGER NOT NULL, updated_at INTEGER NOT NULL, body TEXT NOT NULL
+);
+CREATE TABLE deliveries (
+    receiver TEXT NOT NULL, incident TEXT NOT NULL, entries INTEGER NOT NULL DEFAULT 0, handle TEXT,
+    PRIMARY KEY (receiver, incident)
+) WITHOUT ROWID;
+CREATE TABLE outbox (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, receiver TEXT NOT NULL, incident TEXT NOT NULL, number INTEGER NOT NULL,
+    lines TEXT NOT NULL DEFAULT '[]', revision INTEGER NOT NULL DEFAULT 0, attempted_at INTEGER,
+    UNIQUE (receiver, incident, number)
+);
+INSERT INTO journal VALUES (41);
+PRAGMA user_version = 1;
+"""

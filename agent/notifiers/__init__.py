@@ -10,11 +10,21 @@ Handle: TypeAlias = Mapping[str, Any]
 
 
 class Message(NamedTuple):
-    """What is to be delivered: the incident's message (number 0) as it is now, or its nth thread entry (`lines`)."""
+    """What is to be delivered: the incident's message (number 0) as it is now, or its nth thread entry.
+
+    An entry is lines of the timeline, or of the incident's nth evidence (`evidence`), or that evidence's plot, a PNG.
+    """
 
     incident: Incident
     number: int = 0
     lines: tuple[str, ...] = ()
+    evidence: int = 0
+    plot: bytes | None = None
+
+    @property
+    def file(self) -> str:
+        """The plot's name as a file; no other plot has it."""
+        return f"{self.incident.id}-evidence-{self.evidence}.png"
 
 
 class NotDelivered(Exception):  # noqa: N818 - says what happened, as its kinds do
@@ -39,6 +49,10 @@ class Refused(NotDelivered):
 
 class Gone(NotDelivered):
     """Certainly not delivered: what the handle names no longer exists. The incident's message is to be made anew."""
+
+
+class Declined(NotDelivered):
+    """Certainly not delivered, and not worth waiting for: the receiver takes no plots, say. It is left out."""
 
 
 class Receiver(Protocol):

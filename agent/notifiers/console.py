@@ -27,6 +27,9 @@ class Console:
     def deliver(self, message: Message, handle: Handle | None) -> Handle:
         """Print the incident when it opens, grows worse, has its cause found or is over; or lines of its timeline."""
         incident = message.incident
+        if message.plot is not None:
+            self._print(f"{incident.id}  (there is a plot of it, which only Slack shows)")
+            return handle or {}
         if message.number > 0:
             self._print(*(f"{incident.id}  {line}" for line in message.lines))
             return handle or {}

@@ -1,8 +1,9 @@
-"""Slack by its Web API and a bot token: one message per incident, edited as it changes, its timeline in the thread.
+"""Slack by its Web API and a bot token: one message per incident, edited as it changes; its timeline and what checks
+found in the thread.
 
-The token needs the scope chat:write, and channels:history (groups:history for private channels) to look up what a lost
-answer may have left there. Slack tells histories by channel id (C0123456789) only; for a channel given by name the id
-is looked up first, with the scope channels:read (groups:read).
+The token needs the scope chat:write, files:write for plots, and channels:history (groups:history for private channels)
+to look up what a lost answer may have left there. Slack tells histories by channel id (C0123456789) only; for a channel
+given by name the id is looked up first, with the scope channels:read (groups:read).
 """
 
 import http.client
@@ -11,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Any
+from urllib.error import HTTPError
 
 import structlog
 from slack_sdk import WebClient
@@ -18,7 +20,7 @@ from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.web import SlackResponse
 
 from agent.findings import Incident, Severity, Status
-from agent.notifiers import Gone, Handle, Message, NotDelivered, RateLimited, Refused, Unanswered
+from agent.notifiers import Declined, Gone, Handle, Message, NotDelivered, RateLimited, Refused, Unanswered
 from agent.report import Report, report
 
 EVENT_TYPE = "backflow_incident"
@@ -87,14 +89,19 @@ class Slack:
         return self._ids.get(chosen, chosen)
 
     def deliver(self, message: Message, handle: Handle | None) -> Handle:
-        """Post or edit the incident's message, or reply in its thread. Raises NotDelivered."""
+        """Post or edit the incident's message, or reply in its thread, a plot as a file. Raises NotDelivered."""
         post, mark = self._client.chat_postMessage, _metadata(message)
         if message.number > 0:
             if handle is None:
                 why = "there is no message whose thread the timeline could go to"
                 raise Gone(why)
+            channel, ts = handle["channel"], handle["ts"]
+            if message.plot is not None:
+                upload, name, alt = self._client.files_upload_v2, message.file, "the plot of what was found"
+                _call(upload, channel=channel, thread_ts=ts, filename=name, content=message.plot, alt_txt=alt)
+                return handle
             text = clipped("\n".join(message.lines), _REPLY_LIMIT)
-            _call(post, channel=handle["channel"], thread_ts=handle["ts"], text=text, metadata=mark, unfurl_links=False)
+            _call(post, channel=channel, thread_ts=ts, text=text, metadata=mark, unfurl_links=False)
             return handle
         told = report(message.incident)
         content = {"text": clipped(told.headline), "blocks": blocks(told), "metadata": mark}
@@ -107,7 +114,9 @@ class Slack:
         return {"channel": answer["channel"], "ts": answer["ts"]}
 
     def find(self, message: Message, handle: Handle | None, since: int) -> Handle | None:
-        """Look in the channel's history, or in the thread, for the message with this metadata. Raises NotDelivered."""
+        """Look in the channel's history, or in the thread, for the message with this metadata, or this file. Raises
+        NotDelivered.
+        """
         channel, mark = self.channel(message, handle), _metadata(message)
         if message.number == 0:
             channel = self._id_of(channel)
@@ -119,7 +128,7 @@ class Slack:
             pages = _pages(replies, "messages", channel=channel, ts=handle["ts"], include_all_metadata=True)
         else:
             return None
-        ours = (one for one in pages if mark.items() <= (one.get("metadata") or {}).items())
+        ours = (one for one in pages if _is(one, message, mark))
         return next((handle or {"channel": channel, "ts": one["ts"]} for one in ours), None)
 
     def _id_of(self, channel: str) -> str:
@@ -151,12 +160,15 @@ def _call(method: Callable[..., SlackResponse], **arguments: Any) -> SlackRespon
     except SlackApiError as error:
         raise _refusal(error) from None
     except (OSError, http.client.HTTPException, SlackClientError, ValueError) as error:
+        if isinstance(error, HTTPError):  # from the address of an upload, which slack_sdk leaves open
+            error.close()
         raise unanswered(error) from None
 
 
 def unanswered(error: Exception) -> Unanswered:
     """A failed connection in words; the address, which may be a secret, is not among them."""
-    reason = getattr(error, "reason", None) or error
+    reason = getattr(error, "reason", None)
+    reason = reason if isinstance(reason, Exception) else error
     return Unanswered(f"Slack did not answer: {type(reason).__name__}: {reason}")
 
 
@@ -180,7 +192,10 @@ def _refusal(error: SlackApiError) -> NotDelivered:
     if code in _GONE:
         return Gone(f"Slack no longer has the message: {method}: {code}")
     hints = [_CURES.get(code), told.get("needed"), *((told.get("response_metadata") or {}).get("messages") or ())]
-    return Refused(": ".join([f"Slack refuses {method}", code, *(str(hint) for hint in hints if hint)]))
+    reason = ": ".join([f"Slack refuses {method}", code, *(str(hint) for hint in hints if hint)])
+    # What keeps messages out as well is waited for; what keeps only files out must not keep the thread waiting.
+    only_files = method.startswith("files.") and (code == "missing_scope" or code not in _CURES)
+    return Declined(reason) if only_files else Refused(reason)
 
 
 def escaped(text: str) -> str:
@@ -225,3 +240,10 @@ def _section(text: str) -> dict[str, Any]:
 def _metadata(message: Message) -> dict[str, Any]:
     entry = {"entry": message.number} if message.number else {}
     return {"event_type": EVENT_TYPE, "event_payload": {"id": message.incident.id, **entry}}
+
+
+def _is(found: Mapping[str, Any], message: Message, mark: Mapping[str, Any]) -> bool:
+    """Whether this is the message: by its metadata, or by its file's name, for an upload has no metadata."""
+    if message.plot is not None:
+        return any(message.file in (one.get("name"), one.get("title")) for one in found.get("files") or ())
+    return mark.items() <= (found.get("metadata") or {}).items()

@@ -1,6 +1,7 @@
 """Slack by an incoming webhook: plain messages, which can be neither edited nor found again.
 
-So an incident is told when it opens, grows worse, has its cause found and is over, and not at each change.
+So an incident is told when it opens, grows worse, has its cause found and is over, and not at each change; what checks
+found is a message of its own, without its plot.
 Where an answer was lost the message is sent again: duplicates are possible here, and only here.
 """
 
@@ -31,13 +32,20 @@ class Webhook:
         return self.name
 
     def deliver(self, message: Message, handle: Handle | None) -> Handle:
-        """Post the incident where it says something new enough. Raises NotDelivered."""
+        """Post the incident where it says something new enough, or what a check found. Raises NotDelivered."""
         handle = handle or {}
+        if message.evidence and message.lines:
+            self._send(text=clipped("\n".join([f"{message.incident.id}  {message.lines[0]}", *message.lines[1:]])))
+            return handle
         if message.number > 0 or not worth_telling(message.incident, handle):
             return handle
         told = report(message.incident)
+        self._send(text=clipped(told.headline), blocks=blocks(told))
+        return told_of(message.incident)
+
+    def _send(self, **content: Any) -> None:
         try:
-            answer = self._client.send(text=clipped(told.headline), blocks=blocks(told))
+            answer = self._client.send(**content)
         except (OSError, http.client.HTTPException, SlackClientError, ValueError) as error:
             raise unanswered(error) from None
         if answer.status_code == HTTPStatus.TOO_MANY_REQUESTS:
@@ -48,7 +56,6 @@ class Webhook:
         if answer.status_code != HTTPStatus.OK:
             why = f"Slack refuses the webhook: {answer.status_code} {answer.body[:200]}"
             raise Refused(why)
-        return told_of(message.incident)
 
     def find(self, message: Message, handle: Handle | None, since: int) -> Handle | None:
         """Nothing that went through a webhook can be looked up."""

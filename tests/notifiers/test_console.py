@@ -35,6 +35,19 @@ def test_an_edit_prints_nothing_and_the_thread_its_lines() -> None:
     assert stream.getvalue() == "INC-7F3A9C  one\nINC-7F3A9C  two\n"
 
 
+def test_what_a_check_found_is_printed_and_that_there_is_a_plot() -> None:
+    """A terminal shows none."""
+    stream = StringIO()
+    message = Message(samples.incident(), 2, ("Spark, offset_history:", "it fell once"), evidence=1)
+    Console(stream).deliver(message, {})
+    Console(stream).deliver(message._replace(lines=(), plot=samples.PLOT), {})
+    assert stream.getvalue().splitlines() == [
+        "INC-7F3A9C  Spark, offset_history:",
+        "INC-7F3A9C  it fell once",
+        "INC-7F3A9C  (there is a plot of it, which only Slack shows)",
+    ]
+
+
 def test_the_headline_is_coloured_on_a_terminal() -> None:
     """Red while it lasts, green when it is over; the word stands there all the same."""
     stream = Terminal()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.findings import Incident
-from agent.notifiers import Gone, Handle, Message, NotDelivered, RateLimited, Refused, Unanswered
+from agent.notifiers import Declined, Gone, Handle, Message, NotDelivered, RateLimited, Refused, Unanswered
 from agent.notifiers.slack import Slack, blocks, clipped
 from agent.report import report
 from testbed import blockkit
@@ -150,6 +150,48 @@ def test_a_rate_limit_names_the_wait(receiver: Slack, slack: Workspace, retry_af
     with pytest.raises(RateLimited) as raised:
         receiver.deliver(Message(samples.incident()), None)
     assert raised.value.retry_after == wait
+
+
+PLOT = Message(samples.incident(), 2, evidence=1, plot=samples.PLOT)
+
+
+def test_a_plot_goes_into_the_thread_as_a_file(receiver: Slack, slack: Workspace) -> None:
+    """Under a name that says which incident's which evidence it is, by which it is found again."""
+    handle = receiver.deliver(Message(samples.incident()), None)
+    assert receiver.find(PLOT, handle, SINCE) is None
+    assert receiver.deliver(PLOT, handle) == handle
+    (upload,) = slack.uploads
+    assert (upload.filename, upload.content) == ("INC-7F3A9C-evidence-1.png", samples.PLOT)
+    assert [one.files for one in slack.threads[handle["ts"]]] == [[upload.id]]
+    assert receiver.find(PLOT, handle, SINCE) == handle
+    assert receiver.find(PLOT._replace(evidence=2), handle, SINCE) is None
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "words"),
+    [
+        (lambda it: it.withhold("files:write"), Declined, "missing_scope: the token lacks a scope: files:write$"),
+        (lambda it: it.refuse("file_uploads_disabled"), Declined, "getUploadURLExternal: file_uploads_disabled$"),
+        (lambda it: it.refuse("invalid_auth"), Refused, "invalid_auth: the token is not valid"),
+        (lambda it: it.kick(), Refused, "not_in_channel: the app is not in the channel"),
+        (lambda it: it.refuse("fatal_error"), Unanswered, "getUploadURLExternal: fatal_error"),
+        (lambda it: it.answer(500, method="upload"), Unanswered, "HTTPError: HTTP Error 500"),
+        (lambda it: it.close_connection(method="upload"), Unanswered, "RemoteDisconnected"),
+        (lambda it: it.hang(method="files.completeUploadExternal"), Unanswered, "timed out"),
+        (lambda it: it.delete_message(it.messages()[0].ts), Gone, "completeUploadExternal: thread_not_found"),
+        (lambda it: it.answer(429, retry_after=7), RateLimited, "429"),
+        (lambda it: it.answer(429, retry_after=7, method="upload"), Unanswered, "Too Many Requests"),
+    ],
+)
+def test_each_failure_of_an_upload_says_what_it_means(
+    receiver: Slack, slack: Workspace, fault: Callable[[Workspace], None], kind: type[NotDelivered], words: str
+) -> None:
+    """What keeps only files out is not waited for; the rest is as with messages."""
+    handle = receiver.deliver(Message(samples.incident()), None)
+    fault(slack)
+    with pytest.raises(kind, match=words) as raised:
+        receiver.deliver(PLOT, handle)
+    assert slack.token not in str(raised.value)
 
 
 def test_nobody_listening_is_no_answer(slack: Workspace) -> None:

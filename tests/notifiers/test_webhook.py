@@ -37,6 +37,15 @@ def test_a_message_is_sent_at_each_turn_and_at_no_other_change(webhook: Webhook,
     assert sent == [1, 1, 2, 3, 4, 4, 5]
 
 
+def test_what_a_check_found_is_a_message_without_its_plot(webhook: Webhook, slack: Workspace) -> None:
+    """Its incident stands before it, for there are no threads."""
+    handle = webhook.deliver(Message(samples.incident()), None)
+    found = Message(samples.incident(), 2, ("Spark, offset_history:", "a & b fell once"), evidence=1)
+    assert webhook.deliver(found, handle) == handle
+    assert webhook.deliver(found._replace(lines=(), plot=samples.PLOT), handle) == handle
+    assert [one.text for one in slack.messages()][1:] == ["INC-7F3A9C  Spark, offset_history:\na &amp; b fell once"]
+
+
 def test_a_merged_incident_is_told_once(webhook: Webhook, slack: Workspace) -> None:
     """So that nobody goes on with the wrong one."""
     handle = webhook.deliver(Message(samples.incident()), None)

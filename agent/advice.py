@@ -1,0 +1,86 @@
+"""What to do about each kind of finding: at once, at 3 a.m., and later. When it is said lives in report."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Advice(NamedTuple):
+    """What to do at once and what to see to later, for one kind of finding; fields as in `_names`."""
+
+    now: str = ""
+    later: str = ""
+
+
+_DEDUPE = (
+    "stop or dedupe what reads {reader}'s output from {start}; "
+    "check downstream counts for {place} offsets {low}-{high}."
+)
+_DURABLE = "acks=all and min.insync.replicas=2 for what writes {topic}; unclean.leader.election.enable=false."
+
+ADVICE: Mapping[str, Advice] = {
+    # The first that is a label of the finding or its kind.
+    "operator_reset": Advice(),
+    "checkpoint_restore": Advice(),
+    "after_expiry": Advice(_DEDUPE, "offsets.retention.minutes longer than the longest pause of {reader}."),
+    "to_divergence": Advice(_DEDUPE, _DURABLE),
+    "offset_rewind": Advice(
+        _DEDUPE, "auto.offset.reset=none for {reader}, if stopping is better than reading all again."
+    ),
+    "hidden_reset": Advice(
+        "look for 'offset reset' or 'out of range' on {place} in the log of {reader}'s consumer: "
+        "its committed offset hides where it reads; dedupe its output from {start}.",
+        "commit offsets explicitly in {reader}: librdkafka's auto-commit never goes back.",
+    ),
+    "offset_jump": Advice(
+        "read {place} offsets {low}-{high} again with {reader} before retention deletes them.",
+        "auto.offset.reset=none or earliest for {reader}.",
+    ),
+    "beyond_end": Advice(
+        "watch {reader} on {place}: its next fetch is out of range, and auto.offset.reset decides where it goes on.",
+        _DURABLE,
+    ),
+    "log_truncated": Advice(
+        "have the producers of {topic} send again what they wrote to {place} shortly before {start}.", _DURABLE
+    ),
+    "topic_recreated": Advice(
+        "unless it was meant, find out who deleted {topic}; its consumers begin anew.",
+        "auto.create.topics.enable=false, and ACLs on deletion.",
+    ),
+    "retention_overrun": Advice(
+        "raise retention.ms and retention.bytes of {topic} until {reader} has caught up; "
+        "what was deleted is to be had only where it came from.",
+        "why does {reader} read {topic} more slowly than it is written?",
+    ),
+    "broker_session_lost": Advice(
+        later="why did broker {broker} let its session expire{pause}? (GC log, disk, network)"
+    ),
+    "broker_gone": Advice("start broker {broker} again; its log's last lines say why it went."),
+    "unclean_election": Advice(later="unclean.leader.election.enable=false for {topic}."),
+    "brokers_lost": Advice(
+        later="min.insync.replicas=2 with acks=all, and replicas that do not share a power supply (broker.rack): "
+        "{place} were lost together."
+    ),
+    "replica_divergence": Advice(
+        "do not restart {brokers} or move the leadership of {place} before you have copied its segments on both: "
+        "who leads decides which records are lost; then choose the leader.",
+        "Kafka 2.0 or later (KIP-101, KIP-279) with message.format.version 0.11 or later for {topic}: "
+        "replicas then find the point where they differ by leader epochs.",
+    ),
+    "offsets_went_back": Advice(
+        "copy {file} of {place} on broker {broker} before it restarts: 0.10 brokers halt there after an unclean stop "
+        "('Attempt to append an offset'); then let the replica fetch {place} anew from one that is whole.",
+        "min.insync.replicas=2 with acks=all for {topic}, and Kafka 0.11 or later with its message format (KIP-101).",
+    ),
+    "torn_tail": Advice(),
+    "log_segments": Advice(
+        "copy {file} of {place} on broker {broker} before it restarts; "
+        "if another replica is whole, let it lead and broker {broker} fetch {place} anew.",
+        "check the disk of broker {broker}.",
+    ),
+    "check_failed": Advice("the last lines of its log say why; `backflow check {source}` runs it by hand."),
+    "under_replicated": Advice("see why replicas of {place} do not follow (broker down, disk, network)."),
+    "leaderless": Advice(
+        "bring back a replica of {place} that was in the ISR; an unclean election instead would lose records."
+    ),
+    "blind": Advice("see why Backflow cannot reach {place}; until it does, nothing is known of it."),
+}

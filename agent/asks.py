@@ -1,0 +1,86 @@
+"""Which checks are asked for: by the causes and effects found so far, for what window, topics and groups.
+
+Pure: the same findings ask the same. Who keeps the asks is the store, who runs the checks the daemon.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from hashlib import blake2b
+from typing import NamedTuple
+
+from agent.checks import Ask
+from agent.correlation import GROUPING_MS, Correlation, Step, flat, followed, in_time
+from agent.facts import SETTLED_MS
+from agent.findings import Finding, FindingKey, Severity
+
+LOOKBACK_MS = 14 * 86_400_000
+"""How much of the past before the root cause a check may compare with."""
+
+
+class _Question(NamedTuple):
+    """What one root cause makes worth checking: all that was found of its chains, and the last of it."""
+
+    root: Finding
+    chain: dict[FindingKey, Finding]
+    outcome: dict[FindingKey, Finding]
+
+
+def asks(findings: Iterable[Finding], correlations: Mapping[str, Correlation], checked: Collection[str]) -> list[Ask]:
+    """What the findings ask for, in time order of their root causes: each check once per root.
+
+    Of two roots within a minute of each other that led to the same, the later one asks nothing. checked: the rules
+    whose findings come from checks.
+    """
+    ordered = in_time(findings)
+    questions: dict[tuple[str, FindingKey], _Question] = {}
+    for correlation in correlations.values():
+        steps = _before_checks(correlation.steps, checked)
+        if not correlation.asks or not steps:
+            continue
+        for found in followed(correlation, steps, ordered, checked):
+            outcome = next(ones for ones in reversed(found) if ones)
+            for check in correlation.asks:
+                root = found[0][0]
+                question = questions.setdefault((check, root.key), _Question(root, {}, {}))
+                question.chain.update((one.key, one) for one in flat(found))
+                question.outcome.update((one.key, one) for one in outcome)
+    made: list[Ask] = []
+    told: dict[str, list[_Question]] = {}
+    for (check, _), question in sorted(questions.items(), key=lambda item: (item[1].root.at, item[0])):
+        earlier = told.setdefault(check, [])
+        if not any(_covers(one, question) for one in earlier):
+            earlier.append(question)
+            made.append(_ask(check, question))
+    return made
+
+
+def _before_checks(steps: Sequence[Step], checked: Collection[str]) -> Sequence[Step]:
+    """The steps up to the last that something else than a check can find."""
+    end = len(steps)
+    while end and set(steps[end - 1].rules) <= set(checked):
+        end -= 1
+    return steps[:end]
+
+
+def _covers(earlier: _Question, later: _Question) -> bool:
+    return later.root.at - earlier.root.at <= GROUPING_MS and later.outcome.keys() <= earlier.outcome.keys()
+
+
+def _ask(check: str, question: _Question) -> Ask:
+    """Where nothing but causes is known yet, anything may have been struck: then the ask is about everything."""
+    root, chain = question.root, question.chain.values()
+    effects = [one for one in question.outcome.values() if one.severity is not Severity.INFO]
+    return Ask(
+        id=blake2b(f"{check} {root.key}".encode(), digest_size=6).hexdigest(),
+        check=check,
+        cluster=str(root.subject.get("cluster", "")),
+        finding=root.key,
+        since=root.start - LOOKBACK_MS,
+        until=max(max(one.at, one.known_at) for one in chain) + SETTLED_MS,
+        topics=_named("topic", effects),
+        groups=_named("group", effects),
+        due=max(root.known_at, min(one.known_at for one in question.outcome.values())),
+    )
+
+
+def _named(key: str, findings: Iterable[Finding]) -> tuple[str, ...]:
+    return tuple(sorted({str(one.subject[key]) for one in findings if one.subject.get(key) is not None}))

@@ -1,0 +1,69 @@
+"""What an incident makes of its findings: the worst of them, what they cost, who is to blame, its title. Pure."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from agent.correlation import CLOCK_SLACK_MS, Correlation, Together, in_order
+from agent.findings import Finding, Records
+
+
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    """The gravest first, then those of most records, then the earliest."""
+    return sorted(
+        findings,
+        key=lambda one: (
+            -one.severity.rank,
+            -(one.records.reread + one.records.lost + one.records.skipped),
+            one.at,
+            one.key,
+        ),
+    )
+
+
+def radius(findings: Iterable[Finding]) -> Records:
+    """The blast radius: what is read again or skipped adds up; what several say is lost of a partition is lost once."""
+    reread = skipped = 0
+    lost: dict[tuple[Any, ...], int] = {}
+    for one in findings:
+        reread += one.records.reread
+        skipped += one.records.skipped
+        place = tuple(one.subject.get(key) for key in ("cluster", "topic", "partition"))
+        lost[place] = max(lost.get(place, 0), one.records.lost)
+    return Records(reread, sum(lost.values()), skipped)
+
+
+class _Fields(dict[str, Any]):
+    def __missing__(self, key: str) -> str:
+        return "?"
+
+
+def title(content: Together, correlation: Correlation | None, titles: Mapping[str, str]) -> str:
+    """The headline: of the correlation's last step, else of the worst finding's rule. titles: by rule name."""
+    outcome = correlation.steps[-1].rules if correlation is not None else ()
+    worst = worst_first([one for one in content.effects if one.rule in outcome] or content.effects)[0]
+    form = (correlation.title if correlation is not None else None) or titles.get(worst.rule, worst.kind)
+    records = max(worst.records.reread, worst.records.lost, worst.records.skipped)
+    fields = _Fields(worst.subject, records=f"{records:,}")
+    broker = culprit(content.causes, worst)
+    if broker is not None:
+        fields["broker"] = broker
+    fields.setdefault("broker", " and ".join(map(str, worst.subject.get("brokers", ()))) or "?")
+    others = len({one.key[1] for one in content.effects if one.rule == worst.rule}) - 1
+    return form.format_map(fields) + (f" (and {others:,} more)" if others else "")
+
+
+def culprit(causes: Iterable[Finding], effect: Finding) -> int | None:
+    """The broker to blame: the one that was away when the effect's partition left it; else the first cause's."""
+    ordered = sorted(causes, key=lambda one: (one.at, one.key))
+    losses = [one for one in ordered if one.subject.get("broker") is not None]
+    best = next((one.subject["broker"] for one in losses), None)
+    for move in ordered:
+        here = all(move.subject.get(key) == effect.subject.get(key) for key in ("topic", "partition"))
+        if move.kind != "leader_moved" or not here or not in_order(move, effect):
+            continue
+        for loss in losses:
+            back_at = loss.recovered_at or move.at
+            away = in_order(loss, move) and move.start <= back_at + CLOCK_SLACK_MS
+            if away and loss.subject["broker"] == move.previous.get("leader"):
+                best = loss.subject["broker"]
+    return best
