@@ -1,39 +1,27 @@
 """The command `backflow`: what each subcommand takes, prints and exits with. The work is done elsewhere."""
 
+import inspect
 import sqlite3
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
 import click
 
 from agent import cases, logs
+from agent.checks.commands import check_command, digest_command
 from agent.findings import Incident, Status, incident_json
 from agent.journal import JournalError
 from agent.replay import LinesError, read, replay
 from agent.report import report
-from agent.settings import Settings, load, shipped
 from agent.settings.credentials import CredentialError
-from agent.settings.problems import SettingsError
 from agent.state_file import FILE, StoreError
 from agent.store import Store
+from agent.usage import EPILOG, FAILED, FOUND, WRONG, chosen, config_option, fail, settings_of
 from agent.watch import Watch
 
-FOUND, WRONG, FAILED = 1, 2, 3
-"""Exit statuses besides 0: something was found, wrong use or configuration, the work failed."""
 
-_EPILOG = "Exit status: 0 nothing to report, 1 something was found, 2 wrong use or configuration, 3 failed."
-
-
-_config = click.option(
-    "-c",
-    "--config",
-    type=click.Path(path_type=Path),
-    help="The configuration. Default: ./rules.toml if there is one, else the rules as shipped.",
-)
-
-
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}, epilog=_EPILOG)
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}, epilog=EPILOG)
 @click.version_option(package_name="backflow")
 def main() -> None:
     """Backflow tells you when your streams flow backwards, and why.
@@ -43,43 +31,43 @@ def main() -> None:
     """
 
 
-@main.command(epilog=_EPILOG)
-@_config
+@main.command(epilog=EPILOG)
+@config_option
 def run(config: Path | None) -> None:
     """Watch the clusters of the configuration until SIGTERM or Ctrl-C; what systemd runs."""
-    settings = _settings(config, need_clusters=True)
+    settings = settings_of(config, need_clusters=True)
     logs.configure(settings.agent.log_format)
     from agent.daemon import Daemon  # the clients take a second to load, which no other command needs
 
     try:
         daemon = Daemon(settings)
     except CredentialError as error:
-        _fail(WRONG, str(error))
+        fail(WRONG, str(error))
     except (JournalError, StoreError, OSError) as error:
-        _fail(FAILED, str(error))
+        fail(FAILED, str(error))
     sys.exit(daemon.run())
 
 
-@main.command("check-config", epilog=_EPILOG)
-@_config
+@main.command("check-config", epilog=EPILOG)
+@config_option
 def check_config(config: Path | None) -> None:
     """Check the configuration and list every mistake with its line."""
-    settings = _settings(config, need_clusters=False)
+    settings = settings_of(config, need_clusters=False)
     clusters = ", ".join(settings.clusters) or "none yet: `backflow run` needs [clusters.NAME]"
     told = "the console" if settings.slack is None else "Slack"
     rules, correlations = len(settings.rules), len(settings.correlations)
-    click.echo(f"{_chosen(config)}: {rules} rules, {correlations} correlations; clusters: {clusters}; told on {told}")
+    click.echo(f"{chosen(config)}: {rules} rules, {correlations} correlations; clusters: {clusters}; told on {told}")
 
 
-@main.command("test-rules", epilog=_EPILOG)
+@main.command("test-rules", epilog=EPILOG)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@_config
+@config_option
 def test_rules(files: tuple[Path, ...], config: Path | None) -> None:
     """Run rule cases: given observations, are these findings and incidents made, and no others?
 
     FILES are TOML; tests/cases shows what they look like. Exits with 1 where a case does not hold.
     """
-    settings = _settings(config, need_clusters=False)
+    settings = settings_of(config, need_clusters=False)
     held = failed = 0
     try:
         for path in files:
@@ -88,14 +76,14 @@ def test_rules(files: tuple[Path, ...], config: Path | None) -> None:
                 for sentence in wrong:
                     click.echo(sentence)
     except cases.CasesError as error:
-        _fail(WRONG, str(error))
+        fail(WRONG, str(error))
     click.echo(f"{held} cases hold, {failed} do not")
     sys.exit(FOUND if failed else 0)
 
 
-@main.command("replay", epilog=_EPILOG)
+@main.command("replay", epilog=EPILOG)
 @click.argument("path", type=click.Path(path_type=Path))
-@_config
+@config_option
 @click.option("--json", "as_json", is_flag=True, help="One incident as a JSON object a line.")
 def replay_command(path: Path, config: Path | None, *, as_json: bool) -> None:
     """Run the rules over recorded observations and print the incidents they make.
@@ -103,41 +91,62 @@ def replay_command(path: Path, config: Path | None, *, as_json: bool) -> None:
     PATH is a journal directory (STATE_DIRECTORY/journal) or a file of JSON lines. Exits with 1 where there are
     incidents.
     """
-    settings = _settings(config, need_clusters=False)
+    settings = settings_of(config, need_clusters=False)
     try:
         incidents = replay(read(path), Watch(settings.rules, settings.correlations, settings.incidents))
     except LinesError as error:
-        _fail(WRONG, str(error))
+        fail(WRONG, str(error))
     except OSError as error:
-        _fail(WRONG, f"{path}: cannot be read: {error.strerror or error}")
+        fail(WRONG, f"{path}: cannot be read: {error.strerror or error}")
     _print(incidents, as_json=as_json)
     sys.exit(FOUND if incidents else 0)
 
 
-@main.command(epilog=_EPILOG)
-@_config
+@main.command(epilog=EPILOG)
+@config_option
 @click.option("--all", "closed", is_flag=True, help="Closed and merged ones too.")
 @click.option(
     "--json", "as_json", is_flag=True, help="One incident as a JSON object a line; closed and merged ones too."
 )
 def incidents(config: Path | None, *, closed: bool, as_json: bool) -> None:
     """List the incidents of the agent that runs with this configuration. Exits with 1 where there are any."""
-    settings = _settings(config, need_clusters=False)
+    settings = settings_of(config, need_clusters=False)
     path = settings.agent.state_directory / FILE
     if not path.exists():
-        _fail(WRONG, f"{path}: no agent has run with this state directory; name its configuration with --config")
+        fail(WRONG, f"{path}: no agent has run with this state directory; name its configuration with --config")
     try:
         with Store(path) as store:
             listed = [one for one in store.incidents() if one.findings or one.merged_into is not None]
     except (StoreError, sqlite3.Error) as error:
-        _fail(FAILED, str(error))
+        fail(FAILED, str(error))
     if not (closed or as_json):
         listed = [one for one in listed if one.status is not Status.CLOSED]
     _print(listed, as_json=as_json)
     sys.exit(FOUND if listed else 0)
 
 
-@main.command(epilog=_EPILOG)
+main.add_command(check_command)
+main.add_command(digest_command)
+
+
+class _Demo(click.Command):
+    """Its help lists the scenarios."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from testbed.demos import SCENARIOS
+
+        with formatter.section("Scenarios"):
+            formatter.write_dl([(name, _told(run)) for name, run in SCENARIOS.items()])
+        super().format_epilog(ctx, formatter)
+
+
+def _told(scenario: Callable[..., int]) -> str:
+    """What the docstring of the scenario's file says of it, in one line."""
+    first = (inspect.getdoc(inspect.getmodule(scenario)) or "").partition("\n\n")[0]
+    return " ".join(first.partition(": ")[2].split())
+
+
+@main.command(cls=_Demo, epilog=EPILOG)
 @click.argument("scenario", default="reset", required=False)
 @click.option("--seed", type=int, help="Repeats the draw of partition and brokers of an earlier run.")
 @click.option(
@@ -148,29 +157,12 @@ def incidents(config: Path | None, *, closed: bool, as_json: bool) -> None:
     help="Where the run is kept.",
 )
 def demo(scenario: str, seed: int | None, directory: Path) -> None:
-    """Break a real cluster on this machine and see what Backflow says. SCENARIO: reset (the default).
-
-    reset: three Kafka 0.11.0.0 brokers with ZooKeeper, a consumer that is silently reset to earliest after a broker
-    lost its session.
-    """
+    """Break a real cluster on this machine and see what Backflow says. SCENARIO: see below; reset is the default."""
     from testbed import demos  # brings the whole testbed along
 
     if scenario not in demos.SCENARIOS:
-        _fail(WRONG, f"no scenario {scenario!r}; there are: {', '.join(demos.SCENARIOS)}")
+        fail(WRONG, f"no scenario {scenario!r}; there are: {', '.join(demos.SCENARIOS)}")
     sys.exit(demos.SCENARIOS[scenario](directory, seed))
-
-
-def _chosen(config: Path | None) -> Path:
-    if config is not None:
-        return config
-    return Path("rules.toml") if Path("rules.toml").exists() else shipped()
-
-
-def _settings(config: Path | None, *, need_clusters: bool) -> Settings:
-    try:
-        return load(_chosen(config), need_clusters=need_clusters)
-    except SettingsError as error:
-        _fail(WRONG, str(error))
 
 
 def _print(incidents: list[Incident], *, as_json: bool) -> None:
@@ -181,8 +173,3 @@ def _print(incidents: list[Incident], *, as_json: bool) -> None:
             click.echo("\n".join(report(one).lines()) + "\n")
     if not as_json and not incidents:
         click.echo("no incidents")
-
-
-def _fail(status: int, message: str) -> NoReturn:
-    click.echo(message, err=True)
-    sys.exit(status)

@@ -1,5 +1,5 @@
-"""The running agent: sources polled on schedule, the pipeline, the outboxes, the service manager. All I/O is wired
-together here.
+"""The running agent: sources polled and checks run on schedule, the pipeline, the outboxes, the service manager. All
+I/O is wired together here.
 """
 
 import signal
@@ -14,6 +14,8 @@ from apscheduler.events import EVENT_JOB_ERROR, JobExecutionEvent
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 
+from agent.checks import Answer
+from agent.checks.runner import Checks
 from agent.findings import Incident
 from agent.journal import Journal, entries, last_at
 from agent.notifiers import Receiver
@@ -24,6 +26,7 @@ from agent.observations import Blind, Observation, Sighted, Tick
 from agent.outbox import Outbox, now_ms
 from agent.pipeline import LOOKBACK_MS, Pipeline
 from agent.settings import Settings
+from agent.settings.check_sections import trigger
 from agent.settings.sections import Cluster
 from agent.sources import Emit, Source
 from agent.sources.kafka import KafkaSource, KafkaSourceSettings
@@ -55,12 +58,19 @@ class Daemon:
         self._journal = Journal(directory / "journal", self._store.position)
         self._outboxes = {one.name: Outbox(directory / FILE, one) for one in receivers}
         watch = Watch(settings.rules, settings.correlations, settings.incidents)
+        self._checks = Checks(settings, self._answered)
+        self._schedules = {
+            name: trigger(one.schedule)
+            for name, one in settings.checks.items()
+            if settings.spark.enabled and one.enabled and one.schedule
+        }
         self._pipeline = Pipeline(
             self._journal,
             self._store,
             watch,
             retention=settings.journal.retention,
             wake={name: outbox.wake for name, outbox in self._outboxes.items()},
+            ask=self._checks.ask,
         )
         newest = last_at(directory / "journal")
         if newest is not None:
@@ -102,6 +112,7 @@ class Daemon:
         self._pipeline.start()
         for outbox in self._outboxes.values():
             outbox.start()
+        self._checks.start()
         self._scheduler.add_listener(self._job_failed, EVENT_JOB_ERROR)
         # A late tick or poll is run once, at once: what matters is what holds now, not how many were missed.
         limits = {"misfire_grace_time": None, "coalesce": True, "max_instances": 1}
@@ -116,6 +127,8 @@ class Daemon:
                 next_run_time=datetime.now(UTC),
                 **limits,
             )
+        for check, due in self._schedules.items():
+            self._scheduler.add_job(self._checks.run_on_schedule, due, [check], id=f"check {check}", **limits)
         self._scheduler.start()
 
     def _tick(self) -> None:
@@ -127,6 +140,9 @@ class Daemon:
         if _job(source) in self._failed:
             self._failed.discard(_job(source))
             self._pipeline.put([Sighted(at=now, source=source.name, cluster=source.cluster)])
+
+    def _answered(self, answer: Answer) -> None:
+        self._pipeline.answer(answer)
 
     def _job_failed(self, event: JobExecutionEvent) -> None:
         """A defect in a source is told like any other reason for not seeing."""
@@ -153,7 +169,8 @@ class Daemon:
         """Stop everything within ten seconds; the journal and the incidents are complete afterwards."""
         log.info("stopping")
         self._scheduler.shutdown(wait=False)
-        closers = [threading.Thread(target=source.close, daemon=True) for source in self._sources]
+        closing = [source.close for source in self._sources] + [self._checks.close]
+        closers = [threading.Thread(target=close, daemon=True) for close in closing]
         for closer in closers:
             closer.start()
         deadline = time.monotonic() + 3

@@ -6,25 +6,16 @@ then on is its recovery.
 """
 
 import heapq
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import count
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import msgspec
 
+from agent.anchors import Anchor, anchors, anchors_of
 from agent.facts import LATENESS_MS, LONG_AFTER, LONG_AGO, SETTLED_MS, Facts, Taken
 from agent.findings import Finding, FindingKey
-from agent.observations import (
-    KINDS,
-    BrokerRegistration,
-    Commit,
-    Controller,
-    GroupState,
-    LogOffsets,
-    Observation,
-    PartitionState,
-    Sight,
-)
+from agent.observations import KINDS, CheckFinding, Commit, Observation
 from agent.rule import Case, Rule
 
 SOON_MS = 10_000
@@ -32,9 +23,6 @@ SOON_MS = 10_000
 
 FORGOTTEN_MS = 7 * 86_400_000
 """How long a finding that does not recover is followed."""
-
-
-Anchor: TypeAlias = tuple[Hashable, ...]
 
 
 class Judged(NamedTuple):
@@ -90,7 +78,7 @@ class Detection:
                 self._mark(judged, observation.seen)
                 dirty[judged] = None
         if watched:
-            at_once, soon = _anchors(observation)
+            at_once, soon = anchors(observation)
             a_commit = isinstance(observation, Commit)
             for anchor in at_once:
                 if anchor in watched:
@@ -128,7 +116,7 @@ class Detection:
         """
         for finding in findings:
             if finding.rule in self._rules:
-                place = Judged(finding.rule, _case(finding))
+                place = Judged(finding.rule, _case(finding, self._rules[finding.rule]))
                 self._held.setdefault(place, {})[finding.key] = finding
                 self._watch(place)
         for observation in judged:
@@ -188,11 +176,11 @@ class Detection:
                 self._unwatch(judged)
 
     def _watch(self, judged: Judged) -> None:
-        for anchor in _case_anchors(judged.case):
+        for anchor in anchors_of(judged.case, self._rules[judged.rule]):
             self._watched.setdefault(anchor, {})[judged] = None
 
     def _unwatch(self, judged: Judged) -> None:
-        for anchor in _case_anchors(judged.case):
+        for anchor in anchors_of(judged.case, self._rules[judged.rule]):
             watching = self._watched.get(anchor)
             if watching is not None:
                 watching.pop(judged, None)
@@ -207,45 +195,7 @@ def _followed_until(finding: Finding) -> int:
     return max(finding.recovered_at, finding.known_at) + SETTLED_MS
 
 
-def _case(finding: Finding) -> Case:
-    return Case(**{name: finding.subject[name] for name in Case._fields if name in finding.subject})
-
-
-def _case_anchors(case: Case) -> list[Anchor]:
-    """Which facts concern a case, as `_anchors` names them."""
-    cluster, group, topic, partition, broker, source = case
-    anchors: list[Anchor] = []
-    if topic is not None:
-        anchors.append(("partition", cluster, topic, partition))
-        anchors.append(("commits", cluster, topic, partition, group))
-    if group is not None:
-        anchors += [("group", cluster, group), ("commits of", cluster, group)]
-    if broker is not None:
-        anchors.append(("broker", cluster, broker))
-    if source is not None:
-        anchors.append(("source", cluster, source))
-    return anchors or [("cluster", cluster)]
-
-
-def _anchors(observation: Observation) -> tuple[list[Anchor], list[Anchor]]:
-    """What a fact concerns at once, and what soon: a group commits far more often than its cases must look at the rest
-    of it.
-    """
-    match observation:
-        case Commit(cluster=cluster, group=group, topic=topic, partition=partition):
-            rest: list[Anchor] = [("commits of", cluster, group), ("commits", cluster, topic, partition, None)]
-            return [("commits", cluster, topic, partition, group)], rest
-        case PartitionState(cluster=cluster, topic=topic, partition=partition):
-            return [("partition", cluster, topic, partition), ("partition", cluster, topic, None)], []
-        case LogOffsets(cluster=cluster, topic=topic, partition=partition):
-            return [("partition", cluster, topic, partition)], []
-        case GroupState(cluster=cluster, group=group):
-            return [("group", cluster, group)], []
-        case BrokerRegistration(cluster=cluster, broker=broker):
-            return [("broker", cluster, broker)], []
-        case Controller(cluster=cluster):
-            return [("cluster", cluster)], []
-        case Sight(cluster=cluster, source=source):
-            return [("source", cluster, source)], []
-        case _:
-            return [], []
+def _case(finding: Finding, rule: Rule) -> Case:
+    """The case in which the rule found it; cases of what checks found name no source."""
+    names = [name for name in Case._fields if name != "source" or CheckFinding not in rule.sees]
+    return Case(**{name: finding.subject[name] for name in names if name in finding.subject})

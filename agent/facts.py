@@ -12,6 +12,8 @@ from agent.observations import (
     KINDS,
     Blind,
     BrokerRegistration,
+    CheckFinding,
+    CheckRun,
     Commit,
     Controller,
     GroupState,
@@ -37,7 +39,10 @@ KEEP_MS = SETTLED_MS + LATENESS_MS
 """How long histories keep what happened: until it is settled, and room before it to look back."""
 
 FLOOR = 24
-"""How many changes before those a history keeps however old they are: a slow committer's rhythm."""
+"""How many changes before those a history keeps however old they are: a slow committer's rhythm.
+
+None of what checks found: they may find thousands of things, and what a rule made of them it holds itself.
+"""
 
 LONG_AGO, LONG_AFTER = -(1 << 62), 1 << 62
 """Before and after all observations, ms."""
@@ -115,8 +120,9 @@ class History(Generic[T]):
         if changes and _same_fact(changes[-1], observation):
             return Taken.KNOWN
         changes.append(observation)
-        if len(changes) > 2 * FLOOR and changes[2 * FLOOR].at < observation.at - KEEP_MS:
-            del changes[: bisect_left(changes, observation.at - KEEP_MS, key=_at) - FLOOR]
+        floor = 0 if isinstance(observation, CheckFinding) else FLOOR
+        if len(changes) > 2 * floor and changes[2 * floor].at < observation.at - KEEP_MS:
+            del changes[: bisect_left(changes, observation.at - KEEP_MS, key=_at) - floor]
         return Taken.NEWS
 
 
@@ -133,6 +139,7 @@ class Facts:
         self._groups_of: dict[Partition, list[str]] = {}
         self._partitions_of: dict[tuple[str, str], list[tuple[str, int]]] = {}
         self._partitions_in: dict[tuple[str, str], list[int]] = {}
+        self._brokers_in: dict[str, list[int]] = {}
         self._with_members: dict[tuple[str, str], int] = {}
         self._blind: dict[Subject, Blind] = {}
 
@@ -167,6 +174,8 @@ class Facts:
             insort(self._partitions_of.setdefault((cluster, group), []), (topic, partition))
         elif isinstance(observation, PartitionState):
             insort(self._partitions_in.setdefault((observation.cluster, observation.topic), []), observation.partition)
+        elif isinstance(observation, BrokerRegistration):
+            insort(self._brokers_in.setdefault(observation.cluster, []), observation.broker)
 
     def commits(self, cluster: str, group: str, topic: str, partition: int) -> History[Commit]:
         """The committed offsets of a group on a partition."""
@@ -196,6 +205,14 @@ class Facts:
         """The group's states."""
         return cast("History[GroupState]", self._histories.get(("group_state", cluster, group), _EMPTY))
 
+    def check_findings(self, subject: Subject) -> History[CheckFinding]:
+        """What the latest runs of a check found about a subject, each sighting a change."""
+        return cast("History[CheckFinding]", self._histories.get(subject, _EMPTY))
+
+    def check_runs(self, cluster: str, check: str) -> History[CheckRun]:
+        """The check's runs."""
+        return cast("History[CheckRun]", self._histories.get(("check_run", cluster, check), _EMPTY))
+
     def sight(self, subject: Subject) -> History[Sight]:
         """When a source did and did not see a subject."""
         return cast("History[Sight]", self._histories.get(subject, _EMPTY))
@@ -212,6 +229,10 @@ class Facts:
         """The topic's partitions known, sorted."""
         return self._partitions_in.get((cluster, topic), ())
 
+    def brokers_in(self, cluster: str) -> Sequence[int]:
+        """The cluster's brokers known, sorted; those that are gone among them."""
+        return self._brokers_in.get(cluster, ())
+
     def had_members(self, cluster: str, group: str, at: int) -> bool:
         """Whether the group had been seen with members by then."""
         return self._with_members.get((cluster, group), at + 1) <= at
@@ -221,11 +242,11 @@ class Facts:
         return list(self._blind.values())
 
     def latest(self) -> Iterable[Observation]:
-        """What is last known of each subject, as of when it was last seen to hold."""
+        """What sources last saw of each subject, as of when it was last seen to hold."""
         return [
             msgspec.structs.replace(history.changes[-1], at=history.confirmed)
             for history in self._histories.values()
-            if not isinstance(history.changes[-1], Tick)
+            if not isinstance(history.changes[-1], Tick | CheckFinding | CheckRun)
         ]
 
 
@@ -236,8 +257,11 @@ def _at(observation: Observation) -> int:
 _FACT = {
     kind: attrgetter("__class__", *(name for name in kind.__struct_fields__ if name not in _SAME_OF_A_SUBJECT))
     for kind in KINDS.values()
+} | {
+    CheckFinding: attrgetter("at", "finding"),
+    CheckRun: attrgetter("at", "outcome", "complete", "reason"),
 }
-"""What each kind says of its subject."""
+"""What each kind says of its subject. Each run of a check is news, and so is what it found, be it the same again."""
 
 
 def _same_fact(old: Observation, new: Observation) -> bool:

@@ -169,7 +169,7 @@ class Incidents:
         ends = [one.recovered_at for one in findings if one.recovered_at is not None]
         recovered_at = max(ends) if len(ends) == len(findings) else None
         status = Status.OPEN if recovered_at is None else Status.RECOVERED
-        if now >= self._closes(updated_at, recovered_at):
+        if now >= self._closes(content, recovered_at):
             status = Status.CLOSED
         correlation = self._correlations.get(content.correlation or "")
         gravest = max((one.severity for one in findings), key=lambda one: one.rank)
@@ -178,7 +178,11 @@ class Incidents:
             id=owner,
             status=status,
             sighted=status is Status.CLOSED
-            or not any(_unseen(one, self._blind) for one in findings if one.recovered_at is None),
+            or not any(
+                _unseen(one, self._blind)
+                for one in findings
+                if one.recovered_at is None and one.rule not in self._checked
+            ),
             severity=correlation.severity if correlation is not None and correlation.severity else gravest,
             title=title(content, correlation, self._titles),
             correlation=content.correlation,
@@ -191,8 +195,10 @@ class Incidents:
             findings=content.effects,
         )
 
-    def _closes(self, updated_at: int, recovered_at: int | None) -> int:
-        return updated_at + (self._lifetimes.forget_after if recovered_at is None else self._lifetimes.close_after)
+    def _closes(self, content: Together, recovered_at: int | None) -> int:
+        """Counted from the last news: what a check finds may have happened long before it is known."""
+        news = max(max(one.at, one.known_at, one.recovered_at or 0) for one in content.findings)
+        return news + (self._lifetimes.forget_after if recovered_at is None else self._lifetimes.close_after)
 
     def _joinable_until(self, finding: Finding) -> int:
         return max(finding.at, finding.known_at) + self.horizon
@@ -204,7 +210,7 @@ class Incidents:
             incident = self._incidents[owner]
             joinable_until = max(map(self._joinable_until, content.findings))
             final_at = max(joinable_until, incident.updated_at + SETTLED_MS)
-            checks += [joinable_until, final_at, self._closes(incident.updated_at, incident.recovered_at)]
+            checks += [joinable_until, final_at, self._closes(content, incident.recovered_at)]
             if joinable_until > now:
                 continue
             self._live.discard(owner)

@@ -30,9 +30,11 @@ class Agent(Process):
         clusters: Mapping[str, Mapping[str, Any]],
         slack: Slack | None = None,
         tables: str = "",
+        *,
+        checks: bool = False,
     ) -> None:
         """directory: takes configuration, state and log. clusters: their tables. tables: TOML laid under the shipped
-        rules.
+        rules. checks: whether Spark checks run, which take a gigabyte and a core.
         """
         directory.mkdir(parents=True, exist_ok=True)
         self.config = directory / "rules.toml"
@@ -42,6 +44,8 @@ class Agent(Process):
             f"[agent]\nstate_directory = {json.dumps(str(self.state))}\n",
             tables,
         ]
+        if not checks:
+            lines.append("[spark]\nenabled = false")
         for name, table in clusters.items():
             lines.append(f"[clusters.{name}]")
             lines += [f"{key} = {json.dumps(value)}" for key, value in table.items()]

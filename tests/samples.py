@@ -4,6 +4,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from agent.checks import Ask
 from agent.findings import Finding, Incident, Records, Severity, Status
 from agent.observations import millis
 
@@ -123,3 +124,74 @@ def burst(partitions: int = 200) -> Incident:
     records = sum((finding.records for finding in findings), Records())
     title = f"flink-job went back {records.reread:,} records on {partitions} partitions"
     return incident(id="INC-B00257", title=title, findings=findings, causes=(session(), *moves), records=records)
+
+
+def lost_together(**more: Any) -> Finding:
+    """The power loss of KAFKA-3919: 2005 and 2011 were away at the same time."""
+    fields: dict[str, Any] = {
+        "rule": "brokers_lost",
+        "kind": "brokers_lost",
+        "severity": Severity.INFO,
+        "at": at("23:25:08.3"),
+        "recovered_at": at("23:25:40"),
+        "known_at": at("23:25:40"),
+        "subject": {"cluster": "main", "brokers": [2005, 2011]},
+        "detail": "brokers 2005 and 2011 were away at the same time: "
+        "the first gone at 23:25:08.3, all back at 23:25:40.0 UTC",
+    }
+    return Finding(**fields | more)
+
+
+def dip(**more: Any) -> Finding:
+    """Offsets go back in 2011's copy of topic-124[8]."""
+    fields: dict[str, Any] = {
+        "rule": "segments",
+        "kind": "log_segments",
+        "severity": Severity.CRITICAL,
+        "at": at("23:25:31"),
+        "known_at": at("23:31:00"),
+        "subject": {
+            "cluster": "main", "broker": 2011, "topic": "topic-124", "partition": 8, "file": "00000000000000000000.log"
+        },
+        "labels": ("offsets_went_back",),
+        "position": 161_857,
+        "previous": {"offset": 7_999},
+        "current": {"offset": 7_852},
+        "detail": "offset 7852 after 7999",
+    }  # fmt: skip
+    return Finding(**fields | more)
+
+
+def divergence(**more: Any) -> Finding:
+    """2005's and 2011's copies of topic-124[8] differ from offset 7,101 on."""
+    fields: dict[str, Any] = {
+        "rule": "divergence",
+        "kind": "replica_divergence",
+        "severity": Severity.CRITICAL,
+        "at": at("23:25:30"),
+        "known_at": at("23:33:00"),
+        "subject": {"cluster": "main", "brokers": [2005, 2011], "topic": "topic-124", "partition": 8},
+        "previous": {"offset": 7_101},
+        "records": Records(lost=899),
+        "detail": "2005 and 2011 differ from offset 7,101 on; if 2005 leads, 2011 loses 899 records",
+    }
+    return Finding(**fields | more)
+
+
+def ask(**more: Any) -> Ask:
+    """The reset asks for its history."""
+    fields: dict[str, Any] = {
+        "id": "a1b2c3",
+        "check": "offset_history",
+        "cluster": "main",
+        "finding": session().key,
+        "since": at("00:00:00"),
+        "until": at("23:30:00"),
+        "topics": ("topic-124",),
+        "groups": ("flink-job",),
+    }
+    return Ask(**fields | more)
+
+
+PLOT = b"\x89PNG\r\n\x1a\nand so on"
+"""What stands for a plot."""

@@ -13,7 +13,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from agent.facts import LATENESS_MS
-from agent.findings import Finding, Severity, finding_json
+from agent.findings import Finding, Records, Severity, finding_json
 from agent.observations import (
     AnyObservation,
     Blind,
@@ -160,6 +160,8 @@ class World:
             self._checked("replica_divergence", struck, {**position, "brokers": list(log.replicas)})
 
         self.later(self.second + 45 + fault.length, check)
+        if fault.choice > 2:
+            self.later(self.second + 70 + fault.length, self._mended)
 
     def checked(self, fault: Fault) -> None:
         """A check looks at the history of a reader and finds a rewind in it, or fails."""
@@ -307,6 +309,16 @@ class World:
             )
         )  # fmt: skip
 
+    def _mended(self) -> None:
+        """Checks look at everything and find nothing any more."""
+        for check in ("log_segments", "replica_divergence"):
+            ended = self._at(46)
+            self._note(
+                CheckRun(
+                    at=ended, cluster=CLUSTER, check=check, started_at=ended - 9_000, complete=True, outcome="clean"
+                )
+            )
+
     def _live(self) -> None:
         for index, log in enumerate(self.logs):
             if log.leader is not None:
@@ -410,7 +422,7 @@ def check_finding(check: str, seen: int, at: int, subject: dict[str, Any]) -> Ch
     """What a run that ended at `seen` found."""
     found = Finding(
         rule=check, kind=check, severity=Severity.WARNING, at=at, subject=subject, detail=f"{check} found it",
-        previous={"offset": 7_000}, current={"offset": 5_000},
+        previous={"offset": 7_000}, current={"offset": 5_000}, records=Records(reread=2_000),
     )  # fmt: skip
     keys = {name: subject.get(name) for name in ("group", "topic", "partition", "broker")}
     return CheckFinding(at=seen, cluster=CLUSTER, check=check, finding=finding_json(found), **keys)

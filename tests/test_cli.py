@@ -33,7 +33,7 @@ def test_help_names_every_command_and_the_exit_statuses() -> None:
     """And each command's own help ends alike."""
     told = run("--help")
     assert told.exit_code == 0
-    for command in ("run", "check-config", "test-rules", "replay", "incidents", "demo"):
+    for command in ("run", "check-config", "test-rules", "replay", "incidents", "check", "digest", "demo"):
         assert command in told.output
         assert "Exit status: 0" in run(command, "--help").output
 
@@ -58,6 +58,7 @@ def test_replay_prints_one_json_object_an_incident_and_exits_with_1(lines: Path)
         "recovered_at": None,
         "subject": {"cluster": "any", "group": "g", "topic": "t", "partition": 0},
         "labels": ["to_earliest"],
+        "position": None,
         "previous": {"offset": 7832},
         "current": {"offset": 0},
         "records": {"reread": 7832, "lost": 0, "skipped": 0},
@@ -102,6 +103,13 @@ def test_what_is_not_there_is_said_in_a_sentence(tmp_path: Path) -> None:
     unknown = run("demo", "nonsense")
     assert unknown.exit_code == 2
     assert "there are: reset" in unknown.stderr
+
+
+def test_the_help_of_the_demo_lists_its_scenarios() -> None:
+    """Each in one line, from its own file."""
+    told = run("demo", "--help").output
+    assert "reset " in told
+    assert "silently goes back to the log's start" in " ".join(told.split())
 
 
 def test_the_configuration_shipped_is_right_but_watches_nothing_yet() -> None:

@@ -8,6 +8,8 @@ from agent.facts import LATENESS_MS, LONG_AFTER, SETTLED_MS
 from agent.findings import Finding
 from agent.observations import (
     BrokerRegistration,
+    CheckFinding,
+    CheckRun,
     Commit,
     GroupState,
     LogOffsets,
@@ -16,7 +18,7 @@ from agent.observations import (
     Tick,
 )
 from agent.settings import load
-from tests.strategies import BEGINNING
+from tests.strategies import BEGINNING, check_finding
 
 SHIPPED = load(Path(__file__).parents[1] / "rules.toml", need_clusters=False).rules
 
@@ -64,6 +66,24 @@ def state(at: float, leader: int | None, isr: tuple[int, ...] = (1, 2), topic_id
     """Who leads partition 0."""
     return PartitionState(
         at=_ms(at), cluster="main", topic="t", partition=0, leader=leader, replicas=(1, 2), isr=isr, topic_id=topic_id
+    )
+
+
+DAY_S = 86_400
+
+
+def divergences(at: float, numbers: Iterable[int]) -> list[CheckFinding]:
+    """What replica_divergence found by then: of one partition, each some seconds after the beginning."""
+    return [
+        check_finding("replica_divergence", _ms(at), _ms(number), {"cluster": "main", "topic": "t", "partition": 0})
+        for number in numbers
+    ]
+
+
+def run(at: float, *, complete: bool = True) -> CheckRun:
+    """A run of replica_divergence that did not fail."""
+    return CheckRun(
+        at=_ms(at), cluster="main", check="replica_divergence", started_at=0, complete=complete, outcome="found"
     )
 
 
@@ -235,3 +255,29 @@ def test_a_late_fact_is_waited_for_after_a_restart_too() -> None:
     after.sees(tick(50))
     after.sees(state(35, 1, topic_id="two"), at=95)
     assert after.found == []
+
+
+def test_what_a_check_found_is_followed_across_a_restart() -> None:
+    """Days later nothing is known but the open findings: seen again they stay, not seen again they are over."""
+    before = Watched("divergence")
+    found = before.sees(*divergences(DAY_S, [1, 2]), run(DAY_S))
+    after = Watched("divergence")
+    after.detection.resume(found, [])
+    assert not after.sees(*divergences(3 * DAY_S, [2]), run(3 * DAY_S, complete=False))
+    (over,) = after.sees(*divergences(4 * DAY_S, [2]), run(4 * DAY_S))
+    assert (over.at, over.recovered_at) == (_ms(1), _ms(4 * DAY_S))
+    (over,) = after.sees(run(5 * DAY_S))
+    assert (over.at, over.recovered_at) == (_ms(2), _ms(5 * DAY_S))
+
+
+def test_a_check_that_finds_thousands_of_things_each_day_does_not_add_up() -> None:
+    """In one partition, the worst case: found once, followed, and forgotten when they are over."""
+    watched = Watched("divergence", "check_failed")
+    for day in range(1, 5):
+        changed = watched.sees(*divergences(day * DAY_S, range(2_000)), run(day * DAY_S))
+        assert len(changed) == (2_000 if day == 1 else 0)
+    assert len(watched.sees(run(5 * DAY_S))) == 2_000
+    watched.sees(Tick(at=_ms(6 * DAY_S)))
+    assert not watched.detection._wake
+    assert not watched.detection._held
+    assert not watched.detection._watched

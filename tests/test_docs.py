@@ -12,6 +12,7 @@ from agent.correlation import Correlation, Step
 from agent.incidents import Lifetimes
 from agent.options import Names, Section
 from agent.settings import SECTIONS, loads
+from agent.settings.check_sections import Check, Spark
 from agent.settings.correlation_checks import KEYS, PLACEHOLDERS
 from agent.settings.kafka_properties import kafka_property_problem
 from agent.settings.problems import NAMED_TABLES
@@ -39,6 +40,8 @@ DOCUMENTED: dict[str, tuple[type[Section], dict[str, Any]]] = {
     "sasl": (ZooKeeperSasl, {"mechanism": "GSSAPI"}),
     "[correlations.NAME]": (Correlation, {"steps": []}),
     "steps": (Step, {}),
+    "[spark]": (Spark, {}),
+    "[checks.NAME]": (Check, {}),
     "[slack]": (Slack, {"channel": "C", "token_env": "T"}),
     "[[slack.routes]]": (Route, {"channel": "C"}),
 }

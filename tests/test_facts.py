@@ -4,10 +4,13 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from agent.facts import FLOOR, KEEP_MS, LONG_AFTER, Facts, History, Taken
-from agent.observations import Blind, Commit, GroupState, LogOffsets, Member, PartitionState, Sighted, Tick
-from tests.strategies import BEGINNING
+from agent.observations import Blind, CheckRun, Commit, GroupState, LogOffsets, Member, PartitionState, Sighted, Tick
+from tests.strategies import BEGINNING, check_finding
+
+DAY_MS = 86_400_000
 
 
 def commit(at: int, offset: int | None, group: str = "g", partition: int = 0) -> Commit:
@@ -140,3 +143,27 @@ def test_the_latest_of_each_subject_is_dated_when_it_was_last_seen_to_hold() -> 
     for one in (ends, Tick(at=BEGINNING), commit(0, 5), commit(50_000, 5)):
         facts.absorb(one)
     assert list(facts.latest()) == [ends, commit(50_000, 5)]
+
+
+def test_what_checks_found_is_kept_for_minutes_only() -> None:
+    """Thousands of findings each day must not add up: of one subject those of the last run are there."""
+    facts = Facts()
+    for day in range(30):
+        for number in range(100):
+            finding = check_finding("log_segments", BEGINNING + day * DAY_MS, number, {"topic": "t", "partition": 0})
+            assert facts.absorb(finding) is Taken.NEWS
+    history = facts.check_findings(finding.subject)
+    assert len(history.changes) == 100
+    assert {one.at for one in history} == {BEGINNING + 29 * DAY_MS}
+
+
+def test_each_run_of_a_check_is_news_and_so_is_what_it_found_again() -> None:
+    """Else nobody could tell whether a finding still stands."""
+    facts = Facts()
+    found = check_finding("log_segments", BEGINNING, 7, {"topic": "t"})
+    run = CheckRun(at=BEGINNING, cluster="main", check="log_segments", started_at=0, complete=True, outcome="found")
+    for one in (found, run):
+        assert facts.absorb(one) is Taken.NEWS
+        assert facts.absorb(one) is Taken.KNOWN
+        assert facts.absorb(replace(one, at=BEGINNING + 60_000)) is Taken.NEWS
+        assert facts.absorb(one) is Taken.HISTORY

@@ -210,6 +210,17 @@ def test_an_incident_that_never_recovers_is_closed_at_last() -> None:
     assert life.goes_on(NOW + 8 * 86_400_000, BACK) == []
 
 
+def test_what_a_check_finds_long_afterwards_stays_open_as_long_as_any_other_news() -> None:
+    """Replicas that have differed for a month: the incident's life is counted from when that became known."""
+    life = Life()
+    life.goes_on(NOW, replace(divergence(at=NOW - 30 * 86_400_000), known_at=NOW))
+    assert life.only.status is Status.OPEN
+    life.goes_on(NOW + 7 * 86_400_000 - 1)
+    assert life.only.status is Status.OPEN
+    life.goes_on(NOW + 7 * 86_400_000)
+    assert life.only.status is Status.CLOSED
+
+
 def test_a_finding_that_changes_after_its_incident_was_forgotten_makes_no_new_one() -> None:
     """Incidents may be forgotten sooner than rules stop to follow their findings."""
     life = Life(forget_after="1m")

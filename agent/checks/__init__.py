@@ -1,11 +1,19 @@
 """Spark checks as the daemon sees them: processes that it asks, limits and listens to. The checks are spark_checks/."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from msgspec import Struct
 
 from agent.findings import FindingKey
 from agent.observations import Observation
+
+CHECKS: Mapping[str, str] = {
+    "log_segments": "brokers' log segments: offsets that go back, bad checksums, indexes that point wrong",
+    "replica_divergence": "replicas of one partition compared: from which offset on they differ, what each would lose",
+    "offset_history": "the journal: every rewind, jump and gap of committed offsets, with what happened around it",
+}
+"""Every check by its name, and in one line what it looks at."""
 
 
 class Ask(Struct, frozen=True, kw_only=True):

@@ -11,11 +11,13 @@ from typing import Any, NamedTuple, TypeVar
 import tomli
 from pydantic import ValidationError
 
+from agent.checks import CHECKS
 from agent.correlation import Correlation
 from agent.incidents import Lifetimes
 from agent.options import Section
 from agent.rule import Rule
 from agent.rules import KINDS
+from agent.settings.check_sections import Check, Spark
 from agent.settings.correlation_checks import correlation_problems
 from agent.settings.kafka_properties import kafka_property_problem
 from agent.settings.problems import NAMED_TABLES, Problem, SettingsError, complaints, did_you_mean
@@ -33,8 +35,14 @@ def shipped() -> Path:
     return beside if beside.exists() else Path(sys.prefix, "share", "backflow", "rules.toml")
 
 
-SECTIONS: Mapping[str, type[Section]] = {"agent": Agent, "journal": Journal, "incidents": Lifetimes, "slack": Slack}
-"""The sections that stand once, all optional. Those that hold tables by name are clusters, rules and correlations."""
+SECTIONS: Mapping[str, type[Section]] = {
+    "agent": Agent,
+    "journal": Journal,
+    "incidents": Lifetimes,
+    "slack": Slack,
+    "spark": Spark,
+}
+"""The sections that stand once, all optional. Those that hold tables by name: NAMED_TABLES."""
 
 
 class Settings(NamedTuple):
@@ -47,6 +55,9 @@ class Settings(NamedTuple):
     rules: Mapping[str, Rule]
     correlations: Mapping[str, Correlation]
     slack: Slack | None
+    spark: Spark
+    checks: Mapping[str, Check]
+    """Each check there is, also where the file says nothing of it."""
 
 
 def load(path: Path, *, need_clusters: bool, overrides: Mapping[str, Any] | None = None) -> Settings:
@@ -112,7 +123,7 @@ class _Reader:
                 self._complain(path, f"no key takes a date or a time; put {value} in quotes if it is text")
         for name in self._tables.keys() - SECTIONS.keys() - set(NAMED_TABLES):
             self._complain((name,), f"unknown section{did_you_mean(name, [*SECTIONS, *NAMED_TABLES])}")
-        clusters, rules, correlations = (self._table((name,)) for name in NAMED_TABLES)
+        clusters, rules, correlations, checks = (self._table((name,)) for name in NAMED_TABLES)
         if need_clusters and not clusters:
             self._complain(("clusters",), "no cluster to watch; [clusters.main] with its bootstrap_servers makes one")
         for name in clusters:
@@ -122,6 +133,8 @@ class _Reader:
         for name in correlations:
             for below, sentence in correlation_problems(self._table(("correlations", name)), rules):
                 self._complain(("correlations", name, *below), sentence)
+        for name in checks.keys() - CHECKS.keys():
+            self._complain(("checks", name), f"unknown check{did_you_mean(name, CHECKS)}")
         settings = Settings(
             agent=self._section(Agent, ("agent",)),
             journal=self._section(Journal, ("journal",)),
@@ -130,6 +143,8 @@ class _Reader:
             rules={name: self._rule(name) for name in rules},
             correlations={name: self._section(Correlation, ("correlations", name)) for name in correlations},
             slack=self._section(Slack, ("slack",)) if "slack" in self._tables else None,
+            spark=self._section(Spark, ("spark",)),
+            checks={name: self._section(Check, ("checks", name)) for name in CHECKS},
         )
         if self._problems:
             raise SettingsError(sorted(self._problems, key=lambda one: (one.line or 0, one.where, one.message)))

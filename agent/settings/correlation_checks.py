@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from string import Formatter
 from typing import Any, TypeAlias
 
+from agent.checks import CHECKS
 from agent.findings import Severity
 from agent.rule import Case
 from agent.settings.problems import did_you_mean
@@ -31,6 +32,10 @@ def correlation_problems(table: Mapping[str, Any], rules: Iterable[str]) -> Comp
             if isinstance(step, Mapping):
                 for path, sentence in _step(step, names, first=index == 0, last=index == len(steps) - 1):
                     yield ("steps", index, *path), sentence
+    for path, name in _elements(table, "asks"):
+        if isinstance(name, str) and name not in CHECKS:
+            yield path, f'there is no check "{name}"{did_you_mean(name, CHECKS)}'
+    yield from _repeated(table, "asks")
     severity = table.get("severity")
     if isinstance(severity, str) and severity not in list(Severity):
         yield ("severity",), f'expected {", ".join(SEVERITIES[:-1])} or {SEVERITIES[-1]}, got "{severity}"'
@@ -52,11 +57,7 @@ def _step(step: Mapping[str, Any], rules: tuple[str, ...], *, first: bool, last:
         if isinstance(key, str) and key not in KEYS:
             yield path, f'unknown key "{key}"{did_you_mean(key, KEYS)}'
     for name in ("any", "shares"):
-        seen: list[Any] = []
-        for path, element in _elements(step, name):
-            if element in seen:
-                yield path, f'"{element}" stands in the list already'
-            seen.append(element)
+        yield from _repeated(step, name)
     if first and "shares" in step:
         yield ("shares",), "the first step has no earlier one to share keys with"
     if not first and not step.get("shares"):
@@ -65,8 +66,16 @@ def _step(step: Mapping[str, Any], rules: tuple[str, ...], *, first: bool, last:
         yield ("optional",), "the first step is the cause and the last the effect: neither can be optional"
 
 
-def _elements(step: Mapping[str, Any], name: str) -> list[tuple[Path, Any]]:
-    elements = step.get(name)
+def _repeated(table: Mapping[str, Any], name: str) -> Complaints:
+    seen: list[Any] = []
+    for path, element in _elements(table, name):
+        if element in seen:
+            yield path, f'"{element}" stands in the list already'
+        seen.append(element)
+
+
+def _elements(table: Mapping[str, Any], name: str) -> list[tuple[Path, Any]]:
+    elements = table.get(name)
     return [((name, index), one) for index, one in enumerate(elements)] if isinstance(elements, list) else []
 
 

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from agent.findings import Severity
 from agent.options import Names, Section, Wait
+from agent.settings.check_sections import LogDirectories
 from agent.settings.credentials import Credential, CredentialName, EnvironmentName, resolve
 from agent.settings.kafka_properties import KafkaValue
 
@@ -135,6 +136,8 @@ class Cluster(Section):
     kafka: dict[str, KafkaValue] = Field(default_factory=dict)
     """librdkafka's client properties by name."""
     zookeeper_client: ZooKeeperClient = ZooKeeperClient()
+    log_directories: LogDirectories = Field(default_factory=dict)
+    """Where Spark checks find the brokers' logs: by broker id a directory, URL or digest, or several."""
 
     @model_validator(mode="after")
     def _there_is_a_zookeeper_to_connect_to(self) -> Self:

@@ -78,6 +78,27 @@ def test_entries_for_what_could_not_be_read_are_not_judged() -> None:
     assert checked(offset_index((1_200, 10_000), (1_390, 19_501)), log=log)
 
 
+@pytest.mark.parametrize("left", [(1_310, 15_100), (1_600, 29_000), (1_150, 7_500)])
+def test_what_a_truncation_left_in_an_active_index_does_not_count(left: tuple[int, int]) -> None:
+    """Brokers truncate an index in memory only: old entries stay behind those that count until they are overwritten."""
+    now = ((1_080, 4_000), (1_200, 10_000))
+    assert not checked(offset_index(*now, left, (left[0] + 40, left[1] + 2_000), zeros=80), active=True)
+    assert checked(offset_index(*now, left))
+    (fault,) = checked(offset_index((1_080, 4_100), *now[1:]), active=True)
+    assert fault.position == 0
+
+
+@pytest.mark.parametrize("left", [(8_000, 1_500), (9_500, 1_390), (5_500, 1_100)])
+def test_what_a_truncation_left_in_an_active_time_index_does_not_count(left: tuple[int, int]) -> None:
+    """As in an offset index."""
+    now = ((5_000, 1_050), (6_000, 1_080))
+    entries = time_index(*now, left, (left[0] + 100, left[1] + 5), zeros=120)
+    assert not time_index_faults(entries, BASE, END, active=True)
+    assert time_index_faults(time_index(*now, left), BASE, END, active=False)
+    (fault,) = time_index_faults(time_index((5_000, 900), *now[1:]), BASE, END, active=True)
+    assert fault.position == 0
+
+
 def test_an_empty_index_is_right() -> None:
     """A short segment has none."""
     assert not checked(b"")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.checks import CHECKS
 from agent.findings import Severity
 from agent.settings import Settings, load, loads
+from agent.settings.check_sections import trigger
 from agent.settings.problems import SettingsError
 from agent.settings.sections import Slack
 
@@ -52,6 +55,7 @@ def test_a_whole_configuration_is_read() -> None:
         bootstrap_servers = "SSL://k1:9093, [::1]:9092"
         zookeeper = "zk-1:2181,zk-2:2181/kafka"
         poll_interval = "500ms"
+        log_directories = { 2005 = "/a", 2011 = ["/b", "hdfs://c/d"] }
         groups = { exclude = ["console-consumer-*"] }
         [clusters.main.kafka]
         "security.protocol" = "SASL_SSL"
@@ -73,6 +77,12 @@ def test_a_whole_configuration_is_read() -> None:
         within = "10m"
         severity = "critical"
         title = "{group} went back {records} records {{sic}}"
+        [spark]
+        memory_limit = "1536m"
+        conf = { "spark.ui.enabled" = true, "spark.a" = 1.5 }
+        [checks.offset_history]
+        schedule = "0 3 * * mon-fri"
+        time_limit = "5m"
         [slack]
         channel = "C1"
         token_env = "SLACK_TOKEN"
@@ -107,6 +117,12 @@ def test_a_whole_configuration_is_read() -> None:
         "use_ssl": True,
         "check_hostname": False,
     }
+    assert cluster.log_directories == {2005: ("/a",), 2011: ("/b", "hdfs://c/d")}
+    assert settings.spark.memory_limit == 1536 << 20
+    assert settings.spark.conf == {"spark.ui.enabled": "true", "spark.a": "1.5"}
+    assert settings.checks["offset_history"].time_limit == 300_000
+    assert settings.checks["log_segments"].enabled
+    assert settings.checks.keys() == CHECKS.keys()
     assert list(settings.rules) == ["session", "rewind"]
     assert settings.rules["rewind"].kind == "offset_rewind"
     assert settings.correlations["c"].within == 600_000
@@ -336,6 +352,14 @@ def test_the_first_route_that_takes_an_incident_names_its_channel() -> None:
     assert slack.channel_for(Severity.CRITICAL, None) == "C0"
 
 
+def test_a_schedule_is_an_interval_or_a_line_of_cron_in_utc() -> None:
+    """Days of the week by name: libraries and crons number them differently."""
+    friday = datetime(2026, 11, 20, 23, 0, tzinfo=UTC)
+    assert str(trigger("24h").get_next_fire_time(friday, friday)) == "2026-11-21 23:00:00+00:00"
+    assert str(trigger("0 3 * * mon-fri").get_next_fire_time(None, friday)) == "2026-11-23 03:00:00+00:00"
+    assert str(trigger("*/15 * * * *").get_next_fire_time(None, friday)) == "2026-11-20 23:00:00+00:00"
+
+
 KEYS = [
     *(
         "clusters",
@@ -350,7 +374,8 @@ KEYS = [
         "rules",
         "kind",
     ),
-    *("correlations", "steps", "rule", "any", "shares", "optional", "title", "severity"),
+    *("correlations", "steps", "rule", "any", "shares", "optional", "title", "severity", "asks"),
+    *("spark", "conf", "spark.x", "packages", "checks", "offset_history", "schedule", "log_directories", "5"),
     *("slack", "routes", "channel"),
 ]
 JUNK = st.recursive(
@@ -364,7 +389,11 @@ JUNK = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from(["clusters", "rules", "correlations", "slack", "agent", "x"]), JUNK))
+@given(
+    st.dictionaries(
+        st.sampled_from(["clusters", "rules", "correlations", "slack", "agent", "spark", "checks", "x"]), JUNK
+    )
+)
 def test_no_configuration_whatever_makes_anything_but_settings_or_problems(overrides: dict[str, Any]) -> None:
     """Values of any type in any place: a sentence, never a traceback."""
     with suppress(SettingsError):

@@ -1,0 +1,64 @@
+"""Which facts concern which cases: both name the same anchors. Who judges what, and when, is detection's business."""
+
+from collections.abc import Hashable
+from typing import TypeAlias
+
+from agent.observations import (
+    BrokerRegistration,
+    CheckFinding,
+    CheckRun,
+    Commit,
+    Controller,
+    GroupState,
+    LogOffsets,
+    Observation,
+    PartitionState,
+    Sight,
+)
+from agent.rule import Case, Rule
+
+Anchor: TypeAlias = tuple[Hashable, ...]
+
+
+def anchors_of(case: Case, rule: Rule) -> list[Anchor]:
+    """Which facts concern a case of the rule, as `anchors` names them."""
+    if CheckFinding in rule.sees:  # what a check found changes with that check's runs, and with nothing else
+        return [("source", case.cluster, rule.kind)]
+    cluster, group, topic, partition, broker, source = case
+    named: list[Anchor] = []
+    if topic is not None:
+        named.append(("partition", cluster, topic, partition))
+        named.append(("commits", cluster, topic, partition, group))
+    if group is not None:
+        named += [("group", cluster, group), ("commits of", cluster, group)]
+    if broker is not None:
+        named.append(("broker", cluster, broker))
+    if source is not None:
+        named.append(("source", cluster, source))
+    return named or [("cluster", cluster)]
+
+
+def anchors(observation: Observation) -> tuple[list[Anchor], list[Anchor]]:
+    """What a fact concerns at once, and what soon: a group commits far more often than its cases must look at the rest
+    of it.
+    """
+    match observation:
+        case Commit(cluster=cluster, group=group, topic=topic, partition=partition):
+            rest: list[Anchor] = [("commits of", cluster, group), ("commits", cluster, topic, partition, None)]
+            return [("commits", cluster, topic, partition, group)], rest
+        case PartitionState(cluster=cluster, topic=topic, partition=partition):
+            return [("partition", cluster, topic, partition), ("partition", cluster, topic, None)], []
+        case LogOffsets(cluster=cluster, topic=topic, partition=partition):
+            return [("partition", cluster, topic, partition)], []
+        case GroupState(cluster=cluster, group=group):
+            return [("group", cluster, group)], []
+        case BrokerRegistration(cluster=cluster, broker=broker):
+            return [("broker", cluster, broker)], []
+        case Controller(cluster=cluster):
+            return [("cluster", cluster)], []
+        case Sight(cluster=cluster, source=source):
+            return [("source", cluster, source)], []
+        case CheckRun(cluster=cluster, check=check):
+            return [("source", cluster, check)], []
+        case _:
+            return [], []

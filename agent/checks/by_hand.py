@@ -1,0 +1,101 @@
+"""A check run by an operator: options filled in from rules.toml, progress and findings shown as they come."""
+
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.spinner import Spinner
+
+from agent.checks.arguments import ON_JOURNAL, places, spark_options
+from agent.checks.process import Limits, Outcome, run_check
+from agent.findings import Finding
+from agent.observations import rfc3339
+from agent.settings import Settings
+from agent.wording import place
+
+_DONE = "done: "
+
+
+class WrongUseError(Exception):
+    """Options that do not say what to look at; a sentence."""
+
+
+def filled_in(name: str, options: Sequence[str], settings: Settings, scratch: Path) -> list[str]:
+    """The options with what rules.toml knows before them: what is given overrules it. Raises WrongUseError.
+
+    scratch: where Spark may write.
+    """
+    known = spark_options(settings.spark, scratch)
+    cluster = _value(options, "--cluster")
+    if _value(options, "--journal" if name in ON_JOURNAL else "--path") is not None:
+        return [*known, *options]
+    if cluster is None and len(settings.clusters) > 1:
+        msg = f"which cluster? name it with --cluster; there are: {', '.join(settings.clusters)}"
+        raise WrongUseError(msg)
+    if cluster is None and settings.clusters:
+        cluster = next(iter(settings.clusters))
+        known += ["--cluster", cluster]
+    journal = settings.agent.state_directory / "journal"
+    return [*known, *places(name, journal, settings.clusters.get(cluster or "")), *options]
+
+
+def _value(options: Sequence[str], name: str) -> str | None:
+    """The last value given to an option; None where it is not given."""
+    given = None
+    for index, one in enumerate(options):
+        if one == name:
+            given = "".join(options[index + 1 : index + 2])
+        elif one.startswith(f"{name}="):
+            given = one.removeprefix(f"{name}=")
+    return given
+
+
+def run_by_hand(name: str, options: Sequence[str], *, as_json: bool) -> Outcome:
+    """Run it and print what it finds: in words, or its own lines of JSON. Ctrl-C ends it with all that it started."""
+    summary = ""
+    with ExitStack() as display:
+        show = display.enter_context(_progress(name))
+
+        def progress(text: str) -> None:
+            nonlocal summary
+            if text.startswith(_DONE):
+                summary = text.removeprefix(_DONE)
+            show(text)
+
+        def found(finding: Finding, line: str) -> None:
+            display.close()  # findings come at the end; a line that changes would stand in their way
+            click.echo(line if as_json else words(finding))
+
+        outcome = run_check([name, *options], Limits(), threading.Event(), progress=progress, found=found)
+    if outcome.outcome != "failed" and summary and not as_json:
+        click.echo(summary)
+    return outcome
+
+
+def words(finding: Finding) -> str:
+    """A finding as people read it: how grave, where, what; below it since when, which file and byte, which labels."""
+    brokers = finding.subject.get("brokers") or [one for one in [finding.subject.get("broker")] if one is not None]
+    on = f" on broker{'s' if len(brokers) > 1 else ''} {', '.join(map(str, brokers))}" if brokers else ""
+    file = finding.subject.get("file")
+    at = "" if finding.position is None else f" at byte {finding.position:,}"
+    notes = [rfc3339(finding.at), *([f"{file}{at}"] if file else []), *finding.labels]
+    return (
+        f"{finding.severity.upper():<8}  {place(finding.subject)}{on}: {finding.detail}\n          {' · '.join(notes)}"
+    )
+
+
+@contextmanager
+def _progress(name: str) -> Iterator[Callable[[str], None]]:
+    """How to show progress: in one line that changes on a terminal, else line by line; on standard error."""
+    if sys.stderr.isatty():
+        line = Spinner("dots", f"{name}: starting")
+        # Standard output is left alone: it may be a file.
+        with Live(line, console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False):
+            yield lambda text: line.update(text=f"{name}: {text}")
+    else:
+        yield lambda text: click.echo(f"{name}: {text}", err=True)

@@ -1,0 +1,48 @@
+"""check_failed: a Spark check does not do its work."""
+
+from collections.abc import Iterable, Iterator
+
+from agent.evidence import spells
+from agent.facts import Facts
+from agent.findings import Finding
+from agent.observations import CheckRun, Observation, clock
+from agent.rule import Case, Rule, recovered
+
+_LAST_LINES = 5
+
+
+class CheckFailed(Rule):
+    """A Spark check could not start, failed, or was stopped for its limits; told once until a run of it succeeds.
+
+    Recovers at the next run of the check that does not fail.
+    """
+
+    title = "{source} failed on {cluster}"
+    sees = (CheckRun,)
+
+    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:  # noqa: ARG002 - the base's signature
+        """Each run that failed."""
+        if not isinstance(observation, CheckRun) or not _failed(observation):
+            return ()
+        return (Case(observation.cluster, source=observation.check),)
+
+    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+        """The first of failed runs in a row."""
+        for run, _ in spells(facts.check_runs(case.cluster, case.source or ""), _failed):
+            why, *log = run.reason.splitlines() or ["no reason was given"]
+            yield self.find(
+                case,
+                run,
+                detail=f"the check {case.source} failed at {clock(run.at)} UTC: {why}"
+                + (f"; its log ends: {' | '.join(log[-_LAST_LINES:])}" if log else ""),
+                current={"log": "\n".join(log)} if log else None,
+            )
+
+    def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
+        """Over with the next run that does not fail."""
+        runs = facts.check_runs(case.cluster, case.source or "").after(finding.at)
+        return recovered(finding, next((one.at for one in runs if not _failed(one)), None))
+
+
+def _failed(run: CheckRun) -> bool:
+    return run.outcome == "failed"

@@ -1,0 +1,29 @@
+"""offset_history: what the Spark check of that name finds in the journal."""
+
+from agent.check_rule import CheckRule
+from agent.findings import Finding
+from agent.observations import CheckFinding
+from agent.rule import EventRule, GroupRule
+
+
+class OffsetHistory(EventRule, CheckRule, GroupRule):
+    """A committed offset went back or leapt, as the history in the journal shows. Over at once.
+
+    Found by the check `offset_history`, independently of the live rules. Severity and labels are the check's: info
+    where a live rule told it when it happened.
+    Not: a gap in the journal, in which nothing can be compared; the check says that where it is asked.
+    """
+
+    title = "{group} on {topic}[{partition}]: {records} records in its history that no rule told"
+
+    min_records: int = 1000
+    """How many records a move must skip or read again to be told."""
+
+    def means(self, observation: CheckFinding) -> bool:
+        """Whether it is about a group on a topic, and both are judged."""
+        group, topic = observation.group, observation.topic
+        return group is not None and topic is not None and self.judged(group, topic)
+
+    def counts(self, finding: Finding) -> bool:
+        """Whether the move is far enough."""
+        return max(finding.records.reread, finding.records.lost, finding.records.skipped) >= self.min_records

@@ -1,0 +1,44 @@
+"""What stands in for Spark where only the process around a check is looked at: a script in its place."""
+
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+Scripted = Callable[[str], None]
+
+
+@pytest.fixture
+def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scripted:
+    """Puts a script in the place of `python -m spark_checks`; it has the finding FINDING at hand to print."""
+    package = tmp_path / "spark_checks"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    monkeypatch.chdir(tmp_path)  # `python -m` looks there first
+
+    def write(script: str) -> None:
+        (package / "__main__.py").write_text(_HEAD + dedent(script), encoding="utf-8")
+
+    return write
+
+
+def written(path: Path) -> str:
+    """What stands in the file; nothing where there is none yet."""
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+_HEAD = """
+import json, os, subprocess, sys, time
+from pathlib import Path
+def finding(partition=0, severity="critical", detail="replicas differ"):
+    return json.dumps({"rule": "replica_divergence", "kind": "replica_divergence", "severity": severity,
+        "at": "2026-11-20T23:25:13.900Z", "subject": {"cluster": "main", "brokers": [1, 2], "topic": "t",
+        "partition": partition}, "detail": detail})
+def option(name):
+    return sys.argv[sys.argv.index(name) + 1]
+def say(text):
+    print(text, flush=True)
+def log(text):
+    print(text, file=sys.stderr, flush=True)
+"""

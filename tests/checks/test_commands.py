@@ -1,0 +1,191 @@
+"""Checks by hand: what is filled in, what is printed, what is exited with; and digests."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import psutil
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from agent.checks import CHECKS
+from agent.checks.sessions import members
+from agent.cli import main
+from spark_checks.__main__ import names
+from testbed.waiting import wait_until
+from tests.checks.conftest import Scripted, written
+
+TOML = """
+[agent]
+state_directory = "state"
+[clusters.main]
+bootstrap_servers = "k:9092"
+log_directories = { 1 = "/a", 2 = "/b" }
+[spark]
+master = "local[2]"
+"""
+TWO = TOML + '[clusters.other]\nbootstrap_servers = "k:9092"\nlog_directories = { 3 = "/c" }\n'
+SPARK = ["--master", "local[2]", "--conf", "spark.driver.memory=1g", "--conf"]
+
+
+def run(*arguments: str) -> Result:
+    """The command's result."""
+    return CliRunner().invoke(main, ["check", *arguments], prog_name="backflow")
+
+
+def test_the_checks_listed_are_those_that_there_are() -> None:
+    """By name, one line each."""
+    assert sorted(CHECKS) == names()
+    told = run()
+    assert told.exit_code == 0
+    assert told.output == run("--help").output
+    assert all(f"\n  {name} " in told.output for name in CHECKS)
+
+
+def test_an_unknown_check_is_wrong_use() -> None:
+    """With the name that was meant."""
+    told = run("replica_divergense")
+    assert (told.exit_code, told.stderr) == (
+        2,
+        "there is no check `replica_divergense`; did you mean `replica_divergence`?\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("toml", "given", "passed"),
+    [
+        (TOML, ["log_segments"], [*SPARK, "--cluster", "main", "--path", "1=/a", "--path", "2=/b"]),
+        (TOML, ["log_segments", "--topic", "t"],
+         [*SPARK, "--cluster", "main", "--path", "1=/a", "--path", "2=/b", "--topic", "t"]),
+        (TOML, ["log_segments", "--path", "9=/x", "--master", "yarn"], [*SPARK, "--path", "9=/x", "--master", "yarn"]),
+        (TOML, ["log_segments", "--path=9=/x"], [*SPARK, "--path=9=/x"]),
+        (TOML, ["offset_history"], [*SPARK, "--cluster", "main", "--journal", "state/journal"]),
+        (TOML, ["offset_history", "--journal", "/j"], [*SPARK, "--journal", "/j"]),
+        (TWO, ["log_segments", "--cluster", "other"], [*SPARK, "--path", "3=/c", "--cluster", "other"]),
+        ("", ["log_segments"], ["--master", "local[*]", *SPARK[2:]]),
+    ],
+)  # fmt: skip
+def test_what_the_configuration_knows_is_filled_in(
+    scripted: Scripted, toml: str, given: list[str], passed: list[str]
+) -> None:
+    """Before what is given, which therefore counts more."""
+    scripted("Path('arguments').write_text(json.dumps(sys.argv[1:]))")
+    Path("rules.toml").write_text(toml)
+    assert run(*given).exit_code == 0
+    arguments = msgspec.json.decode(Path("arguments").read_bytes())
+    assert [one for one in arguments if not one.startswith("spark.local.dir=")] == [given[0], *passed]
+
+
+def test_of_several_clusters_one_must_be_named(scripted: Scripted) -> None:
+    """Nothing runs."""
+    scripted("Path('ran').touch()")
+    Path("rules.toml").write_text(TWO)
+    told = run("offset_history")
+    assert (told.exit_code, told.stderr) == (2, "which cluster? name it with --cluster; there are: main, other\n")
+    assert not Path("ran").exists()
+
+
+def test_findings_are_told_in_words(scripted: Scripted) -> None:
+    """How grave, where and what; when, in which file at which byte, under which labels. The summary comes last."""
+    scripted("""
+        log("progress: 1/2 segments")
+        say(finding(3))
+        say(json.dumps({"rule": "log_segments", "kind": "log_segments", "severity": "warning",
+            "at": "2026-11-20T23:25:13.900Z", "subject": {"cluster": "main", "broker": 5, "topic": "t", "partition": 0,
+            "file": "0.log"}, "labels": ["torn_tail"], "position": 81920, "detail": "the log is cut short"}))
+        log("progress: done: 2 files read, 2 findings.")
+        sys.exit(1)
+    """)
+    told = run("log_segments")
+    assert told.exit_code == 1
+    assert told.stdout.splitlines() == [
+        "CRITICAL  t[3] on brokers 1, 2: replicas differ",
+        "          2026-11-20T23:25:13.900Z",
+        "WARNING   t[0] on broker 5: the log is cut short",
+        "          2026-11-20T23:25:13.900Z · 0.log at byte 81,920 · torn_tail",
+        "2 files read, 2 findings.",
+    ]
+    assert told.stderr.splitlines()[0] == "log_segments: 1/2 segments"
+
+
+def test_with_json_the_lines_are_the_checks_own(scripted: Scripted) -> None:
+    """And nothing else stands on standard output."""
+    scripted("say(finding(3)); log('progress: done: 1 finding.'); sys.exit(1)")
+    told = run("log_segments", "--json")
+    assert told.exit_code == 1
+    (line,) = told.stdout.splitlines()
+    assert msgspec.json.decode(line)["subject"]["partition"] == 3
+
+
+def test_on_a_terminal_progress_is_one_line_that_changes(scripted: Scripted, tmp_path: Path) -> None:
+    """Findings go where standard output goes, be that a file."""
+    scripted("log('progress: 1/2 segments'); time.sleep(1); say(finding(3)); log('progress: done: one'); sys.exit(1)")
+    ours, terminal = os.openpty()
+    command = [sys.executable, "-c", "from agent.cli import main; main()", "check", "log_segments", "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TERM": "xterm"}
+    out = tmp_path / "out"
+    with out.open("wb") as stdout:
+        ended = subprocess.run(command, env=environment, stdout=stdout, stderr=terminal, check=False, timeout=60)
+    assert ended.returncode == 1
+    assert "log_segments: 1/2 segments" in os.read(ours, 1 << 16).decode()
+    assert msgspec.json.decode(out.read_bytes())["subject"]["partition"] == 3
+    os.close(ours)
+    os.close(terminal)
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "told"),
+    [
+        ("", 0, ""),
+        ("log('--to: no time'); log('--path is missing'); sys.exit(2)", 2, "--to: no time\n--path is missing\n"),
+        ("log('a'); log('b'); sys.exit(3)", 3, "a\nb\nlog_segments failed: it ended with status 3: b\n"),
+        ("sys.exit(1)", 3, "log_segments failed: it ended with status 1\n"),
+        ("os.kill(os.getpid(), 9)", 3, "log_segments failed: it was killed (SIGKILL)\n"),
+    ],
+)
+def test_the_exit_status_is_the_checks(scripted: Scripted, script: str, status: int, told: str) -> None:
+    """Where that makes sense; else the check has failed."""
+    scripted(script)
+    result = run("log_segments")
+    assert (result.exit_code, result.stderr) == (status, told)
+
+
+def test_ctrl_c_ends_all_that_a_check_has_started(scripted: Scripted) -> None:
+    """Status 3, one sentence."""
+    scripted("subprocess.Popen(['sleep', '600']); Path('pid').write_text(str(os.getpid())); time.sleep(600)")
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-c", "from agent.cli import main; main()", "check", "log_segments"]
+    with subprocess.Popen(
+        command, env={**os.environ, "PYTHONPATH": str(root)}, stderr=subprocess.PIPE, text=True
+    ) as backflow:
+        pid = int(wait_until(lambda: written(Path("pid")), "the check to run"))
+        assert len(members(pid)) == 2
+        backflow.send_signal(signal.SIGINT)
+        _, told = backflow.communicate(timeout=10)
+    assert backflow.returncode == 3
+    assert told == "log_segments was interrupted\n"
+    assert not members(pid)
+    assert not psutil.pid_exists(pid)
+
+
+def test_a_digest_is_made_of_a_log_directory(tmp_path: Path) -> None:
+    """Here of one with an empty log; what is no log directory is said."""
+    directory = tmp_path / "data" / "t-0"
+    directory.mkdir(parents=True)
+    (directory / "00000000000000000000.log").touch()
+    made = tmp_path / "1.parquet"
+    runner = CliRunner()
+    arguments = ["digest", "--broker", "1", "--out", str(made), "--bandwidth", "50MB", "--path"]
+    told = runner.invoke(main, [*arguments, str(directory.parent)])
+    assert (told.exit_code, told.output.split(" partitions")[0]) == (0, f"{made}: 1")
+    assert pq.read_table(made).num_rows == 0
+    missing = runner.invoke(main, [*arguments, str(tmp_path / "nowhere")])
+    assert missing.exit_code == 3
+    assert "no such directory" in missing.stderr
+    wrong = runner.invoke(main, [*arguments, "/x", "--bandwidth", "fast"])
+    assert wrong.exit_code == 2
+    assert "expected a size" in wrong.stderr

@@ -1,0 +1,180 @@
+"""Spark checks as the running daemon has them: real Spark in processes of its own, whatever becomes of those."""
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from agent.checks.sessions import members
+from agent.observations import CheckFinding, CheckRun, Observation
+from testbed.agent import Agent
+from testbed.processes import free_port
+from testbed.waiting import wait_until
+from tests.integration.scenes import findings, has, now
+
+pytestmark = pytest.mark.integration
+
+SPARK = '[spark]\nmaster = "local[1]"\ndriver_memory = "512m"\n'
+
+
+def watching(directory: Path, table: str, spark: str = SPARK) -> Agent:
+    """An agent, not started yet, whose [checks.log_segments] reads so.
+
+    Of its cluster nobody answers: only the disk of a broker is there, with an empty log.
+    """
+    (directory / "disk" / "t-0").mkdir(parents=True)
+    segment(directory).touch()
+    cluster = {"bootstrap_servers": f"127.0.0.1:{free_port()}", "log_directories.5": str(directory / "disk")}
+    agent = Agent(directory / "agent", {"main": cluster}, tables=spark, checks=True)
+    config = agent.config.read_text(encoding="utf-8")
+    config, replaced = re.subn(r"(\[checks\.log_segments\].*\n)schedule = .*", rf"\1{table}", config)
+    assert replaced == 1
+    agent.config.write_text(config, encoding="utf-8")
+    return agent
+
+
+def segment(directory: Path) -> Path:
+    """The segment of the only partition on the disk."""
+    return directory / "disk" / "t-0" / "00000000000000000000.log"
+
+
+def ran(outcome: str, since: int = 0) -> Callable[[Observation], bool]:
+    """Describes a run of log_segments that ended so, begun after that moment (ms)."""
+    return lambda one: isinstance(one, CheckRun) and one.outcome == outcome and one.started_at >= since
+
+
+def check(agent: Agent) -> psutil.Process | None:
+    """The process of the check that the daemon runs."""
+    with suppress(psutil.Error):  # one that has just ended
+        children = psutil.Process(agent.pid).children()
+        return next((one for one in children if "spark_checks" in one.cmdline()), None)
+    return None
+
+
+def java(agent: Agent) -> psutil.Process | None:
+    """The JVM of a check, once it has loaded something."""
+    running = check(agent)
+    with suppress(psutil.Error):
+        below = [] if running is None else running.children(recursive=True)
+        return next((one for one in below if one.name() == "java" and one.memory_info().rss > 100 << 20), None)
+    return None
+
+
+def failed(incident: dict[str, Any]) -> bool:
+    """Whether the incident tells that log_segments failed."""
+    return has(incident, "check_failed", source="log_segments")
+
+
+def test_a_running_check_leaves_the_daemon_as_small_as_it_is(tmp_path: Path) -> None:
+    """Its memory before, during and after; and nothing of Spark, nor what draws plots, is mapped into it."""
+    with watching(tmp_path, 'schedule = "15s"') as agent:
+        agent.wait_until_watching()
+        agent.wait_until_judged(now() + 5_000)
+        daemon = psutil.Process(agent.pid)
+        before = daemon.memory_info().rss
+        during: list[int] = []
+
+        def ended() -> bool:
+            during.append(daemon.memory_info().rss)
+            return check(agent) is None
+
+        wait_until(lambda: java(agent), "a JVM")
+        wait_until(ended, "the check's end", every=0.2)
+        run = agent.wait_for(ran("clean"), "its run")
+        assert isinstance(run, CheckRun)
+        assert run.complete
+        agent.wait_until_judged(run.at)
+        assert len(during) > 5
+        assert max(*during, daemon.memory_info().rss) - before < 12 << 20
+        mapped = [one.path for one in daemon.memory_maps()]
+        assert any("pyarrow" in path for path in mapped)
+        assert not any(foreign in path for path in mapped for foreign in ("libjvm", "pyspark", "matplotlib", "duckdb"))
+
+
+def test_the_daemon_imports_nothing_of_spark() -> None:
+    """Whatever its modules import in turn."""
+    code = "import agent.daemon, sys; print({one.partition('.')[0] for one in sys.modules})"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "'pyarrow'" in loaded
+    assert not [one for one in ("pyspark", "py4j", "matplotlib", "pandas", "spark_checks") if f"'{one}'" in loaded]
+
+
+def test_a_check_whose_jvm_is_killed_has_failed_and_the_next_run_works(tmp_path: Path) -> None:
+    """Told as an incident, with its last words; recovered with the next run."""
+    with watching(tmp_path, 'schedule = "3s"') as agent:
+        agent.wait_until_watching()
+        wait_until(lambda: java(agent), "a JVM").kill()
+        run = agent.wait_for(ran("failed"), "the failure")
+        assert isinstance(run, CheckRun)
+        assert run.reason.startswith("it ended with status 3: ")
+        incident = agent.wait_for_incident(failed, "the failure as an incident")
+        (finding,) = findings([incident], "check_failed")
+        assert finding["severity"] == "warning"
+        assert "the check log_segments failed at" in finding["detail"]
+        assert "its log ends:" in finding["detail"]
+        agent.wait_for(ran("clean", run.at), "the next run")
+        agent.wait_for_incident(lambda one: failed(one) and one["status"] == "recovered", "the recovery")
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        ('time_limit = "4s"', "it was stopped: it had not ended after 4s"),
+        ('memory_limit = "128m"', "it was stopped: it used "),
+    ],
+)
+def test_a_check_beyond_its_limits_is_ended_with_all_that_it_started(tmp_path: Path, limit: str, said: str) -> None:
+    """And has failed."""
+    with watching(tmp_path, f'schedule = "5s"\n{limit}') as agent:
+        agent.wait_until_watching()
+        started = wait_until(lambda: check(agent), "the check to start")
+        run = agent.wait_for(ran("failed"), "its end")
+        assert isinstance(run, CheckRun)
+        assert run.reason.startswith(said)
+        assert not members(started.pid)
+        assert not psutil.pid_exists(started.pid)
+        agent.wait_for_incident(failed, "the incident")
+
+
+def test_a_check_that_cannot_start_says_why(tmp_path: Path) -> None:
+    """The last lines of its log are in the incident."""
+    with watching(tmp_path, 'schedule = "3s"', '[spark]\nmaster = "nonsense"\n') as agent:
+        agent.wait_until_watching()
+        incident = agent.wait_for_incident(failed, "the failure")
+        (finding,) = findings([incident], "check_failed")
+        assert "Master must either be yarn or start with spark, k8s, or local" in finding["detail"]
+
+
+def test_what_a_check_finds_is_an_incident_until_it_no_longer_finds_it(tmp_path: Path) -> None:
+    """A log of garbage; then the garbage is gone."""
+    agent = watching(tmp_path, 'schedule = "3s"')
+    segment(tmp_path).write_bytes(b"\x01" * 500)
+    with agent:
+        found = agent.wait_for(lambda one: isinstance(one, CheckFinding), "the finding")
+        incident = agent.wait_for_incident(lambda one: has(one, "log_segments"), "the incident")
+        (finding,) = findings([incident], "log_segments")
+        assert (finding["rule"], finding["subject"]["broker"]) == ("segments", 5)
+        assert incident["status"] == "open"
+        segment(tmp_path).write_bytes(b"")
+        agent.wait_for(ran("clean", found.at), "a clean run", 90)
+        agent.wait_for_incident(lambda one: one["id"] == incident["id"] and one["status"] != "open", "the recovery")
+
+
+def test_a_stop_does_not_wait_for_a_check(tmp_path: Path) -> None:
+    """Nothing of it is left; the daemon ends well, in time."""
+    with watching(tmp_path, 'schedule = "3s"') as agent:
+        agent.wait_until_watching()
+        wait_until(lambda: java(agent), "a JVM")
+        started = wait_until(lambda: check(agent), "its check")
+        begun = time.monotonic()
+        agent.stop(seconds=10)
+        assert time.monotonic() - begun < 10
+        assert agent.exit_status == 0
+        assert not members(started.pid)
