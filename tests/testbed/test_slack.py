@@ -117,6 +117,26 @@ def test_a_file_goes_through_its_upload_url_into_the_thread(slack: Slack, client
     assert [one.files for one in slack.threads[ts]] == [[upload.id]]
 
 
+def test_a_file_in_a_thread_is_shown_there_by_its_name(client: WebClient, channel: str) -> None:
+    """And a thread without its channel is none."""
+    ts = post(client)["ts"]
+    client.files_upload_v2(channel=channel, thread_ts=ts, filename="plot.png", content=b"\x89PNG")
+    _, reply = client.conversations_replies(channel=channel, ts=ts)["messages"]
+    assert [one["name"] for one in reply["files"]] == ["plot.png"]
+    with pytest.raises(SlackApiError) as refused:
+        client.files_upload_v2(thread_ts=ts, filename="plot.png", content=b"\x89PNG")
+    assert error_of(refused) == "invalid_arguments"
+
+
+def test_a_scope_that_the_token_lacks_is_named(slack: Slack, client: WebClient) -> None:
+    """What needs no such scope goes on."""
+    slack.withhold("files:write")
+    with pytest.raises(SlackApiError) as refused:
+        client.files_getUploadURLExternal(filename="plot.png", length=3)
+    assert (error_of(refused), refused.value.response["needed"]) == ("missing_scope", "files:write")
+    assert post(client)["ok"]
+
+
 def test_a_file_that_was_never_sent_cannot_be_shared(client: WebClient, channel: str) -> None:
     """Announcing it is not enough."""
     announced = client.files_getUploadURLExternal(filename="plot.png", length=4)

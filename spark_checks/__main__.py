@@ -1,0 +1,113 @@
+"""The command `python -m spark_checks NAME`: options in, findings and an exit status out. No check lives here.
+
+Standard output holds one finding a line and nothing else. On standard error, lines that begin with "progress: " are
+for people; the rest is log, and its last line says in a sentence why a run failed.
+"""
+
+import difflib
+import logging
+import pkgutil
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import cast
+
+import click
+
+import spark_checks
+from agent.findings import finding_json
+from spark_checks.options import COMMON, Check, Options, Report, WrongUseError, options
+from spark_checks.session import session
+
+CLEAN, FOUND, WRONG, FAILED = 0, 1, 2, 3
+"""Exit statuses."""
+
+log = logging.getLogger("spark_checks")
+
+
+def names() -> list[str]:
+    """The checks that there are: the modules of this package that can `run`."""
+    return [name for name in _modules() if hasattr(import_module(f"spark_checks.{name}"), "run")]
+
+
+def check(name: str) -> Check:
+    """The check of this name. Raises WrongUseError where there is none."""
+    module = import_module(f"spark_checks.{name}") if name in _modules() else None
+    if module is None or not hasattr(module, "run"):
+        known = names()
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise WrongUseError([f"There is no check named {name}.{hint} There are: {', '.join(known)}."])
+    return cast("Check", module)
+
+
+def parse(name: str, chosen: Check, arguments: Sequence[str]) -> Options:
+    """The options of a command line. Raises WrongUseError with all mistakes, click.exceptions.Exit after --help."""
+    command = click.Command(f"python -m spark_checks {name}", params=[*COMMON, *chosen.PARAMS], help=chosen.__doc__)
+    try:
+        values = command.make_context(command.name, list(arguments)).params
+    except click.UsageError as error:
+        raise WrongUseError([error.format_message()]) from error
+    made, mistakes = options(values)
+    mistakes += chosen.mistakes(made)
+    if mistakes:
+        raise WrongUseError(mistakes)
+    return made
+
+
+def run(name: str, chosen: Check, asked: Options) -> Report:
+    """Run the check in a Spark session of its own and write the report where it was asked for."""
+    _tell("starting Spark")
+    with session(name, asked.master, {**getattr(chosen, "CONF", {}), **asked.conf}) as spark:
+        report = chosen.run(spark, asked, _tell)
+    if asked.report is not None:
+        asked.report.mkdir(parents=True, exist_ok=True)
+        (asked.report / "summary.txt").write_text(report.summary + "\n")
+        if report.plot is not None:
+            (asked.report / "plot.png").write_bytes(report.plot)
+    return report
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command and return its exit status."""
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
+    name, *rest = arguments or ["--help"]
+    try:
+        if name in ("-h", "--help"):
+            click.echo(f"Usage: python -m spark_checks NAME [OPTIONS]\n\nChecks: {', '.join(names())}")
+            return CLEAN
+        chosen = check(name)
+        asked = parse(name, chosen, rest)
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    except WrongUseError as error:
+        click.echo("\n".join(error.mistakes), err=True)
+        return WRONG
+    try:
+        report = run(name, chosen, asked)
+    except Exception as error:
+        log.exception("The traceback, for those who look into it:")
+        click.echo(f"The check {name} failed: {_sentence(error)}", err=True)
+        return FAILED
+    for finding in report.findings:
+        click.echo(finding_json(finding))
+    _tell("done: " + report.summary)
+    return FOUND if report.findings else CLEAN
+
+
+def _modules() -> list[str]:
+    return sorted(one.name for one in pkgutil.iter_modules(spark_checks.__path__) if not one.name.startswith("_"))
+
+
+def _tell(words: str) -> None:
+    click.echo(f"progress: {words}", err=True)
+
+
+def _sentence(error: Exception) -> str:
+    """The first line of what an error says, which in Spark's is followed by Java's stack."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

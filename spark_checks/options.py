@@ -1,0 +1,128 @@
+"""What every check takes and gives back: its options, its report, the protocol of its module. Nothing runs here.
+
+A check is one file of this package, and its name is the file's: a module that fulfils `Check`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import click
+from pyspark.sql import SparkSession
+
+from agent.findings import Finding
+from agent.observations import millis
+
+Progress: TypeAlias = Callable[[str], None]
+"""Tells people how far a check has come; a few words, without a full stop."""
+
+
+class WrongUseError(Exception):
+    """The command line makes no sense; `mistakes` are sentences, all of them."""
+
+    def __init__(self, mistakes: Sequence[str]) -> None:
+        super().__init__("\n".join(mistakes))
+        self.mistakes = tuple(mistakes)
+
+
+class Options(NamedTuple):
+    """What a check is asked to look at. since, until: the window of --from and --to, event time, ms; None: unbounded.
+
+    topics, groups: shell patterns; empty: all. own: the values of the check's own PARAMS, by name.
+    """
+
+    cluster: str = "main"
+    topics: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    since: int | None = None
+    until: int | None = None
+    master: str = "local[*]"
+    conf: Mapping[str, str] = {}
+    report: Path | None = None
+    own: Mapping[str, Any] = {}
+
+    def wants_topic(self, name: str) -> bool:
+        """Whether the check is asked to look at this topic."""
+        return _matches(name, self.topics)
+
+    def wants_group(self, name: str) -> bool:
+        """Whether the check is asked to look at this group."""
+        return _matches(name, self.groups)
+
+
+class Report(NamedTuple):
+    """What came of a check. summary: one sentence of what was compared and found, found or not; plot: a PNG."""
+
+    findings: Sequence[Finding]
+    summary: str
+    plot: bytes | None = None
+
+
+class Check(Protocol):
+    """The module of a check. Its docstring is its help; its file's name is the check's, and its findings' kind.
+
+    It may have CONF, a mapping: settings of Spark's that suit it, over which --conf wins.
+    """
+
+    PARAMS: Sequence[click.Parameter]
+    """The options that it takes besides the common ones; their values are in `Options.own`."""
+
+    def mistakes(self, options: Options) -> list[str]:
+        """What is wrong with its own options, a sentence each. Spark does not run yet."""
+
+    def run(self, spark: SparkSession, options: Options, progress: Progress) -> Report:
+        """Do the work. Whatever it raises ends the run as failed."""
+
+
+COMMON: Sequence[click.Parameter] = (
+    click.Option(["--cluster"], default="main", metavar="NAME", help="The cluster's name in findings. Default: main."),
+    click.Option(["--topic", "topics"], multiple=True, metavar="PATTERN", help="Only these topics; repeatable."),
+    click.Option(["--group", "groups"], multiple=True, metavar="PATTERN", help="Only these groups; repeatable."),
+    click.Option(["--from", "since"], metavar="RFC3339", help="Nothing before this moment."),
+    click.Option(["--to", "until"], metavar="RFC3339", help="Nothing after this moment."),
+    click.Option(["--master"], default="local[*]", metavar="URL", help="Spark's master. Default: local[*]."),
+    click.Option(["--conf"], multiple=True, metavar="spark.KEY=VALUE", help="A setting of Spark's; repeatable."),
+    click.Option(["--report"], metavar="DIR", help="Where to put summary.txt and, if there is one, plot.png."),
+)
+
+
+def options(values: Mapping[str, Any]) -> tuple[Options, list[str]]:
+    """The options of parsed COMMON values and all else as `own`; beside them what is wrong with them."""
+    own, mistakes = dict(values), list[str]()
+    moments: dict[str, int | None] = {}
+    for name, flag in (("since", "--from"), ("until", "--to")):
+        text = own.pop(name)
+        try:
+            moments[name] = None if text is None else millis(text)
+        except (ValueError, OverflowError) as error:
+            moments[name] = None
+            mistakes.append(f"{flag}: {error}. Write an RFC 3339 time such as 2026-07-01T23:25:13Z.")
+    since, until = moments["since"], moments["until"]
+    if since is not None and until is not None and since > until:
+        mistakes.append("--from is later than --to.")
+    conf: dict[str, str] = {}
+    for text in own.pop("conf"):
+        key, equals, value = text.partition("=")
+        if not equals or not key.startswith("spark."):
+            mistakes.append(f"--conf {text}: expected spark.KEY=VALUE.")
+        conf[key] = value
+    report = own.pop("report")
+    if report is not None and Path(report).exists() and not Path(report).is_dir():
+        mistakes.append(f"--report {report}: this is a file, not a directory.")
+    made = Options(
+        cluster=own.pop("cluster"),
+        topics=tuple(own.pop("topics")),
+        groups=tuple(own.pop("groups")),
+        since=since,
+        until=until,
+        master=own.pop("master"),
+        conf=conf,
+        report=None if report is None else Path(report),
+        own=own,
+    )
+    return made, mistakes
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return not patterns or any(fnmatchcase(name, one) for one in patterns)

@@ -1,0 +1,109 @@
+"""The one way to a Spark session: its settings, the packages that remote workers need, and how far its stages are.
+
+What is computed in it lives in the checks.
+"""
+
+import os
+import sys
+import tempfile
+import threading
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from spark_checks.options import Progress
+
+SHIPPED = ("agent", "spark_checks")
+"""The packages that Python workers on other machines get from us; what these import must be installed there."""
+
+QUICK_START: Mapping[str, str] = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""For a check that does little in the JVM: half the CPU time of a start goes to compiling what runs once (seen: 12 s of
+CPU time to start Spark, run a job and stop, 6.5 s with these flags).
+"""
+
+_DEFAULTS: Mapping[str, str] = {
+    "spark.driver.memory": "1g",
+    "spark.log.level": "WARN",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+_LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+
+
+def settings(master: str, conf: Mapping[str, str]) -> dict[str, str]:
+    """Spark's settings for a master: ours, overruled by what was asked for."""
+    return {**_DEFAULTS, **(_LOOPBACK if _local(master) else {}), **conf}
+
+
+@contextmanager
+def session(name: str, master: str = "local[*]", conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+    """A Spark session, stopped at the end. Raises RuntimeError where this process has one already.
+
+    conf: any `spark.*` setting. `spark.pyspark.python` says which Python the workers run; by default the one that runs
+    this, which must then exist at the same path wherever a worker runs.
+    """
+    if SparkSession.getActiveSession() is not None:
+        msg = "There is a Spark session in this process already, with settings of its own."
+        raise RuntimeError(msg)
+    made = settings(master, conf or {})
+    # The driver reads the environment alone: `spark.pyspark.python` is a setting of spark-submit (SparkSubmit.scala).
+    os.environ["PYSPARK_PYTHON"] = made.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON", sys.executable)
+    # The JVM that only puts together the command of the other one.
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", QUICK_START["spark.driver.extraJavaOptions"])
+    builder = SparkSession.builder.master(master).appName(f"backflow {name}")
+    for key, value in made.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    try:
+        if _local(master):
+            yield spark
+        else:
+            with tempfile.TemporaryDirectory(prefix="backflow-") as folder:
+                spark.sparkContext.addPyFile(str(_packed(Path(folder) / "backflow.zip")))
+                yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def stages_told(spark: SparkSession, progress: Progress, what: str, every: float = 1.0) -> Iterator[None]:
+    """While the body runs, tell how many tasks of the running stages are done. every: in s; what: names the tasks."""
+    tracker, ended = spark.sparkContext.statusTracker(), threading.Event()
+
+    def tell() -> None:
+        last = None
+        while not ended.wait(every):
+            stages = [stage for one in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(one))]
+            done, tasks = sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)
+            if tasks and (done, tasks) != last:
+                last = (done, tasks)
+                progress(f"{done}/{tasks} {what}")
+
+    thread = threading.Thread(target=tell, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _local(master: str) -> bool:
+    return master.partition("[")[0] == "local"
+
+
+def _packed(target: Path) -> Path:
+    """Our packages' sources as one zip, from which Python imports."""
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as packed:
+        for package in SHIPPED:
+            spec = find_spec(package)
+            for place in (spec.submodule_search_locations or ()) if spec else ():
+                for path in sorted(Path(place).rglob("*.py")):
+                    packed.write(path, path.relative_to(Path(place).parent))
+    return target

@@ -1,0 +1,118 @@
+"""The checks on a real Spark standalone cluster: a master and two workers, the logs on a path that all of them see."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from agent.journal import Journal
+from agent.observations import Commit, rfc3339
+from testbed.spark import SparkCluster
+from tests.spark_checks import disks
+
+pytestmark = [pytest.mark.integration, pytest.mark.acceptance]  # minutes where the cores have other work too
+
+SMALL = ("--conf", "spark.executor.memory=512m", "--conf", "spark.driver.memory=512m")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    """A master and two workers."""
+    with SparkCluster(tmp_path_factory.mktemp("spark")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Two brokers' log directories, as options: of twelve partitions one differs, and goes back in one replica."""
+    directory = tmp_path_factory.mktemp("brokers")
+    for number in range(12):
+        same = disks.log(1, "snappy", 500, size=50)
+        disks.write(directory / "2005", "t", number, {0: b"".join(same)}, high_watermark=500)
+        torn = [*same[:6], *disks.log(1, "snappy", 350, start=250, size=50, text="other"), *same[7:]]
+        disks.write(directory / "2011", "t", number, {0: b"".join(torn if number == 7 else same)}, high_watermark=500)
+    return [part for broker in (2005, 2011) for part in ("--path", f"{broker}={directory / str(broker)}")]
+
+
+@pytest.fixture(scope="module")
+def journal(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """A journal, as options: commits of twelve partitions each second; one of them goes back after five minutes."""
+    directory = tmp_path_factory.mktemp("agent") / "journal"
+    with closing(Journal(directory)) as written:
+        for second in range(600):
+            written.append(
+                [
+                    Commit(
+                        at=disks.STARTED + second * 1000,
+                        cluster="main",
+                        group="g",
+                        topic="t",
+                        partition=number,
+                        offset=(second - 300 if number == 7 and second >= 300 else second) * 100,
+                    )
+                    for number in range(12)
+                ]
+            )
+    return ["--journal", str(directory), *("--from", rfc3339(disks.STARTED), "--to", rfc3339(disks.STARTED + 600_000))]
+
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+ORIGIN = """
+import sys
+from spark_checks.session import session
+
+def origin(_number):
+    import os, agent
+    return agent.__file__, os.getcwd()
+
+with session("origin", sys.argv[1], {"spark.executor.memory": "512m", "spark.driver.memory": "512m"}) as spark:
+    for one in set(spark.sparkContext.parallelize(range(8), 8).map(origin).collect()):
+        print(*one)
+"""
+
+
+def found(check: str, *arguments: str, cwd: Path) -> str:
+    """What a check prints, run in a directory where our packages are not. It must find something."""
+    done = subprocess.run(
+        [sys.executable, "-m", "spark_checks", check, *arguments, *SMALL],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+        cwd=cwd,
+        env=ENVIRONMENT,
+    )
+    assert done.returncode == 1, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("check", ["log_segments", "replica_divergence", "offset_history"])
+def test_a_cluster_finds_what_one_machine_finds(
+    check: str, cluster: SparkCluster, brokers: list[str], journal: list[str], tmp_path: Path
+) -> None:
+    """The same lines, to the letter."""
+    paths = journal if check == "offset_history" else brokers
+    local = found(check, *paths, "--master", "local[2]", cwd=tmp_path)
+    assert '"partition":7' in local
+    assert found(check, *paths, "--master", cluster.master, cwd=tmp_path) == local
+
+
+def test_workers_get_our_packages_from_the_driver(cluster: SparkCluster, tmp_path: Path) -> None:
+    """They need not be installed there: what executors import comes out of the file that was sent."""
+    told = subprocess.run(
+        [sys.executable, "-c", ORIGIN, cluster.master],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=200,
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+    )
+    places = [line.split() for line in told.stdout.splitlines()]
+    assert places
+    assert all(file.endswith("backflow.zip/agent/__init__.py") for file, _ in places)
+    assert {Path(folder).parents[1].name for _, folder in places} <= {"executors-1", "executors-2"}

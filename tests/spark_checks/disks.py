@@ -1,0 +1,48 @@
+"""Brokers' log directories written byte by byte, for the checks that read them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.segments import writer
+
+STARTED = 1_795_176_000_000
+"""The time of the record at offset 0, ms; each offset is a millisecond later."""
+
+
+def entry(magic: int, codec: str, first: int, count: int, text: str = "") -> bytes:
+    """Entries of a log at consecutive offsets; another text, other records."""
+    return writer.entry(
+        magic, codec, first, count, timestamp=STARTED + first, value=b"%d of %b" % (first, text.encode())
+    )
+
+
+def log(magic: int, codec: str, end: int, *, start: int = 0, size: int = 10, text: str = "") -> list[bytes]:
+    """The entries of a log from start to below end, `size` records each."""
+    return [entry(magic, codec, first, min(size, end - first), text) for first in range(start, end, size)]
+
+
+def write(
+    broker: Path,
+    topic: str,
+    number: int,
+    segments: Mapping[int, bytes],
+    *,
+    high_watermark: int | None = None,
+    log_start: int | None = None,
+    cleaned: int | None = None,
+) -> Path:
+    """Write a partition with these segments, by base offset, and add it to the broker's checkpoints."""
+    folder = broker / f"{topic}-{number}"
+    folder.mkdir(parents=True)
+    for base, raw in segments.items():
+        (folder / f"{base:020d}.log").write_bytes(raw)
+    for name, offset in (
+        ("replication-offset-checkpoint", high_watermark),
+        ("log-start-offset-checkpoint", log_start),
+        ("cleaner-offset-checkpoint", cleaned),
+    ):
+        if offset is not None:
+            path = broker / name
+            lines = [*(path.read_text().splitlines()[2:] if path.exists() else ()), f"{topic} {number} {offset}"]
+            path.write_text("\n".join(["0", str(len(lines)), *lines]) + "\n")
+    return folder

@@ -1,0 +1,135 @@
+"""replica_divergence against plain Python that looks at every offset of every partition by itself."""
+
+import random
+from itertools import combinations, pairwise
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from agent.segments.log_directory import Partition, Segment
+from spark_checks import replica_divergence
+from spark_checks.options import Options
+from spark_checks.replica_divergence import Pair, pairs
+from tests.spark_checks import disks
+
+A, B, C = 2005, 2011, 2024
+SEED, PARTITIONS = 20261121, 40
+
+# PySpark leaves the socket of a result to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+
+class Replica:
+    """A log as drawn: batches (first, last, text), the bounds noted by its broker, and where its segments roll."""
+
+    def __init__(self, chance: random.Random, shared: list[tuple[int, int, str]]) -> None:
+        self.batches = list(shared)
+        for _ in range(chance.choice([0, 0, 1, 2])):
+            at = chance.randrange(len(self.batches))
+            first, last, _ = self.batches[at]
+            match chance.choice(["other", "missing", "shadowed"]):
+                case "other":
+                    self.batches[at] = (first, last, f"other-{chance.randrange(2)}")
+                case "missing":
+                    del self.batches[at]
+                case _:
+                    self.batches.insert(at, (first, first + chance.randrange(5), "shadow"))
+        self.end = max(last for _, last, _ in self.batches) + 1
+        self.high_watermark = chance.randrange(self.end // 2, self.end + 1)
+        self.log_start = chance.choice([0, 0, chance.randrange(20)])
+        self.cleaned = chance.choice([None, None, chance.randrange(30)])
+        self.rolls = sorted(chance.sample(range(1, len(self.batches)), 2))
+
+    def write(self, directory: Path, number: int) -> None:
+        """Put it on a broker's disk."""
+        magic = 1 + number % 2
+        parts = [self.batches[a:b] for a, b in zip([0, *self.rolls], [*self.rolls, None], strict=True)]
+        raw = [b"".join(disks.entry(magic, "gzip", one, last - one + 1, text) for one, last, text in p) for p in parts]
+        segments = {0 if not at else parts[at][0][0]: raw[at] for at in range(len(parts))}
+        bounds = {"high_watermark": self.high_watermark, "log_start": self.log_start, "cleaned": self.cleaned}
+        disks.write(directory, "t", number, segments, **bounds)
+
+    def at(self, offset: int) -> set[tuple[int, int, str]]:
+        """The batches that hold an offset."""
+        return {one for one in self.batches if one[0] <= offset <= one[1]}
+
+
+def test_findings_are_those_of_a_look_at_every_offset(spark: SparkSession, tmp_path: Path) -> None:
+    """First diverging offset, ranges and losses of each pair; and nothing of pairs that agree within their bounds."""
+    chance = random.Random(SEED)  # noqa: S311  # a seed, so that a failure can be repeated
+    expected = {}
+    for number in range(PARTITIONS):
+        firsts = [0]
+        while len(firsts) < 12:
+            firsts.append(firsts[-1] + chance.randrange(1, 9))
+        shared = [(first, after - 1, "same") for first, after in pairwise(firsts)]
+        replicas = {broker: Replica(chance, shared) for broker in (A, B, C)}
+        for broker, replica in replicas.items():
+            replica.write(tmp_path / str(broker), number)
+        for one, other in combinations(replicas, 2):
+            wrong = _compared(replicas[one], replicas[other])
+            if wrong is not None:
+                expected[number, one, other] = wrong
+    options = Options(own={"paths": tuple(f"{broker}={tmp_path / str(broker)}" for broker in (A, B, C))})
+    found = {
+        (one.subject["partition"], *one.subject["brokers"]): (
+            one.previous["records"],
+            one.current["records"],
+            {
+                offset
+                for side in (one.previous, one.current)
+                for first, last in side["ranges"]
+                for offset in range(first, last + 1)
+            },
+        )
+        for one in replica_divergence.run(spark, options, lambda _: None).findings
+    }
+    assert len(expected) > PARTITIONS / 2
+    assert found == expected
+
+
+def _compared(one: Replica, other: Replica) -> tuple[int, int, set[int]] | None:
+    """What each holds alone, and the offsets that differ."""
+    start = max(one.log_start, other.log_start, one.cleaned or 0, other.cleaned or 0)
+    offsets = range(start, min(one.high_watermark, other.high_watermark))
+    differ = {offset for offset in offsets if one.at(offset) != other.at(offset)}
+    if not differ:
+        return None
+    lost = [sum(len(left.at(at) - right.at(at)) for at in offsets) for left, right in ((one, other), (other, one))]
+    return lost[0], lost[1], differ
+
+
+def partition(broker: int, **more: object) -> Partition:
+    """A replica with two sealed segments and an active one."""
+    bases = (0, 100, 200, None)
+    segments = tuple(
+        Segment(broker, "d", "t", 0, f"t-0/{base:020d}.log", base, following, 1000, 0)
+        for base, following in pairwise(bases)
+        if base is not None
+    )
+    made = Partition(broker, "d", "t", 0, 300, 0, None, (), segments)
+    return made._replace(**more)  # type: ignore[arg-type]  # any of its fields
+
+
+def test_what_retention_and_compaction_reached_while_segments_were_read_is_not_compared() -> None:
+    """Log start, cleaner's checkpoint, and sealed segments that have become others; the high watermark stays."""
+    before = [partition(A), partition(B, high_watermark=250)]
+    assert pairs(before) == [Pair("t", 0, A, B, 0, 250)]
+    sealed = before[0].segments
+    for now, lower in (
+        (partition(A), 0),
+        (partition(A, log_start=30, high_watermark=400), 30),
+        (partition(A, cleaned_up_to=60), 60),
+        (partition(A, segments=sealed[1:]), 100),
+        (partition(A, segments=(sealed[0], sealed[1]._replace(size=10), sealed[2])), 200),
+        (partition(A, segments=(*sealed[:2], sealed[2]._replace(size=5000))), 0),
+    ):
+        assert pairs(before, [now, partition(B)]) == [Pair("t", 0, A, B, lower, 250)]
+    assert pairs(before, [partition(A, log_start=250), partition(B)]) == []
+
+
+def test_a_replica_without_a_high_watermark_and_one_that_stands_alone_are_not_compared() -> None:
+    """Nobody vouches for the first yet; the second has no counterpart, not even in another directory of its broker."""
+    assert pairs([partition(A, high_watermark=None), partition(B)]) == []
+    assert pairs([partition(A), partition(A)._replace(directory="e"), partition(B)._replace(partition=1)]) == []

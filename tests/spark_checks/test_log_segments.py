@@ -1,0 +1,101 @@
+"""Segments read: faults come out with broker, file, byte and offsets, and healthy logs come out clean."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from agent.findings import Severity, finding_from_json, finding_json
+from agent.segments.digest import digest
+from agent.segments.log_directory import Segment
+from spark_checks import log_segments
+from spark_checks.options import Options, Report
+from spark_checks.replicas import packs
+from tests.spark_checks import disks
+
+# PySpark leaves the socket of a result to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+
+def check(spark: SparkSession, *paths: str, topics: tuple[str, ...] = ()) -> Report:
+    """Run the check over brokers' directories or digests."""
+    options = Options(own={"paths": paths}, topics=topics)
+    assert log_segments.mistakes(options) == []
+    return log_segments.run(spark, options, lambda _: None)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Path:
+    """A log directory: offsets that go back in a gzip wrapper, a flipped bit, a torn tail, and what is healthy."""
+    back = [*disks.log(1, "gzip", 50), *disks.log(1, "gzip", 75, start=45)]
+    disks.write(tmp_path, "back", 0, {0: b"".join(back)})
+    flipped = bytearray(b"".join(disks.log(2, "zstd", 100)))
+    flipped[len(b"".join(disks.log(2, "zstd", 50))) + 70] ^= 1  # among the records from offset 50 on
+    disks.write(tmp_path, "bits", 1, {0: bytes(flipped), 100: b"".join(disks.log(2, "zstd", 150, start=100))})
+    disks.write(tmp_path, "torn", 2, {0: b"".join(disks.log(0, "snappy", 60))[:-7]})
+    disks.write(tmp_path, "well", 3, {0: b"".join(disks.log(2, "lz4", 60)), 60: b""})
+    return tmp_path
+
+
+def test_every_fault_is_found_with_its_file_its_byte_and_its_offsets(spark: SparkSession, broker: Path) -> None:
+    """One finding for each, worded for an operator, and nothing of the healthy log."""
+    report = check(spark, f"2005={broker}")
+    back, bits, torn = report.findings
+    assert back.subject == {
+        "cluster": "main",
+        "broker": 2005,
+        "topic": "back",
+        "partition": 0,
+        "file": "back-0/00000000000000000000.log",
+    }
+    position = len(b"".join(disks.log(1, "gzip", 50)))
+    assert (back.labels, back.position, back.severity) == (("offsets_went_back",), position, Severity.CRITICAL)
+    assert (back.previous, back.current, back.at) == ({"offset": 49}, {"offset": 45}, disks.STARTED + 45)
+    assert back.detail.startswith(
+        f"Broker 2005, back-0/00000000000000000000.log, byte {position}: offset 45 comes after 49. "
+    )
+    assert (bits.labels, bits.previous["offset"], bits.severity) == (("crc_mismatch",), 49, Severity.CRITICAL)
+    assert (torn.labels, torn.previous, torn.severity) == (("torn_tail",), {"offset": 49}, Severity.WARNING)
+    assert torn.at == (broker / "torn-2" / f"{0:020d}.log").stat().st_mtime_ns // 1_000_000
+    assert report.summary.endswith("4 partitions on broker 2005: 3 faults in 3 files.")
+    assert [finding_from_json(finding_json(one)) for one in report.findings] == report.findings
+
+
+def test_a_digest_tells_the_faults_that_its_directory_has(spark: SparkSession, broker: Path) -> None:
+    """The same findings but for the time of records without one, which is then the digest's."""
+    made = broker / "digest.parquet"
+    digest(2005, str(broker), made)
+    whole, told = check(spark, f"2005={broker}").findings, check(spark, f"2005={made}").findings
+    assert [(one.subject, one.labels, one.position) for one in told] == [
+        (one.subject, one.labels, one.position) for one in whole
+    ]
+    assert told[:2] == whole[:2]
+
+
+def test_only_the_topics_asked_for_are_read(spark: SparkSession, broker: Path) -> None:
+    """By shell pattern, in directories and digests alike."""
+    made = broker / "digest.parquet"
+    digest(2005, str(broker), made)
+    for path in (broker, made):
+        findings = check(spark, f"2005={path}", topics=("b?t*", "well")).findings
+        assert [one.subject["topic"] for one in findings] == ["bits"]
+
+
+def test_a_log_without_anything_wrong_is_clean(spark: SparkSession, tmp_path: Path) -> None:
+    """Clean is said too, with what was read."""
+    disks.write(tmp_path, "t", 0, {0: b"".join(disks.log(2, "none", 60))})
+    report = check(spark, f"1={tmp_path}")
+    assert report.findings == []
+    assert report.summary.startswith("Read 1 segment (0.0 MB), 1 partition on broker 1: nothing wrong")
+
+
+def test_segments_are_packed_evenly_with_the_largest_first() -> None:
+    """No task is larger than the largest segment or its fair share and one small segment more."""
+    sizes = [1000, 10, 10, 500, 20, 400, *([5] * 100)]
+    segments = [Segment(1, "d", "t", 0, f"{number}.log", number, None, size, 0) for number, size in enumerate(sizes)]
+    shared = packs(segments, cores=2)
+    loads = [sum(one.size for one in pack) for pack in shared]
+    assert sorted(one.base_offset for pack in shared for one in pack) == list(range(len(sizes)))
+    assert (len(shared), max(loads)) == (8, 1000)
+    assert max(loads[3:]) - min(loads[3:]) <= 10
+    assert packs([], cores=2) == []

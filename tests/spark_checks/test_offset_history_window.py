@@ -1,0 +1,153 @@
+"""offset_history beside a running agent: open segments, a window with a past before it, and what was seen live."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from agent.findings import Finding, Incident, Records, Severity, Status
+from agent.journal import Journal
+from agent.observations import Commit, Tick, millis
+from agent.state_file import StoreError
+from agent.store import Store
+from spark_checks import live_findings, offset_history
+from spark_checks.offset_keys import Key
+from spark_checks.options import Options, Report
+
+EVENING = millis("2026-11-20T22:00:00.000Z")
+HOUR = 3_600_000
+KEY = Key("job", "t", 3)
+REWINDS = (EVENING + HOUR, EVENING + 2 * HOUR + 60_000, EVENING + 3 * HOUR, EVENING + 4 * HOUR)
+
+
+def rewind(at: int) -> Finding:
+    """What a live rule made of a rewind at that time."""
+    return Finding(
+        rule="rewind",
+        kind="offset_rewind",
+        severity=Severity.WARNING,
+        at=at,
+        subject={"cluster": "main", **KEY._asdict()},
+        records=Records(reread=5_000),
+        detail="it went back",
+    )
+
+
+@pytest.fixture(scope="module")
+def journal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A journal that is being written, over midnight, with four rewinds."""
+    directory = tmp_path_factory.mktemp("journal")
+    with closing(Journal(directory, segment_bytes=60_000)) as journal:
+        offset = 100_000
+        for at in range(EVENING, EVENING + 5 * HOUR, 10_000):
+            offset += -5_000 if at in REWINDS else 100
+            journal.append([Tick(at=at), Commit(at=at, cluster="main", offset=offset, **KEY._asdict())])
+            if at % 600_000 == 0:
+                journal.flush()
+                journal.seal(at)
+        journal.flush()
+        yield directory
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A state file with one incident: the live rules saw the third rewind."""
+    path = tmp_path_factory.mktemp("state") / "state.sqlite3"
+    incident = Incident(
+        id="INC-1",
+        status=Status.OPEN,
+        severity=Severity.WARNING,
+        title="it went back",
+        cluster="main",
+        opened_at=REWINDS[2],
+        updated_at=REWINDS[2],
+        findings=(rewind(REWINDS[2]),),
+    )
+    with Store(path) as store:
+        store.save(1, [incident])
+    return path
+
+
+@pytest.fixture(scope="module")
+def report(spark: SparkSession, journal: Path, state: Path) -> Report:
+    """The check, asked about the time from two hours after the beginning on."""
+    own = {"journal": str(journal), "store": str(state), "min_records": 1_000, "baseline": "14d"}
+    asked = Options(
+        since=EVENING + 2 * HOUR, until=EVENING + 5 * HOUR, own={**own, "compact": False, "retention": None}
+    )
+    return offset_history.run(spark, asked, lambda _: None)
+
+
+def test_what_the_agent_has_not_sealed_yet_is_seen(report: Report, journal: Path) -> None:
+    """The last rewind stands in an open segment."""
+    assert list(journal.glob("commit/date=2026-11-21/_*.arrow"))
+    assert [one.at for one in report.findings] == list(REWINDS[1:])
+
+
+def test_what_nobody_saw_live_is_told_louder(report: Report) -> None:
+    """Seen live is info, unseen a warning."""
+    assert [(one.labels[-1], one.severity) for one in report.findings] == [
+        ("unseen_live", Severity.WARNING),
+        ("seen_live", Severity.INFO),
+        ("unseen_live", Severity.WARNING),
+    ]
+    assert "2 of them not seen live" in report.summary
+
+
+def test_the_past_before_the_window_is_compared_with(report: Report) -> None:
+    """The first rewind is not told, but counted."""
+    assert "; 1 rewind before it in 2 h 1 min of its journal, the last 1 h 1 min earlier; " in report.findings[0].detail
+    assert "it usually advances 100 records every 10.0 s" in report.findings[0].detail
+    assert "3 rewinds before it" in report.findings[2].detail
+
+
+def test_a_damaged_segment_is_said_and_passed_over(spark: SparkSession, tmp_path: Path) -> None:
+    """The rest is searched all the same."""
+    with closing(Journal(tmp_path)) as journal:
+        journal.append([Commit(at=EVENING + n, cluster="main", offset=9_000 - n, **KEY._asdict()) for n in range(500)])
+    for number, offset in ((1, 3_000), (2, 1_000)):
+        with closing(Journal(tmp_path)) as journal:
+            at = EVENING + number * 60_000
+            journal.append([Commit(at=at, cluster="main", offset=offset, **KEY._asdict())])
+    damaged = min(tmp_path.glob("commit/*/*"))
+    content = bytearray(damaged.read_bytes())
+    content[10:60] = bytes(50)
+    damaged.write_bytes(content)
+    own = {"journal": str(tmp_path), "store": None, "min_records": 1_000, "baseline": "14d"}
+    asked = Options(own={**own, "compact": False, "retention": None})
+    report = offset_history.run(spark, asked, lambda _: None)
+    assert [(one.previous["offset"], one.current["offset"]) for one in report.findings] == [(3_000, 1_000)]
+    assert "1 damaged file left out" in report.summary
+
+
+def test_an_empty_journal_is_clean(spark: SparkSession, tmp_path: Path) -> None:
+    """As is one of another cluster."""
+    own = {"journal": str(tmp_path), "store": None, "min_records": 1, "baseline": "14d"}
+    asked = Options(own={**own, "compact": True, "retention": "30d"})
+    report = offset_history.run(spark, asked, lambda _: None)
+    assert report.findings == []
+    assert report.plot is None
+    with closing(Journal(tmp_path)) as journal:
+        journal.append([Commit(at=EVENING + n, cluster="other", offset=9 - n, **KEY._asdict()) for n in range(5)])
+    assert offset_history.run(spark, asked, lambda _: None).findings == []
+
+
+def test_live_findings_are_those_of_the_interval_and_key(state: Path) -> None:
+    """Clocks apart by seconds included; another cluster's are not."""
+    live = live_findings.findings(state, "main")
+    at = REWINDS[2]
+    assert live_findings.seen(live, KEY, at - 60_000, at - 4_000)
+    assert not live_findings.seen(live, KEY, at - 60_000, at - 6_000)
+    assert not live_findings.seen(live, KEY._replace(partition=4), at, at)
+    assert live_findings.findings(state, "other") == {}
+    with pytest.raises(StoreError, match="cannot be read"):
+        live_findings.findings(Path(__file__), "main")
+
+
+def test_all_mistakes_are_listed(tmp_path: Path) -> None:
+    """Before Spark is started."""
+    own = {"journal": str(tmp_path / "none"), "store": str(tmp_path / "no.sqlite3"), "baseline": "14", "retention": "x"}
+    told = offset_history.mistakes(Options(own=own))
+    assert [one.partition(":")[0].split()[0] for one in told] == ["--journal", "--store", "--baseline", "--retention"]
