@@ -18,10 +18,10 @@ from pyarrow import parquet
 
 from agent.journal.columns import Columns
 from agent.observations import Commit, millis
-from spark_checks.journal_clock import Clock
-from spark_checks.journal_files import pieces
-from spark_checks.offset_moves import Ints
-from spark_checks.offset_scan import Asked, search
+from spark_checks.history.clock import Clock
+from spark_checks.history.files import pieces
+from spark_checks.history.moves import Ints
+from spark_checks.history.scan import Asked, search
 from spark_checks.session import session
 
 GROUPS, TOPICS, PARTITIONS = 1_000, 200, 32

@@ -96,7 +96,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _modules() -> list[str]:
-    return sorted(one.name for one in pkgutil.iter_modules(spark_checks.__path__) if not one.name.startswith("_"))
+    found = pkgutil.iter_modules(spark_checks.__path__)
+    return sorted(one.name for one in found if not one.ispkg and not one.name.startswith("_"))
 
 
 def _tell(words: str) -> None:

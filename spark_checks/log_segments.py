@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 from agent.findings import Finding, Severity
 from agent.segments.rows import Found
 from agent.wording import count
-from spark_checks import replicas
+from spark_checks.logs import replicas
+from spark_checks.logs.replicas import Replicas, Written
 from spark_checks.options import Options, Progress, Report
-from spark_checks.replicas import Replicas, Written
 from spark_checks.session import QUICK_START, stages_told
 
 PARAMS = (replicas.PATH,)

@@ -17,16 +17,16 @@ from agent.options import duration
 from agent.sources.sight import now_ms
 from agent.state_file import FILE, StoreError
 from agent.wording import count, span
-from spark_checks import live_findings
-from spark_checks.journal_compaction import compact, retain
-from spark_checks.journal_events import Spell
-from spark_checks.journal_files import Piece
-from spark_checks.live_findings import Live
-from spark_checks.offset_context import Journal
-from spark_checks.offset_findings import Told, around, badness, gap_finding, judged, unseen
-from spark_checks.offset_plot import plot
-from spark_checks.offset_scan import Asked, search
-from spark_checks.offset_verdicts import Event
+from spark_checks.history import live_findings
+from spark_checks.history.compaction import compact, retain
+from spark_checks.history.context import Journal
+from spark_checks.history.events import Spell
+from spark_checks.history.files import Piece
+from spark_checks.history.findings import Told, around, badness, gap_finding, judged, unseen
+from spark_checks.history.live_findings import Live
+from spark_checks.history.plot import plot
+from spark_checks.history.scan import Asked, search
+from spark_checks.history.verdicts import Event
 from spark_checks.options import Options, Progress, Report
 from spark_checks.session import QUICK_START, stages_told
 

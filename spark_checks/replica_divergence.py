@@ -15,11 +15,11 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that everyone g
 from agent.findings import Finding, Records, Severity
 from agent.segments.log_directory import Partition, Segment
 from agent.wording import count
-from spark_checks import replicas
-from spark_checks.entries import entries
+from spark_checks.logs import replicas
+from spark_checks.logs.entries import entries
+from spark_checks.logs.ranges import Divergence, Piece, Run, resolve
+from spark_checks.logs.replicas import Written
 from spark_checks.options import Options, Progress, Report
-from spark_checks.ranges import Divergence, Piece, Run, resolve
-from spark_checks.replicas import Written
 from spark_checks.session import stages_told
 
 PARAMS = (replicas.PATH,)

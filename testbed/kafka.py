@@ -1,10 +1,12 @@
 """A Kafka cluster on loopback with faults as verbs. Faults made of several verbs: faults.py; traffic: traffic.py."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import NewTopic, OffsetSpec
+from confluent_kafka.admin import ConfigResource, NewTopic, OffsetSpec
 
 from testbed.broker import DEFAULTS
 from testbed.ensemble import Ensemble
@@ -86,6 +88,17 @@ class Cluster(Ensemble):
             metadata(self.admin, topic)
             return None
         return None if offset < 0 else offset  # -1001 without an error: the leader is away
+
+    def alter_topic(self, name: str, config: Mapping[str, str]) -> None:
+        """Set a topic's properties; those not named go back to the broker's defaults (AlterConfigs, from 0.11 on)."""
+        topic = ConfigResource(ConfigResource.Type.TOPIC, name, set_config=dict(config))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # what is to replace it needs Kafka 2.3
+            self._administer(lambda: self.admin.alter_configs([topic], request_timeout=30)[topic])
+
+    def log_directory(self, broker: int) -> Path:
+        """Where the broker keeps its partitions; it outlives the process, as a disk does."""
+        return self._servers[broker].log_dir
 
     # --- faults
 

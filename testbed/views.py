@@ -134,4 +134,7 @@ def live_brokers(admin: AdminClient) -> set[int]:
     try:
         return {node.id for node in admin.describe_cluster(request_timeout=3).result().nodes}
     except KafkaException:
+        # The client asks the controller, and when that is down does not look for its successor by itself (2.16).
+        # Of a topic that is not there, for __consumer_offsets would be made by the question (KafkaApis, 0.11).
+        metadata(admin, "no-such-topic")
         return set()

@@ -37,9 +37,10 @@ def places(check: str, journal: Path, cluster: Cluster | None) -> list[str]:
 
 
 def scheduled_options(check: str, settings: Settings, now: int) -> list[str]:
-    """What a run on schedule looks at: its window."""
+    """What a run on schedule looks at: its window. One over the journal also merges its small files of past dates."""
     window = settings.checks[check].window
-    return [] if window is None else ["--from", rfc3339(now - window), "--to", rfc3339(now)]
+    span = [] if window is None else ["--from", rfc3339(now - window), "--to", rfc3339(now)]
+    return [*span, *(["--compact"] if check in ON_JOURNAL else [])]
 
 
 def asked_options(ask: Ask) -> list[str]:

@@ -8,13 +8,13 @@ an underscore, as Spark passes over those.
 
 import os
 import re
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from datetime import date
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
-from pyarrow import parquet
+from pyarrow import compute, parquet
 
 DAY_MS = 86_400_000
 FOREVER = 1 << 63
@@ -26,7 +26,9 @@ Unreadable: TypeAlias = Callable[[Path, str], None]
 _EPOCH = date(1970, 1, 1).toordinal()
 _FOLDER = re.compile(r"date=\d{4}-\d\d-\d\d")
 _NAME = re.compile(r"_?(\d{19})(?:-(\d{19})\.parquet|\.arrow)")
-_ROW_GROUP = 65_536
+ROW_GROUP = 65_536
+"""Rows in a row group of a sealed segment."""
+
 _BATCH = 8_192
 
 
@@ -39,19 +41,32 @@ class Segment(NamedTuple):
     last: int | None
     path: Path
 
+    def holds(self, other: "Segment") -> bool:
+        """Whether it is sealed, and all of the other stands in it too."""
+        return self.last is not None and self.first <= other.first and (other.last or other.first) <= self.last
+
 
 def find(directory: Path, kinds: Container[str] | None = None, days: range | None = None) -> list[Segment]:
-    """The segments of these kinds and days by first position, each once: the sealed file where there are two."""
-    found: dict[tuple[Path, int], Segment] = {}
+    """The segments of these kinds and days by first position. Of what stands in two files the larger sealed one counts:
+    a crash between two steps of sealing or merging has left the other.
+    """
+    found: list[Segment] = []
     for folder in folders(directory):
-        kind, day = folder.parent.name, day_of(folder)
-        if (kinds is None or kind in kinds) and (days is None or day in days):
-            # An underscore sorts behind digits, so that of two files the sealed one comes first.
-            for path, name in ((path, _NAME.fullmatch(path.name)) for path in sorted(folder.iterdir())):
-                if name is not None:
-                    first, last = int(name[1]), None if name[2] is None else int(name[2])
-                    found.setdefault((folder, first), Segment(kind, day, first, last, path))
-    return sorted(found.values(), key=lambda segment: segment.first)
+        if (kinds is None or folder.parent.name in kinds) and (days is None or day_of(folder) in days):
+            counted: list[Segment] = []
+            for segment in segments_in(folder):
+                if not any(one.holds(segment) for one in counted[-1:]):
+                    counted.append(segment)
+            found += counted
+    return sorted(found, key=lambda segment: segment.first)
+
+
+def segments_in(folder: Path) -> list[Segment]:
+    """All segments of a folder by first position; of those that begin together the one that holds most first."""
+    named = [(path, name) for path in folder.iterdir() if (name := _NAME.fullmatch(path.name)) is not None]
+    kind, day = folder.parent.name, day_of(folder) if named else 0
+    found = [Segment(kind, day, int(name[1]), None if name[2] is None else int(name[2]), path) for path, name in named]
+    return sorted(found, key=lambda one: (one.first, 0 if one.last is None else -one.last))
 
 
 def folders(directory: Path) -> list[Path]:
@@ -74,7 +89,7 @@ class Stream:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640)
         for folder in (self.path.parent, self.path.parent.parent, directory):
-            _sync(folder)
+            sync(folder)
         self._schema = schema
         self.size = 0
         self.noticed_at: int | None = None
@@ -114,26 +129,32 @@ def seal(path: Path, unreadable: Unreadable) -> None:
         table = pa.Table.from_batches(batches).combine_chunks()  # a batch a second takes four times as long
         first, last = path.stem.removeprefix("_"), table.column("position")[-1].as_py()
         half = path.with_suffix(".tmp")
-        with half.open("wb") as file:
-            # Half the size and time of the defaults: positions, times and offsets rise slowly.
-            rising = [one.name for one in table.schema if one.type in (pa.int64(), pa.timestamp("ms", tz="UTC"))]
-            parquet.write_table(
-                table,
-                file,
-                compression="zstd",
-                row_group_size=_ROW_GROUP,
-                use_dictionary=[one.name for one in table.schema if one.type == pa.string()],
-                column_encoding=dict.fromkeys(rising, "DELTA_BINARY_PACKED"),
-                write_page_checksum=True,
-            )
-            file.flush()
-            os.fsync(file.fileno())
+        write(half, table.schema, [table])
         half.rename(path.with_name(f"{first}-{last:019d}.parquet"))
-        _sync(path.parent)
+        sync(path.parent)
     if kept is None:
         path.unlink()
     else:
         path.rename(kept)
+
+
+def write(target: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
+    """Write a sealed segment's rows and return when the disk has them. Raises OSError."""
+    # Half the size and time of the defaults: positions, times and offsets rise slowly.
+    rising = [one.name for one in schema if one.type in (pa.int64(), pa.timestamp("ms", tz="UTC"))]
+    with target.open("wb") as file:
+        with parquet.ParquetWriter(
+            file,
+            schema,
+            compression="zstd",
+            use_dictionary=[one.name for one in schema if one.type == pa.string()],
+            column_encoding=dict.fromkeys(rising, "DELTA_BINARY_PACKED"),
+            write_page_checksum=True,
+        ) as writer:
+            for table in tables:
+                writer.write_table(table, row_group_size=ROW_GROUP)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def recover(directory: Path, unreadable: Unreadable) -> None:
@@ -150,9 +171,15 @@ def batches(segment: Segment, since: int, until: int) -> Iterator[pa.RecordBatch
     try:
         yield from _stream(segment.path) if segment.last is None else _parquet(segment.path, since, until)
     except FileNotFoundError:
-        # A live writer has sealed it since it was listed; or retention took it.
-        for path in segment.path.parent.glob(f"{segment.first:019d}-*.parquet"):
-            yield from _parquet(path, since, until)
+        # Since it was listed a live writer has sealed it, or a merge has made it part of a larger one; or it is gone.
+        there = segments_in(segment.path.parent) if segment.path.parent.exists() else ()
+        for holder in [one for one in there if one.holds(segment)][:1]:
+            for batch in _parquet(holder.path, since, until):
+                position = batch.column("position")
+                within = compute.greater_equal(position, segment.first)
+                if segment.last is not None:
+                    within = compute.and_(within, compute.less_equal(position, segment.last))
+                yield batch.filter(within)
 
 
 def _stream(path: Path) -> Iterator[pa.RecordBatch]:
@@ -181,7 +208,7 @@ def _overlaps(group: parquet.RowGroupMetaData, since: int, until: int) -> bool:
     return at is None or not at.has_min_max or (at.max_raw >= since and at.min_raw < until)
 
 
-def _sync(folder: Path) -> None:
+def sync(folder: Path) -> None:
     """Make the names in a folder last."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:

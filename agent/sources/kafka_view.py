@@ -14,6 +14,7 @@ from agent.sources.kafka_wire import Place
 from agent.sources.sight import SOURCE, Sights, Unit
 
 _NOT_COORDINATOR = 16
+_SILENT = "its leader does not answer"
 """Kafka's protocol error code."""
 
 Trouble: TypeAlias = dict[Unit, str]
@@ -120,7 +121,11 @@ class KafkaView:
     def give_up(self, calls: Iterable[Call]) -> None:
         """These calls will not be answered any more."""
         for call in calls:
-            self._trouble[call.key] = self._overdue(call)
+            if isinstance(call.question, wire.ListOffsets):
+                for place in self._missed(call.question, call.asked):
+                    self._lose(place, _SILENT)  # until any later call is answered
+            else:
+                self._trouble[call.key] = self._overdue(call)
 
     def facts(self) -> list[Observation]:
         """What was learnt since last asked, in the order of the answers."""
@@ -155,12 +160,15 @@ class KafkaView:
     def _overdue(self, call: Call) -> Trouble:
         """What a call that is not answered keeps out of sight."""
         if isinstance(call.question, wire.ListOffsets):
+            missed = self._missed(call.question, call.asked)
             return {
-                Unit(None, *place): f"The log offsets of {_name(place)} cannot be read: its leader does not answer"
-                for place in call.question.places
-                if call.asked >= self._offsets_at.get(place, 0)
+                Unit(None, *place): f"The log offsets of {_name(place)} cannot be read: {_SILENT}" for place in missed
             }
         return _group_trouble(call, "its coordinator does not answer")
+
+    def _missed(self, question: wire.ListOffsets, asked: int) -> list[Place]:
+        """The places whose offsets nothing that was asked later has told."""
+        return [place for place in question.places if asked >= self._offsets_at.get(place, 0)]
 
     def _lose(self, place: Place, why: str) -> None:
         self._trouble["place", *place] = {
@@ -231,7 +239,7 @@ class KafkaView:
                 self._fail(one.failure)
                 self._lose(place, one.failure.text)
             elif min(one.start, one.end) < 0:
-                self._lose(place, "its leader does not answer")
+                self._lose(place, _SILENT)
             else:
                 self._heard = True
                 self._trouble.pop(("place", *place), None)

@@ -5,7 +5,7 @@ checks it.
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from testbed.demos import reset
+from testbed.demos import divergence, reset
 
-SCENARIOS: Mapping[str, Callable[[Path, int | None], int]] = {"reset": reset.run}
+SCENARIOS: Mapping[str, Callable[[Path, int | None], int]] = {"reset": reset.run, "log-divergence": divergence.run}
 """By name; called with the directory that keeps the run and the seed of the draw, returning the exit status."""

@@ -3,19 +3,13 @@ ZooKeeper session.
 """
 
 import random
-import shutil
-import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import click
-import msgspec
-
 from testbed.agent import Agent
 from testbed.consumers import ExplicitConsumer
+from testbed.demos.stage import Say, conclude, messages_of, plots_of, sweep, telling, thread_of
 from testbed.faults import UncleanReset, flink_reset
 from testbed.kafka import Cluster
 from testbed.slack import Slack
@@ -56,9 +50,8 @@ def run(directory: Path, seed: int | None) -> int:
     """Break the cluster, show what Backflow says of it and check that. Returns 0 where all of it is as it should be."""
     seed = random.SystemRandom().randrange(1_000_000) if seed is None else seed
     draw = Draw.of(seed)
-    say = _Say()
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
+    say = Say()
+    sweep(directory)
     say(f"seed {seed}: {TOPIC}[{draw.partition}] on brokers {draw.leader} and {draw.follower} will break")
     say("starting ZooKeeper and three Kafka 0.11.0.0 brokers")
     order = (draw.bystander, draw.leader, draw.follower)
@@ -67,18 +60,14 @@ def run(directory: Path, seed: int | None) -> int:
         Cluster("0.11.0.0", order, workdir=directory / "kafka", offsets_on=[draw.bystander]) as cluster,
     ):
         done, incidents = _break(cluster, slack, draw, directory, say)
-        slack.dump(directory / "slack.jsonl")
-        (directory / "incidents.jsonl").write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in incidents))
         problems = list(_problems(draw, done, incidents, slack))
-        _show(slack, incidents)
-    for problem in problems:
-        click.echo(f"NOT AS IT SHOULD BE: {problem}")
-    click.echo(f"kept in {directory}: incidents.jsonl, slack.jsonl, agent/agent.log, kafka/")
-    return 3 if problems else 0
+        for plot in (plot for incident in _resets(incidents) for plot in plots_of(slack, incident)):
+            (directory / "evidence.png").write_bytes(plot)
+        return conclude(directory, slack, incidents, problems)
 
 
 def _break(
-    cluster: Cluster, slack: Slack, draw: Draw, directory: Path, say: "_Say"
+    cluster: Cluster, slack: Slack, draw: Draw, directory: Path, say: Say
 ) -> tuple[UncleanReset, list[dict[str, Any]]]:
     cluster.create_topic(TOPIC, assignment=draw.assignment())
     places: list[Place] = [(TOPIC, number) for number in range(PARTITIONS)]
@@ -91,10 +80,11 @@ def _break(
         directory / "agent",
         {"demo": {"bootstrap_servers": cluster.bootstrap_servers, "zookeeper": cluster.zookeeper}},
         slack,
+        checks=True,
     )
     with (
         agent,
-        _telling(slack, say),
+        telling(slack, say),
         Traffic(cluster.bootstrap_servers, [broken], BUSY_RATE),
         Traffic(cluster.bootstrap_servers, [one for one in places if one != broken], QUIET_RATE),
         ExplicitConsumer(cluster.bootstrap_servers, GROUP, places, rate=READ_RATE) as consumer,
@@ -108,14 +98,20 @@ def _break(
         wait_until(
             lambda: any("RECOVERED" in one.words for one in slack.messages()), "Slack to be told of the recovery"
         )
+        say("waiting for what Spark finds in the journal")
+        wait_until(
+            lambda: any(plots_of(slack, one) for one in _resets(agent.incidents())),
+            "a plot in the thread of the reset",
+            180,
+            every=1,
+        )
         agent.stop()
     return done, agent.incidents()
 
 
 def _problems(draw: Draw, done: UncleanReset, incidents: list[dict[str, Any]], slack: Slack) -> Iterator[str]:
     """What is wrong with what Backflow said, in sentences."""
-    standing = [one for one in incidents if one["merged_into"] is None]
-    resets = [one for one in standing if any(part["kind"] == "offset_rewind" for part in one["findings"])]
+    resets = _resets(incidents)
     if len(resets) != 1:
         yield f"{len(resets)} incidents stand for the reset, not 1"
         return
@@ -145,51 +141,25 @@ def _problems(draw: Draw, done: UncleanReset, incidents: list[dict[str, Any]], s
     if moves != [(draw.leader, draw.follower), (draw.follower, draw.leader)]:
         yield f"its leader moves are {moves}"
     messages = slack.messages()
-    own = [one for one in messages if incident["id"] in one.words]
+    own = messages_of(slack, incident)
     if len(own) != 1 or not own[0].edits:
         yield f"{len(own)} messages stand for it, not one that was edited as it developed"
     if len(messages) > 3:
         yield f"{len(messages) - 1} other messages stand in the channel, not two at most"
+    evidence = [reply.words for reply in thread_of(slack, incident) if "offset_history" in reply.words]
+    if not any(f"{TOPIC}[{draw.partition}]" in words for words in evidence):
+        yield f"what Spark found in the journal stands in its thread as {evidence}"
+    for found in (found for one in incidents for found in one["findings"] if found["kind"] == "offset_history"):
+        if found["severity"] != "info":
+            yield f"the check's finding is a {found['severity']}, as if no rule had told it: {found['detail']}"
+    if len(plots_of(slack, incident)) != 1:
+        yield f"{len(plots_of(slack, incident))} plots stand in its thread, not 1"
 
 
-def _show(slack: Slack, incidents: list[dict[str, Any]]) -> None:
-    ids = [one["id"] for one in incidents if one["merged_into"] is None and one["severity"] == "critical"]
-    for message in slack.messages():
-        if any(one in message.words for one in ids):
-            click.echo(f"\nThe Slack message, edited {len(message.edits)} times:\n\n{message.words}\n")
-            for reply in slack.threads.get(message.ts, []):
-                click.echo(f"  thread: {reply.words}")
-    click.echo("")
-
-
-class _Say:
-    """Prints progress with the seconds since the beginning."""
-
-    def __init__(self) -> None:
-        self._begin = time.monotonic()
-
-    def __call__(self, line: str) -> None:
-        click.echo(f"[{time.monotonic() - self._begin:6.1f} s] {line}")
-
-
-@contextmanager
-def _telling(slack: Slack, say: _Say) -> Iterator[None]:
-    """Say what the channel is told while it is told."""
-    stop = threading.Event()
-
-    def tell() -> None:
-        told: dict[str, str] = {}
-        while not stop.wait(0.2):
-            for message in slack.messages():
-                first = message.words.partition("\n")[0]
-                if told.get(message.ts) != first:
-                    say(f"Slack, {'edited' if message.ts in told else 'posted'}: {first}")
-                    told[message.ts] = first
-
-    teller = threading.Thread(target=tell, name="slack-watcher", daemon=True)
-    teller.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        teller.join()
+def _resets(incidents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The incidents that stand and tell of a rewind."""
+    return [
+        one
+        for one in incidents
+        if one["merged_into"] is None and any(part["kind"] == "offset_rewind" for part in one["findings"])
+    ]

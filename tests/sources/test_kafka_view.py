@@ -91,6 +91,18 @@ def test_a_late_answer_of_a_former_leader_is_no_news() -> None:
     assert _unseen(view, late) == {}
 
 
+def test_offsets_that_no_leader_told_are_missed_until_a_later_call_tells_them() -> None:
+    """A broker lost power with a call to it under way; whoever leads after it answers another call."""
+    view = _view()
+    _layout(view, [1, 2], {0: 1})
+    _ends(view, 10, asked=2)
+    view.give_up([Call(("offsets", 1), ("offsets", 1), 5, wire.ListOffsets([("t", 0)]))])
+    assert list(_unseen(view)) == [Unit(None, "t", 0)]
+    _layout(view, [2], {0: 2})
+    _ends(view, 12, asked=9)
+    assert _unseen(view) == {}
+
+
 def test_a_partition_without_a_leader_is_not_asked_for_but_missed() -> None:
     """Others are asked of their leaders."""
     view = _view()

@@ -9,8 +9,8 @@ from agent.findings import Severity, finding_from_json, finding_json
 from agent.segments.digest import digest
 from agent.segments.log_directory import Segment
 from spark_checks import log_segments
+from spark_checks.logs.replicas import packs
 from spark_checks.options import Options, Report
-from spark_checks.replicas import packs
 from tests.spark_checks import disks
 
 # PySpark leaves the socket of a result to the garbage collector.

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_checks.journal_clock import Clock, Step
-from spark_checks.offset_moves import BACK, FORGOTTEN, LEAP, MAX_RATE, NEVER, Ints, Rows
-from spark_checks.offset_stitch import EDGE_NUMBERS, Hit, Hits, Share, joined
+from spark_checks.history.clock import Clock, Step
+from spark_checks.history.moves import BACK, FORGOTTEN, LEAP, MAX_RATE, NEVER, Ints, Rows
+from spark_checks.history.stitch import EDGE_NUMBERS, Hit, Hits, Share, joined
 
 LEAST = 10
 

@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 from agent.journal import Journal, entries
 from agent.journal.segments import DAY_MS, find
 from agent.observations import Commit, Observation, Tick, millis
-from spark_checks import journal_compaction
-from spark_checks.journal_compaction import clear, compact, groups, merge, parts, retain
-from spark_checks.journal_files import pieces, read
+from spark_checks.history import compaction
+from spark_checks.history.compaction import clear, compact, groups, merge, retain, sealed
+from spark_checks.history.files import pieces, read
 
 NOON = millis("2026-11-18T12:00:00.000Z")
 NOW = NOON + 3 * DAY_MS
@@ -56,11 +56,11 @@ def test_merged_files_hold_the_same_observations(spark: SparkSession, tmp_path: 
         assert journal.position == before[-1][0] + 1
 
 
-def test_a_crash_while_merging_changes_nothing_for_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_while_merging_changes_nothing_for_readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After any step every row is in the pieces once; what the crash left is cleared by the next run."""
     write(tmp_path)
     folder = min((tmp_path / "commit").iterdir())
-    group = parts(folder)
+    group = sealed(folder)
     whole = [one.path.read_bytes() for one in group]
     positions = rows(tmp_path)
     monkeypatch.setattr(Path, "unlink", lambda _, **_more: None)
@@ -68,12 +68,13 @@ def test_a_crash_while_merging_changes_nothing_for_the_check(tmp_path: Path, mon
     monkeypatch.undo()
     for one in group:
         assert rows(tmp_path) == positions
+        assert [position for position, _ in entries(tmp_path, kinds=["commit"])] == sorted(positions)
         os.unlink(one.path)  # noqa: PTH108 - `unlink` is what merging uses
     assert rows(tmp_path) == positions
     for one, content in zip(group[1:], whole[1:], strict=True):
         one.path.write_bytes(content)
     clear(folder)
-    assert [(one.first, one.last) for one in parts(folder)] == [(group[0].first, group[-1].last)]
+    assert [(one.first, one.last) for one in sealed(folder)] == [(group[0].first, group[-1].last)]
 
 
 def rows(directory: Path) -> list[int]:
@@ -85,23 +86,23 @@ def rows(directory: Path) -> list[int]:
 def test_a_damaged_file_stays_and_so_do_its_neighbours(tmp_path: Path) -> None:
     """What cannot be read is not merged away."""
     write(tmp_path)
-    group = parts(min((tmp_path / "commit").iterdir()))
+    group = sealed(min((tmp_path / "commit").iterdir()))
     content = bytearray(group[2].path.read_bytes())
     content[40:80] = bytes(40)
     group[2].path.write_bytes(content)
     assert merge(group) == 0
-    assert parts(group[0].path.parent) == group
+    assert sealed(group[0].path.parent) == group
     assert not list(group[0].path.parent.glob("_*"))
 
 
 def test_only_what_fits_is_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files grow to the size wanted and no further, and one alone is left as it is."""
     write(tmp_path)
-    sealed = parts(min((tmp_path / "commit").iterdir()))
-    monkeypatch.setattr(journal_compaction, "MERGED_BYTES", sealed[0].size * 2 + 100)
-    assert [len(group) for group in groups(sealed)] == [2, 2]
-    monkeypatch.setattr(journal_compaction, "MERGED_BYTES", 10)
-    assert list(groups(sealed)) == []
+    here = sealed(min((tmp_path / "commit").iterdir()))
+    monkeypatch.setattr(compaction, "MERGED_BYTES", here[0].path.stat().st_size * 2 + 100)
+    assert [len(group) for group in groups(here)] == [2, 2]
+    monkeypatch.setattr(compaction, "MERGED_BYTES", 10)
+    assert list(groups(here)) == []
 
 
 def test_retention_is_left_to_a_running_agent(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from agent.journal import Journal
 from agent.observations import Commit, Tick, millis
 from agent.state_file import StoreError
 from agent.store import Store
-from spark_checks import live_findings, offset_history
-from spark_checks.offset_keys import Key
+from spark_checks import offset_history
+from spark_checks.history import live_findings
+from spark_checks.history.keys import Key
 from spark_checks.options import Options, Report
 
 EVENING = millis("2026-11-20T22:00:00.000Z")

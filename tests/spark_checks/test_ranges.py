@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_checks.ranges import Piece, resolve
+from spark_checks.logs.ranges import Piece, resolve
 
 A, B = 2005, 2011
 

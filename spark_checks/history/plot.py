@@ -13,13 +13,13 @@ from matplotlib.ticker import FuncFormatter
 from agent.evidence import leader_of
 from agent.observations import clock
 from agent.wording import count, day_of
-from spark_checks import offset_series
-from spark_checks.journal_events import Loss
-from spark_checks.offset_context import Journal
-from spark_checks.offset_keys import Key
-from spark_checks.offset_moves import Ints
-from spark_checks.offset_series import Series
-from spark_checks.offset_verdicts import BASELINE_MS, BEFORE_MS, Verdict
+from spark_checks.history import curves
+from spark_checks.history.context import Journal
+from spark_checks.history.curves import Series
+from spark_checks.history.events import Loss
+from spark_checks.history.keys import Key
+from spark_checks.history.moves import Ints
+from spark_checks.history.verdicts import BASELINE_MS, BEFORE_MS, Verdict
 
 _INCHES, _DOTS = (12, 6.75), 100
 _LEAST_MS = 60_000
@@ -40,7 +40,7 @@ def plot(journal: Journal, verdict: Verdict, series: Mapping[Key, Series]) -> by
     event = verdict.event
     commits = series[event.key]
     pieces = journal.pieces("log_offsets", event.at - BEFORE_MS - BASELINE_MS, event.at + BEFORE_MS)
-    start, top = offset_series.log(
+    start, top = curves.log(
         pieces, journal.cluster, event.key, event.at - BEFORE_MS - BASELINE_MS, event.at + BEFORE_MS
     )
     begin, end = _extent(verdict, commits, top)

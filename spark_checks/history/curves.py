@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from spark_checks.journal_files import Piece, read, shared
-from spark_checks.offset_keys import Key, Keys
-from spark_checks.offset_moves import Ints
-from spark_checks.offset_scan import Asked, chunks
-from spark_checks.offset_words import Usual
+from spark_checks.history.files import Piece, read, shared
+from spark_checks.history.keys import Key, Keys
+from spark_checks.history.moves import Ints
+from spark_checks.history.scan import Asked, chunks
+from spark_checks.history.words import Usual
 
 Stretches: TypeAlias = Mapping[Key, Sequence[tuple[int, int]]]
 

@@ -5,8 +5,8 @@ from typing import NamedTuple
 from agent.evidence import leader_of
 from agent.observations import clock
 from agent.wording import count, day_of, instant, span
-from spark_checks.journal_events import Spell
-from spark_checks.offset_verdicts import Event, Verdict
+from spark_checks.history.events import Spell
+from spark_checks.history.verdicts import Event, Verdict
 
 _SOON_MS = 10_000
 """What happened within so long is told by its end alone."""

@@ -51,15 +51,9 @@ def pieces(directory: Path, kind: str, since: int, until: int, unreadable: Unrea
 
     Only the dates asked for are opened. What cannot be read is told to `unreadable` and left out.
     """
-    made, reached = [], -1
+    made = []
     days = range(since // DAY_MS, (until - 1) // DAY_MS + 1)
-    day = None
     for segment in sorted(find(directory, [kind], days), key=lambda one: (one.day, one.first)):
-        if segment.day != day:
-            day, reached = segment.day, -1
-        if segment.last is not None and segment.last <= reached:
-            continue  # a part of a merged file, which a crash left beside it
-        reached = max(reached, segment.last or -1)
         try:
             for one in _pieces(segment):
                 if one.low < until and one.high >= since:

@@ -11,7 +11,7 @@ import msgspec
 from agent.evidence import CLOCK_SLACK_MS
 from agent.findings import Finding, Incident
 from agent.state_file import StoreError
-from spark_checks.offset_keys import Key
+from spark_checks.history.keys import Key
 
 Live: TypeAlias = Mapping[Key, Sequence[Finding]]
 """The live findings about a key."""

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from agent.segments.log_directory import Segment
 from agent.segments.rows import SCHEMA, rows
-from spark_checks.replicas import Replicas, cores, packs
+from spark_checks.logs.replicas import Replicas, cores, packs
 
 _SPARK_TYPES = {pa.string(): "string", pa.int8(): "tinyint", pa.int32(): "int", pa.int64(): "bigint"}
 # Spark knows no unsigned numbers: a CRC takes the next larger type, as it does when Spark reads a digest.

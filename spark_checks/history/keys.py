@@ -7,7 +7,7 @@ from zlib import crc32
 import numpy as np
 import pyarrow as pa
 
-from spark_checks.offset_moves import Flags, Ints
+from spark_checks.history.moves import Flags, Ints
 
 Wants: TypeAlias = Callable[[str], bool]
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from agent.facts import Facts, History, Partition
 from agent.observations import Blind, BrokerRegistration, PartitionState, Sight
-from spark_checks.journal_clock import HOLE_MS
+from spark_checks.history.clock import HOLE_MS
 
 
 class States(Facts):

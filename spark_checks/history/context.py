@@ -14,8 +14,8 @@ from pyspark.sql import functions as sql
 from agent.evidence import CLOCK_SLACK_MS
 from agent.journal.segments import Unreadable
 from agent.observations import PartitionState
-from spark_checks.journal_events import States
-from spark_checks.journal_files import Piece, pieces, scan
+from spark_checks.history.events import States
+from spark_checks.history.files import Piece, pieces, scan
 
 
 class Place(NamedTuple):

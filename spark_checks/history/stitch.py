@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spark_checks.offset_moves import (
+from spark_checks.history.moves import (
     BACK,
     FORGOTTEN,
     NEVER,

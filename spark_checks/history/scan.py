@@ -1,7 +1,7 @@
 """The journal's commits searched in Spark for falls and leaps: what is read, what is shuffled, what comes back.
 
 Workers read files in order of position and shuffle only each share's first and last changes per key. What those arrays
-mean lives in `offset_moves` and `offset_stitch`, what is made of a hit in `offset_history`.
+mean lives in `moves` and `stitch`, what is made of a hit in `offset_history`.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -15,11 +15,11 @@ from pyspark import RDD
 from pyspark.sql import SparkSession
 
 from agent.journal.segments import UNREADABLE, Unreadable
-from spark_checks.journal_clock import Clock
-from spark_checks.journal_files import PIECE_ROWS, Piece, read, shared
-from spark_checks.offset_keys import Key, Keys, Wants
-from spark_checks.offset_moves import FORGOTTEN, NEVER, NONE, Ints, Rows
-from spark_checks.offset_stitch import EDGE_NUMBERS, HIT_NUMBERS, Hit, Share, joined
+from spark_checks.history.clock import Clock
+from spark_checks.history.files import PIECE_ROWS, Piece, read, shared
+from spark_checks.history.keys import Key, Keys, Wants
+from spark_checks.history.moves import FORGOTTEN, NEVER, NONE, Ints, Rows
+from spark_checks.history.stitch import EDGE_NUMBERS, HIT_NUMBERS, Hit, Share, joined
 
 _COLUMNS = ("position", "at", "since", "cluster", "group", "topic", "partition", "offset")
 _HIT, _EDGES, _UNRULY, _DAMAGED = range(4)

@@ -8,17 +8,17 @@ import numpy as np
 from agent.findings import Finding, Records, Severity
 from agent.journal import entries
 from agent.observations import BrokerRegistration, Sight
-from spark_checks import offset_series
-from spark_checks.journal_clock import Clock
-from spark_checks.journal_events import Spell, losses, spells
-from spark_checks.journal_files import read
-from spark_checks.live_findings import Live, seen
-from spark_checks.offset_context import Journal, Place
-from spark_checks.offset_keys import Key
-from spark_checks.offset_scan import Asked
-from spark_checks.offset_series import Series
-from spark_checks.offset_verdicts import AFTER_MS, BASELINE_MS, BEFORE_MS, Around, Event, Verdict
-from spark_checks.offset_words import Past, gap, sentence
+from spark_checks.history import curves
+from spark_checks.history.clock import Clock
+from spark_checks.history.context import Journal, Place
+from spark_checks.history.curves import Series
+from spark_checks.history.events import Spell, losses, spells
+from spark_checks.history.files import read
+from spark_checks.history.keys import Key
+from spark_checks.history.live_findings import Live, seen
+from spark_checks.history.scan import Asked
+from spark_checks.history.verdicts import AFTER_MS, BASELINE_MS, BEFORE_MS, Around, Event, Verdict
+from spark_checks.history.words import Past, gap, sentence
 
 NAME = "offset_history"
 
@@ -97,7 +97,7 @@ def around(journal: Journal, asked: Asked, told: Sequence[Verdict]) -> dict[Key,
     # A picture shows how it went on behind the window, by the agent's own clock.
     asked = asked._replace(until=asked.until + BEFORE_MS, clock=Clock())
     pieces = journal.pieces("commit", max(first, journal.since), asked.until)
-    return offset_series.commits(journal.spark, pieces, asked, wanted)
+    return curves.commits(journal.spark, pieces, asked, wanted)
 
 
 class Told:
@@ -125,7 +125,7 @@ class Told:
         before = rewinds[: bisect_left(rewinds, event.at)]
         past = Past(len(before), before[-1] if before else None, event.at - self._begun)
         series = self._series.get(event.key)
-        rhythm = None if series is None else offset_series.usual(series, event.at - _HOUR_MS, event.at)
+        rhythm = None if series is None else curves.usual(series, event.at - _HOUR_MS, event.at)
         return Finding(
             rule=NAME,
             kind=NAME,

@@ -8,12 +8,12 @@ from agent.evidence import CLOCK_SLACK_MS, leader_moves, recreated
 from agent.facts import LATENESS_MS
 from agent.findings import Records
 from agent.observations import PartitionState
-from spark_checks.journal_clock import Clock
-from spark_checks.journal_events import Loss, Spell, States
-from spark_checks.offset_context import Place, Reading, Truncation
-from spark_checks.offset_keys import Key
-from spark_checks.offset_moves import LEAP, MAX_RATE
-from spark_checks.offset_stitch import Hit
+from spark_checks.history.clock import Clock
+from spark_checks.history.context import Place, Reading, Truncation
+from spark_checks.history.events import Loss, Spell, States
+from spark_checks.history.keys import Key
+from spark_checks.history.moves import LEAP, MAX_RATE
+from spark_checks.history.stitch import Hit
 
 BEFORE_MS, AFTER_MS = 600_000, 60_000
 """How long before and after a fall or a leap its causes are looked for."""

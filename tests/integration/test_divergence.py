@@ -1,0 +1,102 @@
+"""Replicas that a power loss left different (KAFKA-3919): the checks say what Kafka's own dump tool shows, exactly."""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from testbed.kafka import Cluster
+from testbed.power_loss import SILENT, STRADDLING, PowerLoss, create, power_loss
+from tests.integration.scenes import named
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+_CUT_AT_THREE_PLACES: Mapping[int, float] = {2005: 0.9, 2011: 0.8, 2024: 0.7}
+
+
+def test_a_batch_across_the_old_high_watermark_is_found_in_both_ways(kafka_0_11: Cluster) -> None:
+    """The follower took a whole batch in: its offsets go back, and it differs from the leader from there on back."""
+    truth = _two_replicas(kafka_0_11, "snappy", STRADDLING)
+    assert len(truth.dips) == 1
+    assert truth.diverged[2005, 2011].first == truth.leader_end < truth.dips[0].current
+    _found_exactly(truth)
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize(("codec", "others"), [("gzip", STRADDLING), ("snappy", SILENT), ("gzip", SILENT)])
+def test_the_other_variants_of_the_power_loss_are_found(kafka_0_11: Cluster, codec: str, others: int) -> None:
+    """Where the follower truncates to the new end no offset goes back: the replicas differ, and that is all."""
+    truth = _two_replicas(kafka_0_11, codec, others)
+    assert len(truth.dips) == (1 if others == STRADDLING else 0)
+    _found_exactly(truth)
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("codec", ["snappy", "gzip"])
+@pytest.mark.parametrize("leader", _CUT_AT_THREE_PLACES)
+def test_three_replicas_cut_at_three_places_are_told_apart(kafka_0_11: Cluster, codec: str, leader: int) -> None:
+    """Whoever leads first: those whose log was longer differ from it and from each other, the shorter ones do not."""
+    topic = named("three")
+    # The preferred leader, so that no rebalance hands another one's records to the last that comes back.
+    create(kafka_0_11, topic, sorted(_CUT_AT_THREE_PLACES, key=lambda broker: broker != leader))
+    truth = power_loss(kafka_0_11, topic, keep=_CUT_AT_THREE_PLACES, leader=leader, codec=codec)
+    longer = [broker for broker, share in _CUT_AT_THREE_PLACES.items() if share > _CUT_AT_THREE_PLACES[leader]]
+    assert {pair for pair in truth.diverged if leader in pair} == {(broker, leader) for broker in longer}
+    _found_exactly(truth)
+
+
+def _two_replicas(cluster: Cluster, codec: str, others: int) -> PowerLoss:
+    topic = named("two")
+    create(cluster, topic, [2005, 2011])
+    return power_loss(cluster, topic, keep={2005: 0.9}, leader=2005, codec=codec, others=others)
+
+
+def _found_exactly(truth: PowerLoss) -> None:
+    """Both checks, on the disks of brokers that run, find all there is and nothing else."""
+    faults = _check("log_segments", truth)
+    assert [
+        (one["labels"], one["subject"], one["position"], one["previous"], one["current"], one["severity"])
+        for one in faults
+    ] == [
+        (
+            ["offsets_went_back"],
+            {**_place(truth), "broker": dip.broker, "file": f"{dip.file.parent.name}/{dip.file.name}"},
+            dip.position,
+            {"offset": dip.previous},
+            {"offset": dip.current},
+            "critical",
+        )
+        for dip in truth.dips
+    ]
+    differences = _check("replica_divergence", truth)
+    told = {tuple(one["subject"]["brokers"]): one for one in differences}
+    assert len(told) == len(differences)
+    assert told.keys() == truth.diverged.keys()
+    for (one, other), difference in truth.diverged.items():
+        finding = told[one, other]
+        sides = [finding["previous"], finding["current"]]
+        assert finding["subject"] == {**_place(truth), "brokers": [one, other]}
+        assert [side["broker"] for side in sides] == [one, other]
+        assert tuple(side["records"] for side in sides) == difference.alone
+        offsets = [side["offset"] for side in sides if side["offset"] is not None]
+        last_offsets = [side["last_offset"] for side in sides if side["last_offset"] is not None]
+        assert (min(offsets), max(last_offsets)) == (difference.first, difference.last)
+        assert finding["records"]["lost"] == max(difference.alone)
+
+
+def _place(truth: PowerLoss) -> dict[str, Any]:
+    return {"cluster": "main", "topic": truth.topic, "partition": truth.partition}
+
+
+def _check(name: str, truth: PowerLoss) -> list[dict[str, Any]]:
+    """What the public command prints; its exit status says whether that is anything."""
+    command = [sys.executable, "-m", "spark_checks", name, "--topic", truth.topic, "--master", "local[2]"]
+    for broker, directory in truth.directories.items():
+        command += ["--path", f"{broker}={directory}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    findings = [msgspec.json.decode(line) for line in done.stdout.splitlines()]
+    assert done.returncode == (1 if findings else 0), done.stderr
+    return findings
