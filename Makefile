@@ -11,7 +11,7 @@ setup: ## make .venv ready: Java and Python checked, packages by requirements.lo
 demo: setup ## break a real Kafka 0.11 cluster and watch Backflow tell why a group went back
 	@$(BIN)/backflow demo
 
-test: lint ## lint, types and the suite: units, properties, integration with real brokers (under 15 minutes)
+test: lint ## lint, types and the suite: units, properties, integration with real brokers (about 20 minutes)
 	@scripts/ensure "systemd-analyze (tests check the unit with it)" systemd systemd-analyze --version
 	@$(BIN)/pytest -m "not acceptance"
 

@@ -67,8 +67,9 @@ ADVICE: Mapping[str, Advice] = {
         "replicas then find the point where they differ by leader epochs.",
     ),
     "offsets_went_back": Advice(
-        "copy {file} of {place} on broker {broker} before it restarts: 0.10 brokers halt there after an unclean stop "
-        "('Attempt to append an offset'); then let the replica fetch {place} anew from one that is whole.",
+        "copy {file} of {place} on broker {broker} before it restarts: after an unclean stop a broker may fail there "
+        "('Attempt to append an offset') or empty the segment; then let the replica fetch {place} anew from one that "
+        "is whole.",
         "min.insync.replicas=2 with acks=all for {topic}, and Kafka 0.11 or later with its message format (KIP-101).",
     ),
     "torn_tail": Advice(),

@@ -62,7 +62,7 @@ def finding(cluster: str, broker: int, found: Found, written: int) -> Finding:
         position=fault.position,
         previous=fault.previous,
         current=fault.current,
-        detail=f"Broker {broker}, {found.file}, byte {fault.position}: {fault.detail}. {fault.kafka}",
+        detail=f"Broker {broker}, {found.file}, byte {fault.position:,}: {fault.detail}. {fault.kafka}",
     )
 
 

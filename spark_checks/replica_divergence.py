@@ -209,8 +209,8 @@ def _side(broker: int, found: Divergence) -> dict[str, Any]:
 
 def _detail(pair: Pair, found: Divergence) -> str:
     where = (
-        f"{pair.topic}[{pair.partition}] differs between brokers {pair.a} and {pair.b} from offset {found.first} on"
-        f" ({_runs(found.ranges)}; both replicas had committed up to {pair.upper})"
+        f"{pair.topic}[{pair.partition}] differs between brokers {pair.a} and {pair.b} from offset {found.first:,} on"
+        f" ({_runs(found.ranges)}; both replicas had committed up to {pair.upper:,})"
     )
     if found.only_epochs:
         return f"{where}: the same bytes, written under other leader epochs."
@@ -224,7 +224,7 @@ def _loss(leader: int, follower: int, found: Divergence) -> str:
 
 
 def _runs(runs: Sequence[Run]) -> str:
-    shown = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs[:3])
+    shown = ", ".join(f"{first:,}" if first == last else f"{first:,}-{last:,}" for first, last in runs[:3])
     return f"offsets {shown}" + (f" and {count(len(runs) - 3, 'more range')}" if len(runs) > 3 else "")
 
 

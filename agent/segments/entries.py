@@ -176,7 +176,7 @@ def _fell(batch: Batch, falls: tuple[tuple[int, int], ...]) -> Fault:
         {"offset": before},
         {"offset": after},
         batch.timestamp,
-        f"inside the {batch.codec} batch offset {after} comes after {before}{more}",
+        f"inside the {batch.codec} batch offset {after:,} comes after {before:,}{more}",
         consequences.INNER_WENT_BACK,
     )
 

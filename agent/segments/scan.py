@@ -86,7 +86,7 @@ class _Order:
                 {"offset": self.last},
                 {"offset": batch.first_offset},
                 batch.timestamp if batch.timestamp >= 0 else self.timestamp,
-                f"offset {batch.first_offset} comes after {self.last}",
+                f"offset {batch.first_offset:,} comes after {self.last:,}",
                 consequences.BATCH_WENT_BACK,
             )
         self.last = batch.last_offset
@@ -105,7 +105,7 @@ class _Order:
             {"base_offset": self._base} if below else {"offset": self.limit},
             {"offset": first.first_offset, "last_offset": last.last_offset},
             first.timestamp if first.timestamp >= 0 else self.timestamp,
-            f"offsets {first.first_offset} to {last.last_offset} in a segment that holds {self._base} to {self.limit}",
+            f"offsets {first.first_offset:,} to {last.last_offset:,} in a segment of {self._base:,} to {self.limit:,}",
             consequences.OUTSIDE,
         )
 

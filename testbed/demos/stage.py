@@ -79,7 +79,7 @@ def show(slack: Slack, incidents: Sequence[Mapping[str, Any]]) -> None:
             for message in messages_of(slack, incident):
                 click.echo(f"\nThe Slack message, edited {len(message.edits)} times:\n\n{message.words}\n")
             for reply in thread_of(slack, incident):
-                click.echo(f"  thread: {reply.words}")
+                click.echo(f"  thread: {reply.words.strip() or 'the plot, a PNG'}")
     click.echo("")
 
 
