@@ -53,8 +53,8 @@ def test_the_divergence_of_a_power_loss_is_found_with_what_each_leader_would_cos
     assert (found.labels, found.records.lost, found.at) == (("records_differ",), 900, disks.STARTED + 7100)
     assert found.detail == (
         "t[0] differs between brokers 2005 and 2011 from offset 7,100 on (offsets 7,100-7,999; both replicas had"
-        " committed up to 9,500): if 2005 leads, 2011 loses 900 records (offsets 7,100-7,999); if 2011 leads, 2005 loses"
-        " 800 records (offsets 7,100-7,899)."
+        " committed up to 9,500): if 2005 leads, 2011 loses 900 records (offsets 7,100-7,999); if 2011 leads, 2005"
+        " loses 800 records (offsets 7,100-7,899)."
     )
     assert report.summary == (
         "Compared 1 pair of replicas of 1 partition on brokers 2005, 2011, below the high watermark: 1 difference."
