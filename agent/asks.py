@@ -7,13 +7,46 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
-from agent.checks import Ask
+from msgspec import Struct
+
 from agent.correlation import GROUPING_MS, Correlation, Step, flat, followed, in_time
 from agent.facts import SETTLED_MS
 from agent.findings import Finding, FindingKey, Severity
+from agent.observations import Observation
 
 LOOKBACK_MS = 14 * 86_400_000
 """How much of the past before the root cause a check may compare with."""
+
+
+class Ask(Struct, frozen=True, kw_only=True):
+    """An incident asks for a check that can explain or prove it. Durable: kept until it is answered.
+
+    id: made from check and finding, so that the same question is asked once. finding: the root cause's, else the worst
+    effect's key; the incident that holds it gets the answer. since, until: the window to look at, event time, ms.
+    topics, groups: what it is about; empty: everything. due: not to be run before, ms.
+    """
+
+    id: str
+    check: str
+    cluster: str
+    finding: FindingKey
+    since: int
+    until: int
+    topics: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    due: int = 0
+
+
+class Answer(NamedTuple):
+    """What came of a run. ask: None where the schedule asked. observations: CheckFindings, then one CheckRun.
+
+    lines: what to say in the incident's thread, the most important first; plot: a PNG, None where there is none.
+    """
+
+    ask: Ask | None
+    observations: list[Observation]
+    lines: tuple[str, ...] = ()
+    plot: bytes | None = None
 
 
 class _Question(NamedTuple):

@@ -14,7 +14,7 @@ from apscheduler.events import EVENT_JOB_ERROR, JobExecutionEvent
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 
-from agent.checks import Answer
+from agent.asks import Answer
 from agent.checks.runner import Checks
 from agent.findings import Incident
 from agent.journal import Journal, entries, last_at

@@ -3,9 +3,8 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import blake2b
 
-from agent.asks import asks
+from agent.asks import Ask, asks
 from agent.blame import radius, title, worst_first
-from agent.checks import Ask
 from agent.correlation import Correlation, Together, horizon, together
 from agent.detection import Changes
 from agent.facts import LONG_AFTER, LONG_AGO, SETTLED_MS

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import structlog
 
-from agent.checks import Answer, Ask
+from agent.asks import Answer, Ask
 from agent.facts import LATENESS_MS
 from agent.findings import Incident
 from agent.journal import Journal, JournalError

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from agent.checks import Answer
+from agent.asks import Answer
 from agent.findings import Incident, Severity
 from agent.observations import CheckRun
 from agent.report import report, timeline, withdrawn

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from agent.checks import Ask
+from agent.asks import Ask
 from agent.findings import Incident, Status
 from agent.postings import posting
 from agent.queue import queue_message

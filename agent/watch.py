@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from agent.checks import Ask
+from agent.asks import Ask
 from agent.correlation import Correlation
 from agent.detection import Detection
 from agent.findings import FindingKey, Incident

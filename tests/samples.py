@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from agent.checks import Ask
+from agent.asks import Ask
 from agent.findings import Finding, Incident, Records, Severity, Status
 from agent.observations import millis
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from agent.asks import LOOKBACK_MS, asks
-from agent.checks import Ask
+from agent.asks import LOOKBACK_MS, Ask, asks
 from agent.correlation import Correlation, Step
 from agent.facts import SETTLED_MS
 from agent.findings import Finding, Severity

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from agent.checks import Answer, Ask
+from agent.asks import Answer, Ask
 from agent.findings import Finding, Severity, finding_json
 from agent.journal import Journal, entries
 from agent.notifiers.slack import Slack

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from glob import escape
 from pathlib import Path
 
-from agent.checks import Ask
+from agent.asks import Ask
 from agent.observations import rfc3339
 from agent.settings import Settings
 from agent.settings.check_sections import Spark

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from agent.checks import Answer, Ask
+from agent.asks import Answer, Ask
 from agent.checks.arguments import asked_options, places, scheduled_options, spark_options
 from agent.checks.process import Limits, Outcome, run_check
 from agent.findings import Finding, finding_json

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from agent.checks import Answer, Ask
+from agent.asks import Answer, Ask
 from agent.checks.runner import Checks
 from agent.checks.sessions import memory
 from agent.observations import CheckFinding, CheckRun, millis
