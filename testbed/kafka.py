@@ -62,13 +62,15 @@ class Cluster(Ensemble):
         )
 
     def _administer(self, call: Callable[[], Future[None]]) -> None:
-        """Make an admin call, again when it went to a broker that has ceased to be the controller."""
+        """Make an admin call, again when it went to a broker that has ceased to be the controller, or is about to: one
+        whose ZooKeeper session expires meanwhile answers UNKNOWN_SERVER_ERROR.
+        """
 
         def done() -> bool:
             try:
                 call().result()
             except KafkaException as error:
-                if error.args[0].code() != KafkaError.NOT_CONTROLLER:
+                if error.args[0].code() not in (KafkaError.NOT_CONTROLLER, KafkaError.UNKNOWN):
                     raise
                 metadata(self.admin, "__consumer_offsets")  # tells the client who is
                 return False
