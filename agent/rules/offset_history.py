@@ -14,7 +14,7 @@ class OffsetHistory(EventRule, CheckRule, GroupRule):
     Not: a gap in the journal, in which nothing can be compared; the check says that where it is asked.
     """
 
-    title = "{group} on {topic}[{partition}]: {records} records in its history that no rule told"
+    title = "{group} on {topic}[{partition}] went back or leapt {records} records, as its history shows"
 
     min_records: int = 1000
     """How many records a move must skip or read again to be told."""
