@@ -62,7 +62,7 @@ ADVICE: Mapping[str, Advice] = {
     ),
     "replica_divergence": Advice(
         "do not restart {brokers} or move the leadership of {place} before you have copied its segments on both: "
-        "who leads decides which records are lost; then choose the leader.",
+        "who leads decides which records are lost; then choose the leader, not one whose own log is found damaged.",
         "Kafka 2.0 or later (KIP-101, KIP-279) with message.format.version 0.11 or later for {topic}: "
         "replicas then find the point where they differ by leader epochs.",
     ),

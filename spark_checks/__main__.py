@@ -6,7 +6,10 @@ for people; the rest is log, and its last line says in a sentence why a run fail
 
 import difflib
 import logging
+import os
 import pkgutil
+import re
+import shutil
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -21,6 +24,8 @@ from spark_checks.session import session
 
 CLEAN, FOUND, WRONG, FAILED = 0, 1, 2, 3
 """Exit statuses."""
+
+_CAUSE = re.compile(r"(?:^|: )(?:agent|spark_checks)[\w.]+Error: (.+)|org\.apache\.spark\.Spark\w*Exception: (.+)")
 
 log = logging.getLogger("spark_checks")
 
@@ -83,6 +88,13 @@ def main(arguments: Sequence[str]) -> int:
     except WrongUseError as error:
         click.echo("\n".join(error.mistakes), err=True)
         return WRONG
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java" if not home else f"{home}/bin/java") is None:
+        where = f"in JAVA_HOME, {home}" if home else "on the PATH"
+        click.echo(
+            f"Spark needs Java, and there is none {where}: install a JDK, 17 or newer, or set JAVA_HOME.", err=True
+        )
+        return FAILED
     try:
         report = run(name, chosen, asked)
     except Exception as error:
@@ -105,9 +117,10 @@ def _tell(words: str) -> None:
 
 
 def _sentence(error: Exception) -> str:
-    """The first line of what an error says, which in Spark's is followed by Java's stack."""
+    """The first line of what an error says; of one from a worker or the JVM the line of its cause, deep in a stack."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    causes = [found[1] or found[2] for line in lines if (found := _CAUSE.search(line))]
+    return causes[0] if causes else f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 if __name__ == "__main__":

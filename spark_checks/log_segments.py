@@ -74,6 +74,7 @@ def _read(found: Replicas) -> str:
 def _summary(found: Replicas, findings: Sequence[Finding]) -> str:
     digests = f" and {count(len(found.digests), 'digest')}" if found.digests else ""
     files = len({(one.subject["broker"], one.subject["file"]) for one in findings})
-    result = f"{count(len(findings), 'fault')} in {count(files, 'file')}" if findings else "nothing wrong"
+    nothing = "nothing wrong" if found.partitions else "there was nothing to look at"
+    result = f"{count(len(findings), 'fault')} in {count(files, 'file')}" if findings else nothing
     where = f"{count(len(found.partitions), 'partition')} on {replicas.brokers(found.partitions)}"
     return f"Read {_read(found)}{digests}, {where}: {result}."

@@ -157,6 +157,8 @@ def _summary(journal: Journal, every: Sequence[Piece], findings: Sequence[Findin
     rows = sum(one.rows for one in every)
     low, high = min((one.low for one in every), default=0), max((one.high for one in every), default=0)
     over = span(max(min(high, journal.until) - max(low, journal.since), 0))
+    if not rows or low >= journal.until or high < journal.since:
+        told = ["the journal holds no commits of that time", *told]
     parts = [f"Cluster {journal.cluster}: {', '.join(told)} in {rows:,} commits, {over} of the journal"]
     parts += [f"{unseen_live:,} of them not seen live"] if unseen_live else []
     parts += [f"{count(len(damaged), 'damaged file')} left out"] if damaged else []

@@ -40,7 +40,13 @@ class Pair(NamedTuple):
 
 def mistakes(options: Options) -> list[str]:
     """What is wrong with its own options."""
-    return replicas.wrong_paths(options)
+    mistakes = replicas.wrong_paths(options)
+    brokers = {path.partition("=")[0] for path in options.own["paths"]}
+    if not mistakes and len(brokers) == 1:
+        mistakes.append(
+            f"--path: replicas of two brokers or more are compared; all paths given are of {brokers.pop()}."
+        )
+    return mistakes
 
 
 def run(spark: SparkSession, options: Options, progress: Progress) -> Report:
@@ -231,9 +237,17 @@ def _runs(runs: Sequence[Run]) -> str:
 def _summary(partitions: Sequence[Partition], wanted: Sequence[Pair], findings: Sequence[Finding]) -> str:
     compared = {(one.topic, one.partition) for one in wanted}
     left_out = len({(one.topic, one.partition) for one in partitions} - compared)
+    where = replicas.brokers(partitions)
+    unvouched = replicas.brokers([one for one in partitions if one.high_watermark is None])
+    if not wanted:
+        return (
+            f"Nothing was compared on {where}: {count(left_out, 'partition')}, none of which has two replicas with"
+            " offsets that both vouch for; without a high watermark in replication-offset-checkpoint: "
+            + unvouched
+            + "."
+        )
     result = count(len(findings), "difference") if findings else "no difference"
     what = f"{count(len(wanted), 'pair')} of replicas of {count(len(compared), 'partition')}"
-    where = replicas.brokers(partitions)
     more = (
         f"; {count(left_out, 'partition')} had nothing to compare: one replica only, or no offsets that both vouch for"
         if left_out

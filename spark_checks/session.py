@@ -27,6 +27,8 @@ CPU time to start Spark, run a job and stop, 6.5 s with these flags).
 
 _DEFAULTS: Mapping[str, str] = {
     "spark.driver.memory": "1g",
+    # A damaged digest or journal file is told as such, and not read as if it were whole.
+    "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
     "spark.log.level": "WARN",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.session.timeZone": "UTC",

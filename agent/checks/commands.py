@@ -14,7 +14,8 @@ from agent.checks import CHECKS
 from agent.checks.by_hand import WrongUseError, filled_in, run_by_hand
 from agent.settings.check_sections import size
 from agent.settings.problems import did_you_mean
-from agent.usage import EPILOG, FAILED, WRONG, config_option, fail, settings_of
+from agent.usage import EPILOG, FAILED, FOUND, WRONG, config_option, fail, settings_of
+from agent.wording import count
 
 
 class _Check(click.Command):
@@ -112,5 +113,10 @@ def digest_command(broker: int, directory: str, out: Path, bandwidth: int | None
             )
     except LogDirectoryError as error:
         fail(FAILED, str(error))
-    told = f"{len(made.partitions):,} partitions, {len(made.found):,} faults, {out.stat().st_size:,} bytes"
-    click.echo(f"{out}: {told}")
+    told = [
+        count(len(made.partitions), "partition"),
+        count(len(made.found), "fault"),
+        count(out.stat().st_size, "byte"),
+    ]
+    click.echo(f"{out}: {', '.join(told)}")
+    sys.exit(FOUND if made.found else 0)

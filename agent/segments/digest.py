@@ -57,7 +57,7 @@ def digest(
     found: list[Found] = []
     unfinished = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
-        with pq.ParquetWriter(unfinished, SCHEMA, compression="zstd") as writer:
+        with pq.ParquetWriter(unfinished, SCHEMA, compression="zstd", write_page_checksum=True) as writer:
             for done, segment in enumerate(segments):
                 progress(done, len(segments))
                 for batch in rows(segment, found.append, paced=paced):

@@ -90,6 +90,10 @@ def partitions(broker: int, directory: str, topics: Sequence[str] = ()) -> list[
         msg = f"{directory}: there is no such directory; give the broker's log.dirs (several: one by one)"
         raise LogDirectoryError(msg)
     names = {entry.base_name for entry in entries}
+    owner = _owner(system, f"{root}/meta.properties") if "meta.properties" in names else None
+    if owner not in (None, broker):
+        msg = f"{directory}: is the log directory of broker {owner}, not of {broker} (meta.properties)"
+        raise LogDirectoryError(msg)
     # The high watermark is read before anything it vouches for: what it names is in the log by then.
     high_watermarks, log_starts, cleaned = (
         _checkpoint(system, f"{root}/{name}") if name in names else {}
@@ -125,9 +129,16 @@ def partitions(broker: int, directory: str, topics: Sequence[str] = ()) -> list[
             )
         )
     if not folders and not high_watermarks and "meta.properties" not in names:
-        msg = f"{directory}: holds no partitions; give the broker's log.dirs (several: one by one)"
+        msg = f"{directory}: holds no partitions; give the broker's log.dirs (several: one by one), not a partition's"
         raise LogDirectoryError(msg)
     return sorted(found, key=lambda one: (one.topic, one.partition))
+
+
+def _owner(system: FileSystem, path: str) -> int | None:
+    """The broker that a log directory is of, as its meta.properties says: `broker.id`, under KRaft `node.id`."""
+    content = _read(system, path) or b""
+    found = re.search(rb"^(?:broker|node)\.id=(\d+)\s*$", content, re.MULTILINE)
+    return None if found is None else int(found[1])
 
 
 def read_index(segment: Segment, suffix: str) -> bytes | None:

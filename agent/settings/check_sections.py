@@ -99,7 +99,7 @@ class Spark(Section):
     """Whether the daemon runs checks at all; they need Java 17."""
     master: str = Field("local[*]", min_length=1)
     driver_memory: Annotated[str, AfterValidator(_java_size)] = "1g"
-    """The heap of the driver's JVM, which under local[*] does all the work."""
+    """The heap of the driver's JVM; Python workers, which read segments and the journal, are beside it."""
     packages: tuple[str, ...] = ()
     """Maven coordinates that Spark fetches."""
     conf: dict[Annotated[str, AfterValidator(_spark_key)], Annotated[str, BeforeValidator(_spark_value)]] = Field(

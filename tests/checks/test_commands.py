@@ -181,7 +181,7 @@ def test_a_digest_is_made_of_a_log_directory(tmp_path: Path) -> None:
     runner = CliRunner()
     arguments = ["digest", "--broker", "1", "--out", str(made), "--bandwidth", "50MB", "--path"]
     told = runner.invoke(main, [*arguments, str(directory.parent)])
-    assert (told.exit_code, told.output.split(" partitions")[0]) == (0, f"{made}: 1")
+    assert (told.exit_code, told.output.split(" partition,")[0]) == (0, f"{made}: 1")
     assert pq.read_table(made).num_rows == 0
     missing = runner.invoke(main, [*arguments, str(tmp_path / "nowhere")])
     assert missing.exit_code == 3

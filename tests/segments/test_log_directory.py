@@ -97,3 +97,13 @@ def test_a_relative_path_is_one_from_here(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     assert opened("log")[1] == str(tmp_path / "log")
     assert len(partitions(1, "log")) == 4
+
+
+def test_the_log_directory_of_another_broker_is_refused(tmp_path: Path) -> None:
+    """Ids that are mixed up would turn round what is said of which replica loses what."""
+    (tmp_path / "t-0").mkdir()
+    for key in ("broker.id", "node.id"):
+        (tmp_path / "meta.properties").write_text(f"version=0\n{key}=2005\n")
+        assert len(partitions(2005, str(tmp_path))) == 1
+        with pytest.raises(LogDirectoryError, match="of broker 2005, not of 2011"):
+            partitions(2011, str(tmp_path))
