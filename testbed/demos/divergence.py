@@ -94,8 +94,8 @@ def _problems(truth: PowerLoss, incidents: list[dict[str, Any]], slack: Slack) -
         yield f"{len(slack.messages()) - 1} other messages stand in the channel, not two at most"
     said = _words(slack, incident)
     for dip in truth.dips:
-        for word in (dip.file.name, dip.position, dip.previous, dip.current):
-            if str(word) not in said:
+        for word in (dip.file.name, f"{dip.position:,}", f"{dip.previous:,}", f"{dip.current:,}"):
+            if word not in said:
                 yield f"its thread does not tell {word}"
 
 
