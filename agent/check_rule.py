@@ -9,7 +9,7 @@ from functools import lru_cache
 import msgspec
 
 from agent.facts import KEEP_MS, SETTLED_MS, Facts, History
-from agent.findings import Finding, Severity, finding_from_json
+from agent.findings import Finding, finding_from_json
 from agent.observations import CheckFinding, Observation
 from agent.rule import Case, TopicRule, recovered
 
@@ -47,7 +47,7 @@ class CheckRule(TopicRule):
                 read,
                 rule=self.kind,
                 kind=self.kind,
-                severity=self._judged(read.severity),
+                severity=self.graded(read.severity) or read.severity,
                 recovered_at=None,
                 subject={**read.subject, **case.subject},
                 known_at=observation.seen,
@@ -66,9 +66,6 @@ class CheckRule(TopicRule):
         sightings = (one.at for one in _findings(self.kind, case, facts).after(finding.known_at) if _is(one, finding))
         last = max(sightings, default=finding.known_at)
         return recovered(finding, next((at for at in runs if at > last), None))
-
-    def _judged(self, severity: Severity) -> Severity:
-        return Severity(self.severity) if self.severity and severity is not Severity.INFO else severity
 
 
 def _findings(check: str, case: Case, facts: Facts) -> History[CheckFinding]:

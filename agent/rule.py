@@ -82,6 +82,10 @@ class Rule(Section):
         """The finding with what has become of it since, and with `recovered_at` where it is over."""
         raise NotImplementedError
 
+    def graded(self, severity: Severity | None) -> Severity | None:
+        """The severity configured in place of this one; what is info stays info. None where neither is given."""
+        return Severity(self.severity) if self.severity and severity is not Severity.INFO else severity
+
     def find(
         self,
         case: Case,
@@ -99,11 +103,10 @@ class Rule(Section):
         subject: Mapping[str, Any] | None = None,
     ) -> Finding:
         """A finding of this kind that the observation shows; times default to the observation's."""
-        chosen = Severity(self.severity) if self.severity and severity is not Severity.INFO else severity
         return Finding(
             rule=self.kind,
             kind=self.kind,
-            severity=chosen or self.default_severity,
+            severity=self.graded(severity) or self.default_severity,
             at=observation.at if at is None else at,
             since=observation.since if since is None else since,
             subject={**case.subject, **(subject or {})},

@@ -70,8 +70,10 @@ def mistakes(options: Options) -> list[str]:
 def run(spark: SparkSession, options: Options, progress: Progress) -> Report:
     """Search the journal. Raises OSError and StoreError where files cannot be read."""
     damaged: list[Path] = []
-    window = _window(Path(options.own["journal"]), options)
-    journal = _journal(spark, options, window, damaged)
+    days = [one.day for one in find(Path(options.own["journal"]), ["commit", "tick"])]
+    first, last = min(days, default=0) * DAY_MS, (max(days, default=0) + 1) * DAY_MS
+    window = _window(options, first, last)
+    journal = _journal(spark, options, max(window.start - duration(options.own["baseline"]), first), window, damaged)
     clock, hidden = unseen(journal)
     every = journal.pieces("commit")
     asked = Asked(
@@ -91,7 +93,8 @@ def run(spark: SparkSession, options: Options, progress: Progress) -> Report:
     told = [one for one in verdicts if one.event.at in window]
     series = around(journal, asked, told)
     live = _live(journal, options)
-    teller = Told(verdicts, series, journal, live)
+    begun = max(journal.since, min((one.low for one in every), default=journal.since))
+    teller = Told(verdicts, series, journal, live, begun)
     gaps = (one for one in hidden if window.start < one.end and one.begin < window.stop)
     findings = [
         *map(teller.finding, told),
@@ -130,24 +133,20 @@ def _keep_house(spark: SparkSession, options: Options, progress: Progress) -> No
         progress("the running agent itself removes what is past its retention")
 
 
-def _window(directory: Path, options: Options) -> range:
-    """The part of the journal's time that is asked about."""
-    days = [one.day for one in find(directory, ["commit", "tick"])]
-    first, last = min(days, default=0) * DAY_MS, (max(days, default=0) + 1) * DAY_MS
+def _window(options: Options, first: int, last: int) -> range:
+    """The part of the journal's time, from first to last (ms), that is asked about."""
     since = first if options.since is None else max(options.since, first)
     return range(since, last if options.until is None else min(options.until, last))
 
 
-def _journal(spark: SparkSession, options: Options, window: range, damaged: list[Path]) -> Journal:
-    """The journal from the beginning of the past to compare with to the end of the window."""
+def _journal(spark: SparkSession, options: Options, since: int, window: range, damaged: list[Path]) -> Journal:
+    """The journal from the beginning of the past to compare with, since (ms), to the end of the window."""
 
     def unreadable(path: Path, reason: str) -> None:
         log.warning("%s is left out: %s", path, reason)
         damaged.append(path)
 
-    past = duration(options.own["baseline"])
-    first = min((one.day for one in find(Path(options.own["journal"]), ["commit", "tick"])), default=0) * DAY_MS
-    since, until = max(window.start - past, first), max(window.stop, window.start + 1)
+    until = max(window.stop, window.start + 1)
     return Journal(spark, Path(options.own["journal"]).absolute(), options.cluster, since, until, unreadable)
 
 

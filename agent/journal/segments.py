@@ -53,11 +53,7 @@ def find(directory: Path, kinds: Container[str] | None = None, days: range | Non
     found: list[Segment] = []
     for folder in folders(directory):
         if (kinds is None or folder.parent.name in kinds) and (days is None or day_of(folder) in days):
-            counted: list[Segment] = []
-            for segment in segments_in(folder):
-                if not any(one.holds(segment) for one in counted[-1:]):
-                    counted.append(segment)
-            found += counted
+            found += apart(segments_in(folder))[0]
     return sorted(found, key=lambda segment: segment.first)
 
 
@@ -67,6 +63,15 @@ def segments_in(folder: Path) -> list[Segment]:
     kind, day = folder.parent.name, day_of(folder) if named else 0
     found = [Segment(kind, day, int(name[1]), None if name[2] is None else int(name[2]), path) for path, name in named]
     return sorted(found, key=lambda one: (one.first, 0 if one.last is None else -one.last))
+
+
+def apart(segments: Iterable[Segment]) -> tuple[list[Segment], list[Segment]]:
+    """Those of a folder's segments, in the order of `segments_in`, that count, and those that stand in one of them."""
+    counted: list[Segment] = []
+    left: list[Segment] = []
+    for segment in segments:
+        (left if counted and counted[-1].holds(segment) else counted).append(segment)
+    return counted, left
 
 
 def folders(directory: Path) -> list[Path]:

@@ -19,6 +19,7 @@ from agent.journal.segments import (
     ROW_GROUP,
     UNREADABLE,
     Segment,
+    apart,
     day_of,
     folders,
     segments_in,
@@ -63,12 +64,8 @@ def sealed(folder: Path) -> list[Segment]:
 
 def clear(folder: Path) -> None:
     """Remove the parts of merged files that a crash left."""
-    kept: list[Segment] = []
-    for segment in sealed(folder):
-        if any(one.holds(segment) for one in kept[-1:]):
-            segment.path.unlink()
-        else:
-            kept.append(segment)
+    for segment in apart(sealed(folder))[1]:
+        segment.path.unlink()
 
 
 def groups(segments: Sequence[Segment]) -> Iterator[list[Segment]]:

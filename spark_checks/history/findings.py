@@ -104,16 +104,16 @@ class Told:
     """Verdicts as findings, each beside the rewinds of its key before it."""
 
     def __init__(
-        self, verdicts: Sequence[Verdict], series: Mapping[Key, Series], journal: Journal, live: Live | None
+        self, verdicts: Sequence[Verdict], series: Mapping[Key, Series], journal: Journal, live: Live | None, begun: int
     ) -> None:
-        """verdicts: all of the part of the journal that was read, oldest first."""
+        """verdicts: all of the part of the journal that was read, oldest first. begun: when its commits begin, ms."""
         self._rewinds: dict[Key, list[int]] = {}
         for one in verdicts:
             if one.event.back:
                 self._rewinds.setdefault(one.event.key, []).append(one.event.at)
         self._series = series
         self._journal = journal
-        self._begun = max(journal.since, min((one.low for one in journal.pieces("commit")), default=journal.since))
+        self._begun = begun
         self._live = live
 
     def finding(self, verdict: Verdict) -> Finding:
