@@ -6,13 +6,21 @@ from typing import TypeAlias
 from agent.observations import (
     BrokerRegistration,
     CheckFinding,
+    Checkpoints,
     CheckRun,
     Commit,
     Controller,
+    FlinkJob,
     GroupState,
+    JobGraph,
+    JobGraphFile,
+    JobListing,
+    JobManagerLeader,
+    LogLine,
     LogOffsets,
     Observation,
     PartitionState,
+    Position,
     Sight,
 )
 from agent.rule import Case, Rule
@@ -24,7 +32,7 @@ def anchors_of(case: Case, rule: Rule) -> list[Anchor]:
     """Which facts concern a case of the rule, as `anchors` names them."""
     if CheckFinding in rule.sees:  # what a check found changes with that check's runs, and with nothing else
         return [("source", case.cluster, rule.kind)]
-    cluster, group, topic, partition, broker, source = case
+    cluster, group, topic, partition, broker, source, job, log = case
     named: list[Anchor] = []
     if topic is not None:
         named.append(("partition", cluster, topic, partition))
@@ -35,6 +43,11 @@ def anchors_of(case: Case, rule: Rule) -> list[Anchor]:
         named.append(("broker", cluster, broker))
     if source is not None:
         named.append(("source", cluster, source))
+    if job is not None:
+        named += [("job", job), ("flink", cluster)]
+        named.append(("position", cluster, topic, partition, job))
+    if log is not None:
+        named.append(("log", cluster, log))
     return named or [("cluster", cluster)]
 
 
@@ -56,6 +69,16 @@ def anchors(observation: Observation) -> tuple[list[Anchor], list[Anchor]]:
             return [("broker", cluster, broker)], []
         case Controller(cluster=cluster):
             return [("cluster", cluster)], []
+        case Position(cluster=cluster, topic=topic, partition=partition, job=job):
+            return [("position", cluster, topic, partition, job)], [("partition", cluster, topic, partition)]
+        case FlinkJob(cluster=cluster, job=job) | JobGraph(cluster=cluster, job=job):
+            return [("job", job)], []
+        case Checkpoints(job=job):
+            return [], [("job", job)]
+        case JobManagerLeader(cluster=cluster) | JobListing(cluster=cluster) | JobGraphFile(cluster=cluster):
+            return [("flink", cluster), ("cluster", cluster)], []
+        case LogLine(cluster=cluster, log=log):
+            return [("log", cluster, log)], []
         case Sight(cluster=cluster, source=source):
             return [("source", cluster, source)], []
         case CheckRun(cluster=cluster, check=check):

@@ -29,7 +29,7 @@ import tomli
 from pydantic import Field, ValidationError
 
 from agent.findings import Finding, Incident, finding_fields, incident_fields
-from agent.observations import KINDS, Observation, from_fields, millis, rfc3339
+from agent.observations import KINDS, Observation, from_fields, is_time, millis, rfc3339
 from agent.options import Section, duration
 from agent.replay import replay
 from agent.settings import Settings
@@ -39,7 +39,6 @@ from agent.settings.toml_places import find_places
 from agent.watch import Watch
 
 _BEGINNING = millis("2026-01-01T00:00:00Z")
-_TIMES = ("at", "seen_at", "since", "recovered_at", "opened_at", "updated_at")
 
 
 class RuleCase(Section):
@@ -146,7 +145,7 @@ def _expected(where: str, expected: list[dict[str, Any]], made: type[Finding | I
 
 def _field(key: str, value: Any) -> Any:
     """The field as in JSON: times as RFC 3339 with milliseconds, also those that are durations since the beginning."""
-    if key not in _TIMES or not isinstance(value, str | datetime):
+    if not is_time(key) or not isinstance(value, str | datetime):
         return value
     text = value.isoformat() if isinstance(value, datetime) else value
     try:

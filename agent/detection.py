@@ -15,7 +15,7 @@ import msgspec
 from agent.anchors import Anchor, anchors, anchors_of
 from agent.facts import LATENESS_MS, LONG_AFTER, LONG_AGO, SETTLED_MS, Facts, Taken
 from agent.findings import Finding, FindingKey
-from agent.observations import KINDS, CheckFinding, Commit, Observation
+from agent.observations import KINDS, CheckFinding, Commit, Observation, Position
 from agent.rule import Case, Rule
 
 SOON_MS = 10_000
@@ -79,7 +79,7 @@ class Detection:
                 dirty[judged] = None
         if watched:
             at_once, soon = anchors(observation)
-            a_commit = isinstance(observation, Commit)
+            a_commit = isinstance(observation, Commit | Position)
             for anchor in at_once:
                 if anchor in watched:
                     dirty.update(dict.fromkeys(one for one in watched[anchor] if not a_commit or one in self._held))

@@ -13,13 +13,21 @@ from agent.observations import (
     Blind,
     BrokerRegistration,
     CheckFinding,
+    Checkpoints,
     CheckRun,
     Commit,
     Controller,
+    FlinkJob,
     GroupState,
+    JobGraph,
+    JobGraphFile,
+    JobListing,
+    JobManagerLeader,
+    LogLine,
     LogOffsets,
     Observation,
     PartitionState,
+    Position,
     Sight,
     Subject,
     Tick,
@@ -41,7 +49,8 @@ KEEP_MS = SETTLED_MS + LATENESS_MS
 FLOOR = 24
 """How many changes before those a history keeps however old they are: a slow committer's rhythm.
 
-None of what checks found: they may find thousands of things, and what a rule made of them it holds itself.
+None of what checks found or logs say: they may tell of thousands of things, and what a rule made of them it holds
+itself.
 """
 
 LONG_AGO, LONG_AFTER = -(1 << 62), 1 << 62
@@ -120,7 +129,7 @@ class History(Generic[T]):
         if changes and _same_fact(changes[-1], observation):
             return Taken.KNOWN
         changes.append(observation)
-        floor = 0 if isinstance(observation, CheckFinding) else FLOOR
+        floor = 0 if isinstance(observation, CheckFinding | LogLine) else FLOOR
         if len(changes) > 2 * floor and changes[2 * floor].at < observation.at - KEEP_MS:
             del changes[: bisect_left(changes, observation.at - KEEP_MS, key=_at) - floor]
         return Taken.NEWS
@@ -140,6 +149,10 @@ class Facts:
         self._partitions_of: dict[tuple[str, str], list[tuple[str, int]]] = {}
         self._partitions_in: dict[tuple[str, str], list[int]] = {}
         self._brokers_in: dict[str, list[int]] = {}
+        self._readers_of: dict[Partition, list[str]] = {}
+        self._read_by: dict[str, list[Partition]] = {}
+        self._jobs_in: dict[str, list[str]] = {}
+        self._graphs_in: dict[str, list[str]] = {}
         self._with_members: dict[tuple[str, str], int] = {}
         self._blind: dict[Subject, Blind] = {}
 
@@ -176,6 +189,14 @@ class Facts:
             insort(self._partitions_in.setdefault((observation.cluster, observation.topic), []), observation.partition)
         elif isinstance(observation, BrokerRegistration):
             insort(self._brokers_in.setdefault(observation.cluster, []), observation.broker)
+        elif isinstance(observation, Position):
+            place = (observation.cluster, observation.topic, observation.partition)
+            insort(self._readers_of.setdefault(place, []), observation.job)
+            insort(self._read_by.setdefault(observation.job, []), place)
+        elif isinstance(observation, FlinkJob):
+            insort(self._jobs_in.setdefault(observation.cluster, []), observation.job)
+        elif isinstance(observation, JobGraph):
+            insort(self._graphs_in.setdefault(observation.cluster, []), observation.job)
 
     def commits(self, cluster: str, group: str, topic: str, partition: int) -> History[Commit]:
         """The committed offsets of a group on a partition."""
@@ -204,6 +225,54 @@ class Facts:
     def group(self, cluster: str, group: str) -> History[GroupState]:
         """The group's states."""
         return cast("History[GroupState]", self._histories.get(("group_state", cluster, group), _EMPTY))
+
+    def positions(self, cluster: str, job: str, topic: str, partition: int) -> History[Position]:
+        """Where a Flink job reads in a partition."""
+        return cast("History[Position]", self._histories.get(("position", cluster, job, topic, partition), _EMPTY))
+
+    def readers_of(self, cluster: str, topic: str, partition: int) -> Sequence[str]:
+        """The Flink jobs that have read the partition, sorted."""
+        return self._readers_of.get((cluster, topic, partition), ())
+
+    def read_by(self, job: str) -> Sequence[Partition]:
+        """The (cluster, topic, partition) that the Flink job has read, sorted."""
+        return self._read_by.get(job, ())
+
+    def job(self, cluster: str, job: str) -> History[FlinkJob]:
+        """The states of a job on a Flink cluster."""
+        return cast("History[FlinkJob]", self._histories.get(("flink_job", cluster, job), _EMPTY))
+
+    def jobs_in(self, cluster: str) -> Sequence[str]:
+        """The jobs of the Flink cluster known, sorted; those that have ended among them."""
+        return self._jobs_in.get(cluster, ())
+
+    def job_listing(self, cluster: str) -> History[JobListing]:
+        """The listings of the Flink cluster's jobs; `confirmed` is when the last was read."""
+        return cast("History[JobListing]", self._histories.get(("job_listing", cluster), _EMPTY))
+
+    def checkpoints(self, cluster: str, job: str) -> History[Checkpoints]:
+        """The job's checkpoints, and what it was restored from."""
+        return cast("History[Checkpoints]", self._histories.get(("checkpoints", cluster, job), _EMPTY))
+
+    def job_manager_leader(self, cluster: str) -> History[JobManagerLeader]:
+        """Which JobManager led the Flink cluster."""
+        return cast("History[JobManagerLeader]", self._histories.get(("job_manager_leader", cluster), _EMPTY))
+
+    def job_graph(self, cluster: str, job: str) -> History[JobGraph]:
+        """The job's graph in ZooKeeper."""
+        return cast("History[JobGraph]", self._histories.get(("job_graph", cluster, job), _EMPTY))
+
+    def job_graphs_in(self, cluster: str) -> Sequence[str]:
+        """The jobs of the Flink cluster that have had a graph, sorted."""
+        return self._graphs_in.get(cluster, ())
+
+    def job_graph_file(self, cluster: str, file: str) -> History[JobGraphFile]:
+        """A file in the Flink cluster's HA storage directory."""
+        return cast("History[JobGraphFile]", self._histories.get(("job_graph_file", cluster, file), _EMPTY))
+
+    def log_lines(self, subject: Subject) -> History[LogLine]:
+        """The lines of a log that matched a pattern and name the same things, by the lines' subject."""
+        return cast("History[LogLine]", self._histories.get(subject, _EMPTY))
 
     def check_findings(self, subject: Subject) -> History[CheckFinding]:
         """What the latest runs of a check found about a subject, each sighting a change."""
@@ -246,7 +315,7 @@ class Facts:
         return [
             msgspec.structs.replace(history.changes[-1], at=history.confirmed)
             for history in self._histories.values()
-            if not isinstance(history.changes[-1], Tick | CheckFinding | CheckRun)
+            if not isinstance(history.changes[-1], Tick | CheckFinding | CheckRun | LogLine)
         ]
 
 
@@ -259,6 +328,7 @@ _FACT = {
     for kind in KINDS.values()
 } | {
     CheckFinding: attrgetter("at", "finding"),
+    LogLine: attrgetter("at", "text"),
     CheckRun: attrgetter("at", "outcome", "complete", "reason"),
 }
 """What each kind says of its subject. Each run of a check is news, and so is what it found, be it the same again."""

@@ -24,6 +24,8 @@ class Case(NamedTuple):
     partition: int | None = None
     broker: int | None = None
     source: str | None = None
+    job: str | None = None
+    log: str | None = None
 
     @property
     def subject(self) -> dict[str, Any]:

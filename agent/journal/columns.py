@@ -8,11 +8,11 @@ import msgspec
 import pyarrow as pa
 from msgspec import inspect, structs
 
-from agent.observations import Observation
+from agent.observations import Observation, is_time
 
 _INSTANT = pa.timestamp("ms", tz="UTC")
 MISFITS = (ValueError, TypeError, OverflowError)
-_INSTANTS = ("at", "seen_at", "since", "started_at")
+
 _SCALARS: Mapping[type[inspect.Type], pa.DataType] = {
     inspect.BoolType: pa.bool_(),
     inspect.IntType: pa.int64(),
@@ -44,7 +44,7 @@ class Columns:
         self._fields = [
             _Field(
                 field.name,
-                _INSTANT if field.name in _INSTANTS else _arrow(described, f"{kind.__name__}.{field.name}"),
+                _INSTANT if is_time(field.name) else _arrow(described, f"{kind.__name__}.{field.name}"),
                 attrgetter(field.name),
                 type(_present(described)) not in _SCALARS,
                 field.type,
