@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from agent.correlation import CLOCK_SLACK_MS, Correlation, Together, in_order
-from agent.findings import Finding, Records
+from agent.findings import Finding, Records, reader
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
@@ -21,15 +21,20 @@ def worst_first(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def radius(findings: Iterable[Finding]) -> Records:
-    """The blast radius: what is read again or skipped adds up; what several say is lost of a partition is lost once."""
-    reread = skipped = 0
+    """The blast radius: what is read again or skipped adds up; what several say is lost of a partition is lost once.
+
+    A Flink job's position and the offset that it commits tell of the same reading: of a partition the larger counts.
+    """
+    skipped = 0
     lost: dict[tuple[Any, ...], int] = {}
+    reread: dict[tuple[Any, ...], dict[bool, int]] = {}
     for one in findings:
-        reread += one.records.reread
-        skipped += one.records.skipped
         place = tuple(one.subject.get(key) for key in ("cluster", "topic", "partition"))
+        by = reread.setdefault(place, {True: 0, False: 0})
+        by["job" in one.subject] += one.records.reread
+        skipped += one.records.skipped
         lost[place] = max(lost.get(place, 0), one.records.lost)
-    return Records(reread, sum(lost.values()), skipped)
+    return Records(sum(max(by.values()) for by in reread.values()), sum(lost.values()), skipped)
 
 
 class _Fields(dict[str, Any]):
@@ -43,7 +48,7 @@ def title(content: Together, correlation: Correlation | None, titles: Mapping[st
     worst = worst_first([one for one in content.effects if one.rule in outcome] or content.effects)[0]
     form = (correlation.title if correlation is not None else None) or titles.get(worst.rule, worst.kind)
     records = max(worst.records.reread, worst.records.lost, worst.records.skipped)
-    fields = _Fields(worst.subject, records=f"{records:,}")
+    fields = _Fields(worst.subject, records=f"{records:,}", reader=reader(worst.subject))
     broker = culprit(content.causes, worst)
     if broker is not None:
         fields["broker"] = broker

@@ -195,11 +195,11 @@ def _index(step: Step, findings: Iterable[Finding]) -> dict[tuple[Any, ...], lis
 
 
 def _groups(findings: Sequence[Finding]) -> Iterator[tuple[FindingKey, FindingKey]]:
-    """Pairs of findings of one rule and group (else broker, else topic) within 60 s of each other."""
+    """Pairs of findings of one rule and group (else job, broker or topic) within 60 s of each other."""
     latest: dict[tuple[Any, ...], Finding] = {}
     for one in findings:
         cluster = one.subject.get("cluster")
-        key = next((key for key in ("group", "broker", "topic") if _values(one, key)), None)
+        key = next((key for key in ("group", "job", "broker", "topic") if _values(one, key)), None)
         for value in _values(one, key) if key else (None,):
             chain = (one.rule, cluster, key, value)
             before = latest.get(chain)

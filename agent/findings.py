@@ -72,6 +72,11 @@ class Finding(Struct, frozen=True, kw_only=True):
         return self.at if self.since is None else min(self.since, self.at)
 
 
+def reader(subject: Mapping[str, Any]) -> str:
+    """Who reads, by a finding's subject: the group, or the job by its name."""
+    return str(subject.get("group") or subject.get("job_name") or subject.get("job") or "the reader")
+
+
 class Status(StrEnum):
     """Where an incident stands in its life."""
 

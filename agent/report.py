@@ -7,8 +7,8 @@ from msgspec import Struct
 
 from agent.advice import ADVICE
 from agent.blame import culprit, worst_first
-from agent.findings import Finding, Incident, Severity, Status
-from agent.wording import day_of, instant, listed, place, places, radius, reader, span, summary, worst
+from agent.findings import Finding, Incident, Severity, Status, reader
+from agent.wording import day_of, instant, listed, place, places, radius, span, summary, worst
 
 _ADVICE_LINES = 4
 _REST_LINES = 3
@@ -61,6 +61,11 @@ def report(incident: Incident) -> Report:
 def withdrawn(incident: Incident) -> bool:
     """Whether nothing that it was made of holds any more."""
     return incident.status is Status.CLOSED and not incident.findings and incident.merged_into is None
+
+
+def alarming(entry: Iterable[str]) -> bool:
+    """Whether this entry of a timeline must not go unheard: an incident that was told has become critical."""
+    return any(line.startswith(f"now {Severity.CRITICAL}, ") for line in entry)
 
 
 def timeline(previous: Incident | None, incident: Incident) -> tuple[str, ...]:
@@ -162,10 +167,15 @@ def _ruled_out(incident: Incident) -> tuple[str, ...]:
     rewound = [one for one in moved if one.kind == "offset_rewind"]
     labels = {label for one in rewound for label in one.labels}
     lines = []
-    if rewound and "operator_reset" not in labels:
-        lines.append(f"nobody reset {_those({reader(one.subject) for one in rewound}, 'the groups')}")
-    if rewound and "after_expiry" not in labels:
+    groups = {str(one.subject["group"]) for one in rewound if "group" in one.subject}
+    if groups and "operator_reset" not in labels:
+        lines.append(f"nobody reset {_those(groups, 'the groups')}")
+    if groups and "after_expiry" not in labels:
         lines.append("no committed offset had expired")
+    checkpoints = [one.current for one in rewound if "restores" in one.current]
+    if checkpoints and not any(one["restores"] for one in checkpoints):
+        failed = any(one["failed_checkpoints"] for one in checkpoints)
+        lines.append("no checkpoint was restored" if failed else "no checkpoint failed and none was restored")
     recreated = {one.subject.get("topic") for one in _parts(incident) if one.kind == "topic_recreated"}
     topics = {str(one.subject["topic"]) for one in moved if "topic" in one.subject} - recreated
     if topics:

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from agent.blame import worst_first
-from agent.findings import Finding, Records
+from agent.findings import Finding, Records, reader
 from agent.observations import clock, rfc3339
 
 MOST = 10
@@ -56,6 +56,8 @@ def place(subject: Mapping[str, Any]) -> str:
         return str(subject["topic"]) if partition is None else f"{subject['topic']}[{partition}]"
     if subject.get("brokers"):
         return f"brokers {listed(subject['brokers'])}"
+    if subject.get("job_name") is not None:
+        return f"job {subject['job_name']}"
     names = (f"{name} {subject[name]}" for name in ("broker", "group", "job", "source", "cluster") if name in subject)
     return next(names, "the cluster")
 
@@ -74,11 +76,6 @@ def places(subjects: Iterable[Mapping[str, Any]]) -> str:
     topics = Counter(str(subject.get("topic", where)) for where, subject in named.items()).most_common()
     phrases = [f"{topic} ({count(number, 'partition')})" for topic, number in topics[:_PLACES]]
     return ", ".join([*phrases, *_more(len(topics) - _PLACES, "further topic")])
-
-
-def reader(subject: Mapping[str, Any]) -> str:
-    """Who reads: the group or job."""
-    return str(subject.get("group") or subject.get("job") or "the reader")
 
 
 def radius(records: Records) -> str:
@@ -202,8 +199,11 @@ def _rewind(finding: Finding, day: str) -> str:
     again = f"{least}{count(finding.records.reread, 'record')} {'are' if lasts else 'were'} read again"
     # What the rule adds behind its first clause is when it will be back: of use until it is.
     until = f"; {finding.detail.partition('; ')[2]}".rstrip("; ") if lasts else ""
+    subtask = finding.subject.get("subtask")
+    who = f"{'' if subtask is None else f'subtask {subtask} of '}{reader(finding.subject)}"
+    host = f" ({finding.subject['host']})" if "host" in finding.subject else ""
     return (
-        f"{reader(finding.subject)} on {place(finding.subject)} {how}: "
+        f"{who}{host} on {place(finding.subject)} {how}: "
         f"{finding.previous['offset']:,} -> {to}{finding.current['offset']:,} {when}; "
         f"{again}{until}{_over(finding, day, 'back where it was')}"
     )

@@ -24,7 +24,10 @@ class Version(Struct, frozen=True):
 
 
 class Message(Struct, kw_only=True):
-    """A message as it stands. edits: what it said before, oldest first. thread_ts: the message that it answers."""
+    """A message as it stands. edits: what it said before, oldest first. thread_ts: the message that it answers.
+
+    broadcast: whether a reply is shown in the channel too.
+    """
 
     ts: str
     channel: str
@@ -33,6 +36,7 @@ class Message(Struct, kw_only=True):
     attachments: list[dict[str, Any]] = field(default_factory=list)
     metadata: dict[str, Any] | None = None
     thread_ts: str | None = None
+    broadcast: bool = False
     files: list[str] = field(default_factory=list)
     edits: list[Version] = field(default_factory=list)
 
@@ -83,7 +87,10 @@ class Workspace:
             raise RefusedError("not_in_channel")
         content = content_of(arguments, most=40_000)
         thread = self._thread(channel, arguments.get("thread_ts"))
-        message = Message(ts=self._next_ts(), channel=channel, thread_ts=thread, **{"text": ""} | content)
+        broadcast = thread is not None and flag(arguments, "reply_broadcast")
+        message = Message(
+            ts=self._next_ts(), channel=channel, thread_ts=thread, broadcast=broadcast, **{"text": ""} | content
+        )
         self.messages[channel, message.ts] = message
         return message
 
@@ -131,9 +138,11 @@ class Workspace:
         return {"channels": page, "response_metadata": {"next_cursor": cursor}}
 
     def history(self, arguments: Fields) -> dict[str, Any]:
-        """conversations.history: newest first, without threads' replies."""
+        """conversations.history: newest first, without threads' replies but those shown in the channel too."""
         channel = self._joined(arguments)
-        top = [one for one in self.messages.values() if one.channel == channel and one.thread_ts in (None, one.ts)]
+        top = [
+            one for one in self.messages.values() if one.channel == channel and (one.thread_ts is None or one.broadcast)
+        ]
         return self._page(sorted(top, key=lambda one: one.ts, reverse=True), arguments)
 
     def thread_page(self, arguments: Fields) -> dict[str, Any]:
@@ -215,6 +224,8 @@ class Workspace:
         replies = self.replies(message)
         if replies or message.thread_ts:
             shown["thread_ts"] = message.thread_ts or message.ts
+        if message.broadcast:
+            shown["subtype"] = "thread_broadcast"
         if replies:
             shown |= {"reply_count": len(replies), "latest_reply": replies[-1].ts}
         if message.edits:

@@ -21,7 +21,7 @@ from slack_sdk.web import SlackResponse
 
 from agent.findings import Incident, Severity, Status
 from agent.notifiers import Declined, Gone, Handle, Message, NotDelivered, RateLimited, Refused, Unanswered
-from agent.report import Report, report
+from agent.report import Report, alarming, report
 
 EVENT_TYPE = "backflow_incident"
 TEXT_LIMIT = 2_900
@@ -101,7 +101,9 @@ class Slack:
                 _call(upload, channel=channel, thread_ts=ts, filename=name, content=message.plot, alt_txt=alt)
                 return handle
             text = clipped("\n".join(message.lines), _REPLY_LIMIT)
-            _call(post, channel=channel, thread_ts=ts, text=text, metadata=mark, unfurl_links=False)
+            # Slack rings for no edit and hardly for a reply: what has become critical is shown in the channel too.
+            loud = {"reply_broadcast": True} if alarming(message.lines) else {}
+            _call(post, channel=channel, thread_ts=ts, text=text, metadata=mark, unfurl_links=False, **loud)
             return handle
         told = report(message.incident)
         content = {"text": clipped(told.headline), "blocks": blocks(told), "metadata": mark}

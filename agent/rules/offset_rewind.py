@@ -1,78 +1,93 @@
-"""offset_rewind: a committed offset goes back."""
+"""offset_rewind: a committed offset, or the position of a Flink subtask, goes back."""
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Any, TypeAlias
 
 from agent.evidence import earliest, end_falls, end_of, recreated, unclean_near
 from agent.facts import LATENESS_MS, Facts, History
 from agent.findings import Finding, Records, Severity
-from agent.observations import Commit, Observation, clock
+from agent.observations import Commit, Observation, Position, clock
 from agent.operators import by_operator
+from agent.restores import around, explained
 from agent.rule import Case, GroupRule, recovered
+
+Offset: TypeAlias = Commit | Position
 
 _PACE_MS = 3_000
 _FORESEEN_MS = 86_400_000
 
 
 class OffsetRewind(GroupRule):
-    """A group's committed offset falls by at least `min_records`: records will be read again.
+    """A group's committed offset, or where a Flink subtask reads, falls by at least `min_records`: records will be read
+    again.
 
     Labels: `to_earliest` (back at the log's start, or as near as a poll can see; critical), `to_divergence` (back to
     where the log was cut off), `after_expiry` (Kafka had forgotten the offset), `operator_reset` (an operator moved an
-    idle group; info). From a poll, where it went back to is an upper bound: the consumer has re-read since.
-    Not: a topic deleted and created again, a fall of less than `min_records`, an offset older than the last one seen.
-    Recovers when the old offset is committed again.
+    idle group; info), `checkpoint_restore` (a Flink job was restored from a savepoint or checkpoint; info). From a
+    poll, where it went back to is an upper bound: the consumer has re-read since.
+    Not: a topic deleted and created again, a fall of less than `min_records`, an offset older than the last one seen, a
+    position that no second reading confirms (Flink's metrics are cached). Recovers when the old offset is committed, or
+    read, again.
     """
 
-    title = "{group} went back {records} records on {topic}[{partition}]"
-    sees = (Commit,)
+    title = "{reader} went back {records} records on {topic}[{partition}]"
+    sees = (Commit, Position)
 
     min_records: int = 1000
     """Smallest fall told, in records."""
 
     def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
-        """Each commit below one before it."""
-        if not isinstance(observation, Commit) or observation.offset is None:
+        """Each commit and position below one before it."""
+        if not isinstance(observation, Commit | Position) or observation.offset is None:
             return ()
-        history = facts.commits(observation.cluster, observation.group, observation.topic, observation.partition)
-        before = next((one.offset for one in reversed(history.changes[-3:-1]) if one.offset is not None), None)
-        if before is None or observation.offset >= before or not self.judged(observation.group, observation.topic):
+        case = _case(observation)
+        if not self.judged(_reader(observation), observation.topic):
             return ()
-        return (Case(observation.cluster, observation.group, observation.topic, observation.partition),)
+        # A position's fall is told by the reading after it.
+        known = [one.offset for one in _offsets(case, facts).changes[-4:] if one.offset is not None]
+        fell = any(after < before for before, after in pairwise(known[-3 if case.job else -2 :]))
+        return (case,) if fell else ()
 
     def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
         """Each fall within one incarnation of the partition."""
-        for before, after in falls(facts.commits(*case.series), self.min_records):
-            if not recreated(facts, case.in_partition, before.at, after.at):
-                yield self._rewind(case, before, after, facts)
+        history = _offsets(case, facts)
+        for before, after in falls(history, self.min_records):
+            told = after if case.job is None else _second(history, before, after)
+            if told is not None and not recreated(facts, case.in_partition, before.at, after.at):
+                yield self._rewind(case, before, after, told.seen, facts)
 
     def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
-        """Over when the old offset is committed again, or the partition is no more."""
+        """Over when the old offset is reached again, or the partition is no more."""
         old = int(finding.previous["offset"])
-        regained = (one.at for one in facts.commits(*case.series).after(finding.at) if (one.offset or 0) >= old)
+        regained = (one.at for one in _offsets(case, facts).after(finding.at) if (one.offset or 0) >= old)
         return recovered(finding, earliest(regained, end_of(facts, case.in_partition, finding.at)))
 
-    def _rewind(self, case: Case, before: Commit, after: Commit, facts: Facts) -> Finding:
+    def _rewind(self, case: Case, before: Offset, after: Offset, known_at: int, facts: Facts) -> Finding:
         old, new = before.offset or 0, after.offset or 0
         labels = list(self._labels(case, before, after, facts))
         severity = Severity.CRITICAL if "to_earliest" in labels else None
-        if "operator_reset" in labels:
+        if "operator_reset" in labels or "checkpoint_restore" in labels:
             severity = Severity.INFO
         where = f"{case.topic}[{case.partition}]"
         bound = " or below, as a poll sees it" if after.since is not None else ""
         start = " (the log's start)" if "to_earliest" in labels else ""
-        until = _back_by(old, after, facts.commits(*case.series))
+        until = _back_by(old, after, _offsets(case, facts))
+        checkpoints = around(facts, case.in_partition, before.at, after.at)
         return self.find(
             case,
             after,
-            detail=f"{case.group} on {where} went back from {old:,} to {new:,}{bound}{start}{until}",
+            detail=f"{_who(after)} on {where} went back from {old:,} to {new:,}{bound}{start}{until}",
+            known_at=known_at,
             severity=severity,
             labels=labels,
             previous={"offset": old},
-            current={"offset": new},
+            current={"offset": new, **(checkpoints._asdict() if checkpoints is not None else {})},
             records=Records(reread=old - new),
+            subject=_of_flink(after),
         )
 
-    def _labels(self, case: Case, before: Commit, after: Commit, facts: Facts) -> Iterator[str]:
+    def _labels(self, case: Case, before: Offset, after: Offset, facts: Facts) -> Iterator[str]:
         old, new = before.offset or 0, after.offset or 0
         ends = facts.log_offsets(*case.in_partition)
         reading = ends.as_of(after.at) or next((one for one in ends if one.at <= after.at + LATENESS_MS), None)
@@ -83,13 +98,60 @@ class OffsetRewind(GroupRule):
             for fallen, low, _ in end_falls(facts, case.in_partition)
         ):
             yield "to_divergence"
-        if any(one.offset is None for one in facts.commits(*case.series).between(before.at - 1, after.at - 1)):
-            yield "after_expiry"
-        if by_operator(facts, before, after, self.min_records):
-            yield "operator_reset"
+        if explained(facts, before, after):
+            yield "checkpoint_restore"
+        if isinstance(before, Commit) and isinstance(after, Commit):
+            if any(one.offset is None for one in facts.commits(*case.series).between(before.at - 1, after.at - 1)):
+                yield "after_expiry"
+            if by_operator(facts, before, after, self.min_records):
+                yield "operator_reset"
 
 
-def _back_by(old: int, after: Commit, history: History[Commit]) -> str:
+def _case(observation: Offset) -> Case:
+    group = observation.group if isinstance(observation, Commit) else None
+    job = observation.job if isinstance(observation, Position) else None
+    return Case(observation.cluster, group, observation.topic, observation.partition, job=job)
+
+
+def _offsets(case: Case, facts: Facts) -> History[Commit] | History[Position]:
+    if case.job is None:
+        return facts.commits(*case.series)
+    cluster, topic, partition = case.in_partition
+    return facts.positions(cluster, case.job, topic, partition)
+
+
+def _reader(observation: Offset) -> str:
+    return observation.group if isinstance(observation, Commit) else observation.name
+
+
+def _who(observation: Offset) -> str:
+    if isinstance(observation, Commit):
+        return observation.group
+    subtask = f"subtask {observation.subtask} of " if observation.subtask is not None else ""
+    host = f" (on {observation.host})" if observation.host is not None else ""
+    return f"{subtask}{observation.name}{host}"
+
+
+def _of_flink(observation: Offset) -> dict[str, Any]:
+    """What a position names besides its case."""
+    if isinstance(observation, Commit):
+        return {}
+    named = {
+        "flink": observation.flink,
+        "job_name": observation.name,
+        "subtask": observation.subtask,
+        "host": observation.host,
+    }
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _second(history: Iterable[Offset], before: Offset, after: Offset) -> Offset | None:
+    """The next reading after a fall where it is below the old position too; None where it is not, or there is none."""
+    following = next((one for one in history if one.at > after.at), None)
+    return following if following is not None and (following.offset or 0) < (before.offset or 0) else None
+
+
+def _back_by(old: int, after: Offset, history: History[Commit] | History[Position]) -> str:
     """When the old offset is reached at the pace of the first seconds after the fall; empty while that is not known."""
     later = history.between(after.at + _PACE_MS - 1, after.at + LATENESS_MS)
     pace = next((one for one in later if one.offset is not None), None)
@@ -101,9 +163,9 @@ def _back_by(old: int, after: Commit, history: History[Commit]) -> str:
     return f"; at {rate:,.0f} records/s it is back by {clock(after.at + takes)} UTC" if takes < _FORESEEN_MS else ""
 
 
-def falls(history: History[Commit], min_records: int) -> Iterator[tuple[Commit, Commit]]:
-    """(commit before, commit after) of falls by at least `min_records`, oldest first; small steps add up."""
-    highest: Commit | None = None
+def falls(history: Iterable[Offset], min_records: int) -> Iterator[tuple[Offset, Offset]]:
+    """(the highest before, the one after) of falls by at least `min_records`, oldest first; small steps add up."""
+    highest: Offset | None = None
     for one in history:
         if one.offset is None:
             continue

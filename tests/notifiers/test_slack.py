@@ -6,11 +6,12 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from agent.findings import Incident
+from agent.findings import Incident, Severity
 from agent.notifiers import Declined, Gone, Handle, Message, NotDelivered, RateLimited, Refused, Unanswered
 from agent.notifiers.slack import Slack, blocks, clipped
-from agent.report import report
+from agent.report import report, timeline
 from testbed import blockkit
 from testbed.slack import Slack as Workspace
 from tests import samples
@@ -43,6 +44,19 @@ def test_the_timeline_goes_into_its_thread(receiver: Slack, slack: Workspace) ->
     (reply,) = slack.threads[handle["ts"]]
     assert reply.text == "broker 2005 lost it\na &amp; b &lt;!channel&gt;"
     assert reply.metadata == {"event_type": "backflow_incident", "event_payload": {"id": "INC-7F3A9C", "entry": 1}}
+
+
+def test_what_becomes_critical_is_heard_in_the_channel(receiver: Slack, slack: Workspace) -> None:
+    """Slack rings for no edit: the entry of the timeline that says so is broadcast, the others are not."""
+    critical = samples.incident()
+    warned = replace(critical, severity=Severity.WARNING)
+    message = receiver.deliver(Message(warned), None)
+    receiver.deliver(Message(warned, 1, timeline(None, warned)), message)
+    receiver.deliver(Message(critical, 2, timeline(warned, critical)), message)
+    first, second = slack.threads[message["ts"]]
+    assert second.text == "now critical, was warning"
+    assert (first.broadcast, second.broadcast) == (False, True)
+    assert receiver.find(Message(warned), None, SINCE) == message
 
 
 def test_a_channel_may_be_given_by_name(slack: Workspace) -> None:
