@@ -5,6 +5,7 @@ from typing import TypeAlias
 
 from agent.observations import (
     BrokerRegistration,
+    ChangelogFalls,
     CheckFinding,
     Checkpoints,
     CheckRun,
@@ -61,7 +62,10 @@ def anchors(observation: Observation) -> tuple[list[Anchor], list[Anchor]]:
             return [("commits", cluster, topic, partition, group)], rest
         case PartitionState(cluster=cluster, topic=topic, partition=partition):
             return [("partition", cluster, topic, partition), ("partition", cluster, topic, None)], []
-        case LogOffsets(cluster=cluster, topic=topic, partition=partition):
+        case (
+            LogOffsets(cluster=cluster, topic=topic, partition=partition)
+            | ChangelogFalls(cluster=cluster, topic=topic, partition=partition)
+        ):
             return [("partition", cluster, topic, partition)], []
         case GroupState(cluster=cluster, group=group):
             return [("group", cluster, group)], []

@@ -4,7 +4,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum, auto
 from operator import attrgetter
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -12,6 +12,7 @@ from agent.observations import (
     KINDS,
     Blind,
     BrokerRegistration,
+    ChangelogFalls,
     CheckFinding,
     Checkpoints,
     CheckRun,
@@ -135,7 +136,7 @@ class History(Generic[T]):
         return Taken.NEWS
 
 
-_EMPTY: History[Observation] = History()
+_EMPTY: History[Any] = History()
 
 
 class Facts:
@@ -144,7 +145,7 @@ class Facts:
     def __init__(self) -> None:
         """Nothing known yet."""
         self.now = LONG_AGO
-        self._histories: dict[Subject, History[Observation]] = {}
+        self._histories: dict[Subject, History[Any]] = {}
         self._groups_of: dict[Partition, list[str]] = {}
         self._partitions_of: dict[tuple[str, str], list[tuple[str, int]]] = {}
         self._partitions_in: dict[tuple[str, str], list[int]] = {}
@@ -200,35 +201,31 @@ class Facts:
 
     def commits(self, cluster: str, group: str, topic: str, partition: int) -> History[Commit]:
         """The committed offsets of a group on a partition."""
-        return cast("History[Commit]", self._histories.get(("commit", cluster, group, topic, partition), _EMPTY))
+        return self._histories.get(("commit", cluster, group, topic, partition), _EMPTY)
 
     def log_offsets(self, cluster: str, topic: str, partition: int) -> History[LogOffsets]:
         """The partition's log start and end."""
-        return cast("History[LogOffsets]", self._histories.get(("log_offsets", cluster, topic, partition), _EMPTY))
+        return self._histories.get(("log_offsets", cluster, topic, partition), _EMPTY)
 
     def partition(self, cluster: str, topic: str, partition: int) -> History[PartitionState]:
         """Who led the partition."""
-        return cast(
-            "History[PartitionState]", self._histories.get(("partition_state", cluster, topic, partition), _EMPTY)
-        )
+        return self._histories.get(("partition_state", cluster, topic, partition), _EMPTY)
 
     def broker(self, cluster: str, broker: int) -> History[BrokerRegistration]:
         """The broker's registrations."""
-        return cast(
-            "History[BrokerRegistration]", self._histories.get(("broker_registration", cluster, broker), _EMPTY)
-        )
+        return self._histories.get(("broker_registration", cluster, broker), _EMPTY)
 
     def controller(self, cluster: str) -> History[Controller]:
         """The cluster's controllers."""
-        return cast("History[Controller]", self._histories.get(("controller", cluster), _EMPTY))
+        return self._histories.get(("controller", cluster), _EMPTY)
 
     def group(self, cluster: str, group: str) -> History[GroupState]:
         """The group's states."""
-        return cast("History[GroupState]", self._histories.get(("group_state", cluster, group), _EMPTY))
+        return self._histories.get(("group_state", cluster, group), _EMPTY)
 
     def positions(self, cluster: str, job: str, topic: str, partition: int) -> History[Position]:
         """Where a Flink job reads in a partition."""
-        return cast("History[Position]", self._histories.get(("position", cluster, job, topic, partition), _EMPTY))
+        return self._histories.get(("position", cluster, job, topic, partition), _EMPTY)
 
     def readers_of(self, cluster: str, topic: str, partition: int) -> Sequence[str]:
         """The Flink jobs that have read the partition, sorted."""
@@ -240,7 +237,7 @@ class Facts:
 
     def job(self, cluster: str, job: str) -> History[FlinkJob]:
         """The states of a job on a Flink cluster."""
-        return cast("History[FlinkJob]", self._histories.get(("flink_job", cluster, job), _EMPTY))
+        return self._histories.get(("flink_job", cluster, job), _EMPTY)
 
     def jobs_in(self, cluster: str) -> Sequence[str]:
         """The jobs of the Flink cluster known, sorted; those that have ended among them."""
@@ -248,19 +245,19 @@ class Facts:
 
     def job_listing(self, cluster: str) -> History[JobListing]:
         """The listings of the Flink cluster's jobs; `confirmed` is when the last was read."""
-        return cast("History[JobListing]", self._histories.get(("job_listing", cluster), _EMPTY))
+        return self._histories.get(("job_listing", cluster), _EMPTY)
 
     def checkpoints(self, cluster: str, job: str) -> History[Checkpoints]:
         """The job's checkpoints, and what it was restored from."""
-        return cast("History[Checkpoints]", self._histories.get(("checkpoints", cluster, job), _EMPTY))
+        return self._histories.get(("checkpoints", cluster, job), _EMPTY)
 
     def job_manager_leader(self, cluster: str) -> History[JobManagerLeader]:
         """Which JobManager led the Flink cluster."""
-        return cast("History[JobManagerLeader]", self._histories.get(("job_manager_leader", cluster), _EMPTY))
+        return self._histories.get(("job_manager_leader", cluster), _EMPTY)
 
     def job_graph(self, cluster: str, job: str) -> History[JobGraph]:
         """The job's graph in ZooKeeper."""
-        return cast("History[JobGraph]", self._histories.get(("job_graph", cluster, job), _EMPTY))
+        return self._histories.get(("job_graph", cluster, job), _EMPTY)
 
     def job_graphs_in(self, cluster: str) -> Sequence[str]:
         """The jobs of the Flink cluster that have had a graph, sorted."""
@@ -268,23 +265,27 @@ class Facts:
 
     def job_graph_file(self, cluster: str, file: str) -> History[JobGraphFile]:
         """A file in the Flink cluster's HA storage directory."""
-        return cast("History[JobGraphFile]", self._histories.get(("job_graph_file", cluster, file), _EMPTY))
+        return self._histories.get(("job_graph_file", cluster, file), _EMPTY)
+
+    def changelog_falls(self, cluster: str, topic: str, partition: int) -> History[ChangelogFalls]:
+        """What went back in a changelog partition."""
+        return self._histories.get(("changelog_falls", cluster, topic, partition), _EMPTY)
 
     def log_lines(self, subject: Subject) -> History[LogLine]:
         """The lines of a log that matched a pattern and name the same things, by the lines' subject."""
-        return cast("History[LogLine]", self._histories.get(subject, _EMPTY))
+        return self._histories.get(subject, _EMPTY)
 
     def check_findings(self, subject: Subject) -> History[CheckFinding]:
         """What the latest runs of a check found about a subject, each sighting a change."""
-        return cast("History[CheckFinding]", self._histories.get(subject, _EMPTY))
+        return self._histories.get(subject, _EMPTY)
 
     def check_runs(self, cluster: str, check: str) -> History[CheckRun]:
         """The check's runs."""
-        return cast("History[CheckRun]", self._histories.get(("check_run", cluster, check), _EMPTY))
+        return self._histories.get(("check_run", cluster, check), _EMPTY)
 
     def sight(self, subject: Subject) -> History[Sight]:
         """When a source did and did not see a subject."""
-        return cast("History[Sight]", self._histories.get(subject, _EMPTY))
+        return self._histories.get(subject, _EMPTY)
 
     def groups_of(self, cluster: str, topic: str, partition: int) -> Sequence[str]:
         """The groups that have committed an offset of the partition, sorted."""

@@ -31,17 +31,20 @@ from agent.observations.kafka import (
     PartitionState,
 )
 from agent.observations.logs import LogFile, LogLine
+from agent.observations.streams import ChangelogFalls, Fall
 
 __all__ = [
     "KINDS",
     "AnyObservation",
     "Blind",
     "BrokerRegistration",
+    "ChangelogFalls",
     "CheckFinding",
     "CheckRun",
     "Checkpoints",
     "Commit",
     "Controller",
+    "Fall",
     "FlinkJob",
     "GroupState",
     "JobGraph",
@@ -74,7 +77,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 AnyObservation: TypeAlias = (
     Commit | LogOffsets | PartitionState | BrokerRegistration | Controller | GroupState
     | FlinkJob | JobListing | Checkpoints | JobManagerLeader | JobGraph | JobGraphFile | Position
-    | LogLine | LogFile | CheckFinding | CheckRun | Blind | Sighted | Tick
+    | ChangelogFalls | LogLine | LogFile | CheckFinding | CheckRun | Blind | Sighted | Tick
 )  # fmt: skip
 
 KINDS: Mapping[str, type[Observation]] = {str(kind.__struct_config__.tag): kind for kind in get_args(AnyObservation)}
