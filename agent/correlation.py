@@ -195,17 +195,21 @@ def _index(step: Step, findings: Iterable[Finding]) -> dict[tuple[Any, ...], lis
 
 
 def _groups(findings: Sequence[Finding]) -> Iterator[tuple[FindingKey, FindingKey]]:
-    """Pairs of findings of one rule and group (else job, broker or topic) within 60 s of each other."""
+    """Pairs of findings of one rule within 60 s of each other: of one group (else job, broker or topic), or of one
+    partition where one is about where a Flink job reads and the other about the group that it commits for.
+    """
     latest: dict[tuple[Any, ...], Finding] = {}
     for one in findings:
-        cluster = one.subject.get("cluster")
         key = next((key for key in ("group", "job", "broker", "topic") if _values(one, key)), None)
-        for value in _values(one, key) if key else (None,):
-            chain = (one.rule, cluster, key, value)
-            before = latest.get(chain)
+        alike = [(key, value) for value in (_values(one, key) if key else (None,))]
+        of_a_job, partition = "job" in one.subject, (one.subject.get("topic"), one.subject.get("partition"))
+        twin = (partition, not of_a_job)
+        for chain in (*alike, twin) if "partition" in one.subject else alike:
+            before = latest.get((one.rule, one.subject.get("cluster"), *chain))
             if before is not None and one.start - before.at <= GROUPING_MS and _within_reach(before, one, GROUPED_MS):
                 yield before.key, one.key
-            latest[chain] = one
+        for chain in (*alike, (partition, of_a_job)):
+            latest[one.rule, one.subject.get("cluster"), *chain] = one
 
 
 def _together(findings: list[Finding], chains: list[_Chain], correlations: Mapping[str, Correlation]) -> Together:

@@ -205,6 +205,20 @@ def test_findings_of_one_rule_without_a_group_are_chained_by_broker_else_by_topi
     assert sorted(len(one.findings) for one in made) == [1, 1, 2, 2]
 
 
+def test_a_jobs_position_and_what_its_group_commits_are_one_incident() -> None:
+    """On one partition within a minute; another group's rewind there is joined to neither by itself."""
+    place = {"topic": "orders", "partition": 3}
+    read = on("rewind", "23:25:10", job="d779", **place)
+    committed = on("rewind", "23:25:40", group="orders-job", **place)
+    elsewhere = on("rewind", "23:25:40", group="audit", topic="orders", partition=4)
+    late = on("rewind", "23:26:50", group="billing", **place)
+    other = on("rewind", "23:25:41", group="search", topic="orders", partition=5)
+    assert [one.findings for one in joined(read, committed, elsewhere, late, other)] == [
+        (read, committed), (elsewhere,), (other,), (late,),
+    ]  # fmt: skip
+    assert len(joined(committed, on("rewind", "23:25:41", group="audit", **place))) == 2
+
+
 def test_another_rule_about_the_same_group_is_another_incident() -> None:
     """Grouping is by rule and group."""
     subject = rewind().subject
