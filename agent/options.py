@@ -34,6 +34,14 @@ Wait = Annotated[Duration, Field(gt=0)]
 """A duration that is not zero, ms."""
 
 
+def some(value: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A list that is not empty. Raises ValueError."""
+    if not value:
+        msg = "name at least one"
+        raise ValueError(msg)
+    return value
+
+
 class Section(BaseModel):
     """A table of rules.toml: strict types, unknown keys refused, frozen once read."""
 

@@ -14,7 +14,9 @@ from agent.options import Names, Section
 from agent.settings import SECTIONS, loads
 from agent.settings.check_sections import Check, Spark
 from agent.settings.correlation_checks import KEYS, PLACEHOLDERS
+from agent.settings.flink_section import Flink
 from agent.settings.kafka_properties import kafka_property_problem
+from agent.settings.log_section import Logs
 from agent.settings.problems import NAMED_TABLES
 from agent.settings.sections import (
     Agent,
@@ -38,6 +40,8 @@ DOCUMENTED: dict[str, tuple[type[Section], dict[str, Any]]] = {
     "[clusters.NAME.zookeeper_client]": (ZooKeeperClient, {}),
     "auth": (ZooKeeperAuth, {"env": "A"}),
     "sasl": (ZooKeeperSasl, {"mechanism": "GSSAPI"}),
+    "[flink.NAME]": (Flink, {"rest": ["http://jobmanager-1:8081"], "zookeeper": "zk:2181"}),
+    "[logs.NAME]": (Logs, {"paths": ["/var/log/kafka/*.log"]}),
     "[correlations.NAME]": (Correlation, {"steps": []}),
     "steps": (Step, {}),
     "[spark]": (Spark, {}),

@@ -19,7 +19,9 @@ from agent.rule import Rule
 from agent.rules import KINDS
 from agent.settings.check_sections import Check, Spark
 from agent.settings.correlation_checks import correlation_problems
+from agent.settings.flink_section import Flink
 from agent.settings.kafka_properties import kafka_property_problem
+from agent.settings.log_section import Logs
 from agent.settings.problems import NAMED_TABLES, Problem, SettingsError, complaints, did_you_mean
 from agent.settings.problems import where as shown
 from agent.settings.sections import Agent, Cluster, Journal, Slack
@@ -45,6 +47,10 @@ SECTIONS: Mapping[str, type[Section]] = {
 """The sections that stand once, all optional. Those that hold tables by name: NAMED_TABLES."""
 
 
+REFERENCES = (("flink", "kafka", "clusters"), ("logs", "cluster", "clusters"), ("logs", "flink", "flink"))
+"""(table, key in it, table whose names it takes)."""
+
+
 class Settings(NamedTuple):
     """A configuration without mistakes."""
 
@@ -52,6 +58,8 @@ class Settings(NamedTuple):
     journal: Journal
     incidents: Lifetimes
     clusters: Mapping[str, Cluster]
+    flink: Mapping[str, Flink]
+    logs: Mapping[str, Logs]
     rules: Mapping[str, Rule]
     correlations: Mapping[str, Correlation]
     slack: Slack | None
@@ -123,9 +131,19 @@ class _Reader:
                 self._complain(path, f"no key takes a date or a time; put {value} in quotes if it is text")
         for name in self._tables.keys() - SECTIONS.keys() - set(NAMED_TABLES):
             self._complain((name,), f"unknown section{did_you_mean(name, [*SECTIONS, *NAMED_TABLES])}")
-        clusters, rules, correlations, checks = (self._table((name,)) for name in NAMED_TABLES)
-        if need_clusters and not clusters:
+        clusters, flink, logs, rules, correlations, checks = (self._table((name,)) for name in NAMED_TABLES)
+        if need_clusters and not (clusters or flink or logs):
             self._complain(("clusters",), "no cluster to watch; [clusters.main] with its bootstrap_servers makes one")
+        for table, key, known in (
+            ("flink", "kafka", clusters),
+            ("logs", "cluster", clusters),
+            ("logs", "flink", flink),
+        ):
+            for name in self._table((table,)):
+                named = self._table((table, name)).get(key)
+                if isinstance(named, str) and named not in known:
+                    kind = "flink" if key == "flink" else "clusters"
+                    self._complain((table, name, key), f"there is no [{kind}.{named}]{did_you_mean(named, known)}")
         for name in clusters:
             for key, value in self._table(("clusters", name, "kafka")).items():
                 if problem := kafka_property_problem(key, value):
@@ -140,6 +158,8 @@ class _Reader:
             journal=self._section(Journal, ("journal",)),
             incidents=self._section(Lifetimes, ("incidents",)),
             clusters={name: self._section(Cluster, ("clusters", name)) for name in clusters},
+            flink={name: self._section(Flink, ("flink", name)) for name in flink},
+            logs={name: self._section(Logs, ("logs", name)) for name in logs},
             rules={name: self._rule(name) for name in rules},
             correlations={name: self._section(Correlation, ("correlations", name)) for name in correlations},
             slack=self._section(Slack, ("slack",)) if "slack" in self._tables else None,

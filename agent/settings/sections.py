@@ -23,7 +23,8 @@ def _bootstrap_servers(value: str) -> str:
     return _servers(value, _BOOTSTRAP, '"kafka-1:9092,kafka-2:9092"')
 
 
-def _ensemble(value: str) -> str:
+def ensemble(value: str) -> str:
+    """ZooKeeper's servers and chroot, well formed. Raises ValueError."""
     return _servers(value, _ENSEMBLE, '"zk-1:2181,zk-2:2181" or "zk-1:2181,zk-2:2181/chroot"')
 
 
@@ -126,7 +127,7 @@ class Cluster(Section):
     """[clusters.NAME]: a Kafka cluster to watch."""
 
     bootstrap_servers: Annotated[str, AfterValidator(_bootstrap_servers)]
-    zookeeper: Annotated[str, AfterValidator(_ensemble)] | None = None
+    zookeeper: Annotated[str, AfterValidator(ensemble)] | None = None
     """ZooKeeper's servers, the chroot behind the last; None under KRaft."""
     poll_interval: Wait = 2_000
     timeout: Wait = 5_000
