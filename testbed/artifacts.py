@@ -1,4 +1,5 @@
-"""The jars of the systems under test: pinned Maven coordinates, resolved once by the Ivy in PySpark's jars.
+"""The jars of the systems under test: pinned Maven coordinates, resolved once by the Ivy in PySpark's jars; what is not
+in Maven comes by pip.
 
 They are kept outside the tree, in $XDG_CACHE_HOME (or ~/.cache)/backflow/<name>-<version>. Nothing is started here.
 """
@@ -9,8 +10,9 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.util import find_spec
@@ -32,15 +34,20 @@ _IVY_FILE = """\
   <dependencies>{dependencies}</dependencies>
 </ivy-module>
 """
+# In each folder of the cache: what it was filled from.
+_ORIGIN = "coordinates"
 _DEPENDENCY = '<dependency org="{}" name="{}" rev="{}" conf="default"/>'
 
 
 class Distribution(NamedTuple):
-    """A system under test and the Maven coordinates (group:artifact:version) that make it run."""
+    """A system under test and what makes it run: Maven coordinates (group:artifact:version), and a source package of
+    PyPI (name==version) whose folder deps/lib is full of jars, which is how Flink publishes its distribution.
+    """
 
     name: str
     version: str
     coordinates: tuple[str, ...]
+    package: str | None = None
 
 
 KAFKA: Mapping[str, Distribution] = {
@@ -102,19 +109,37 @@ def java() -> str:
 def jars(distribution: Distribution) -> Path:
     """The folder with the distribution's jars, resolved now if this machine has not resolved them before.
 
-    Safe to call from several processes at once: one resolves, the others wait. Raises ArtifactError.
+    Raises ArtifactError.
     """
-    home = _home()
+
+    def resolve(folder: Path) -> None:
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
+            if distribution.coordinates:
+                _resolve(distribution, folder, Path(scratch))
+            if distribution.package:
+                _unpack(distribution.package, folder, Path(scratch))
+
+    package = (distribution.package,) if distribution.package else ()
+    name = f"{distribution.name}-{distribution.version}"
+    return cached(name, "\n".join((*distribution.coordinates, *package)), resolve)
+
+
+def cached(name: str, origin: str, fill: Callable[[Path], None]) -> Path:
+    """The folder of this name in the cache; filled now unless it was filled from the same origin before.
+
+    Safe to call from several processes at once: one fills, the others wait.
+    """
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "backflow"
     home.mkdir(parents=True, exist_ok=True)
-    folder = home / f"{distribution.name}-{distribution.version}"
-    pinned = "\n".join(distribution.coordinates)
-    with (home / f".{folder.name}.lock").open("w") as lock:
+    folder = home / name
+    with (home / f".{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if _resolved(folder) != pinned:
-            with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=home) as scratch:
-                _resolve(distribution, Path(scratch))
-                fresh = Path(scratch) / "jars"
-                (fresh / "coordinates").write_text(pinned)
+        if not (folder / _ORIGIN).exists() or (folder / _ORIGIN).read_text() != origin:
+            with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=home) as scratch:
+                fresh = Path(scratch) / "fresh"
+                fresh.mkdir()
+                fill(fresh)
+                (fresh / _ORIGIN).write_text(origin)
                 shutil.rmtree(folder, ignore_errors=True)
                 fresh.rename(folder)
     return folder
@@ -125,17 +150,7 @@ def class_path(distribution: Distribution) -> str:
     return f"{jars(distribution)}/*"
 
 
-def _home() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "backflow"
-
-
-def _resolved(folder: Path) -> str | None:
-    """The coordinates that the folder was resolved for."""
-    pinned = folder / "coordinates"
-    return pinned.read_text() if pinned.exists() else None
-
-
-def _resolve(distribution: Distribution, scratch: Path) -> None:
+def _resolve(distribution: Distribution, folder: Path, scratch: Path) -> None:
     (scratch / "settings.xml").write_text(_SETTINGS)
     dependencies = "".join(_DEPENDENCY.format(*one.split(":")) for one in distribution.coordinates)
     (scratch / "ivy.xml").write_text(_IVY_FILE.format(name=distribution.name, dependencies=dependencies))
@@ -157,13 +172,31 @@ def _resolve(distribution: Distribution, scratch: Path) -> None:
         "jar",
         "bundle",
     ]  # log4j 1.2 is a bundle
-    command += ["-retrieve", f"{scratch}/jars/[artifact]-[revision](-[classifier]).[ext]"]
+    command += ["-retrieve", f"{folder}/[artifact]-[revision](-[classifier]).[ext]"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    if done.returncode != 0 or not (scratch / "jars").is_dir():
+    if done.returncode != 0 or not any(folder.iterdir()):
         told = "\n".join(line for line in done.stdout.splitlines() if "::" in line or "ERROR" in line or "WARN" in line)
         system = f"{distribution.name} {distribution.version}"
         msg = f"The jars of {system} could not be resolved; is the network there? Ivy says:\n{told}"
         raise ArtifactError(msg)
+
+
+def _unpack(package: str, folder: Path, scratch: Path) -> None:
+    """Take the jars out of a source package; pip builds nothing of it, but asks its setup.py for its metadata."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    command += ["--no-binary", ":all:", "--no-build-isolation", "--dest", str(scratch), package]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode != 0:
+        msg = f"The package {package} could not be downloaded; is the network there? pip says:\n{done.stdout}"
+        raise ArtifactError(msg)
+    (archive,) = scratch.glob("*.tar.gz")
+    with tarfile.open(archive) as packed:
+        for member in packed:
+            path = Path(member.name)
+            content = packed.extractfile(member)
+            if path.match("*/deps/lib/*.jar") and content is not None:
+                with (folder / path.name).open("wb") as jar:
+                    shutil.copyfileobj(content, jar)
 
 
 def _ivy() -> Path:

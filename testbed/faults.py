@@ -1,14 +1,28 @@
 """Faults made of several verbs, each step waiting for its effect. The verbs themselves: kafka.py."""
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
-from testbed.consumers import RecordingConsumer, Rewind
+from testbed.consumers import Rewind
 from testbed.kafka import Cluster
 from testbed.views import PartitionView, Registration
 from testbed.waiting import wait_until
 
 Progress: TypeAlias = Callable[[str], None]
+
+
+class Reader(Protocol):
+    """Whoever reads the partition: a RecordingConsumer, or a Flink job (flink/reset.py)."""
+
+    @property
+    def group(self) -> str:
+        """Its consumer group."""
+
+    def wait_until_at(self, topic: str, partition: int, offset: int) -> None:
+        """Wait until it has read everything below this offset."""
+
+    def wait_for_rewind(self, topic: str, partition: int) -> Rewind:
+        """Wait until it has gone back in this partition, and tell the first time."""
 
 
 class UncleanReset(NamedTuple):
@@ -25,7 +39,7 @@ def flink_reset(
     cluster: Cluster,
     topic: str,
     partition: int,
-    consumer: RecordingConsumer,
+    consumer: Reader,
     *,
     unseen: int = 1500,
     progress: Progress = lambda _: None,

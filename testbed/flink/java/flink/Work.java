@@ -1,0 +1,28 @@
+import org.apache.flink.api.common.functions.MapFunction;
+import org.apache.flink.streaming.api.datastream.DataStream;
+import org.apache.flink.streaming.api.functions.sink.v2.DiscardingSink;
+
+/** What the jobs do with their records: take a while over each, and drop it. */
+final class Work {
+  private Work() {}
+
+  static <T> void on(DataStream<T> records, long delayMs) {
+    records
+        .map(new Delay<T>(delayMs)).name("work").uid("work")
+        .sinkTo(new DiscardingSink<>()).name("sink").uid("sink");
+  }
+
+  private static final class Delay<T> implements MapFunction<T, Integer> {
+    private final long delayMs;
+
+    Delay(long delayMs) {
+      this.delayMs = delayMs;
+    }
+
+    @Override
+    public Integer map(T record) throws InterruptedException {
+      Thread.sleep(delayMs);
+      return record.hashCode();
+    }
+  }
+}
