@@ -79,6 +79,31 @@ ADVICE: Mapping[str, Advice] = {
         "check the disk of broker {broker}.",
     ),
     "check_failed": Advice("the last lines of its log say why; `backflow check {source}` runs it by hand."),
+    # A job that comes back at a failover, in its stages.
+    "running": Advice(
+        "cancel {reader} ({job}) and delete its job graph, znode and file, before another JobManager leads; then see "
+        "that {others} got its slots back, and what {reader} has written since {start}.",
+        "Flink 1.5.4, 1.6.1 or later (FLINK-10011).",
+    ),
+    "ended_with_graph": Advice(
+        "delete the job graph of {reader} ({job}), znode and file, before a JobManager fails over.",
+        "Flink 1.5.4, 1.6.1 or later (FLINK-10011).",
+    ),
+    "foreign_lock": Advice(
+        "restart the standby JobManager that holds the lock on the job graph of {reader} ({job}): its session ends, "
+        "and its lock with it; do not cancel {reader} before that.",
+        "Flink 1.5.4, 1.6.1 or later (FLINK-10011).",
+    ),
+    "restart_without_state": Advice(
+        "stop {reader} and start it from its last good checkpoint or savepoint before it overwrites its results."
+    ),
+    "duplicate_job": Advice("cancel the one of the two jobs {reader} that should not run: both write."),
+    "orphan_job_graph": Advice(later="delete what Flink's high availability keeps of jobs that are no more."),
+    "job_restarting": Advice("see the exceptions of {reader} and the free slots in Flink's web page."),
+    "checkpoint_failing": Advice(
+        "see why the checkpoints of {reader} fail: at a failure it goes back to the last one that completed."
+    ),
+    "offset_reset": Advice(later="auto.offset.reset=none for what reads {topic}, if stopping is better."),
     "under_replicated": Advice("see why replicas of {place} do not follow (broker down, disk, network)."),
     "leaderless": Advice(
         "bring back a replica of {place} that was in the ISR; an unclean election instead would lose records."

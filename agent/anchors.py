@@ -76,7 +76,7 @@ def anchors(observation: Observation) -> tuple[list[Anchor], list[Anchor]]:
         case Position(cluster=cluster, topic=topic, partition=partition, job=job):
             return [("position", cluster, topic, partition, job)], [("partition", cluster, topic, partition)]
         case FlinkJob(cluster=cluster, job=job) | JobGraph(cluster=cluster, job=job):
-            return [("job", job)], []
+            return [("job", job)], [("flink", cluster)]
         case Checkpoints(job=job):
             return [], [("job", job)]
         case JobManagerLeader(cluster=cluster) | JobListing(cluster=cluster) | JobGraphFile(cluster=cluster):

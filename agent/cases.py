@@ -112,7 +112,7 @@ def _run(case: RuleCase, defaults: Mapping[str, Any], settings: Settings) -> Ite
     usable = {
         name: one
         for name, one in settings.correlations.items()
-        if all(set(step.rules) & set(rules) for step in one.steps)
+        if all(step.optional or set(step.rules) & set(rules) for step in one.steps)
     }
     incidents = replay(list(_observations(case, defaults)), Watch(rules, usable))
     findings = [finding_fields(one) for made in incidents for one in made.causes + made.findings]

@@ -155,11 +155,17 @@ class Detection:
         changes.withdrawn.extend(key for key in held if key not in findings)
         for key, finding in findings.items():
             if finding.recovered_at is None or finding.recovered_at > settled:
-                followed = rule.follow(msgspec.structs.replace(finding, recovered_at=None), judged.case, facts)
-                findings[key] = followed
+                findings[key] = self._followed(judged, msgspec.structs.replace(finding, recovered_at=None))
             if findings[key] != held.get(key):
                 changes.found.append(findings[key])
         self._keep(judged, [one for one in findings.values() if _followed_until(one) > facts.now])
+
+    def _followed(self, judged: Judged, finding: Finding) -> Finding:
+        followed = self._rules[judged.rule].follow(finding, judged.case, self.facts)
+        if followed.recovered_at is None or followed.recovered_at <= self.facts.now:
+            return followed
+        self._wait(judged, followed.recovered_at)
+        return msgspec.structs.replace(followed, recovered_at=None)
 
     def _keep(self, judged: Judged, findings: list[Finding]) -> None:
         if findings:

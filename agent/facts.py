@@ -154,6 +154,7 @@ class Facts:
         self._read_by: dict[str, list[Partition]] = {}
         self._jobs_in: dict[str, list[str]] = {}
         self._graphs_in: dict[str, list[str]] = {}
+        self._graph_files_in: dict[str, list[str]] = {}
         self._with_members: dict[tuple[str, str], int] = {}
         self._blind: dict[Subject, Blind] = {}
 
@@ -198,6 +199,8 @@ class Facts:
             insort(self._jobs_in.setdefault(observation.cluster, []), observation.job)
         elif isinstance(observation, JobGraph):
             insort(self._graphs_in.setdefault(observation.cluster, []), observation.job)
+        elif isinstance(observation, JobGraphFile):
+            insort(self._graph_files_in.setdefault(observation.cluster, []), observation.file)
 
     def commits(self, cluster: str, group: str, topic: str, partition: int) -> History[Commit]:
         """The committed offsets of a group on a partition."""
@@ -266,6 +269,10 @@ class Facts:
     def job_graph_file(self, cluster: str, file: str) -> History[JobGraphFile]:
         """A file in the Flink cluster's HA storage directory."""
         return self._histories.get(("job_graph_file", cluster, file), _EMPTY)
+
+    def job_graph_files_in(self, cluster: str) -> Sequence[str]:
+        """The files that have stood in the Flink cluster's HA storage directory, sorted."""
+        return self._graph_files_in.get(cluster, ())
 
     def changelog_falls(self, cluster: str, topic: str, partition: int) -> History[ChangelogFalls]:
         """What went back in a changelog partition."""

@@ -216,6 +216,8 @@ def _names(finding: Finding, day: str) -> dict[str, Any]:
         "reader": reader(finding.subject),
         "place": place(finding.subject),
         "topic": finding.subject.get("topic", "the topic"),
+        "job": finding.subject.get("job", "?"),
+        "others": listed(finding.current.get("others") or ["its successor"]),
         "broker": finding.subject.get("broker", "?"),
         "brokers": listed(finding.subject.get("brokers") or [finding.subject.get("broker", "?")]),
         "file": finding.subject.get("file", "the segment"),

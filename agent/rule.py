@@ -81,7 +81,10 @@ class Rule(Section):
         raise NotImplementedError
 
     def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
-        """The finding with what has become of it since, and with `recovered_at` where it is over."""
+        """The finding with what has become of it since, and with `recovered_at` where it is over.
+
+        Where that is after `facts.now` it is asked for again then.
+        """
         raise NotImplementedError
 
     def graded(self, severity: Severity | None) -> Severity | None:

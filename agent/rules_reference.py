@@ -70,6 +70,8 @@ def _said(rule: type[Rule]) -> dict[str, str]:
 
 def _default(field: FieldInfo) -> str:
     """An option's default as it is written in rules.toml."""
+    if field.is_required():
+        return "required"
     if field.default is None:
         return "none"
     is_duration = any(getattr(one, "func", None) is duration for one in field.metadata)

@@ -14,7 +14,10 @@ MOST = 10
 """How many findings are told one by one; of more there is a summary and the worst ten."""
 
 _PLACES = 5
-_LASTING = {"beyond_end", "blind", "broker_gone", "check_failed", "hidden_reset", "leaderless", "under_replicated"}
+_LASTING = {
+    "beyond_end", "blind", "broker_gone", "check_failed", "checkpoint_failing", "duplicate_job", "hidden_reset",
+    "job_restarting", "job_resurrected", "leaderless", "orphan_job_graph", "under_replicated",
+}  # fmt: skip
 _HOW = {
     "operator_reset": "was reset by an operator",
     "checkpoint_restore": "was taken back by a checkpoint restore",

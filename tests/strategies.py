@@ -19,26 +19,36 @@ from agent.observations import (
     Blind,
     BrokerRegistration,
     CheckFinding,
+    Checkpoints,
     CheckRun,
     Commit,
     Controller,
+    FlinkJob,
     GroupState,
+    JobGraph,
+    JobGraphFile,
+    JobListing,
+    JobManagerLeader,
+    LogLine,
     LogOffsets,
     Member,
     Observation,
     PartitionState,
+    Position,
     Sighted,
     Subject,
     Tick,
     millis,
 )
+from tests import simulated_flink
+from tests.simulated_flink import FLINK, Flink
 
 BEGINNING = millis("2026-11-20T23:00:00Z")
 CLUSTER = "main"
 BROKERS = (2005, 2011, 2024)
 FAULTS = (
     "reset", "lost", "unclean", "stopped", "recreated", "expired", "operator", "retention", "dip", "blind",
-    "controller", "shrunk", "leapt", "leaderless", "power", "checked",
+    "controller", "shrunk", "leapt", "leaderless", "power", "checked", *simulated_flink.FAULTS,
 )  # fmt: skip
 SECONDS = 300
 
@@ -104,11 +114,13 @@ class World:
         self.states = {"flink": "Empty", "stream": "Stable", "batch": "Stable"}
         self.planned: list[tuple[int, Callable[[], None]]] = []
         self._sighted: dict[Subject, int] = {}
+        self.flink = Flink(CLUSTER, self._note, lambda after, act: self.later(self.second + after, act), self._at)
 
     def run(self, seconds: int, faults: Iterable[Fault]) -> list[Observation]:
         """Live for so long and suffer the faults."""
         for fault in faults:
-            self.later(fault.second, partial(getattr(self, fault.kind), fault))
+            sufferer = self.flink if fault.kind in simulated_flink.FAULTS else self
+            self.later(fault.second, partial(getattr(sufferer, fault.kind), fault))
         for broker in BROKERS:
             self._register(broker)
         for log in self.logs:
@@ -120,6 +132,7 @@ class World:
             for action in due:
                 action()
             self._live()
+            self.flink.live(self.second)
         return self.lines
 
     def later(self, second: int, action: Callable[[], None]) -> None:
@@ -512,6 +525,44 @@ _sight = {
 }
 _group = st.sampled_from(["g", "h"])
 _checks = st.sampled_from(["log_segments", "replica_divergence", "offset_history"])
+_jobs = {**_times, "cluster": st.just(FLINK), "job": st.sampled_from(["j", "k"])}
+_count = st.sampled_from([0, 1, 4, 9])
+_past = st.sampled_from([None, 0, BEGINNING, BEGINNING + 4_000, BEGINNING + 90_000])
+_session = st.sampled_from([None, "0x1", "0x2"])
+_files = st.sampled_from(["submittedJobGraph0", "submittedExecutionPlan1"])
+_flink: list[st.SearchStrategy[AnyObservation]] = [
+    st.builds(
+        FlinkJob, **_jobs, name=st.just("n"), started_at=st.sampled_from([0, BEGINNING, BEGINNING + 50_000]),
+        state=st.sampled_from(["RUNNING", "RUNNING", "RESTARTING", "CREATED", "CANCELED", "SUSPENDED", "?"]),
+        restarting_at=_past, tasks=_count, tasks_running=_count,
+    ),
+    st.builds(
+        JobListing, **(_times | {"cluster": st.just(FLINK)}), jobs=st.sampled_from([(), ("j",), ("j", "k"), ("k",)])
+    ),
+    st.builds(
+        Checkpoints, **_jobs, completed=_count, failed=_count, restored=_count, last=st.none() | _count,
+        restored_id=st.none() | _count, restored_at=_past,
+    ),
+    st.builds(
+        JobManagerLeader, **(_times | {"cluster": st.just(FLINK)}), address=st.sampled_from([None, "a", "b"]),
+        leader_id=st.sampled_from([None, "x", "y"]), session=_session,
+    ),
+    st.builds(
+        JobGraph, **_jobs, made_at=_past, locks=st.sampled_from([(), ("0x1",), ("0x1", "0x2")]),
+        file=st.none() | _files, checkpoints=st.none() | _count,
+    ),
+    st.builds(JobGraphFile, **(_times | {"cluster": st.just(FLINK)}), file=_files, modified_at=_past),
+    st.builds(
+        Position, **_times, **_partition, flink=st.just(FLINK), job=st.sampled_from(["j", "k"]), name=st.just("n"),
+        offset=_known, committed=_offsets,
+    ),
+    st.builds(
+        LogLine, **_times, topic=st.sampled_from([None, "t"]), partition=st.sampled_from([None, 0]), log=st.just("l"),
+        component=st.just("consumer"), text=st.just(""), job=st.sampled_from([None, "j"]),
+        pattern=st.sampled_from(["fetch_offset_out_of_range", "truncation_detected", "offset_reset", "other"]),
+        values=st.sampled_from([{}, {"offset": "7"}, {"offset": "INVALID"}, {"to": "0"}, {"to": "9" * 30}]),
+    ),
+]  # fmt: skip
 _anything: st.SearchStrategy[AnyObservation] = st.one_of(
     st.builds(Commit, **_times, **_partition, group=_group, offset=_offsets, leader_epoch=st.sampled_from([None, 3])),
     st.builds(LogOffsets, **_times, **_partition, log_start=_known, log_end=_known),
@@ -538,6 +589,7 @@ _anything: st.SearchStrategy[AnyObservation] = st.one_of(
         CheckRun, **_times, check=_checks, started_at=st.just(0), complete=st.booleans(),
         outcome=st.sampled_from(["clean", "found", "failed"]),
     ),
+    *_flink,
     st.builds(Blind, **_sight, reason=st.just("no answer")),
     st.builds(Sighted, **_sight),
     st.builds(Tick, at=st.just(0)),

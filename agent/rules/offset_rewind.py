@@ -15,6 +15,9 @@ from agent.rule import Case, GroupRule, recovered
 Offset: TypeAlias = Commit | Position
 
 _PACE_MS = 3_000
+_CACHED_MS = 60_000
+"""No position that Flink tells is older; 40 s were seen after a quiet time."""
+
 _FORESEEN_MS = 86_400_000
 
 
@@ -27,7 +30,8 @@ class OffsetRewind(GroupRule):
     idle group; info), `checkpoint_restore` (a Flink job was restored from a savepoint or checkpoint; info). From a
     poll, where it went back to is an upper bound: the consumer has re-read since.
     Not: a topic deleted and created again, a fall of less than `min_records`, an offset older than the last one seen, a
-    position that no second reading confirms (Flink's metrics are cached). Recovers when the old offset is committed, or
+    position that may come out of a cache of Flink's: it must lie below what was read a minute before, or a second
+    reading or a committed offset must have fallen with it. Recovers when the old offset is committed, or
     read, again.
     """
 
@@ -53,15 +57,32 @@ class OffsetRewind(GroupRule):
         """Each fall within one incarnation of the partition."""
         history = _offsets(case, facts)
         for before, after in falls(history, self.min_records):
-            told = after if case.job is None else _second(history, before, after)
-            if told is not None and not recreated(facts, case.in_partition, before.at, after.at):
-                yield self._rewind(case, before, after, told.seen, facts)
+            known_at = after.seen if case.job is None else self._sure_of(case, before, after, facts)
+            if known_at is not None and not recreated(facts, case.in_partition, before.at, after.at):
+                yield self._rewind(case, before, after, known_at, facts)
 
     def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
         """Over when the old offset is reached again, or the partition is no more."""
         old = int(finding.previous["offset"])
         regained = (one.at for one in _offsets(case, facts).after(finding.at) if (one.offset or 0) >= old)
         return recovered(finding, earliest(regained, end_of(facts, case.in_partition, finding.at)))
+
+    def _sure_of(self, case: Case, before: Offset, after: Offset, facts: Facts) -> int | None:
+        """When it is sure that a position fell, for a cache may have told an old one; None where it is not (yet)."""
+        readings = _offsets(case, facts)
+        following = next((one for one in readings if one.at > after.at), None)
+        older = readings.as_of(after.at - _CACHED_MS)
+        sure = []
+        if following is not None and (following.offset or 0) < (before.offset or 0):
+            sure.append(following.seen)
+        if older is not None and (after.offset or 0) < (older.offset or 0):
+            sure.append(after.seen)
+        cluster, topic, partition = case.in_partition
+        for group in facts.groups_of(cluster, topic, partition):
+            for high, low in falls(facts.commits(cluster, group, topic, partition), self.min_records):
+                if low.start <= after.at + LATENESS_MS and before.at - LATENESS_MS <= low.at and high.at <= after.at:
+                    sure.append(max(low.seen, after.seen))
+        return min(sure, default=None)
 
     def _rewind(self, case: Case, before: Offset, after: Offset, known_at: int, facts: Facts) -> Finding:
         old, new = before.offset or 0, after.offset or 0
@@ -143,12 +164,6 @@ def _of_flink(observation: Offset) -> dict[str, Any]:
         "host": observation.host,
     }
     return {name: value for name, value in named.items() if value is not None}
-
-
-def _second(history: Iterable[Offset], before: Offset, after: Offset) -> Offset | None:
-    """The next reading after a fall where it is below the old position too; None where it is not, or there is none."""
-    following = next((one for one in history if one.at > after.at), None)
-    return following if following is not None and (following.offset or 0) < (before.offset or 0) else None
 
 
 def _back_by(old: int, after: Offset, history: History[Commit] | History[Position]) -> str:

@@ -1,0 +1,75 @@
+"""checkpoint_failing: a Flink job's checkpoints fail one after the other."""
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+from pydantic import Field
+
+from agent.evidence import earliest
+from agent.facts import Facts
+from agent.findings import Finding
+from agent.flink_evidence import named, over, spoken
+from agent.observations import Checkpoints, Observation, clock
+from agent.rule import Case, Rule, recovered
+
+
+class CheckpointFailing(Rule):
+    """At least `min_failures` of a job's checkpoints have failed since the last one that was completed.
+
+    A failover of the job now would read again all since then. Counts that begin anew, on another JobManager, are not
+    compared with those before. Recovers when a checkpoint is completed, or the job is over.
+    """
+
+    title = "checkpoints of {reader} fail"
+    sees = (Checkpoints,)
+
+    min_failures: int = Field(3, ge=1)
+    """Fewest failures in a row told."""
+
+    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:  # noqa: ARG002 - the base's signature
+        """Each job of which checkpoints have failed."""
+        if not isinstance(observation, Checkpoints) or observation.failed < self.min_failures:
+            return ()
+        return (Case(observation.cluster, job=observation.job),)
+
+    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+        """The failure that makes it enough, once for each row of failures."""
+        cluster, job = case.cluster, case.job or ""
+        good: Checkpoints | None = None
+        told = False
+        for before, one in pairwise(facts.checkpoints(cluster, job)):
+            good = good or before
+            if _completed(before, one) or _anew(before, one):
+                good, told = one, False
+            if told or one.failed - good.failed < self.min_failures:
+                continue
+            told = True
+            last = f"since checkpoint {good.last} " if good.last is not None else ""
+            yield self.find(
+                case,
+                one,
+                detail=f"{one.failed - good.failed} checkpoints of {spoken(facts, cluster, job, one.at)} have failed "
+                f"{last}and none was completed, by {clock(one.at)} UTC",
+                subject=named(facts, cluster, job, one.at),
+                previous={"completed": good.completed, "failed": good.failed, "last": good.last},
+                current={"completed": one.completed, "failed": one.failed, "last": one.last},
+            )
+
+    def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
+        """Over with the next completed checkpoint, or with the job."""
+        cluster, job = case.cluster, case.job or ""
+        history = facts.checkpoints(cluster, job)
+        at_once = history.as_of(finding.at)
+        later = [*([] if at_once is None else [at_once]), *history.after(finding.at)]
+        completed = (one.at for before, one in pairwise(later) if _completed(before, one))
+        return recovered(finding, earliest(completed, over(facts, cluster, job, finding.at)))
+
+
+def _anew(before: Checkpoints, one: Checkpoints) -> bool:
+    """Whether the counts have begun anew."""
+    return one.completed < before.completed or one.failed < before.failed
+
+
+def _completed(before: Checkpoints, one: Checkpoints) -> bool:
+    """Whether a checkpoint was completed in between."""
+    return one.completed > (0 if _anew(before, one) else before.completed)

@@ -1,0 +1,177 @@
+"""job_resurrected: a Flink job that had ended runs again after a failover, or is about to at the next one."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from agent.evidence import earliest
+from agent.facts import Facts
+from agent.findings import Finding, Severity
+from agent.flink_evidence import ZOOKEEPER, graph_znode, lasting, lives, named, over, spoken, told_at
+from agent.observations import FlinkJob, JobGraph, JobListing, JobManagerLeader, Observation, Sight, clock
+from agent.options import Wait
+from agent.resurrections import beside, restored, returns
+from agent.rule import Case, Rule, recovered
+
+_SHOWN = 3
+
+
+class JobResurrected(Rule):
+    """A job's graph outlives the job, and the next JobManager to lead recovers it (FLINK-10011 and its kin): the dead
+    job runs beside its successor, from no checkpoint.
+
+    Labels: `foreign_lock` (a lock of the graph belongs to a session other than the leader's for `session_timeout` and
+    10 s more, so the leader cannot remove it), `ended_with_graph` (a job is FINISHED, CANCELED or FAILED and `linger`
+    later its graph is still there), `running` (critical: a job runs whose graph is older than the leadership and which
+    had ended, or had been missing from the leader's listing for 30 s).
+    Not: a dead leader's lock until its session has expired, a job submitted after a failover, one that ran before it, a
+    job that is SUSPENDED, what an agent that has just started has not seen
+    before, what a ZooKeeper out of sight may have changed. Without ZooKeeper nothing is told.
+    Recovers when the lock or the graph is gone, or the job no longer runs.
+    """
+
+    title = "job {reader} of {cluster} comes back at a JobManager failover"
+    sees = (FlinkJob, JobGraph, JobManagerLeader, JobListing, Sight)
+
+    session_timeout: Wait = 60_000
+    """high-availability.zookeeper.client.session-timeout of the JobManagers: so long a dead one's locks outlive it."""
+
+    linger: Wait = 30_000
+    """How long the graph of a job that has ended may stand."""
+
+    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
+        """Each job that has had a graph, with all that is seen of it; a leader and a listing concern all of them."""
+        match observation:
+            case FlinkJob(cluster=cluster, job=job) | JobGraph(cluster=cluster, job=job):
+                jobs: Iterable[str] = (job,) if facts.job_graph(cluster, job).last is not None else ()
+            case JobManagerLeader(cluster=cluster) | JobListing(cluster=cluster):
+                jobs = facts.job_graphs_in(cluster)
+            case Sight(cluster=cluster, source=source) if source == ZOOKEEPER:
+                jobs = facts.job_graphs_in(cluster)
+            case _:
+                return ()
+        return [Case(cluster, job=job) for job in jobs]
+
+    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+        """Each lock, each graph left, each return; the return last, which replaces what began at the same moment."""
+        yield from self._foreign_locks(case, facts)
+        yield from self._graphs_left(case, facts)
+        yield from self._returns(case, facts)
+
+    def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
+        """Over when the lock or the graph is gone, or the job no longer runs."""
+        cluster, job, at = case.cluster, case.job or "", finding.at
+        graphs, leaders = facts.job_graph(cluster, job), facts.job_manager_leader(cluster)
+        gone = (one.at for one in graphs.after(at) if one.made_at is None)
+        if "running" in finding.labels:
+            return recovered(finding, over(facts, cluster, job, at))
+        if "ended_with_graph" in finding.labels:
+            again = (one.at for one in facts.job(cluster, job).after(at) if lives(one))
+            return recovered(finding, earliest(gone, next(again, None)))
+        moments = sorted({one.at for one in graphs.after(at)} | {one.at for one in leaders.after(at)})
+        left = (
+            moment for moment in moments if not _still(finding.current, graphs.as_of(moment), leaders.as_of(moment))
+        )
+        return recovered(finding, next(left, None))
+
+    def _foreign_locks(self, case: Case, facts: Facts) -> Iterator[Finding]:
+        cluster, job = case.cluster, case.job or ""
+        graphs, leaders = facts.job_graph(cluster, job), facts.job_manager_leader(cluster)
+        hold = self.session_timeout + 10_000
+        begun: dict[int, tuple[Observation, int, list[str]]] = {}
+        for owner in sorted({owner for graph in graphs for owner in graph.locks}):
+
+            def foreign(at: int, owner: str = owner) -> bool | None:
+                graph, leader = graphs.as_of(at), leaders.as_of(at)
+                session = None if leader is None else leader.session
+                return (graph is not None and owner in graph.locks and session not in (None, owner)) or None
+
+            for spell in lasting([graphs, leaders], foreign):
+                known_at = told_at(facts, cluster, spell, hold, (ZOOKEEPER,))
+                if known_at is not None:
+                    begun.setdefault(spell.begin.at, (spell.begin, known_at, []))[2].append(owner)
+        for begin, known_at, owners in begun.values():
+            leader, graph = leaders.as_of(begin.at), graphs.as_of(begin.at)
+            session = None if leader is None else leader.session
+            yield self.find(
+                case,
+                begin,
+                known_at=known_at,
+                labels=("foreign_lock",),
+                detail=f"{spoken(facts, cluster, job, begin.at)} has a job graph whose lock belongs to session "
+                f"{', '.join(owners)} since {clock(begin.at)} UTC, not to the leader's, {session}: the leader cannot "
+                "remove the graph, and once the job has ended it runs again at the next change of leader (FLINK-10011)",
+                subject=named(facts, cluster, job, begin.at),
+                current={"locks": owners, "session": session, "file": None if graph is None else graph.file},
+            )
+
+    def _graphs_left(self, case: Case, facts: Facts) -> Iterator[Finding]:
+        cluster, job = case.cluster, case.job or ""
+        graphs, jobs = facts.job_graph(cluster, job), facts.job(cluster, job)
+
+        def left(at: int) -> bool | None:
+            graph, one = graphs.as_of(at), jobs.as_of(at)
+            return (graph is not None and graph.made_at is not None and one is not None and one.ended) or None
+
+        for spell in lasting([graphs, jobs], left):
+            graph, one = graphs.as_of(spell.begin.at), jobs.as_of(spell.begin.at)
+            known_at = told_at(facts, cluster, spell, self.linger, (ZOOKEEPER,))
+            if graph is None or one is None or known_at is None:
+                continue
+            yield self.find(
+                case,
+                spell.begin,
+                known_at=known_at,
+                labels=("ended_with_graph",),
+                detail=f"{spoken(facts, cluster, job, spell.begin.at)} is {one.state} since {clock(one.at)} UTC and "
+                f"its job graph is still there: it runs again at the next change of leader; {_to_delete(job, graph)}",
+                subject=named(facts, cluster, job, spell.begin.at),
+                current={"state": one.state, "file": graph.file, "locks": list(graph.locks)},
+            )
+
+    def _returns(self, case: Case, facts: Facts) -> Iterator[Finding]:
+        cluster, job = case.cluster, case.job or ""
+        for one in returns(cluster, job, facts):
+            back, graph = one.back, one.graph
+            restores = restored(cluster, job, one, facts)
+            others = [other for other in facts.jobs_in(cluster) if other != job and beside(cluster, other, one, facts)]
+            company = [spoken(facts, cluster, other, back.at) for other in others[:_SHOWN]]
+            company += [f"{len(others) - _SHOWN} more"] * (len(others) > _SHOWN)
+            age = (back.at - (graph.made_at or back.at)) / 1000
+            yield self.find(
+                case,
+                back,
+                known_at=one.known_at,
+                severity=Severity.CRITICAL,
+                labels=("running",),
+                detail=f"{spoken(facts, cluster, job, back.at)} {one.before} and runs again since {clock(back.at)} UTC"
+                f"{' beside ' * bool(company)}{', '.join(company)}{_restored_from(restores)}: the JobManager leader "
+                f"changed {one.old.address} -> {one.new.address} at {clock(one.new.at)} UTC and recovered its job "
+                f"graph, by then {age:,.0f} s old; cancel it, then {_to_delete(job, graph)}",
+                subject=named(facts, cluster, job, back.at),
+                current={
+                    "state": back.state,
+                    "restored": restores,
+                    "checkpoints": graph.checkpoints,
+                    "others": others,
+                    "file": graph.file,
+                    "made_at": graph.made_at,
+                },
+            )
+
+
+def _restored_from(restores: int | None) -> str:
+    if restores is None:
+        return ""
+    return ", restored from a checkpoint" if restores else ", with no checkpoint restored"
+
+
+def _to_delete(job: str, graph: JobGraph) -> str:
+    age = f"made {clock(graph.made_at)} UTC" if graph.made_at is not None else "gone"
+    file = f" and the file {graph.file}" if graph.file else ""
+    return f"delete its znode {graph_znode(job, graph.file)} ({age}){file}"
+
+
+def _still(current: Mapping[str, Any], graph: JobGraph | None, leader: JobManagerLeader | None) -> bool:
+    """Whether any of the locks found is still there and not the leader's."""
+    session = None if leader is None else leader.session
+    return graph is not None and any(owner in graph.locks and owner != session for owner in current["locks"])

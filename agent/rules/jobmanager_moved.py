@@ -1,0 +1,46 @@
+"""jobmanager_moved: another JobManager leads a Flink cluster, or the same one anew."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from agent.facts import Facts
+from agent.findings import Finding, Severity
+from agent.flink_evidence import leader_changes
+from agent.observations import JobManagerLeader, Observation, clock
+from agent.rule import Case, EventRule
+
+
+class JobmanagerMoved(EventRule):
+    """The leading JobManager's session (its UUID) is another than before; where only REST tells, its address. Info: a
+    cause, never posted alone.
+
+    Not: a time without a leader after which the same one leads under the same session, the first leader seen.
+    """
+
+    title = "the JobManager of {cluster} moved"
+    default_severity = Severity.INFO
+    sees = (JobManagerLeader,)
+
+    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
+        """Each leader after the first."""
+        if not isinstance(observation, JobManagerLeader) or observation.address is None:
+            return ()
+        several = len(facts.job_manager_leader(observation.cluster).changes) > 1
+        return (Case(observation.cluster),) if several else ()
+
+    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+        """Each move."""
+        for old, new in leader_changes(facts.job_manager_leader(case.cluster)):
+            sessions = f" (session {old.session} -> {new.session})" if old.session and new.session else ""
+            yield self.find(
+                case,
+                new,
+                detail=f"the JobManager leader of {case.cluster} moved {old.address} -> {new.address} at "
+                f"{clock(new.at)} UTC{sessions}",
+                previous=_leader(old),
+                current=_leader(new),
+            )
+
+
+def _leader(one: JobManagerLeader) -> dict[str, Any]:
+    return {"address": one.address, "leader_id": one.leader_id, "session": one.session}

@@ -1,0 +1,71 @@
+"""log_pattern: a line of a log file matches a regex."""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+from agent.facts import Facts
+from agent.findings import Finding
+from agent.observations import LogLine, Observation
+from agent.options import Names
+from agent.rule import Case, EventRule
+
+
+def _regex(value: str) -> str:
+    try:
+        compiled = re.compile(value)
+    except (re.error, RecursionError, OverflowError) as error:
+        msg = f"no regular expression that Python's re knows: {error}"
+        raise ValueError(msg) from error
+    if compiled.search(""):
+        msg = "the regular expression matches every line, since it matches an empty one"
+        raise ValueError(msg)
+    return value
+
+
+class LogPattern(EventRule):
+    r"""A line of a file under [logs.*] matches `pattern`. Its named groups `topic`, `partition`, `broker` and `job` say
+    what the line is about and are the finding's keys; the other groups are told as its values. A line of a stack trace
+    is dated by the entry that it belongs to. Over at once: a line stays written.
+
+    A pattern with a lookaround, a backreference or an inline flag other than (?i), (?s) and (?m) is slow: every line is
+    then looked at by itself. Backslashes are best written in a TOML literal: pattern = 'broker (?P<broker>\d+) halts'.
+
+    Not: files that no [logs.*] names, lines written before they were first followed.
+    """
+
+    title = "{log} says what it should not"
+    sees = (LogLine,)
+
+    pattern: Annotated[str, AfterValidator(_regex)]
+    """A regular expression as Python's re knows it, found anywhere in a line."""
+
+    components: Names = Names()
+    """Whose lines: what writes the log (kafka, zookeeper, consumer, librdkafka, streams, flink; "" where unknown)."""
+
+    logs: Names = Names()
+    """Which files, by their paths."""
+
+    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:  # noqa: ARG002 - the base's signature
+        """Each line that matched, by what it names."""
+        if (
+            not isinstance(observation, LogLine)
+            or observation.pattern != self.pattern
+            or not self.components.match(observation.component)
+            or not self.logs.match(observation.log)
+        ):
+            return ()
+        one = observation
+        return (Case(one.cluster, None, one.topic, one.partition, one.broker, job=one.job, log=one.log),)
+
+    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+        """Each line; one for those of the same millisecond."""
+        subject = ("log_line", case.cluster, case.log, self.pattern, case.topic, case.partition, case.broker, case.job)
+        told = set()
+        for line in facts.log_lines(subject):
+            if line.at not in told and self.components.match(line.component):
+                told.add(line.at)
+                where = f"{line.log} on {line.host}" if line.host else line.log
+                yield self.find(case, line, detail=f"{where}: {line.text}", current=line.values)

@@ -1,0 +1,75 @@
+"""offset_reset: a consumer's log says that its offset was out of range and that it resets it."""
+
+from collections.abc import Iterable, Iterator
+from typing import ClassVar
+
+from agent.facts import LATENESS_MS, Facts
+from agent.findings import Finding
+from agent.observations import LogLine, Observation, clock
+from agent.rule import Case, EventRule, TopicRule
+
+
+class OffsetReset(TopicRule, EventRule):
+    """A log line of a Java consumer (Flink's and Kafka Streams' too) or of librdkafka: the offset that it read at is
+    not in the partition's log, or the log was truncated below it, and it resets.
+
+    What a consumer that commits nothing tells of its reset is only here. `current` has where to, where a line says so.
+    Not: a consumer that finds no committed offset when it starts, a position that is set when partitions are assigned.
+    Over at once; each line is a finding.
+    """
+
+    title = "a consumer was reset on {topic}[{partition}]"
+    sees = (LogLine,)
+
+    LOST: ClassVar[dict[str, str]] = {
+        "fetch_offset_out_of_range": "is out of range",
+        "truncation_detected": "is beyond where the log was truncated",
+        "offset_reset": "was reset",
+    }
+    """What each pattern, by its name in agent/sources/log_patterns.py, says of the offset that it names."""
+
+    TO: ClassVar[str] = "offset_reset"
+    """The pattern that says where to; of Java's consumer it names no other offset, of librdkafka's both."""
+
+    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:  # noqa: ARG002 - the base's signature
+        """Each line that names the offset lost, and where to."""
+        if not isinstance(observation, LogLine) or observation.pattern not in self.LOST or observation.topic is None:
+            return ()
+        one = observation
+        return (Case(one.cluster, None, one.topic, one.partition, one.broker, job=one.job, log=one.log),)
+
+    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+        """Each line of the partition in that log."""
+        if not self.topics.match(case.topic or ""):
+            return
+        for pattern, what in self.LOST.items():
+            for one in facts.log_lines(_subject(case, pattern)):
+                offset = _number(one.values.get("offset"))
+                if offset is None:
+                    continue
+                to = one.values.get("to") or self._to(case, one, facts)
+                where = f"{case.topic}[{case.partition}]"
+                on = f" on {one.host}" if one.host else ""
+                at = f", and the consumer goes to {to}" if to else ""
+                yield self.find(
+                    case,
+                    one,
+                    detail=f"{one.component}{on} logs that offset {offset:,} of {where} {what}{at} "
+                    f"({case.log}, {clock(one.at)} UTC)",
+                    subject={"component": one.component, **({"host": one.host} if one.host else {})},
+                    previous={"offset": offset},
+                    current={} if to is None else {"to": to} if _number(to) is None else {"offset": _number(to)},
+                )
+
+    def _to(self, case: Case, line: LogLine, facts: Facts) -> str | None:
+        """Where the next line about the same partition says that it went."""
+        later = facts.log_lines(_subject(case, self.TO)).between(line.at - 1, line.at + LATENESS_MS)
+        return next((one.values["to"] for one in later if "offset" not in one.values and "to" in one.values), None)
+
+
+def _subject(case: Case, pattern: str) -> tuple[str | int | None, ...]:
+    return ("log_line", case.cluster, case.log, pattern, case.topic, case.partition, case.broker, case.job)
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 20 else None
