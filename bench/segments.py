@@ -1,10 +1,12 @@
 """How fast log_segments reads real segments, against the vendor's own DumpLogSegments on the same files, in one run.
 
-Run as `python -m bench.segments [--gib N] [--records N]`. A broker writes the segments, in four partitions of each
-topic: format 2 in batches of 16 KiB (the Java producer's batch.size), and formats 0 (snappy) and 1 (gzip), half of the
-records each. The vendor's tool reads format 2 as it stands and the old ones with --deep-iteration; its lines go to
-/dev/null. Both sides are timed as an operator would wait for them, with the start of their JVMs; the files are in the
-page cache for both. "Spark's own" is a run over no segments at all.
+Run as `python -m bench.segments [--gib N] [--batch BYTES] [--records N]`. A broker writes the segments, in four
+partitions of each topic: format 2 in batches of up to BYTES, by default 16 KiB as producers fill them that linger (the
+Java producer's batch.size); with 1200 each holds one record of 1 KiB, as of producers that do not linger (the Java
+producer's default until 4.0). Formats 0 (snappy) and 1 (gzip) hold half of the records each, in batches of 16 KiB. The
+vendor's tool reads format 2 as it stands and the old ones with --deep-iteration; its lines go to /dev/null. Both sides
+are timed as an operator would wait for them, with the start of their JVMs; the files are in the page cache for both.
+"Spark's own" is a run over no segments at all.
 """
 
 import argparse
@@ -28,11 +30,12 @@ PARTITIONS = 4
 PLAIN = {"two": "0.11.0"}
 OLD = {"zero": "0.9.0", "one": "0.10.0"}
 CODECS = {"two": "none", "zero": "snappy", "one": "gzip"}
+BATCH = 16384
 VALUE_BYTES = {"two": 1024, "zero": 100, "one": 100}
 
 
-def write(cluster: Cluster, topic: str, format_: str, records: int) -> None:
-    """Let a producer write so many records. Raises RuntimeError where the broker refuses one."""
+def write(cluster: Cluster, topic: str, format_: str, records: int, batch: int = BATCH) -> None:
+    """Let a producer write so many records in batches of so many bytes. Raises RuntimeError where one is refused."""
     cluster.create_topic(topic, PARTITIONS, config={"message.format.version": format_})
     refused: list[KafkaError] = []
 
@@ -40,7 +43,7 @@ def write(cluster: Cluster, topic: str, format_: str, records: int) -> None:
         if error is not None:
             refused.append(error)
 
-    settings = {"batch.size": 16384, "linger.ms": 20, "compression.codec": CODECS[topic], "log_level": 0}
+    settings = {"batch.size": batch, "linger.ms": 20, "compression.codec": CODECS[topic], "log_level": 0}
     producer = Producer(
         {"bootstrap.servers": cluster.bootstrap_servers, "queue.buffering.max.messages": 500_000, **settings}
     )
@@ -60,8 +63,15 @@ def write(cluster: Cluster, topic: str, format_: str, records: int) -> None:
         raise RuntimeError(msg)
 
 
-def seconds(command: Sequence[str]) -> float:
-    """How long a command takes whose output nobody reads. Raises CalledProcessError where it fails."""
+def seconds(command: Sequence[str], files: Sequence[Path] = ()) -> float:
+    """How long a command takes whose output nobody reads. Raises CalledProcessError where it fails.
+
+    files: what it reads, which is in the page cache when it starts.
+    """
+    for file in files:
+        with file.open("rb") as log:
+            while log.read(1 << 24):
+                pass
     started = time.monotonic()
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
     return time.monotonic() - started
@@ -71,15 +81,11 @@ def compare(what: str, logs: Path, topics: Sequence[str], records: int, goal: fl
     """Time both on the logs of some topics and print the ratio."""
     files = [file for topic in topics for file in sorted(logs.glob(f"{topic}-*/*.log"))]
     size = sum(file.stat().st_size for file in files)
-    for file in files:
-        with file.open("rb") as log:
-            while log.read(1 << 24):
-                pass
     names = ",".join(map(str, files))
     tool = [java(), HEAP, "-cp", class_path(KAFKA[VERSION]), "kafka.tools.DumpLogSegments", *deep, "--files", names]
     check = [sys.executable, "-m", "spark_checks", "log_segments", "--master", MASTER, "--path", f"{BROKER}={logs}"]
-    theirs = seconds(tool)
-    ours = seconds([*check, *(part for topic in topics for part in ("--topic", topic))])
+    theirs = seconds(tool, files)
+    ours = seconds([*check, *(part for topic in topics for part in ("--topic", topic))], files)
     idle = seconds([*check, "--topic", "no-such-topic"])
     print(f"{what}: {len(files)} segments, {size / 2**30:.2f} GiB, {records:,} records")
     print(f"  DumpLogSegments {' '.join(deep)}: {theirs:.1f} s ({records / theirs:,.0f} records/s)")
@@ -91,6 +97,7 @@ def main() -> None:
     """Write the segments and compare."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gib", type=float, default=4, help="GiB of format 2; 0: none. Default: 4.")
+    parser.add_argument("--batch", type=int, default=BATCH, help="Bytes of a batch of format 2. Default: 16384.")
     parser.add_argument(
         "--records", type=int, default=60_000_000, help="Records of formats 0 and 1. Default: 60 million."
     )
@@ -101,11 +108,11 @@ def main() -> None:
             counts["one"] = counts["zero"]
             for topic, format_ in {**PLAIN, **OLD}.items():
                 if counts[topic]:
-                    write(cluster, topic, format_, counts[topic])
+                    write(cluster, topic, format_, counts[topic], asked.batch if topic in PLAIN else BATCH)
             logs = cluster.log_directory(BROKER)
             cluster.stop(BROKER)
         if counts["two"]:
-            compare("Format 2, not compressed", logs, list(PLAIN), counts["two"], 2)
+            compare(f"Format 2, not compressed, batches of {asked.batch} bytes", logs, list(PLAIN), counts["two"], 2)
         if counts["zero"]:
             what = "Formats 0 (snappy) and 1 (gzip)"
             compare(what, logs, list(OLD), counts["zero"] + counts["one"], 5, "--deep-iteration")

@@ -35,12 +35,17 @@ _DEFAULTS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-_LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+_LOCAL: Mapping[str, str] = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    # Elsewhere our packages come with the first task only, when this process has been started.
+    "spark.python.daemon.module": "spark_checks.workers",
+}
 
 
 def settings(master: str, conf: Mapping[str, str]) -> dict[str, str]:
     """Spark's settings for a master: ours, overruled by what was asked for."""
-    return {**_DEFAULTS, **(_LOOPBACK if _local(master) else {}), **conf}
+    return {**_DEFAULTS, **(_LOCAL if _local(master) else {}), **conf}
 
 
 @contextmanager
@@ -70,6 +75,9 @@ def session(name: str, master: str = "local[*]", conf: Mapping[str, str] | None 
                 spark.sparkContext.addPyFile(str(_packed(Path(folder) / "backflow.zip")))
                 yield spark
     finally:
+        # The server of accumulators, of which there are none, would look only within a second whether it is to end:
+        # nobody waits for it. Its thread is a daemon.
+        spark.sparkContext._accumulatorServer = None  # type: ignore[assignment]  # noqa: SLF001
         spark.stop()
 
 

@@ -19,6 +19,7 @@ _batch_head = struct.Struct(">Ihiqqqhii").unpack_from
 _epoch = struct.Struct(">i").unpack_from
 _long = struct.Struct(">q").unpack_from
 _int = struct.Struct(">i").unpack_from
+_MOST_OFFSET = (1 << 63) - 1  # what is larger, by garbage that a checksum does not cover, is as good as this
 
 
 def entry(window: Window, position: int, faults: list[Fault], *, deep: bool = False) -> Batch | None:
@@ -72,7 +73,7 @@ def _batch(raw: bytes, at: int, position: int, size: int, faults: list[Fault]) -
         2,
         CODECS[codec] if codec < len(CODECS) else "unknown",
         offset,
-        offset + last_delta if sane else offset,
+        min(offset + last_delta, _MOST_OFFSET) if sane else offset,
         count if sane else 0,
         epoch,
         crc & 0xFFFFFFFF,
@@ -117,7 +118,8 @@ def _unwrap(wrapper: Batch, raw: bytes, faults: list[Fault]) -> Batch:
         detail = f"the wrapper's offset is {offset}, that of its last inner message {inner.last}"
         _undecodable(wrapper, detail, faults)
         return wrapper
-    batch = wrapper._replace(first_offset=base + inner.first, last_offset=base + inner.last, records=inner.records)
+    first = min(base + inner.first, _MOST_OFFSET)
+    batch = wrapper._replace(first_offset=first, last_offset=base + inner.last, records=inner.records)
     if inner.falls:
         falls = tuple((base + before, base + after) for before, after in inner.falls)
         faults.append(_fell(batch, falls))

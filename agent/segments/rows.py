@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
-from agent.segments import Batch, Fault
+from agent.segments import Fault
 from agent.segments.index import IndexCheck, LogEnd, time_index_faults
 from agent.segments.log_directory import LogDirectoryError, Segment, is_there, log_of, open_log, read_index
-from agent.segments.scan import scan
+from agent.segments.runs import CODEC_NAMES, MOST, Run, joined
+from agent.segments.scan import scan_runs
 
 SCHEMA = pa.schema(
     [
@@ -32,12 +32,9 @@ SCHEMA = pa.schema(
 """A row for each entry of a log, as Batch describes it: a batch, a wrapper or a plain message. Plain messages of the
 formats 0 and 1 are not joined into runs, though that makes many rows: only so is the first diverging offset exact."""
 
-ROWS = 65_536
-"""Rows in a record batch, at most."""
-
 _ENTRIES_LOST = frozenset({"crc_mismatch", "garbage", "torn_tail", "zeros", "offsets_went_back", "outside_segment"})
 
-_COLUMNS = SCHEMA.names[4:]
+_CODECS = pa.array(CODEC_NAMES)
 
 
 class Found(NamedTuple):
@@ -60,12 +57,24 @@ def rows(
     paced: Callable[[int], None] = unpaced,
     deep: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """The entries of a segment as record batches of SCHEMA; its faults and its indexes' go to `found` at the end.
+    """The entries of a segment as record batches of SCHEMA; all else as read() does."""
+    for run in read(segment, found, paced=paced, deep=deep):
+        yield _record_batch(segment, run)
+
+
+def read(
+    segment: Segment,
+    found: Callable[[Found], None],
+    *,
+    paced: Callable[[int], None] = unpaced,
+    deep: bool = False,
+) -> Iterator[Run]:
+    """The entries of a segment, at most runs.MOST at a time; its faults and its indexes' go to `found` at the end.
 
     paced: called with a number of bytes before they are read, so that it may wait. deep: as in scan().
 
     A broker may be at work on the log meanwhile. It is read up to its size when it was opened; where it is gone by
-    then, there are no rows. A fault is told only where a second look finds it again, at the same byte: what was being
+    then, there are none. A fault is told only where a second look finds it again, at the same byte: what was being
     written, rolled, truncated, compacted or deleted at that moment is none. So a torn tail of an active segment has
     stood still between two looks; only a broker that is down, or one hung in the middle of a write, leaves one.
     Raises LogDirectoryError where the disk cannot read.
@@ -75,13 +84,11 @@ def rows(
     check = IndexCheck(index or b"", segment.base_offset, active=segment.active)
     faults: list[Fault] = []
     last, timestamp, size = segment.base_offset - 1, -1, 0
-    for batches in _looks(segment, faults, paced, deep=deep):
-        columns = tuple(zip(*batches, strict=True))
-        last_offsets = np.array(columns[5], dtype=np.int64)
-        check.see(np.array(columns[0], dtype=np.int64), last_offsets)
-        last, timestamp = max(last, int(last_offsets.max())), max(timestamp, *columns[9])
-        size = batches[-1].position + batches[-1].size
-        yield _record_batch(segment, columns)
+    for run in _looks(segment, faults, paced, deep=deep):
+        check.see(run.position, run.last_offset)
+        last, timestamp = max(last, int(run.last_offset.max())), max(timestamp, int(run.timestamp.max()))
+        size = run.end
+        yield run
     if faults:
         faults = _again(segment, faults, paced, deep=deep)
     for fault in faults:
@@ -121,14 +128,14 @@ class _Paced:
             raise LogDirectoryError(msg) from error
 
 
-def _looks(segment: Segment, faults: list[Fault], paced: Callable[[int], None], *, deep: bool) -> Iterator[list[Batch]]:
-    """The entries of a segment by at most ROWS, up to the log's size when it is opened; nothing where it is gone."""
+def _looks(segment: Segment, faults: list[Fault], paced: Callable[[int], None], *, deep: bool) -> Iterator[Run]:
+    """The entries of a segment, up to the log's size when it is opened; nothing where it is gone."""
     file = open_log(segment)
     if file is None:
         return
-    batches: list[Batch] = []
+    held: list[Run] = []
     with file:
-        for one in scan(
+        for one in scan_runs(
             _Paced(file, f"{segment.directory}/{segment.file}", paced),
             file.size(),
             base_offset=segment.base_offset,
@@ -139,12 +146,12 @@ def _looks(segment: Segment, faults: list[Fault], paced: Callable[[int], None], 
             if isinstance(one, Fault):
                 faults.append(one)
                 continue
-            batches.append(one)
-            if len(batches) == ROWS:
-                yield batches
-                batches = []
-    if batches:
-        yield batches
+            if sum(run.entries for run in held) + one.entries > MOST:
+                yield joined(held)
+                held = []
+            held.append(one)
+    if held:
+        yield joined(held)
 
 
 def _again(segment: Segment, faults: list[Fault], paced: Callable[[int], None], *, deep: bool) -> list[Fault]:
@@ -159,9 +166,10 @@ def _again(segment: Segment, faults: list[Fault], paced: Callable[[int], None], 
     return [fault for fault in faults if (fault.label, fault.position) in places]
 
 
-def _record_batch(segment: Segment, columns: tuple[tuple[Any, ...], ...]) -> pa.RecordBatch:
-    count = len(columns[0])
+def _record_batch(segment: Segment, run: Run) -> pa.RecordBatch:
     fixed = (segment.broker, segment.topic, segment.partition, segment.file)
-    arrays = [pa.repeat(pa.scalar(value, SCHEMA.field(i).type), count) for i, value in enumerate(fixed)]
-    arrays += [pa.array(column, SCHEMA.field(name).type) for name, column in zip(_COLUMNS, columns, strict=False)]
+    arrays = [pa.repeat(pa.scalar(value, SCHEMA.field(i).type), run.entries) for i, value in enumerate(fixed)]
+    for name in SCHEMA.names[4:]:
+        column = pa.array(getattr(run, name))
+        arrays.append(_CODECS.take(column) if name == "codec" else column)
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)

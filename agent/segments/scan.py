@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from agent.segments import Batch, Fault, consequences
 from agent.segments.entries import entry
+from agent.segments.runs import MOST, Run, run, run_of
 from agent.segments.window import HEAD, RandomAccess, Window, head
 
 MOST_RELATIVE = 0x7FFFFFFF
@@ -34,31 +35,69 @@ def scan(
     there is only the fault. Legal, and no fault: gaps between offsets (compaction, transactions), mixed formats, empty
     batches that compaction keeps, zeros up to the end of an active segment (log.preallocate).
     """
+    for one in scan_runs(
+        file, size, base_offset=base_offset, next_base=next_base, active=active, start=start, deep=deep
+    ):
+        if isinstance(one, Run):
+            yield from one.batches()
+        else:
+            yield one
+
+
+def scan_runs(
+    file: RandomAccess,
+    size: int,
+    *,
+    base_offset: int,
+    next_base: int | None,
+    active: bool,
+    start: int = 0,
+    deep: bool = False,
+) -> Iterator[Run | Fault]:
+    """As scan(), with the entries as columns, a bounded number at a time; the faults stand between those of scan()."""
     window = Window(file, size)
     limit = base_offset + MOST_RELATIVE if next_base is None else next_base - 1
     order = _Order(base_offset, limit)
-    faults: list[Fault] = []
-    position = start
+    singles: list[Batch] = []
+    position = one_by_one = start
     while position < window.size:
-        batch = entry(window, position, faults, deep=deep)
-        if batch is None:
-            yield from order.outside()
-            position, lost = _lost(window, position, order, active=active)
-            if lost is not None and lost.size > 0:  # none is left of it where the file was cut meanwhile
-                yield lost
-            continue
-        if batch.first_offset > order.last and batch.last_offset <= limit and not order.stray:
-            order.last = batch.last_offset
+        several = None
+        if position >= one_by_one and not deep and order.stray is None:
+            several = run(window, position, order.last, limit)
+            # What ends a run is looked at by itself, and so is all else that is held: where every other entry is
+            # damaged, all that are behind would be decoded again for each.
+            one_by_one = window.start + len(window.bytes)
+        if several is not None:
+            told: list[Fault] = []
+            position = several.end
+            order.pass_over(several)
         else:
-            yield from order.follow(batch)
-        if batch.timestamp >= 0:
-            order.timestamp = batch.timestamp
-        if faults:
-            yield from faults
-            faults.clear()
-        yield batch
-        position += batch.size
+            single, told, position = _single(window, position, order, active=active, deep=deep)
+        if singles and (several is not None or told or len(singles) == MOST):
+            yield run_of(singles)
+            singles.clear()
+        yield from told
+        if several is not None:
+            yield several
+        elif single is not None:
+            singles.append(single)
+    if singles:
+        yield run_of(singles)
     yield from order.outside()
+
+
+def _single(
+    window: Window, position: int, order: "_Order", *, active: bool, deep: bool
+) -> tuple[Batch | None, list[Fault], int]:
+    """What stands at a position, an entry or none, with its faults, and where to go on."""
+    inside: list[Fault] = []
+    batch = entry(window, position, inside, deep=deep)
+    if batch is None:
+        told = order.outside()
+        position, lost = _lost(window, position, order, active=active)
+        # None is left of it where the file was cut meanwhile.
+        return None, [*told, lost] if lost is not None and lost.size > 0 else told, position
+    return batch, [*order.follow(batch), *inside], position + batch.size
 
 
 class _Order:
@@ -71,43 +110,65 @@ class _Order:
         self.timestamp = -1
         self.stray: tuple[Batch, Batch] | None = None
 
-    def follow(self, batch: Batch) -> Iterator[Fault]:
-        """Take in an entry that does not simply rise, or the one behind a run of entries outside of the segment."""
+    def pass_over(self, several: Run) -> None:
+        """Take in entries that simply rise."""
+        self.last = int(several.last_offset[-1])
+        times = several.timestamp[several.timestamp >= 0]
+        if len(times):
+            self.timestamp = int(times[-1])
+
+    def follow(self, batch: Batch) -> list[Fault]:
+        """Take in an entry; what is wrong with its offsets, or with those of the entries before it."""
+        faults = self._judged(batch)
+        if batch.timestamp >= 0:
+            self.timestamp = batch.timestamp
+        return faults
+
+    def _judged(self, batch: Batch) -> list[Fault]:
+        if batch.first_offset > self.last and batch.last_offset <= self.limit and self.stray is None:
+            self.last = batch.last_offset
+            return []
         if batch.first_offset < self._base or batch.last_offset > self.limit:
             # Told once for a whole run, and what follows is not compared with it: a flipped bit is one fault, not two.
             self.stray = (self.stray[0] if self.stray else batch, batch)
-            return
-        yield from self.outside()
+            return []
+        faults = self.outside()
         if batch.first_offset <= self.last:
-            yield Fault(
-                "offsets_went_back",
-                batch.position,
-                batch.size,
-                {"offset": self.last},
-                {"offset": batch.first_offset},
-                batch.timestamp if batch.timestamp >= 0 else self.timestamp,
-                f"offset {batch.first_offset:,} comes after {self.last:,}",
-                consequences.BATCH_WENT_BACK,
+            faults.append(
+                Fault(
+                    "offsets_went_back",
+                    batch.position,
+                    batch.size,
+                    {"offset": self.last},
+                    {"offset": batch.first_offset},
+                    batch.timestamp if batch.timestamp >= 0 else self.timestamp,
+                    f"offset {batch.first_offset:,} comes after {self.last:,}",
+                    consequences.BATCH_WENT_BACK,
+                )
             )
         self.last = batch.last_offset
+        return faults
 
-    def outside(self) -> Iterator[Fault]:
+    def outside(self) -> list[Fault]:
         """The fault of the run of entries outside of the segment that ends here, if there is one."""
         if self.stray is None:
-            return
+            return []
         first, last = self.stray
         self.stray = None
         below = first.first_offset < self._base
-        yield Fault(
-            "outside_segment",
-            first.position,
-            last.position + last.size - first.position,
-            {"base_offset": self._base} if below else {"offset": self.limit},
-            {"offset": first.first_offset, "last_offset": last.last_offset},
-            first.timestamp if first.timestamp >= 0 else self.timestamp,
-            f"offsets {first.first_offset:,} to {last.last_offset:,} in a segment of {self._base:,} to {self.limit:,}",
-            consequences.OUTSIDE,
-        )
+        return [
+            Fault(
+                "outside_segment",
+                first.position,
+                last.position + last.size - first.position,
+                {"base_offset": self._base} if below else {"offset": self.limit},
+                {"offset": first.first_offset, "last_offset": last.last_offset},
+                first.timestamp if first.timestamp >= 0 else self.timestamp,
+                f"offsets {first.first_offset:,} to {last.last_offset:,} in a segment of {self._base:,} to"
+                f" {self.limit:,}",
+                consequences.OUTSIDE,
+            )
+        ]
 
 
 def _lost(window: Window, position: int, order: _Order, *, active: bool) -> tuple[int, Fault | None]:

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from agent.segments.digest import Digest, read_digest
 from agent.segments.log_directory import LogDirectoryError, Partition, Segment, opened, partitions
-from agent.segments.rows import Found, rows
+from agent.segments.rows import Found, read
 from spark_checks.options import Options
 
 PATH = click.Option(
@@ -113,7 +113,7 @@ def faults(pack: Iterable[Segment]) -> Iterator[tuple[int, Found]]:
     """What is wrong in some segments, with their broker; what a task of log_segments does."""
     for segment in pack:
         found: list[Found] = []
-        for _ in rows(segment, found.append):
+        for _ in read(segment, found.append):
             pass  # its entries are the matter of replica_divergence
         yield from ((segment.broker, one) for one in found)
 

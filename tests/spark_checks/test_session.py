@@ -1,5 +1,8 @@
 """The session builder: one session a process, and stages that tell how far they are."""
 
+import sys
+
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -20,3 +23,12 @@ def test_running_stages_tell_how_many_of_their_tasks_are_done(spark: SparkSessio
         while not told:
             spark.sparkContext.parallelize(range(8), 8).map(lambda number: number**1_000_000 % 7).collect()
     assert all(one.endswith("/8 parts") for one in told)
+
+
+def test_workers_take_pyspark_from_where_it_is_installed(spark: SparkSession) -> None:
+    """Not from the zip that Spark puts before it, which is compiled at each start and listed again for each task."""
+
+    def seen(_: int) -> tuple[str, list[str]]:
+        return pyspark.__file__, [place for place in sys.path if place.endswith((".zip", ".jar"))]
+
+    assert spark.sparkContext.parallelize([0], 1).map(seen).collect() == [(pyspark.__file__, [])]
