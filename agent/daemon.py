@@ -25,11 +25,14 @@ from agent.notifiers.webhook import Webhook
 from agent.observations import Blind, Observation, Sighted, Tick
 from agent.outbox import Outbox, now_ms
 from agent.pipeline import LOOKBACK_MS, Pipeline
+from agent.rules.log_pattern import LogPattern
 from agent.settings import Settings
 from agent.settings.check_sections import trigger
 from agent.settings.sections import Cluster
 from agent.sources import Emit, Source
+from agent.sources.flink import FlinkSource
 from agent.sources.kafka import KafkaSource, KafkaSourceSettings
+from agent.sources.logs import LogSource
 from agent.sources.zookeeper import ZooKeeperSource
 from agent.state_file import FILE
 from agent.store import Store
@@ -76,11 +79,7 @@ class Daemon:
         if newest is not None:
             self._pipeline.restore(entries(directory / "journal", since=newest - LOOKBACK_MS))
         known = list(watch.latest())
-        self._sources = [
-            source
-            for name, one in settings.clusters.items()
-            for source in _sources(name, one, self._pipeline.put, known)
-        ]
+        self._sources = _sources(settings, self._pipeline.put, known)
         self._polled_at = dict.fromkeys(map(_job, self._sources), now_ms())
         self._scheduler = BackgroundScheduler(
             timezone="UTC", executors={"default": ThreadPoolExecutor(len(self._sources) + 1)}
@@ -189,30 +188,43 @@ def _job(source: Source) -> str:
     return f"{source.cluster}/{source.name}"
 
 
-def _sources(name: str, cluster: Cluster, emit: Emit, known: list[Observation]) -> list[Source]:
-    properties = {key: str(value) for key, value in cluster.kafka_properties().items() if key != "bootstrap.servers"}
-    kafka = KafkaSourceSettings(
+def _sources(settings: Settings, emit: Emit, known: list[Observation]) -> list[Source]:
+    """A source for each system that is watched."""
+    sources: list[Source] = []
+    topics = {}
+    for name, cluster in settings.clusters.items():
+        kafka = KafkaSource(name, _kafka(cluster), emit, known)
+        topics[name] = kafka.topics
+        sources.append(kafka)
+        if cluster.zookeeper is not None:
+            zookeeper = ZooKeeperSource(
+                name,
+                cluster.zookeeper,
+                emit,
+                known,
+                interval=cluster.poll_interval,
+                topics=cluster.topics,
+                options=cluster.zookeeper_client.options(),
+            )
+            sources.append(zookeeper)
+    for name, flink in settings.flink.items():
+        sources.append(FlinkSource(name, flink, emit, known, topics=topics.get(flink.kafka or "")))
+    patterns = [rule.pattern for rule in settings.rules.values() if isinstance(rule, LogPattern)]
+    for name, logs in settings.logs.items():
+        sources.append(LogSource(name, logs, patterns, emit, known))
+    return sources
+
+
+def _kafka(cluster: Cluster) -> KafkaSourceSettings:
+    return KafkaSourceSettings(
         bootstrap_servers=cluster.bootstrap_servers,
-        properties=properties,
+        properties={key: str(value) for key, value in cluster.kafka_properties().items() if key != "bootstrap.servers"},
         interval=cluster.poll_interval,
         timeout=cluster.timeout,
         groups=cluster.groups,
         topics=cluster.topics,
         watch_partitions=cluster.zookeeper is None,
     )
-    sources: list[Source] = [KafkaSource(name, kafka, emit, known)]
-    if cluster.zookeeper is not None:
-        zookeeper = ZooKeeperSource(
-            name,
-            cluster.zookeeper,
-            emit,
-            known,
-            interval=cluster.poll_interval,
-            topics=cluster.topics,
-            options=cluster.zookeeper_client.options(),
-        )
-        sources.append(zookeeper)
-    return sources
 
 
 def _receivers(settings: Settings, stream: TextIO) -> list[Receiver]:

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from agent.journal import read
 from agent.observations import Observation, Tick, rfc3339
 from agent.settings import shipped
 from agent.state_file import FILE
+from testbed.flink.ensemble import FlinkEnsemble
 from testbed.processes import Process
 from testbed.slack import Slack
 from testbed.waiting import wait_until
@@ -47,8 +48,7 @@ class Agent(Process):
         if not checks:
             lines.append("[spark]\nenabled = false")
         for name, table in clusters.items():
-            lines.append(f"[clusters.{name}]")
-            lines += [f"{key} = {json.dumps(value)}" for key, value in table.items()]
+            lines.append(_table(f"clusters.{name}", table))
         if slack is not None:
             lines.append(f'[slack]\nchannel = "alerts"\ntoken_env = "{_SLACK_ENV}"\nbase_url = "{slack.url}"')
             os.environ[_SLACK_ENV] = slack.token
@@ -88,3 +88,26 @@ class Agent(Process):
             msg = f"backflow incidents ended with {done.returncode}: {done.stderr}"
             raise RuntimeError(msg)
         return [msgspec.json.decode(line) for line in done.stdout.splitlines()]
+
+
+def flink_table(name: str, flink: FlinkEnsemble, **more: str) -> str:
+    """The table of rules.toml that watches a cluster of the testbed."""
+    keys = {
+        "rest": list(flink.rest.values()),
+        "zookeeper": flink.zookeeper,
+        "cluster_id": f"/{flink.name}",
+        "storage_directory": str(flink.storage_dir.absolute()),
+        "metrics_interval": "2s",
+    }
+    return _table(f"flink.{name}", {**keys, **more})
+
+
+def logs_table(name: str, paths: Sequence[str], **more: str) -> str:
+    """The table of rules.toml that follows log files written in this machine's own time zone."""
+    zone = os.environ.get("TZ") or str(Path("/etc/localtime").resolve()).partition("zoneinfo/")[2] or "UTC"
+    return _table(f"logs.{name}", {"paths": list(paths), "time_zone": zone, **more})
+
+
+def _table(name: str, keys: Mapping[str, Any]) -> str:
+    """A table of TOML: a list or a text of JSON is one of TOML."""
+    return "\n".join([f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in keys.items()), ""])

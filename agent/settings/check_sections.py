@@ -6,13 +6,19 @@ from typing import Annotated, Any
 
 from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from agent.options import Duration, Section, Wait, duration
 
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SECRET = re.compile(r"(password|passphrase|secret|secret\.?key|token)$", re.IGNORECASE)
 _SIZE = re.compile(r"(\d{1,9})([kmgt])b?", re.IGNORECASE)
+_HOST = r"(?:\[[0-9A-Fa-f:.%]+\]|[\w.-]+):\d{1,5}"
+# SparkContext.createTaskScheduler, SparkMasterRegex and SparkSubmit of Spark 4.0.
+_MASTER = re.compile(
+    r"local(?:\[(?:[1-9]\d*|\*)(?:\s*,\s*[1-9]\d*)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]"
+    rf"|spark://{_HOST}(?:,{_HOST})*|yarn|k8s://\S+"
+)
 
 
 def size(value: Any) -> int:
@@ -51,6 +57,25 @@ def _schedule(value: str) -> str:
 def _java_size(value: str) -> str:
     size(value)
     return value.lower().removesuffix("b")
+
+
+def _master(value: str) -> str:
+    if value and not _MASTER.fullmatch(value):
+        examples = '"local[*]", "spark://host:7077", "yarn" or "k8s://https://host:6443"'
+        msg = f'expected a master such as {examples}, got "{value}"'
+        raise ValueError(msg)
+    return value
+
+
+def _within_limit(value: str, info: ValidationInfo) -> str:
+    limit = info.data.get("memory_limit")  # None where it is wrong itself
+    if limit is not None and size(value) > limit:
+        msg = (
+            f'`driver_memory`, "{value}", is above `memory_limit`, {limit >> 20:,} MiB, which is for all processes of a'
+            " check together"
+        )
+        raise ValueError(msg)
+    return value
 
 
 def _spark_key(key: str) -> str:
@@ -97,8 +122,12 @@ class Spark(Section):
 
     enabled: bool = True
     """Whether the daemon runs checks at all; they need Java 17."""
-    master: str = Field("local[*]", min_length=1)
-    driver_memory: Annotated[str, AfterValidator(_java_size)] = "1g"
+    master: Annotated[str, AfterValidator(_master)] = Field("local[*]", min_length=1)
+    memory_limit: Size = 4 << 30
+    """What its processes on this host may use together, bytes."""
+    driver_memory: Annotated[str, AfterValidator(_java_size), AfterValidator(_within_limit)] = Field(
+        "1g", validate_default=True
+    )
     """The heap of the driver's JVM; Python workers, which read segments and the journal, are beside it."""
     packages: tuple[str, ...] = ()
     """Maven coordinates that Spark fetches."""
@@ -108,8 +137,6 @@ class Spark(Section):
     """Any property of Spark by name."""
     time_limit: Wait = 1_800_000
     """How long a check may run."""
-    memory_limit: Size = 4 << 30
-    """What its processes on this host may use together, bytes."""
     concurrency: int = Field(1, ge=1)
     """How many checks run at a time."""
 
@@ -122,7 +149,7 @@ class Check(Section):
     schedule: Annotated[str, AfterValidator(_schedule)] | None = None
     """A duration or a line of cron in UTC; none: only when an incident or an operator asks."""
     window: Wait | None = None
-    """How far back a run on schedule looks; none: all that there is."""
+    """How far back a run on schedule looks; none: all that there is. Logs on disks are always looked at whole."""
     settle: Duration = 30_000
     """How long after an incident has asked it runs: what belongs to the incident should have happened by then."""
     time_limit: Wait | None = None

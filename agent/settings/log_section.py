@@ -12,15 +12,10 @@ from agent.options import Section, Wait, some
 def _time_zone(value: str) -> str:
     try:
         ZoneInfo(value)
-    except (OSError, ValueError) as error:  # ZoneInfoNotFoundError is a KeyError only for those that cannot be a path
-        raise ValueError(_no_zone(value)) from error
-    except KeyError as error:
-        raise ValueError(_no_zone(value)) from error
+    except (KeyError, OSError, ValueError) as error:  # not known, a directory of zones, no path within them
+        msg = f'"{value}" is no time zone; expected an IANA name such as "UTC" or "Europe/Berlin"'
+        raise ValueError(msg) from error
     return value
-
-
-def _no_zone(value: str) -> str:
-    return f'"{value}" is no time zone; expected an IANA name such as "UTC" or "Europe/Berlin"'
 
 
 def _encoding(value: str) -> str:
@@ -29,7 +24,7 @@ def _encoding(value: str) -> str:
     except (LookupError, UnicodeError) as error:
         msg = f'"{value}" is no text encoding; expected one such as "utf-8", "latin-1" or "utf-16"'
         raise ValueError(msg) from error
-    return codecs.lookup(value).name
+    return codecs.lookup(value).name.removesuffix("-sig")  # a byte order mark stands once, at a file's beginning
 
 
 class Logs(Section):

@@ -103,6 +103,10 @@ class KafkaSource:
             if changes and not self._closed:
                 self._emit(changes)
 
+    def topics(self) -> list[str]:
+        """All topics of the cluster, as last read. May be asked from any thread."""
+        return self._view.every_topic
+
     def close(self) -> None:
         """End the client, and a poll that is under way with it."""
         self._closed = True

@@ -78,6 +78,11 @@ class KafkaView:
             return []
         return sorted({place[0] for place, _ in self._wanted()} | self._watched.topics)
 
+    @property
+    def every_topic(self) -> list[str]:
+        """All topics of the cluster. May be asked from any thread."""
+        return list(self._leaders)
+
     def by_leader(self) -> dict[int, list[Place]]:
         """The partitions whose log offsets are wanted, by leader; one without a leader is out of sight."""
         places: dict[int, list[Place]] = defaultdict(list)
@@ -192,12 +197,13 @@ class KafkaView:
         if not metadata.brokers:
             return  # a broker that is just starting knows of nothing yet
         self._heard = True
-        before, self._leaders = self._leaders, {}
+        before, led = self._leaders, {}
         for topic, leaders in metadata.topics.items():
             if leaders is not None:
-                self._leaders[topic] = leaders
+                led[topic] = leaders
             elif topic in before:
-                self._leaders[topic] = before[topic]
+                led[topic] = before[topic]
+        self._leaders = led
         for topic, leaders in before.items():
             for partition in leaders.keys() - self._leaders.get(topic, {}).keys():
                 self._forget((topic, partition))

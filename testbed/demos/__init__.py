@@ -5,7 +5,12 @@ checks it.
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from testbed.demos import divergence, reset
+from testbed.demos import divergence, flink_reset, reset, resurrection
 
-SCENARIOS: Mapping[str, Callable[[Path, int | None], int]] = {"reset": reset.run, "log-divergence": divergence.run}
+SCENARIOS: Mapping[str, Callable[[Path, int | None], int]] = {
+    "reset": reset.run,
+    "log-divergence": divergence.run,
+    "flink-reset": flink_reset.run,
+    "job-resurrected": resurrection.run,
+}
 """By name; called with the directory that keeps the run and the seed of the draw, returning the exit status."""

@@ -61,7 +61,7 @@ def run(directory: Path, seed: int | None) -> int:
     ):
         done, incidents = _break(cluster, slack, draw, directory, say)
         problems = list(_problems(draw, done, incidents, slack))
-        for plot in (plot for incident in _resets(incidents) for plot in plots_of(slack, incident)):
+        for plot in (plot for incident in resets(incidents) for plot in plots_of(slack, incident)):
             (directory / "evidence.png").write_bytes(plot)
         return conclude(directory, slack, incidents, problems)
 
@@ -100,7 +100,7 @@ def _break(
         )
         say("waiting for what Spark finds in the journal")
         wait_until(
-            lambda: any(plots_of(slack, one) for one in _resets(agent.incidents())),
+            lambda: any(plots_of(slack, one) for one in resets(agent.incidents())),
             "a plot in the thread of the reset",
             180,
             every=1,
@@ -111,11 +111,11 @@ def _break(
 
 def _problems(draw: Draw, done: UncleanReset, incidents: list[dict[str, Any]], slack: Slack) -> Iterator[str]:
     """What is wrong with what Backflow said, in sentences."""
-    resets = _resets(incidents)
-    if len(resets) != 1:
-        yield f"{len(resets)} incidents stand for the reset, not 1"
+    told = resets(incidents)
+    if len(told) != 1:
+        yield f"{len(told)} incidents stand for the reset, not 1"
         return
-    (incident,) = resets
+    (incident,) = told
     rewinds = [one for one in incident["findings"] if one["kind"] == "offset_rewind"]
     subject = {"cluster": "demo", "group": GROUP, "topic": TOPIC, "partition": draw.partition}
     if [one["subject"] for one in rewinds] != [subject]:
@@ -156,7 +156,7 @@ def _problems(draw: Draw, done: UncleanReset, incidents: list[dict[str, Any]], s
         yield f"{len(plots_of(slack, incident))} plots stand in its thread, not 1"
 
 
-def _resets(incidents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def resets(incidents: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The incidents that stand and tell of a rewind."""
     return [
         one

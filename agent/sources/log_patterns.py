@@ -1,0 +1,161 @@
+"""The lines worth a LogLine, as the versions named write them, and what they name. How they are searched: log_sieve.py.
+
+Read from the projects' sources; those in tests/sources/log_samples were written by the versions there. A topic's name
+may hold a dash, so what stands before the last one is the topic. Rows of one name say the same in other words.
+"""
+
+import re
+from typing import NamedTuple
+
+
+class Pattern(NamedTuple):
+    """A line to find. name: as LogLine.pattern has it, a log_pattern rule's regex for those of users.
+
+    component: what writes it, None: the line tells. versions: that do. Its groups `topic`, `partition`, `broker` and
+    `job` say what the line names, other groups what it says of that.
+    """
+
+    name: str
+    component: str | None
+    regex: re.Pattern[str]
+    versions: str = ""
+
+    @property
+    def about_flink(self) -> bool:
+        """Whether it tells of a Flink cluster rather than of Kafka's topics and brokers."""
+        groups = self.regex.groupindex.keys()
+        return "job" in groups or (self.component == "flink" and not groups & {"topic", "broker"})
+
+
+_PLACE = r"(?P<topic>[^\s,/\[\]]+)-(?P<partition>\d+)"
+_IDS = r"[\d,]*"
+_JOB = r"(?P<job>[0-9a-f]{32})"
+_SESSION = r"(?P<session>0x[0-9a-f]+)"
+_GROUP = (
+    r"(?:groupId=(?:null|(?P<group>[^\]\s]*))\] )?"  # the prefix "[Consumer clientId=.., groupId=..] " came with 1.0
+)
+_LOG = rf"\[\w*Log\w* partition={_PLACE}, dir=[^\]]+\] "  # Log, MergedLog, UnifiedLog, LogLoader
+
+_AT = r"FetchPosition\{offset="
+_CACHED = r"Cached zkVersion \[?(?P<version>\d+)\]? not equal to that in zookeeper, skip updating ISR"
+_PARTITION_OLD = r"Partition \[(?P<topic>[^\s,\]]+),(?P<partition>\d+)\] on broker (?P<broker>\d+): "
+_PARTITION_NEW = rf"\[Partition {_PLACE} broker=(?P<broker>\d+)\] "
+_GRANTED = "was granted leadership with "
+
+_CONSUMER: dict[tuple[str, str], str] = {
+    ("fetch_offset_out_of_range", "0.10-2.5"): (
+        rf"{_GROUP}Fetch offset (?P<offset>\d+) is out of range for partition {_PLACE}, resetting offset"
+    ),
+    ("fetch_offset_out_of_range", "2.6+"): (
+        rf"{_GROUP}Fetch position {_AT}(?P<offset>\d+), .*\}} is out of range for partition {_PLACE}, resetting offset"
+    ),
+    ("offset_reset", "1.1-2.6 (DEBUG before)"): (
+        rf"{_GROUP}Resetting offset for partition {_PLACE} to offset (?P<to>\d+)\."
+    ),
+    ("offset_reset", "2.7+"): rf"{_GROUP}Resetting offset for partition {_PLACE} to position {_AT}(?P<to>\d+)",
+    ("truncation_detected", "2.3.1+"): (
+        rf"{_GROUP}Truncation detected for partition {_PLACE} at offset {_AT}(?P<offset>\d+)"
+        rf"(?:.* known to diverge {_AT}(?P<to>\d+))?"
+    ),
+}
+
+_LIBRDKAFKA = {
+    ("offset_reset", "2.x"): (
+        r"(?:^|\s)(?P<topic>[^\s\[\]]+) \[(?P<partition>\d+)\]: offset reset \(at offset (?P<offset>\S+) "
+        r"\(leader epoch -?\d+\), broker (?P<broker>-?\d+)\) to (?:offset )?(?P<to>\S+)"
+    ),
+}
+
+_ZOOKEEPER = {
+    # ClientCnxn warns so; 3.4 says it again with ", closing socket connection", 3.8 as the message of an exception.
+    ("session_expired", "client 3.4-3.9"): (
+        rf"[^:\s]\s+Unable to reconnect to ZooKeeper service, session {_SESSION} has expired(?:\s|$)"
+    ),
+    ("session_established", "client 3.4-3.9"): (
+        rf"Session establishment complete on server (?P<server>[^\s,]+), session ?id = {_SESSION}"
+    ),
+    ("session_expiring", "server 3.4-3.9"): rf"Expiring session {_SESSION}, timeout of (?P<timeout>\d+)ms exceeded",
+}
+
+_KAFKA = {
+    ("zookeeper_state", "0.8-1.0"): r"zookeeper state changed \((?P<state>\w+)\)",
+    ("zookeeper_client_expired", "1.1-3.9"): r"\[ZooKeeperClient(?: (?P<client>[^\]]+))?\] Session expired\.",
+    ("broker_reregistering", "0.8-1.0"): r"re-registering broker info in ZK for broker (?P<broker>\d+)",
+    ("broker_registered", "0.8-3.9"): (
+        r"Registered broker (?P<broker>\d+) at path \S+(?:.*, czxid \(broker epoch\): (?P<epoch>\d+))?"
+    ),
+    ("isr_not_updated", "0.8-0.11"): rf"{_PARTITION_OLD}{_CACHED}",
+    ("isr_not_updated", "1.0-2.7"): rf"{_PARTITION_NEW}{_CACHED}",
+    ("isr_shrunk", "0.8-0.11"): (
+        rf"{_PARTITION_OLD}Shrinking ISR (?:for partition \S+ )?from (?P<from>{_IDS}) to (?P<to>{_IDS})"
+    ),
+    ("isr_shrunk", "1.0+"): rf"{_PARTITION_NEW}Shrinking ISR from (?P<from>{_IDS}) to (?P<to>{_IDS})",
+    ("brokers_changed", "0.8-3.9 (bounced from 2.4.1)"): (
+        rf"Newly added brokers: (?P<added>{_IDS}), deleted brokers: (?P<deleted>{_IDS}), "
+        rf"(?:bounced brokers: (?P<bounced>{_IDS}), )?all live brokers: (?P<live>{_IDS})"
+    ),
+    ("offset_not_appended", "0.8+"): (
+        r"Attempt to append an offset \(?(?P<offset>\d+)\)? to (?:position|slot) (?P<slot>\d+) no larger than the "
+        rf"last offset appended \((?P<last>\d+)\) to (?P<file>\S*/{_PLACE}/[\w.]*\w)"
+    ),
+    ("segment_recovered", "0.8-1.0"): rf"Recovering unflushed segment (?P<segment>\d+) in log {_PLACE}\.",
+    ("segment_recovered", "1.1+"): rf"{_LOG}Recovering unflushed segment (?P<segment>\d+)",
+    ("log_truncated", "0.8-1.0"): rf"Truncating log {_PLACE} to offset (?P<offset>\d+)\.",
+    ("log_truncated", "1.1+"): rf"{_LOG}Truncating to offset (?P<offset>\d+)",
+}
+
+_STREAMS = {
+    ("streams_state", "0.10+"): (r"(?:\[(?P<client>[^\]\s]+)\] )?State transition from (?P<from>\w+) to (?P<to>\w+)"),
+    ("store_without_checkpoint", "1.1-2.5"): (
+        r"No checkpoint found for task (?P<task>\d+_\d+) state store (?P<store>\S+)"
+        rf"(?: changelog {_PLACE})? with EOS turned on"
+    ),
+    ("store_without_checkpoint", "2.6+"): (
+        r"State store (?P<store>\S+) did not find checkpoint offset, hence would default to the starting offset at "
+        rf"changelog {_PLACE}"
+    ),
+    ("store_restored", "2.6+"): (
+        rf"Finished restoring changelog {_PLACE} to store (?P<store>\S+) "
+        r"with a total number of (?P<records>\d+) records"
+    ),
+    ("stores_restored", "2.6+"): r"Restoration took (?P<took>\d+) ms for all",
+}
+
+_FLINK = {
+    ("leadership_granted", "1.4"): (
+        rf"JobManager (?P<address>\S+) {_GRANTED}leader session ID Some\((?P<leader_id>[^\s)]+)"
+    ),
+    ("leadership_granted", "1.5+"): rf"(?P<address>https?://\S+) {_GRANTED}leaderSessionID=(?P<leader_id>\S+)",
+    ("leadership_revoked", "1.4"): r"JobManager (?P<address>\S+) was revoked leadership",
+    ("leadership_revoked", "1.5+"): r"(?P<address>https?://\S+) lost leadership",
+    ("job_graphs_to_recover", "1.4"): r"There are (?P<jobs>\d+) jobs to recover",
+    ("job_graphs_recovered", "1.9+"): r"Successfully recovered (?P<jobs>\d+) persisted job graphs",
+    ("job_recovered", "1.4"): rf"Attempting to recover job {_JOB}",
+    ("job_recovered", "1.9+"): rf"Trying to recover job with job id {_JOB}",
+    ("checkpoints_found", "1.4+"): (
+        r"Found (?P<checkpoints>\d+) checkpoints in ZooKeeper"
+        rf"(?:StateHandleStore\{{namespace='[^'\s]*/jobs/{_JOB}/checkpoints)?"
+    ),
+    ("job_graph_removed", "1.4+"): rf"Removed job graph {_JOB} from ZooKeeper",
+    ("restoring_job", "1.4"): (
+        rf"Restoring from latest valid checkpoint: (?P<what>\w+) (?P<checkpoint>\d+) .* for {_JOB}"
+    ),
+    ("restoring_job", "1.5+"): rf"Restoring job {_JOB} from (?P<what>\w+) (?P<checkpoint>\d+)",
+    ("no_checkpoint_found", "1.11+"): r"No checkpoint found during restore",
+    ("job_terminal", "1.5+"): rf"Job {_JOB} reached (?:globally )?terminal state (?P<state>[A-Z]+)",
+}
+
+
+SHIPPED: tuple[Pattern, ...] = tuple(
+    Pattern(name, component, re.compile(regex), versions)
+    for component, table in {
+        "consumer": _CONSUMER,
+        "librdkafka": _LIBRDKAFKA,
+        "zookeeper": _ZOOKEEPER,
+        "kafka": _KAFKA,
+        "streams": _STREAMS,
+        "flink": _FLINK,
+    }.items()
+    for (name, versions), regex in table.items()
+)
+"""All that are searched for in every log."""

@@ -1,0 +1,339 @@
+"""The source `logs` on real files: where it begins, what it tells, and what it does about what it cannot read."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.observations import Blind, LogFile, LogLine, Observation, Sighted, millis
+from agent.settings.log_section import Logs
+from agent.sources import HEARTBEAT_MS, log_files, logs
+from agent.sources.logs import LogSource
+
+NOW = millis("2026-11-21T12:00:00Z")
+RESET = (
+    "[2026-11-21 06:21:30,654] INFO Fetch offset {} is out of range for partition my-topic-2-2, resetting offset (F)\n"
+)
+
+
+class Agent:
+    """A source and what it has emitted, batch by batch."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.now = NOW
+        self.batches: list[list[Observation]] = []
+        self.sources: list[LogSource] = []
+        patch.setattr(logs, "now_ms", lambda: self.now)
+
+    def start(self, *paths: Path | str, patterns: tuple[str, ...] = (), **options: str) -> LogSource:
+        """A source that knows what was emitted before, after its first look."""
+        known = {one.subject: one for batch in self.batches for one in batch}
+        settings = Logs(paths=tuple(map(str, paths)), **options)  # type: ignore[arg-type]
+        source = LogSource(
+            "brokers", settings, patterns, lambda batch: self.batches.append(list(batch)), known.values()
+        )
+        self.sources.append(source)
+        source.poll()
+        return source
+
+    def told(self) -> list[Observation]:
+        """All that was emitted."""
+        return [one for batch in self.batches for one in batch]
+
+    def lines(self) -> list[LogLine]:
+        """The lines among it."""
+        return [one for one in self.told() if isinstance(one, LogLine)]
+
+    def offsets(self) -> list[str]:
+        """What the resets among them went back from."""
+        return [one.values["offset"] for one in self.lines()]
+
+
+@pytest.fixture
+def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
+    """An agent whose files are let go of in the end."""
+    made = Agent(monkeypatch)
+    yield made
+    for source in made.sources:
+        source.close()
+
+
+def _append(path: Path, text: str | bytes) -> None:
+    with path.open("ab") as file:
+        file.write(text.encode() if isinstance(text, str) else text)
+
+
+def test_what_stood_there_at_the_first_start_is_not_told_and_what_comes_later_is(agent: Agent, tmp_path: Path) -> None:
+    """The old file from its end, the line that is being written included; the new one from its start."""
+    old, new = tmp_path / "a.log", tmp_path / "b.log"
+    old.write_text(RESET.format(1) + RESET.format(2)[:50])
+    source = agent.start(tmp_path / "*.log")
+    _append(old, RESET.format(2)[50:])
+    new.write_text(RESET.format(3))
+    source.poll()
+    assert sorted(agent.offsets()) == ["2", "3"]
+
+
+def test_a_line_is_a_fact_about_its_partition_in_one_batch_with_how_far_the_file_is_read(
+    agent: Agent, tmp_path: Path
+) -> None:
+    """The last batch is all there is to know for a restart."""
+    path = tmp_path / "server.log"
+    path.touch()
+    source = agent.start(path, cluster="main", host="kafka-1", time_zone="Europe/Berlin")
+    path.write_text(RESET.format(7))
+    source.poll()
+    line, far = agent.batches[-1]
+    assert line == LogLine(
+        at=millis("2026-11-21T05:21:30.654Z"),
+        seen_at=NOW,
+        cluster="main",
+        log=str(path),
+        component="consumer",
+        pattern="fetch_offset_out_of_range",
+        topic="my-topic-2",
+        partition=2,
+        host="kafka-1",
+        values={"offset": "7", "topic": "my-topic-2", "partition": "2"},
+        text=RESET.format(7).rstrip(),
+    )
+    assert isinstance(far, LogFile)
+    assert (far.cluster, far.log, far.read) == ("brokers", str(path), path.stat().st_size)
+    assert far.inode == path.stat().st_ino
+
+
+def test_an_unchanged_file_is_told_of_once_and_then_by_heartbeats(agent: Agent, tmp_path: Path) -> None:
+    """Not on every poll; and at the end, where more was read."""
+    path = tmp_path / "server.log"
+    path.touch()
+    source = agent.start(path)
+    assert [type(one) for one in agent.told()] == [LogFile]
+    for _ in range(3):
+        _append(path, "[2026-11-21 06:21:30,654] INFO nothing of interest\n")
+        source.poll()
+    assert len(agent.batches) == 1
+    agent.now += HEARTBEAT_MS
+    source.poll()
+    assert len(agent.batches) == 2
+    _append(path, "[2026-11-21 06:21:30,654] INFO nothing of interest\n")
+    source.poll()
+    source.close()
+    last = agent.batches[-1][-1]
+    assert isinstance(last, LogFile)
+    assert last.read == path.stat().st_size
+
+
+def test_a_half_written_line_waits_for_its_end(agent: Agent, tmp_path: Path) -> None:
+    """It is one line then."""
+    path = tmp_path / "server.log"
+    path.touch()
+    source = agent.start(path)
+    for part in (RESET.format(1)[:40], RESET.format(1)[40:-1]):
+        _append(path, part)
+        source.poll()
+        assert agent.lines() == []
+    _append(path, "\n")
+    source.poll()
+    assert agent.offsets() == ["1"]
+
+
+def test_no_line_was_written_after_it_was_read(agent: Agent, tmp_path: Path) -> None:
+    """A clock ahead, or a wrong time zone; a line without any time is from now."""
+    path = tmp_path / "server.log"
+    path.touch()
+    source = agent.start(path, patterns=("plain",))
+    _append(path, "plain\n" + RESET.replace("2026", "2027").format(1))
+    source.poll()
+    assert [one.at for one in agent.lines()] == [NOW, NOW]
+
+
+def test_a_pattern_of_a_rule_tells_what_its_groups_name(agent: Agent, tmp_path: Path) -> None:
+    """Also within a stack trace, whose line is told with the first of its entry; what is no number is no partition."""
+    path = tmp_path / "server.log"
+    path.touch()
+    pattern = r"Caused by: (?P<what>\w+) of broker (?P<broker>\d+), (?P<topic>\w+)/(?P<partition>\w+)"
+    source = agent.start(path, patterns=(pattern, "nothing"), flink="jobs")
+    _append(path, "2026-11-21 06:21:30,654 ERROR org.apache.flink.X - failed\n\tat a.b(C.java:1)\n")
+    source.poll()
+    _append(path, "Caused by: death of broker 2005, t/7\n\tat d.e\nCaused by: loss of broker 1, t/x\n")
+    source.poll()
+    first, second = agent.lines()
+    assert (first.pattern, first.cluster, first.component) == (pattern, "jobs", "flink")
+    assert (first.broker, first.topic, first.partition, first.values["what"]) == (2005, "t", 7, "death")
+    assert first.at == second.at == millis("2026-11-21T06:21:30.654Z")
+    assert first.text.splitlines() == [
+        "2026-11-21 06:21:30,654 ERROR org.apache.flink.X - failed",
+        "Caused by: death of broker 2005, t/7",
+    ]
+    assert (second.broker, second.partition) == (1, None)
+
+
+def test_a_stack_trace_is_dated_by_its_entry_after_a_restart_too(agent: Agent, tmp_path: Path) -> None:
+    """The entry's first line is looked for before the place where reading goes on."""
+    path = tmp_path / "server.log"
+    path.touch()
+    agent.start(path, patterns=("Caused by",)).close()
+    _append(path, "2026-11-21 06:21:30,654 ERROR failed\n\tat a.b(C.java:1)\n")
+    agent.start(path, patterns=("Caused by",)).close()
+    _append(path, "Caused by: death\n")
+    agent.start(path, patterns=("Caused by",))
+    (line,) = agent.lines()
+    assert line.at == millis("2026-11-21T06:21:30.654Z")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "sentence"),
+    [
+        ("time_zone", "Mars", '"Mars" is no time zone'),
+        ("time_zone", "Europe", '"Europe" is no time zone'),
+        ("encoding", "klingon", '"klingon" is no text encoding'),
+        ("encoding", "base64", '"base64" is no text encoding'),
+    ],
+)
+def test_a_zone_or_an_encoding_that_there_is_not_is_refused(option: str, value: str, sentence: str) -> None:
+    """With a sentence, when the configuration is read."""
+    with pytest.raises(ValueError, match=sentence):
+        Logs.model_validate({"paths": ("a.log",), option: value})
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1", "utf-16", "utf-16-be", "cp037"])
+def test_a_log_is_read_in_its_encoding(agent: Agent, tmp_path: Path, encoding: str) -> None:
+    """The byte order mark of UTF-16 stands once, at the file's beginning; lines end in CRLF or LF."""
+    path = tmp_path / "server.log"
+    path.touch()
+    source = agent.start(path, patterns=(r"größer als (?P<größe>\w+)$",), encoding=encoding)
+    text = RESET.format(1) + "2026-11-21 06:21:30,654 größer als größtes\r\n" + RESET.format(2)
+    raw = text.encode(encoding)
+    for cut in range(0, len(raw), 61):
+        _append(path, raw[cut : cut + 61])
+        source.poll()
+    assert [one.values.get("offset", one.values.get("größe")) for one in agent.lines()] == ["1", "größtes", "2"]
+
+
+def test_bytes_that_are_no_text_are_replaced(agent: Agent, tmp_path: Path) -> None:
+    """Never fatal; the rest of the line counts."""
+    path = tmp_path / "server.log"
+    path.touch()
+    source = agent.start(path, patterns=("id=(?P<id>.*);",))
+    _append(path, b"2026-11-21 06:21:30,654 id=a\xff\xfeb;\n" + RESET.format(1).encode())
+    source.poll()
+    first, second = agent.lines()
+    assert first.values == {"id": "a\ufffd\ufffdb"}
+    assert second.values["offset"] == "1"
+
+
+def test_a_line_without_end_costs_no_memory_and_hides_no_other(
+    agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its beginning is searched, the rest is left out, and the next line counts; after a restart within it as well."""
+    monkeypatch.setattr(log_files, "BLOCK", 4096)
+    path = tmp_path / "server.log"
+    path.touch()
+    source = agent.start(path)
+    _append(path, RESET.format(1).rstrip() + "x" * 10_000)
+    source.poll()
+    source.close()
+    source = agent.start(path)
+    _append(path, RESET.format(2).rstrip() + "y" * 10_000 + "\n" + RESET.format(3))
+    source.poll()
+    assert agent.offsets() == ["1", "3"]
+    assert max(len(one.text) for one in agent.lines()) == 500
+
+
+def test_a_backlog_is_read_poll_by_poll_each_file_in_turn(
+    agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is new in a small log does not wait for a big one."""
+    monkeypatch.setattr(log_files, "BLOCK", 4096)
+    monkeypatch.setattr(logs, "BYTES_A_POLL", 16_384)
+    big, small = tmp_path / "a.log", tmp_path / "b.log"
+    source = agent.start(tmp_path / "*.log")
+    big.write_text("".join(RESET.format(number) for number in range(1_000)))
+    small.write_text(RESET.format("5555"))
+    source.poll()
+    assert 10 < len(agent.lines()) < 300
+    assert "5555" in agent.offsets()
+    while len(agent.lines()) < 1_001:
+        before = len(agent.lines())
+        source.poll()
+        assert len(agent.lines()) > before
+    assert sorted(map(int, agent.offsets())) == [*range(1_000), 5555]
+
+
+def test_what_cannot_be_read_is_said_once_and_the_rest_is_followed(agent: Agent, tmp_path: Path) -> None:
+    """A pattern that nothing matches, a link into nowhere; Sighted when all is there."""
+    good, missing, broken = tmp_path / "good.log", tmp_path / "missing.log", tmp_path / "broken.log"
+    good.touch()
+    broken.symlink_to(tmp_path / "nowhere")
+    source = agent.start(good, missing, broken)
+    (blind,) = (one for one in agent.told() if isinstance(one, Blind))
+    assert (blind.source, blind.cluster) == ("logs", "brokers")
+    assert f"no file matches {missing}" in blind.reason
+    assert f"{broken} cannot be read: No such file or directory" in blind.reason
+    _append(good, RESET.format(1))
+    source.poll()
+    assert agent.offsets() == ["1"]
+    missing.write_text(RESET.format(2))
+    (tmp_path / "nowhere").write_text(RESET.format(3))
+    source.poll()
+    source.poll()
+    assert [type(one) for one in agent.told() if isinstance(one, Blind | Sighted)] == [Blind, Sighted]
+    assert sorted(agent.offsets()) == ["1", "2", "3"]
+
+
+def test_a_file_by_two_names_is_one_log(agent: Agent, tmp_path: Path) -> None:
+    """A link to the current file beside it."""
+    path = tmp_path / "server-1.log"
+    path.touch()
+    (tmp_path / "current.log").symlink_to(path)
+    source = agent.start(tmp_path / "*.log")
+    _append(path, RESET.format(1))
+    source.poll()
+    source.close()
+    _append(path, RESET.format(2))
+    agent.start(tmp_path / "*.log")
+    assert agent.offsets() == ["1", "2"]
+
+
+def test_who_writes_on_in_a_renamed_file_is_still_read(agent: Agent, tmp_path: Path) -> None:
+    """Until it takes up the new one."""
+    path = tmp_path / "server.log"
+    path.touch()
+    source = agent.start(path)
+    with path.open("a") as file:
+        path.rename(tmp_path / "server.log.1")
+        path.write_text(RESET.format(1))
+        source.poll()
+        file.write(RESET.format(2))
+        file.flush()
+        source.poll()
+    assert agent.offsets() == ["1", "2"]
+
+
+def test_a_deleted_file_is_read_to_its_end_and_let_go_of(agent: Agent, tmp_path: Path) -> None:
+    """Its disk space is free again."""
+    path = tmp_path / "server.log"
+    path.touch()
+    agent.now = path.stat().st_mtime_ns // 1_000_000
+    source = agent.start(path)
+    _append(path, RESET.format(1))
+    path.unlink()
+    source.poll()
+    assert agent.offsets() == ["1"]
+    assert not any(str(tmp_path) in str(one.readlink()) for one in Path("/proc/self/fd").iterdir() if one.is_symlink())
+
+
+def test_a_hole_left_by_a_writer_that_knows_of_no_truncation_hides_nothing(agent: Agent, tmp_path: Path) -> None:
+    """Copy-truncate under a writer that does not append: zeros, then the line."""
+    path = tmp_path / "server.log"
+    with path.open("w") as file:
+        source = agent.start(path)
+        file.write(RESET.format(1) * 3)
+        file.flush()
+        source.poll()
+        os.truncate(path, 0)
+        file.write(RESET.format(2))
+        file.flush()
+        source.poll()
+    assert agent.offsets() == ["1", "1", "1", "2"]
