@@ -1,6 +1,6 @@
 """What a check is asked, as options of `python -m spark_checks NAME`: from rules.toml, a schedule or an incident."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from glob import escape
 from pathlib import Path
 
@@ -8,10 +8,17 @@ from agent.asks import Ask
 from agent.observations import rfc3339
 from agent.settings import Settings
 from agent.settings.check_sections import Spark
+from agent.settings.flink_section import Flink
 from agent.settings.sections import Cluster
 
-ON_JOURNAL = frozenset({"offset_history"})
+ON_JOURNAL = frozenset({"offset_history", "job_history"})
 """The checks that look at the journal; the others look at brokers' logs."""
+
+_OF_GROUPS = "offset_history"
+"""The one of them that knows topics and groups, and that keeps house in the journal."""
+
+_OF_JOBS = "job_history"
+"""The one of them that looks at Flink clusters; all others look at Kafka clusters."""
 
 
 def spark_options(spark: Spark, scratch: Path) -> list[str]:
@@ -28,27 +35,53 @@ def _conf(key: str, value: str) -> tuple[str, str]:
     return "--conf", f"{key}={value}"
 
 
-def places(check: str, journal: Path, cluster: Cluster | None) -> list[str]:
-    """Where the check finds what it looks at; empty where rules.toml names nothing for it."""
-    if check in ON_JOURNAL:
-        return ["--journal", str(journal)]
-    logs = {} if cluster is None else cluster.log_directories
+def clusters(check: str, settings: Settings) -> Mapping[str, Cluster | Flink]:
+    """The clusters that the check can look at, by their names in rules.toml."""
+    return settings.flink if check == _OF_JOBS else settings.clusters
+
+
+def places(check: str, settings: Settings, cluster: str | None) -> list[str]:
+    """Where the check finds what it looks at; empty where rules.toml names nothing for it. cluster: None by hand, where
+    there is none to name.
+    """
+    journal = ["--journal", str(settings.agent.state_directory / "journal")]
+    if check == _OF_JOBS:
+        return [*journal, *_flink(cluster, settings.flink.get(cluster or ""))]
+    if check == _OF_GROUPS:
+        return journal
+    known = settings.clusters.get(cluster or "")
+    logs = {} if known is None else known.log_directories
     if check == "replica_divergence" and len(logs) < 2:
         return []
     return [option for broker, paths in logs.items() for path in paths for option in ("--path", f"{broker}={path}")]
 
 
+def _flink(name: str | None, flink: Flink | None) -> list[str]:
+    if flink is None:
+        return []
+    if flink.storage_directory is None:
+        return ["--flink", str(name)]
+    storage = ["--storage", f"{name}={flink.storage_directory}", "--cluster-id", f"{name}={flink.cluster_id}"]
+    return ["--flink", str(name), *storage]
+
+
 def scheduled_options(check: str, settings: Settings, now: int) -> list[str]:
-    """What a run on schedule looks at: its window. One over the journal also merges its small files of past dates."""
-    window = settings.checks[check].window
+    """What a run on schedule looks at: its window. The one of groups also merges small files of past dates."""
+    window = settings.checks[check].window if check in ON_JOURNAL else None
     span = [] if window is None else ["--from", rfc3339(now - window), "--to", rfc3339(now)]
-    return [*span, *(["--compact"] if check in ON_JOURNAL else [])]
+    return [*span, *(["--compact"] if check == _OF_GROUPS else [])]
 
 
 def asked_options(ask: Ask) -> list[str]:
-    """What an incident wants to know. A log on a disk has no window: what it holds is wrong whenever it was written."""
-    window = ["--from", rfc3339(ask.since), "--to", rfc3339(ask.until)] if ask.check in ON_JOURNAL else []
-    return [*window, *_each("--topic", ask.topics), *_each("--group", ask.groups)]
+    """What an incident wants to know. A log on a disk has no window: what it holds is wrong whenever it was written.
+
+    Nor does it know of groups.
+    """
+    topics = _each("--topic", ask.topics)
+    if ask.check not in ON_JOURNAL:
+        return topics
+    window = ["--from", rfc3339(ask.since), "--to", rfc3339(ask.until)]
+    return [*window, *topics, *_each("--group", ask.groups)] if ask.check == _OF_GROUPS else window
 
 
 def _each(option: str, names: Iterable[str]) -> list[str]:

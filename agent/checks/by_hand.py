@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.spinner import Spinner
 
-from agent.checks.arguments import ON_JOURNAL, places, spark_options
+from agent.checks.arguments import ON_JOURNAL, clusters, places, spark_options
 from agent.checks.process import Limits, Outcome, run_check
 from agent.findings import Finding
 from agent.observations import rfc3339
@@ -34,14 +34,14 @@ def filled_in(name: str, options: Sequence[str], settings: Settings, scratch: Pa
     cluster = _value(options, "--cluster")
     if _value(options, "--journal" if name in ON_JOURNAL else "--path") is not None:
         return [*known, *options]
-    if cluster is None and len(settings.clusters) > 1:
-        msg = f"which cluster? name it with --cluster; there are: {', '.join(settings.clusters)}"
+    there_are = clusters(name, settings)
+    if cluster is None and len(there_are) > 1:
+        msg = f"which cluster? name it with --cluster; there are: {', '.join(there_are)}"
         raise WrongUseError(msg)
-    if cluster is None and settings.clusters:
-        cluster = next(iter(settings.clusters))
+    if cluster is None and there_are:
+        cluster = next(iter(there_are))
         known += ["--cluster", cluster]
-    journal = settings.agent.state_directory / "journal"
-    return [*known, *places(name, journal, settings.clusters.get(cluster or "")), *options]
+    return [*known, *places(name, settings, cluster), *options]
 
 
 def _value(options: Sequence[str], name: str) -> str | None:
@@ -65,15 +65,16 @@ def run_by_hand(name: str, options: Sequence[str], *, as_json: bool) -> Outcome:
             nonlocal summary
             if text.startswith(_DONE):
                 summary = text.removeprefix(_DONE)
-            show(text)
+            else:
+                show(text)
 
         def found(finding: Finding, line: str) -> None:
             display.close()  # findings come at the end; a line that changes would stand in their way
             click.echo(line if as_json else words(finding))
 
         outcome = run_check([name, *options], Limits(), threading.Event(), progress=progress, found=found)
-    if outcome.outcome != "failed" and summary and not as_json:
-        click.echo(summary)
+    if outcome.outcome != "failed" and summary:
+        click.echo(summary, err=as_json)
     return outcome
 
 
@@ -83,7 +84,8 @@ def words(finding: Finding) -> str:
     on = f" on broker{'s' if len(brokers) > 1 else ''} {', '.join(map(str, brokers))}" if brokers else ""
     file = finding.subject.get("file")
     at = "" if finding.position is None else f" at byte {finding.position:,}"
-    notes = [rfc3339(finding.at), *([f"{file}{at}"] if file else []), *finding.labels]
+    told = file is None or file in finding.detail
+    notes = [rfc3339(finding.at), *([] if told else [f"{file}{at}"]), *finding.labels]
     return (
         f"{finding.severity.upper():<8}  {place(finding.subject)}{on}: {finding.detail}\n          {' · '.join(notes)}"
     )

@@ -12,6 +12,7 @@ from rich.progress import Progress
 
 from agent.checks import CHECKS
 from agent.checks.by_hand import WrongUseError, filled_in, run_by_hand
+from agent.checks.process import Outcome
 from agent.settings.check_sections import size
 from agent.settings.problems import did_you_mean
 from agent.usage import EPILOG, FAILED, FOUND, WRONG, config_option, fail, settings_of
@@ -59,7 +60,8 @@ def check_command(
     if name not in CHECKS:
         fail(WRONG, f"there is no check `{name}`{did_you_mean(name, CHECKS)}")
     if wants_help:
-        sys.exit(subprocess.run([sys.executable, "-m", "spark_checks", name, "--help"], check=False).returncode)
+        click.echo(_help(context, name))
+        return
     settings = settings_of(config, need_clusters=False)
     try:
         with TemporaryDirectory(prefix="backflow-check-") as scratch:
@@ -71,8 +73,35 @@ def check_command(
     if outcome.status == WRONG:
         fail(WRONG, "\n".join(outcome.log))
     if outcome.outcome == "failed":
-        fail(FAILED, "\n".join([*outcome.log, f"{name} failed: {outcome.reason}"]))
+        fail(FAILED, _why(name, outcome))
     sys.exit(outcome.status)
+
+
+def _why(name: str, outcome: Outcome) -> str:
+    """Why a check failed: in its own sentence where it knows, which ends the log; else all of the log."""
+    *before, last = outcome.log or ("",)
+    if last.startswith(f"The check {name} failed: "):
+        return last
+    told = last and outcome.reason.endswith(last)
+    return "\n".join([*before, *([last] if last and not told else []), f"{name} failed: {outcome.reason}"])
+
+
+def _help(context: click.Context, name: str) -> str:
+    """The check's own help, as that of a subcommand, with the options that all checks have by hand."""
+    told = subprocess.run([sys.executable, "-m", "spark_checks", name, "--help"], stdout=subprocess.PIPE, check=False)
+    if told.returncode:
+        sys.exit(told.returncode)  # it has said why
+    ours = context.make_formatter()
+    with ours.section("Options of every check by hand"):
+        ours.write_dl([
+            record
+            for one in context.command.params
+            if one.name in ("config", "as_json") and (record := one.get_help_record(context)) is not None
+        ])  # fmt: skip
+    ours.write_paragraph()
+    ours.write_text(EPILOG)
+    own = told.stdout.decode().rstrip("\n").replace(f"python -m spark_checks {name}", f"backflow check {name}", 1)
+    return f"{own}\n\n{ours.getvalue().strip()}"
 
 
 def _bytes(context: click.Context, parameter: click.Parameter, value: Any) -> int | None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from agent.asks import Answer, Ask
-from agent.checks.arguments import asked_options, places, scheduled_options, spark_options
+from agent.checks.arguments import asked_options, clusters, places, scheduled_options, spark_options
 from agent.checks.process import Limits, Outcome, run_check
 from agent.findings import Finding, finding_json
 from agent.observations import CheckFinding, CheckRun, Observation
@@ -46,7 +46,6 @@ class Checks:
     def __init__(self, settings: Settings, answer: Callable[[Answer], None]) -> None:
         """answer: told what came of each run, from a thread of the checks."""
         self._settings = settings
-        self._journal = settings.agent.state_directory / "journal"
         self._answer = answer
         self._stop = threading.Event()
         self._changed = threading.Condition()
@@ -79,7 +78,7 @@ class Checks:
 
     def run_on_schedule(self, check: str) -> None:
         """Run a check now for each cluster that has something for it to look at; what still waits or runs, once."""
-        for cluster in self._settings.clusters:
+        for cluster in clusters(check, self._settings):
             if self._has_places(check, cluster):
                 self._put(now_ms(), check, cluster, None)
 
@@ -93,8 +92,8 @@ class Checks:
                 thread.join()
 
     def _has_places(self, check: str, cluster: str) -> bool:
-        known = self._settings.clusters.get(cluster)
-        return known is not None and bool(places(check, self._journal, known))
+        known = cluster in clusters(check, self._settings)
+        return known and bool(places(check, self._settings, cluster))
 
     def _put(self, due: int, check: str, cluster: str, ask: Ask | None) -> None:
         job = _Job(due, next(self._number), check, cluster, ask)
@@ -147,7 +146,7 @@ class Checks:
         settings, check = self._settings, self._settings.checks[job.check]
         window = scheduled_options(job.check, settings, now) if job.ask is None else asked_options(job.ask)
         arguments = [
-            job.check, "--cluster", job.cluster, *places(job.check, self._journal, settings.clusters[job.cluster]),
+            job.check, "--cluster", job.cluster, *places(job.check, settings, job.cluster),
             *window, *spark_options(settings.spark, report.parent), "--report", str(report),
         ]  # fmt: skip
         limits = Limits(

@@ -5,6 +5,7 @@ How segments are named and found lives in `agent.journal.segments`; merging thos
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -61,6 +62,17 @@ def pieces(directory: Path, kind: str, since: int, until: int, unreadable: Unrea
         except UNREADABLE as error:
             unreadable(segment.path, str(error))
     return made
+
+
+def clusters(directory: Path) -> Iterator[str]:
+    """The clusters that a journal names, as they are come across: commits first, of those the newest. What cannot be
+    read names none.
+    """
+    kinds = [kind for kind in KINDS if "cluster" in _columns(kind).names]
+    for segment in sorted(find(directory, kinds), key=lambda one: (one.kind != "commit", -one.day, -one.first)):
+        with suppress(*UNREADABLE):
+            for piece in _pieces(segment):
+                yield from filter(None, read(piece, ["cluster"])["cluster"].unique().to_pylist())
 
 
 def _pieces(segment: Segment) -> Iterator[Piece]:

@@ -1,0 +1,194 @@
+"""Flink clusters that exist in a journal only: jobs, checkpoints, graphs and files, polled like those of a real one.
+
+What is unchanged is dropped, and told again as a heartbeat, by the sources' own `Polled`.
+"""
+
+import random
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from agent.observations import (
+    Checkpoints,
+    FlinkJob,
+    JobGraph,
+    JobGraphFile,
+    JobManagerLeader,
+    Observation,
+    millis,
+)
+from agent.sources import Polled
+
+MIDNIGHT = millis("2026-11-21T00:00:00.000Z")
+BEGIN, END = MIDNIGHT - 2_700_000, MIDNIGHT + 2_700_000
+POLL = 10_000
+CHECKPOINT = 30_000
+
+
+class Expected(NamedTuple):
+    """What must be found. subject: the job, or the file where it is about one. labels: all of them."""
+
+    cluster: str
+    subject: str
+    severity: str
+    labels: frozenset[str]
+
+
+class Job(Struct):
+    """A job as its JobManager has it. due: when its next checkpoint completes."""
+
+    job: str
+    name: str
+    started_at: int
+    state: str = "RUNNING"
+    ended_at: int | None = None
+    completed: int = 0
+    last: int | None = None
+    restored: tuple[int, int, bool] | None = None
+    due: int = 0
+
+
+class Cluster:
+    """A Flink cluster that is told of in a journal, from BEGIN to END.
+
+    stored: whether its files are to be looked for in the storage directory, and stand in no journal.
+    """
+
+    def __init__(self, chance: random.Random, name: str, *, zookeeper: bool = True) -> None:
+        self.chance, self.name, self.zookeeper = chance, name, zookeeper
+        self.stored = chance.random() < 0.5
+        self.expected: list[Expected] = []
+        self.observations: list[Observation] = []
+        self.jobs: dict[str, Job] = {}
+        self.graphs: dict[str, JobGraph] = {}
+        self.files: dict[str, JobGraphFile] = {}
+        self.now = BEGIN + chance.randrange(POLL)
+        self.sighted = True
+        self._polled = Polled()
+        self.leader = JobManagerLeader(at=0, cluster=name, address=None)
+        self.elect()
+        self.submit("beside")
+        self.until(BEGIN + chance.randrange(300_000, 900_000))
+        if chance.random() < 0.5:
+            self.fail_over()
+
+    def expect(self, subject: str, severity: str, *labels: str) -> None:
+        """That must be found."""
+        self.expected.append(Expected(self.name, subject, severity, frozenset(labels)))
+
+    def id(self, digits: int = 32) -> str:
+        """So many hex digits."""
+        return f"{self.chance.getrandbits(digits * 4):0{digits}x}"
+
+    def until(self, at: int) -> None:
+        """Let time pass."""
+        while self.now < at:
+            self.now += POLL
+            for job in self.jobs.values():
+                while job.state == "RUNNING" and job.due <= self.now:
+                    job.completed, job.last, job.due = job.completed + 1, (job.last or 0) + 1, job.due + CHECKPOINT
+            self.poll()
+
+    def some(self) -> None:
+        """Let some minutes pass: a few checkpoints, no heartbeat."""
+        self.until(self.now + self.chance.randrange(150_000, 400_000))
+
+    def poll(self) -> None:
+        """What is seen now; what is gone is told once."""
+        if self.sighted:
+            self.observations += self._polled.changes(self._seen())
+
+    def _seen(self) -> Iterator[Observation]:
+        where: dict[str, Any] = {"at": self.now, "cluster": self.name}
+        yield replace(self.leader, at=self.now)
+        for one in self.jobs.values():
+            yield FlinkJob(
+                **where, job=one.job, name=one.name, state=one.state, started_at=one.started_at, ended_at=one.ended_at
+            )
+            restored_id, restored_at, savepoint = one.restored or (None, None, False)
+            yield Checkpoints(
+                **where,
+                job=one.job,
+                completed=one.completed,
+                failed=0,
+                restored=int(one.restored is not None),
+                last=one.last if one.completed else None,
+                restored_id=restored_id,
+                restored_at=restored_at,
+                restored_savepoint=savepoint,
+            )
+        yield from (replace(one, at=self.now) for one in self.graphs.values())
+        if not self.stored:
+            yield from (replace(one, at=self.now) for one in self.files.values())
+
+    def elect(self) -> None:
+        """Another JobManager leads."""
+        address = f"jm-{self.chance.randrange(1_000)}:6123"
+        self.leader = JobManagerLeader(at=self.now, cluster=self.name, address=address)
+        if self.zookeeper:
+            self.leader = replace(self.leader, leader_id=self.id(), session=f"0x{self.id(16)}")
+
+    def fail_over(self, *forgotten: Job) -> None:
+        """Another one leads, forgets the jobs that have ended and restores those that run, but for `forgotten`."""
+        self.until(self.now + 20_000)
+        self.elect()
+        self.jobs = {job: one for job, one in self.jobs.items() if one.state not in ("CANCELED", "FINISHED", "FAILED")}
+        for one in self.jobs.values():
+            self.start(one, None if one in forgotten or one.last is None else (one.last, self.now, False))
+        self.until(self.now + 20_000)
+
+    def start(self, job: Job, restored: tuple[int, int, bool] | None) -> None:
+        """A new execution of it, from what is restored."""
+        job.started_at, job.state, job.ended_at, job.completed = self.now - 3_000, "RUNNING", None, 0
+        job.restored, job.last, job.due = restored, None if restored is None else restored[0], self.now + CHECKPOINT
+        self.jobs[job.job] = job
+
+    def submit(self, name: str) -> Job:
+        """A job with its graph and its graph's file."""
+        job = Job(self.id(), name, self.now)
+        self.start(job, None)
+        self.write_graph(job)
+        return job
+
+    def write_graph(self, job: Job) -> None:
+        """Its graph is written, or another one in place of it."""
+        file = self.write_file(self.now - 500)
+        if self.zookeeper:
+            locks = (self.leader.session or "",)
+            self.graphs[job.job] = JobGraph(
+                at=self.now, cluster=self.name, job=job.job, made_at=self.now - 200, locks=locks, file=file
+            )
+
+    def write_file(self, at: int) -> str:
+        """A graph's file, written then."""
+        file = f"submittedJobGraph{self.id(12)}"
+        size = self.chance.randrange(1_000, 90_000)
+        self.files[file] = JobGraphFile(at=self.now, cluster=self.name, file=file, modified_at=at, size=size)
+        return file
+
+    def end(self, job: Job, *, graph: bool = False, file: bool = False) -> None:
+        """It ends. graph, file: whether these stay, against the rules."""
+        job.state, job.ended_at = self.chance.choice(["CANCELED", "FINISHED", "FAILED"]), self.now - 100
+        if not graph:
+            self.remove(job, file=file)
+
+    def remove(self, job: Job, *, file: bool = False) -> None:
+        """Its graph goes. file: whether that stays, against the rules."""
+        graph = self.graphs.get(job.job)
+        if graph is not None and graph.made_at is not None:
+            self.graphs[job.job] = replace(graph, made_at=None, locks=(), file=None)
+            if not file and graph.file is not None:
+                self.remove_file(graph.file)
+
+    def remove_file(self, file: str) -> None:
+        """The file goes."""
+        if self.stored:
+            del self.files[file]
+        else:
+            self.files[file] = replace(self.files[file], modified_at=None, size=0)
+
+    def file_of(self, job: Job) -> str:
+        """The file that its graph points to."""
+        return self.graphs[job.job].file or ""
