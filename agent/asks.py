@@ -3,13 +3,13 @@
 Pure: the same findings ask the same. Who keeps the asks is the store, who runs the checks the daemon.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from hashlib import blake2b
 from typing import NamedTuple
 
 from msgspec import Struct
 
-from agent.correlation import GROUPING_MS, Correlation, Step, flat, followed, in_time
+from agent.correlation import GROUPING_MS, Correlation, Followed, before_checks, flat
 from agent.facts import SETTLED_MS
 from agent.findings import Finding, FindingKey, Severity
 from agent.observations import Observation
@@ -57,25 +57,21 @@ class _Question(NamedTuple):
     outcome: dict[FindingKey, Finding]
 
 
-def asks(findings: Iterable[Finding], correlations: Mapping[str, Correlation], checked: Collection[str]) -> list[Ask]:
-    """What the findings ask for, in time order of their root causes: each check once per root.
+def asks(chains: Iterable[Followed], correlations: Mapping[str, Correlation], checked: Collection[str]) -> list[Ask]:
+    """What was followed asks for, in time order of the root causes: each check once per root.
 
     Of two roots within a minute of each other that led to the same, the later one asks nothing. checked: the rules
-    whose findings come from checks.
+    whose findings come from checks; what they found asks nothing more.
     """
-    ordered = in_time(findings)
     questions: dict[tuple[str, FindingKey], _Question] = {}
-    for correlation in correlations.values():
-        steps = _before_checks(correlation.steps, checked)
-        if not correlation.asks or not steps:
-            continue
-        for found in followed(correlation, steps, ordered, checked):
-            outcome = next(ones for ones in reversed(found) if ones)
-            for check in correlation.asks:
-                root = found[0][0]
-                question = questions.setdefault((check, root.key), _Question(root, {}, {}))
-                question.chain.update((one.key, one) for one in flat(found))
-                question.outcome.update((one.key, one) for one in outcome)
+    for name, steps in chains:
+        correlation = correlations[name]
+        found = steps[: before_checks(correlation, checked)]
+        for check in correlation.asks if found else ():
+            root = found[0][0]
+            question = questions.setdefault((check, root.key), _Question(root, {}, {}))
+            question.chain.update((one.key, one) for one in flat(found))
+            question.outcome.update((one.key, one) for one in next(ones for ones in reversed(found) if ones))
     made: list[Ask] = []
     told: dict[str, list[_Question]] = {}
     for (check, _), question in sorted(questions.items(), key=lambda item: (item[1].root.at, item[0])):
@@ -84,14 +80,6 @@ def asks(findings: Iterable[Finding], correlations: Mapping[str, Correlation], c
             earlier.append(question)
             made.append(_ask(check, question))
     return made
-
-
-def _before_checks(steps: Sequence[Step], checked: Collection[str]) -> Sequence[Step]:
-    """The steps up to the last that something else than a check can find."""
-    end = len(steps)
-    while end and set(steps[end - 1].rules) <= set(checked):
-        end -= 1
-    return steps[:end]
 
 
 def _covers(earlier: _Question, later: _Question) -> bool:

@@ -69,6 +69,16 @@ class Together(NamedTuple):
         return self.causes + self.effects
 
 
+class Followed(NamedTuple):
+    """What was found of a correlation's steps from one root cause. correlation: its name.
+
+    steps: the findings of each step, as far as they lead; a step that is optional may have none.
+    """
+
+    correlation: str
+    steps: Sequence[Sequence[Finding]]
+
+
 class _Chain(NamedTuple):
     """One root cause with all that follows from it."""
 
@@ -92,20 +102,20 @@ def horizon(correlations: Mapping[str, Correlation], checked: Collection[str]) -
 
 
 def together(
-    findings: Iterable[Finding], correlations: Mapping[str, Correlation], checked: Collection[str] = ()
+    findings: Iterable[Finding], correlations: Mapping[str, Correlation], chains: Iterable[Followed]
 ) -> list[Together]:
-    """All findings, joined into incidents, in order of their first finding. checked: as in `reach`."""
+    """All findings, joined into incidents, in order of their first finding. chains: what was followed from them."""
     ordered = in_time(findings)
     by_key = {one.key: one for one in ordered}
     forest = _Forest(by_key)
-    chains = [chain for name, one in correlations.items() for chain in _chains(name, one, ordered, checked)]
-    for chain in chains:
+    complete = [chain for one in chains if (chain := _complete(one, correlations)) is not None]
+    for chain in complete:
         forest.join([*chain.causes, *chain.effects])
-    taken = {key for chain in chains for key in chain.causes | chain.effects}
+    taken = {key for chain in complete for key in chain.causes | chain.effects}
     for linked in _groups([one for one in ordered if one.key not in taken]):
         forest.join(linked)
     chain_of: dict[FindingKey, list[_Chain]] = {}
-    for chain in chains:
+    for chain in complete:
         chain_of.setdefault(forest.root(next(iter(chain.effects))), []).append(chain)
     return [
         _together([by_key[key] for key in keys], chain_of.get(root, []), correlations) for root, keys in forest.trees()
@@ -135,30 +145,45 @@ def _values(finding: Finding, key: str) -> tuple[Any, ...]:
     return (value,) if value is not None else tuple(finding.subject.get(f"{key}s", ()))
 
 
-def _chains(
+def _complete(followed: Followed, correlations: Mapping[str, Correlation]) -> _Chain | None:
+    """The chain from a root cause to an effect; None where it leads to none."""
+    if len(followed.steps) < len(correlations[followed.correlation].steps):
+        return None
+    outcome = frozenset(one.key for one in followed.steps[-1])
+    causes = frozenset(one.key for one in flat(followed.steps[:-1])) - outcome
+    return _Chain(followed.correlation, causes, outcome) if outcome and causes else None
+
+
+def follow(
+    findings: Iterable[Finding], correlations: Mapping[str, Correlation], checked: Collection[str] = ()
+) -> list[Followed]:
+    """The chains of all correlations that are complete, or lack nothing but what a check that they ask for can find.
+
+    In the order of the correlations and their root causes in time. checked: as in `reach`.
+    """
+    ordered = in_time(findings)
+    return [chain for name, one in correlations.items() for chain in _followed(name, one, ordered, checked)]
+
+
+def before_checks(correlation: Correlation, checked: Collection[str]) -> int:
+    """How many steps there are up to the last that something else than a check can find."""
+    steps = correlation.steps
+    return max((number for number, step in enumerate(steps, 1) if not set(step.rules) <= set(checked)), default=0)
+
+
+def _followed(
     name: str, correlation: Correlation, findings: Sequence[Finding], checked: Collection[str]
-) -> Iterator[_Chain]:
-    """The complete chains of a correlation, one for each root cause that has an effect."""
-    for steps in followed(correlation, correlation.steps, findings, checked):
-        outcome = frozenset(one.key for one in steps[-1])
-        causes = frozenset(one.key for one in flat(steps[:-1])) - outcome
-        if outcome and causes:
-            yield _Chain(name, causes, outcome)
-
-
-def followed(
-    correlation: Correlation, steps: Sequence[Step], findings: Sequence[Finding], checked: Collection[str]
-) -> Iterator[list[list[Finding]]]:
-    """What is found of each of these first steps of a correlation, for each root cause from which all are found."""
-    first, *rest = steps
-    last = correlation.steps[-1]
+) -> Iterator[Followed]:
+    first, *rest = correlation.steps
+    least = before_checks(correlation, checked) if correlation.asks else 0
+    least = least or len(correlation.steps)
     roots = [one for one in findings if one.rule in first.rules]
-    effects = [one for one in findings if one.rule in last.rules and one.severity is not Severity.INFO]
-    if not roots or (steps[-1] is last and not effects):
+    effects = [one for one in findings if one.rule in rest[-1].rules and one.severity is not Severity.INFO]
+    if not roots or (least == len(correlation.steps) and not effects):
         return
     span = reach(correlation, checked)
     # An index a step, by the keys that it must share: a lost session has thousands of leader moves to look up.
-    indexes = [_index(step, effects if step is last else findings) for step in rest]
+    indexes = [_index(step, effects if step is rest[-1] else findings) for step in rest]
     for root in roots:
         found: list[list[Finding]] = [[root]]
         for step, index in zip(rest, indexes, strict=True):
@@ -176,11 +201,11 @@ def followed(
             if not here and not step.optional:
                 break
             found.append(list(here.values()))
-        else:
-            yield found
+        if len(found) >= least:
+            yield Followed(name, found)
 
 
-def flat(steps: Iterable[list[Finding]]) -> list[Finding]:
+def flat(steps: Iterable[Sequence[Finding]]) -> list[Finding]:
     """The findings of all steps."""
     return [one for step in steps for one in step]
 

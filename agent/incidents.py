@@ -5,7 +5,7 @@ from hashlib import blake2b
 
 from agent.asks import Ask, asks
 from agent.blame import radius, title, worst_first
-from agent.correlation import Correlation, Together, horizon, together
+from agent.correlation import Correlation, Followed, Together, follow, horizon, together
 from agent.detection import Changes
 from agent.facts import LONG_AFTER, LONG_AGO, SETTLED_MS
 from agent.findings import Finding, FindingKey, Incident, Severity, Status
@@ -62,7 +62,7 @@ class Incidents:
             for finding in one.causes + one.findings:
                 self._member[finding.key] = one.id
                 self._recent[finding.key] = finding
-        self._asks = asks(self._recent.values(), self._correlations, self._checked)
+        self._follow()
         self._settle(now)
 
     @property
@@ -111,10 +111,15 @@ class Incidents:
             elif owner is not None:
                 self._content[owner] = _replaced(self._content[owner], finding)
 
+    def _follow(self) -> list[Followed]:
+        """The chains of all recent findings; what they ask is kept."""
+        chains = follow(self._recent.values(), self._correlations, self._checked)
+        self._asks = asks(chains, self._correlations, self._checked)
+        return chains
+
     def _recompose(self) -> list[Incident]:
         """Join all recent findings anew, give each cluster its identity; returns the incidents merged or withdrawn."""
-        clusters = together(self._recent.values(), self._correlations, self._checked)
-        self._asks = asks(self._recent.values(), self._correlations, self._checked)
+        clusters = together(self._recent.values(), self._correlations, self._follow())
         before, self._live = self._live, set()
         gone: list[Incident] = []
         for cluster, claimed in zip(clusters, self._owners(clusters), strict=True):

@@ -48,8 +48,9 @@ class Pipeline:
         wake: Mapping[str, Callable[[], None]],
         ask: Callable[[Ask], None] = lambda _: None,
     ) -> None:
-        """retention: of the journal, ms. wake: what to call for a receiver when something was queued for it.
+        """retention: of the journal and of closed incidents, ms.
 
+        wake: what to call for a receiver when something was queued for it.
         ask: takes what is asked of checks, once it is stored: each ask when it is new, and again under the same id when
         it has grown before its answer came; after a restart those that were not answered. Must not block.
         """
@@ -82,7 +83,7 @@ class Pipeline:
             (before if position < saved else after).append(observation)
         # An incident may be closed while what a check finds can still join it.
         newest = max((one.seen for one in before), default=0)
-        self._watch.resume(self._store.incidents(closed_since=newest - 2 * self._watch.horizon), before)
+        self._watch.resume(self._store.incidents(closed_since=newest - self._joinable), before)
         for start in range(0, len(after), _CHUNK):
             self._keep(self._watch.take(after[start : start + _CHUNK]))
         self._save()
@@ -129,6 +130,11 @@ class Pipeline:
         self._evidence.append(Evidence(where, answer.ask, evidence_entry(answer), answer.plot))
         self._write(self._watch.now)
 
+    @property
+    def _joinable(self) -> int:
+        """How long after its last news an incident may still be joined by another finding, ms, on the safe side."""
+        return 2 * self._watch.horizon
+
     def _take(self, observations: Batch) -> Sequence[Incident]:
         self._journal.append(observations)
         changed = self._watch.take(observations)
@@ -164,6 +170,7 @@ class Pipeline:
             if now - self._retained_at >= _RETAIN_MS:
                 self._retained_at = now
                 self._journal.retain(self._retention // 86_400_000, now)
+                self._store.prune(now - max(self._retention, self._joinable))
         except (JournalError, sqlite3.OperationalError) as error:
             if str(error) != self._complaint:
                 self._complaint = str(error)

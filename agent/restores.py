@@ -30,7 +30,7 @@ def explained(facts: Facts, before: Commit | Position, after: Commit | Position)
             restored_at = one.restored_at
             if restored_at is None or one.at > after.at + LATENESS_MS:
                 continue
-            near = before.at - CLOCK_SLACK_MS <= restored_at <= after.at + CLOCK_SLACK_MS
+            near = before.start - CLOCK_SLACK_MS <= restored_at <= after.at + CLOCK_SLACK_MS
             below_the_last = reader is None or (committed is not None and to < committed)
             if near and not (below_the_last and _from_the_last(checkpoints, one)):
                 return True

@@ -13,12 +13,13 @@ from typing import Any, NamedTuple, Self
 import msgspec
 
 from agent.asks import Ask
-from agent.findings import Incident, Status
+from agent.findings import Finding, Incident, Status
 from agent.postings import posting
 from agent.queue import queue_message
 from agent.state_file import connect, transaction
 
 _ENTRY_CHARACTERS = 2_000
+_OF_INCIDENTS = {"outbox": "incident", "evidence": "incident", "deliveries": "incident", "incidents": "id"}
 
 
 class Evidence(NamedTuple):
@@ -100,6 +101,30 @@ class Store:
                 woken.update(self._add(one))
         return frozenset(woken)
 
+    def prune(self, before: int) -> int:
+        """Forget what was closed and had its last news before then (ms), with all that was told of it; returns how many
+        incidents that were.
+
+        An incident of which a receiver is still to be told something stays. What was asked of checks goes when no
+        finding is left that could ask it again. The file does not shrink; SQLite uses the room again.
+        """
+        with transaction(self._db):
+            waiting = {
+                incident
+                for receiver, incident in self._db.execute("SELECT DISTINCT receiver, incident FROM outbox")
+                if receiver in self._receivers
+            }
+            closed = self._db.execute(
+                "SELECT body FROM incidents WHERE status = ? AND updated_at < ?", (Status.CLOSED.value, before)
+            )
+            over = [
+                one.id for (body,) in closed if (one := _decode(body)).id not in waiting and _last_known(one) < before
+            ]
+            for table, column in _OF_INCIDENTS.items():
+                self._db.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(one,) for one in over])  # noqa: S608
+            self._forget_asks(before)
+        return len(over)
+
     def close(self) -> None:
         """Close the file."""
         self._db.close()
@@ -109,6 +134,14 @@ class Store:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+    def _forget_asks(self, before: int) -> None:
+        answered = self._db.execute("SELECT body FROM asks WHERE answered").fetchall()
+        old = [one for (body,) in answered if (one := msgspec.json.decode(body, type=Ask)).until < before]
+        if old:
+            # What is not closed is followed again after a restart, and asks the same.
+            held = {one.key for incident in self.incidents(closed_since=before) for one in _all_of(incident)}
+            self._db.executemany("DELETE FROM asks WHERE id = ?", [(one.id,) for one in old if one.finding not in held])
 
     def _queue(self, receiver: str, previous: Incident | None, incident: Incident) -> bool:
         key = (receiver, incident.id)
@@ -198,6 +231,15 @@ class Store:
 def _incident(db: sqlite3.Connection, incident_id: str) -> Incident | None:
     row = db.execute("SELECT body FROM incidents WHERE id = ?", (incident_id,)).fetchone()
     return None if row is None else _decode(row[0])
+
+
+def _all_of(incident: Incident) -> tuple[Finding, ...]:
+    return incident.causes + incident.findings
+
+
+def _last_known(incident: Incident) -> int:
+    """When the last of it became known: what a check finds may have happened months before."""
+    return max((one.known_at for one in _all_of(incident)), default=incident.updated_at)
 
 
 def _decode(body: str) -> Incident:

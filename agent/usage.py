@@ -1,4 +1,6 @@
-"""What the subcommands of `backflow` share: exit statuses, the configuration they are given, how they give up."""
+"""What the subcommands of `backflow` share: exit statuses, which are its checks' too, the configuration, how they give
+up.
+"""
 
 import sys
 from pathlib import Path
@@ -9,8 +11,8 @@ import click
 from agent.settings import Settings, load, shipped
 from agent.settings.problems import SettingsError
 
-FOUND, WRONG, FAILED = 1, 2, 3
-"""Exit statuses besides 0: something was found, wrong use or configuration, the work failed."""
+CLEAN, FOUND, WRONG, FAILED = 0, 1, 2, 3
+"""Exit statuses: nothing to report, something was found, wrong use or configuration, the work failed."""
 
 EPILOG = "Exit status: 0 nothing to report, 1 something was found, 2 wrong use or configuration, 3 failed."
 

@@ -1,7 +1,8 @@
 """The command `python -m spark_checks NAME`: options in, findings and an exit status out. No check lives here.
 
 Standard output holds one finding a line and nothing else. On standard error, lines that begin with "progress: " are
-for people; the rest is log, and its last line says in a sentence why a run failed.
+for people; the rest is log, and its last line says in a sentence why a run failed: "The check NAME failed: " where that
+is all there is to know, "The check NAME failed unexpectedly: " where the lines before may tell more.
 """
 
 import difflib
@@ -19,13 +20,15 @@ import click
 
 import spark_checks
 from agent.findings import finding_json
-from spark_checks.options import COMMON, Check, Options, Report, WrongUseError, options
-from spark_checks.session import session
-
-CLEAN, FOUND, WRONG, FAILED = 0, 1, 2, 3
-"""Exit statuses."""
+from agent.usage import CLEAN, FAILED, FOUND, WRONG
+from agent.wording import count
+from spark_checks.options import Check, Options, Report, WrongUseError, common, options, refused
+from spark_checks.session import SHIPPED, session
 
 _CAUSE = re.compile(r"(?:^|: )(?:agent|spark_checks)[\w.]+Error: (.+)|org\.apache\.spark\.Spark\w*Exception: (.+)")
+
+_NAMED = 2
+"""How many files that could not be read are named."""
 
 log = logging.getLogger("spark_checks")
 
@@ -48,13 +51,15 @@ def check(name: str) -> Check:
 
 def parse(name: str, chosen: Check, arguments: Sequence[str]) -> Options:
     """The options of a command line. Raises WrongUseError with all mistakes, click.exceptions.Exit after --help."""
-    command = click.Command(f"python -m spark_checks {name}", params=[*COMMON, *chosen.PARAMS], help=chosen.__doc__)
+    command = click.Command(
+        f"python -m spark_checks {name}", params=[*common(chosen), *chosen.PARAMS], help=chosen.__doc__
+    )
     try:
         values = command.make_context(command.name, list(arguments)).params
     except click.UsageError as error:
         raise WrongUseError([error.format_message()]) from error
     made, mistakes = options(values)
-    mistakes += chosen.mistakes(made)
+    mistakes += [*refused(chosen, made), *chosen.mistakes(made)]
     if mistakes:
         raise WrongUseError(mistakes)
     return made
@@ -98,11 +103,18 @@ def main(arguments: Sequence[str]) -> int:
     try:
         report = run(name, chosen, asked)
     except Exception as error:
-        log.exception("The traceback, for those who look into it:")
-        click.echo(f"The check {name} failed: {_sentence(error)}", err=True)
+        told = _expected(error)
+        if told is not None:
+            click.echo(f"The check {name} failed: {told}", err=True)
+        else:
+            log.exception("The traceback, for those who look into it:")
+            click.echo(f"The check {name} failed unexpectedly: {_first_line(error)}", err=True)
         return FAILED
     for finding in report.findings:
         click.echo(finding_json(finding))
+    if report.unread:
+        click.echo(f"The check {name} failed: {_unread(report.unread)}", err=True)
+        return FAILED
     _tell("done: " + report.summary)
     return FOUND if report.findings else CLEAN
 
@@ -116,11 +128,31 @@ def _tell(words: str) -> None:
     click.echo(f"progress: {words}", err=True)
 
 
-def _sentence(error: Exception) -> str:
-    """The first line of what an error says; of one from a worker or the JVM the line of its cause, deep in a stack."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    causes = [found[1] or found[2] for line in lines if (found := _CAUSE.search(line))]
-    return causes[0] if causes else f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+def _expected(error: Exception) -> str | None:
+    """What an operator is told of what went wrong outside of this program; None of a defect in it.
+
+    Of an error from a worker or the JVM it is the line of its cause, deep in a stack.
+    """
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    if type(error).__module__.partition(".")[0] in SHIPPED:
+        return str(error)
+    causes = [found[1] or found[2] for line in _lines(error) if (found := _CAUSE.search(line))]
+    return causes[0] if causes else None
+
+
+def _first_line(error: Exception) -> str:
+    return ": ".join([type(error).__name__, *_lines(error)[:1]])
+
+
+def _lines(error: Exception) -> list[str]:
+    return [line.strip() for line in str(error).splitlines() if line.strip()]
+
+
+def _unread(sentences: Sequence[str]) -> str:
+    more = len(sentences) - _NAMED
+    named = "; ".join([*sentences[:_NAMED], *([f"and {more:,} more"] if more > 0 else [])])
+    return f"{count(len(sentences), 'file')} could not be read, all others were: {named}"
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 A check is one file of this package, and its name is the file's: a module that fulfils `Check`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -16,6 +17,13 @@ from agent.observations import millis
 
 Progress: TypeAlias = Callable[[str], None]
 """Tells people how far a check has come; a few words, without a full stop."""
+
+WHOLE_LOGS: Mapping[str, str] = {
+    "since": "logs are looked at whole, whatever the time of their records; --topic narrows that down.",
+    "until": "logs are looked at whole, whatever the time of their records; --topic narrows that down.",
+    "groups": "a broker's log knows no consumer groups; --topic narrows down what is looked at.",
+}
+"""What checks of logs are WITHOUT."""
 
 
 class WrongUseError(Exception):
@@ -52,17 +60,23 @@ class Options(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What came of a check. summary: one sentence of what was compared and found, found or not; plot: a PNG."""
+    """What came of a check. summary: one sentence of what was compared and found, found or not; plot: a PNG.
+
+    unread: each file that could not be looked at, with the reason. The run has then failed, as nobody knows what the
+    file holds; what was found in the others counts.
+    """
 
     findings: Sequence[Finding]
     summary: str
     plot: bytes | None = None
+    unread: Sequence[str] = ()
 
 
 class Check(Protocol):
     """The module of a check. Its docstring is its help; its file's name is the check's, and its findings' kind.
 
-    It may have CONF, a mapping: settings of Spark's that suit it, over which --conf wins.
+    It may have CONF, a mapping: settings of Spark's that suit it, over which --conf wins; and WITHOUT, a mapping: the
+    common options, by their name in `Options`, that it has no use for, each with the reason.
     """
 
     PARAMS: Sequence[click.Parameter]
@@ -75,7 +89,7 @@ class Check(Protocol):
         """Do the work. Whatever it raises ends the run as failed."""
 
 
-COMMON: Sequence[click.Parameter] = (
+COMMON: Sequence[click.Option] = (
     click.Option(["--cluster"], default="main", metavar="NAME", help="The cluster's name in findings. Default: main."),
     click.Option(["--topic", "topics"], multiple=True, metavar="PATTERN", help="Only these topics; repeatable."),
     click.Option(["--group", "groups"], multiple=True, metavar="PATTERN", help="Only these groups; repeatable."),
@@ -85,6 +99,19 @@ COMMON: Sequence[click.Parameter] = (
     click.Option(["--conf"], multiple=True, metavar="spark.KEY=VALUE", help="A setting of Spark's; repeatable."),
     click.Option(["--report"], metavar="DIR", help="Where to put summary.txt and, if there is one, plot.png."),
 )
+
+
+def common(check: Check) -> list[click.Option]:
+    """The common options as the check takes them: its help does not show those it has no use for."""
+    return [_hidden(one) if one.name in _without(check) else one for one in COMMON]
+
+
+def refused(check: Check, made: Options) -> Iterator[str]:
+    """What was given of the common options that the check has no use for, a sentence each."""
+    reasons = _without(check)
+    for one in COMMON:
+        if one.name in reasons and getattr(made, one.name) not in (None, ()):
+            yield f"{one.opts[0]}: {reasons[one.name]}"
 
 
 def options(values: Mapping[str, Any]) -> tuple[Options, list[str]]:
@@ -126,3 +153,13 @@ def options(values: Mapping[str, Any]) -> tuple[Options, list[str]]:
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
     return not patterns or any(fnmatchcase(name, one) for one in patterns)
+
+
+def _without(check: Check) -> Mapping[str | None, str]:
+    return getattr(check, "WITHOUT", {})
+
+
+def _hidden(option: click.Option) -> click.Option:
+    hidden = copy(option)
+    hidden.hidden = True
+    return hidden

@@ -7,35 +7,24 @@ log start (and the offset up to which either was compacted) to the lower high wa
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, groupby
-from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  # the name that everyone gives it
 
-from agent.findings import Finding, Records, Severity
+from agent.findings import Finding
 from agent.segments.log_directory import Partition, Segment
+from agent.segments.rows import Found
 from agent.wording import count
 from spark_checks.logs import replicas
+from spark_checks.logs.divergence import Pair, finding, reach, with_faults
 from spark_checks.logs.entries import entries
-from spark_checks.logs.ranges import Divergence, Piece, Run, resolve
-from spark_checks.logs.replicas import Written
-from spark_checks.options import Options, Progress, Report
+from spark_checks.logs.ranges import Piece, resolve
+from spark_checks.logs.replicas import Replicas, Written
+from spark_checks.options import WHOLE_LOGS, Options, Progress, Report
 from spark_checks.session import stages_told
 
 PARAMS = (replicas.PATH,)
-SHOWN = 100
-"""Ranges that a finding lists for each side; the numbers of records are of all."""
-
-
-class Pair(NamedTuple):
-    """Two replicas of a partition and the offsets at which they must agree: from lower to below upper."""
-
-    topic: str
-    partition: int
-    a: int
-    b: int
-    lower: int
-    upper: int
+WITHOUT = WHOLE_LOGS
 
 
 def mistakes(options: Options) -> list[str]:
@@ -64,6 +53,7 @@ def run(spark: SparkSession, options: Options, progress: Progress) -> Report:
         now = [replicas.with_cleaning(one) for one in replicas.find(options).partitions]
         bounds = {one[:4]: one for one in pairs(found.partitions, now)}
         findings = list(_findings(alone, bounds, Written(found), options.cluster))
+        findings = with_faults(findings, _falls(spark, found, findings))
     alone.unpersist()
     return Report(findings, _summary(found.partitions, wanted, findings))
 
@@ -167,71 +157,24 @@ def _piece(row: Row) -> Piece:
     )
 
 
-def finding(pair: Pair, found: Divergence, written: Written, cluster: str) -> Finding:
-    """A divergence as a finding. written: when files were, for records that carry no time."""
-    at = found.timestamp
-    if at < 0:
-        at = max(written.of(broker, side.start.file) for broker, side in found.sides.items())
-    if found.only_epochs:
-        label, severity = "epochs_differ", Severity.WARNING
-    else:
-        label, severity = "records_differ" if len(found.sides) == 2 else "records_missing", Severity.CRITICAL
-    lost = 0 if found.only_epochs else max(found.lost(pair.a), found.lost(pair.b))
-    return Finding(
-        rule="replica_divergence",
-        kind="replica_divergence",
-        severity=severity,
-        at=at,
-        known_at=at,
-        subject={
-            "cluster": cluster,
-            "brokers": [pair.a, pair.b],
-            "topic": pair.topic,
-            "partition": pair.partition,
-        },
-        labels=(label,),
-        previous=_side(pair.a, found),
-        current=_side(pair.b, found),
-        records=Records(lost=lost),
-        detail=_detail(pair, found),
-    )
-
-
-def _side(broker: int, found: Divergence) -> dict[str, Any]:
-    """What this replica alone holds; offset: where that begins, None where it holds nothing of its own."""
-    side = found.sides.get(broker)
-    if side is None:
-        return {"broker": broker, "offset": None, "last_offset": None, "records": 0, "ranges": []}
-    return {
-        "broker": broker,
-        "offset": side.runs[0][0],
-        "last_offset": side.runs[-1][1],
-        "records": side.records,
-        "ranges": [list(one) for one in side.runs[:SHOWN]],
-        "file": side.start.file,
-        "position": side.start.position,
-    }
-
-
-def _detail(pair: Pair, found: Divergence) -> str:
-    where = (
-        f"{pair.topic}[{pair.partition}] differs between brokers {pair.a} and {pair.b} from offset {found.first:,} on"
-        f" ({_runs(found.ranges)}; both replicas had committed up to {pair.upper:,})"
-    )
-    if found.only_epochs:
-        return f"{where}: the same bytes, written under other leader epochs."
-    return f"{where}: {_loss(pair.a, pair.b, found)}; {_loss(pair.b, pair.a, found)}."
-
-
-def _loss(leader: int, follower: int, found: Divergence) -> str:
-    side = found.sides.get(follower)
-    lost = "nothing" if side is None else f"{count(side.records, 'record')} ({_runs(side.runs)})"
-    return f"if {leader} leads, {follower} loses {lost}"
-
-
-def _runs(runs: Sequence[Run]) -> str:
-    shown = ", ".join(f"{first:,}" if first == last else f"{first:,}-{last:,}" for first, last in runs[:3])
-    return f"offsets {shown}" + (f" and {count(len(runs) - 3, 'more range')}" if len(runs) > 3 else "")
+def _falls(spark: SparkSession, found: Replicas, findings: Sequence[Finding]) -> list[tuple[int, Found]]:
+    """Where offsets go back in the logs that differ, with the broker: the segments that differ are read once more."""
+    wanted = [
+        segment
+        for segment in found.segments
+        if any(
+            segment.broker in one.subject["brokers"]
+            and (segment.topic, segment.partition) == (one.subject["topic"], one.subject["partition"])
+            and segment.base_offset <= reach(one)[1]
+            and (segment.next_base is None or segment.next_base > reach(one)[0])
+            for one in findings
+        )
+    ]
+    faults = [(digest.broker, one) for digest in found.digests for one in digest.found]
+    if wanted:
+        packs = replicas.packs(wanted, replicas.cores(spark))
+        faults += spark.sparkContext.parallelize(packs, len(packs)).flatMap(replicas.faults).collect()
+    return [(broker, one) for broker, one in faults if one.fault.label == "offsets_went_back"]
 
 
 def _summary(partitions: Sequence[Partition], wanted: Sequence[Pair], findings: Sequence[Finding]) -> str:

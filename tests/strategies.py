@@ -7,9 +7,11 @@ sources would see.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import cycle
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import tomli
 from hypothesis import strategies as st
 
 from agent.facts import LATENESS_MS
@@ -177,7 +179,11 @@ class World:
             self.later(self.second + 70 + fault.length, self._mended)
 
     def checked(self, fault: Fault) -> None:
-        """A check looks at the history of a reader and finds a rewind in it, or fails."""
+        """A check looks at the history of a job and finds that it came back; or of a reader: a rewind, or it fails."""
+        if fault.target % 3 == 1:
+            job = {"cluster": CLUSTER, "job": "d7" * 16, "job_name": "clicks"}
+            self._checked("job_history", self._at(0) - 900 * fault.length, job)
+            return
         reader = self.readers[fault.target % len(self.readers)]
         subject = {"group": reader.group, "topic": reader.log.topic, "partition": reader.log.partition}
         self._checked(
@@ -284,11 +290,15 @@ class World:
             self.later(self.second + 3, lambda: setattr(log, "end", max(log.end, was)))
 
     def shrunk(self, fault: Fault) -> None:
-        """A follower leaves the ISR for a while."""
+        """A follower leaves the ISR for a while: its broker does not like its own log."""
         log = self.logs[fault.target % len(self.logs)]
         if log.leader is not None:
             log.isr = (log.leader,)
             self._state(log)
+            place: dict[str, Any] = {"cluster": CLUSTER, "topic": log.topic, "partition": log.partition}
+            self._note(
+                LogLine(at=self._at(7), log="server.log", component="kafka", pattern=HALTED, text="halts", **place)
+            )
 
     def leaderless(self, fault: Fault) -> None:
         """Nobody leads a partition any more."""
@@ -429,6 +439,10 @@ class World:
         self._sighted[subject] = observation.at
         seen_at = observation.at + self.lag if self.lag else None
         self.lines.append(msgspec.structs.replace(observation, since=since, seen_at=seen_at))
+
+
+HALTED = tomli.loads(Path(__file__).parents[1].joinpath("rules.toml").read_text("utf-8"))["rules"]["halted"]["pattern"]
+"""The pattern shipped for a broker that gives up on its own log."""
 
 
 def check_finding(check: str, seen: int, at: int, subject: dict[str, Any]) -> CheckFinding:

@@ -1,12 +1,13 @@
 """What findings ask of checks: once per root cause, about what was struck, in a window that reaches into the past."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from agent.asks import LOOKBACK_MS, Ask, asks
-from agent.correlation import Correlation, Step
+from agent.correlation import Correlation, Step, follow
 from agent.facts import SETTLED_MS
 from agent.findings import Finding, Severity
 from agent.settings import load
@@ -19,9 +20,9 @@ MOVE = move(8, 2005, 2011, "23:25:13", known_at=at("23:25:13"))
 REWIND = rewind(known_at=at("23:25:15"))
 
 
-def asked(*findings: Finding, correlations: dict[str, Correlation] | None = None) -> list[Ask]:
+def asked(*findings: Finding, correlations: Mapping[str, Correlation] = SHIPPED) -> list[Ask]:
     """What the findings ask for."""
-    return asks(findings, SHIPPED if correlations is None else correlations, CHECKED)
+    return asks(follow(findings, correlations, CHECKED), correlations, CHECKED)
 
 
 def test_a_reset_after_a_session_loss_asks_for_its_history() -> None:

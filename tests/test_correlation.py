@@ -1,12 +1,13 @@
 """Findings that belong together are joined: by steps that share keys, by event time, else by rule and group."""
 
+from collections.abc import Collection, Mapping
 from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent.correlation import CHECKED_MS, Correlation, Step, Together, in_order, together
+from agent.correlation import CHECKED_MS, Correlation, Step, Together, follow, in_order, together
 from agent.findings import Finding, Severity
 from agent.settings import load
 from tests.samples import at, dip, divergence, lost_together, move, rewind, session
@@ -15,12 +16,14 @@ SHIPPED = load(Path(__file__).parents[1] / "rules.toml", need_clusters=False).co
 RESET = "reset-after-session-loss"
 
 
-def joined(*findings: Finding, correlations: dict[str, Correlation] | None = None) -> list[Together]:
+def joined(
+    *findings: Finding, correlations: Mapping[str, Correlation] = SHIPPED, checked: Collection[str] = ()
+) -> list[Together]:
     """What becomes of the findings."""
-    return together(findings, SHIPPED if correlations is None else correlations)
+    return together(findings, correlations, follow(findings, correlations, checked))
 
 
-def only(*findings: Finding, correlations: dict[str, Correlation] | None = None) -> Together:
+def only(*findings: Finding, correlations: Mapping[str, Correlation] = SHIPPED) -> Together:
     """The one incident that they make."""
     (made,) = joined(*findings, correlations=correlations)
     return made
@@ -52,7 +55,7 @@ def test_a_reset_is_joined_with_the_session_loss_that_moved_its_leader() -> None
 def test_the_order_in_which_findings_come_does_not_matter() -> None:
     """Every permutation gives the same."""
     findings = (rewind(), move(8, 2005, 2011, "23:25:13"), session(), move(8, 2011, 2005, "23:25:26"))
-    assert {str(together(order, SHIPPED)) for order in permutations(findings)} == {str(together(findings, SHIPPED))}
+    assert {str(joined(*order)) for order in permutations(findings)} == {str(joined(*findings))}
 
 
 def test_a_step_may_share_its_keys_with_any_earlier_step() -> None:
@@ -207,7 +210,7 @@ def test_findings_of_one_rule_without_a_group_are_chained_by_broker_else_by_topi
 
 def test_a_jobs_position_and_what_its_group_commits_are_one_incident() -> None:
     """On one partition within a minute; another group's rewind there is joined to neither by itself."""
-    place = {"topic": "orders", "partition": 3}
+    place: dict[str, Any] = {"topic": "orders", "partition": 3}
     read = on("rewind", "23:25:10", job="d779", **place)
     committed = on("rewind", "23:25:40", group="orders-job", **place)
     elsewhere = on("rewind", "23:25:40", group="audit", topic="orders", partition=4)
@@ -244,7 +247,7 @@ CHECKED = {"segments", "divergence"}
 
 def test_what_checks_find_after_a_power_loss_is_one_incident_with_it() -> None:
     """Both faults, known minutes later, are its effects."""
-    (made,) = together([*POWER_LOSS, dip(), divergence()], SHIPPED, CHECKED)
+    (made,) = joined(*POWER_LOSS, dip(), divergence(), checked=CHECKED)
     assert made.correlation == "divergence-after-power-loss"
     assert [one.rule for one in made.causes] == ["brokers_lost", "leader_moved"]
     assert sorted(one.rule for one in made.effects) == ["divergence", "segments"]
@@ -256,16 +259,24 @@ def test_a_check_has_time_to_run(minutes: int, incidents: int) -> None:
     root, moved = POWER_LOSS
     late = dip(known_at=root.known_at + minutes * 60_000)
     assert CHECKED_MS == 7_200_000
-    assert len(together([root, moved, late], SHIPPED, CHECKED)) == incidents
+    assert len(joined(root, moved, late, checked=CHECKED)) == incidents
 
 
 @pytest.mark.parametrize(("clock", "incidents"), [("23:20:00", 1), ("22:20:00", 3)])
 def test_records_found_on_a_disk_bear_their_producers_clocks(clock: str, incidents: int) -> None:
     """Dated before their cause they can still have followed it: by up to the correlation's time."""
-    assert len(together([*POWER_LOSS, dip(at=at(clock))], SHIPPED, CHECKED)) == incidents
+    assert len(joined(*POWER_LOSS, dip(at=at(clock)), checked=CHECKED)) == incidents
 
 
 def test_only_checks_are_given_that_time_and_that_doubt() -> None:
     """The same findings from a live rule are not joined."""
-    assert len(together([*POWER_LOSS, dip(at=at("23:20:00"))], SHIPPED)) == 3
-    assert len(together([*POWER_LOSS, dip(known_at=at("23:25:40") + 5_400_000)], SHIPPED)) == 3
+    assert len(joined(*POWER_LOSS, dip(at=at("23:20:00")))) == 3
+    assert len(joined(*POWER_LOSS, dip(known_at=at("23:25:40") + 5_400_000))) == 3
+
+
+def test_a_chain_is_followed_up_to_what_only_a_check_can_find() -> None:
+    """It is worth asking about, and no incident yet; where nothing comes from checks it leads nowhere."""
+    (chain,) = follow(POWER_LOSS, SHIPPED, CHECKED)
+    assert [[one.rule for one in step] for step in chain.steps] == [["brokers_lost"], ["leader_moved"]]
+    assert all(one.correlation is None for one in joined(*POWER_LOSS, checked=CHECKED))
+    assert follow(POWER_LOSS, SHIPPED) == []

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from agent.asks import Answer, Ask
-from agent.findings import Finding, Severity, finding_json
+from agent.findings import Finding, Severity, Status, finding_json
 from agent.journal import Journal, entries
 from agent.notifiers.slack import Slack
-from agent.observations import BrokerRegistration, CheckFinding, CheckRun, Commit, LogOffsets, Observation
+from agent.observations import BrokerRegistration, CheckFinding, CheckRun, Commit, LogOffsets, Observation, Tick
 from agent.observations import PartitionState as State
 from agent.outbox import Outbox
 from agent.pipeline import Pipeline
@@ -310,3 +310,19 @@ def test_batches_and_answers_are_taken_in_the_order_in_which_they_came(tmp_path:
         pipeline.answer(history(store.asks()[0]))
         assert pipeline.close(10)
         assert (store.asks(), pipeline.failure) == ([], None)
+
+
+def test_what_is_over_for_longer_than_the_journal_is_kept_is_forgotten(tmp_path: Path, slack: Workspace) -> None:
+    """Once it was told; its message in Slack stays."""
+    day = 86_400
+    with opened(tmp_path) as (pipeline, store, _):
+        pipeline.take([*RESET, committed(200, 30_000), committed(202, 30_100)])
+        pipeline.take([Tick(at=at(day))])
+        pipeline.take([Tick(at=at(32 * day))])
+        assert {one.status for one in store.incidents()} == {Status.CLOSED}
+    with telling(tmp_path, slack):
+        pass
+    with opened(tmp_path) as (pipeline, store, _):
+        pipeline.take([Tick(at=at(33 * day))])
+        assert store.incidents() == []
+    assert len(slack.messages()) == 1

@@ -2,7 +2,9 @@
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,6 +15,9 @@ from agent.queue import Queue, Row
 from agent.state_file import SCHEMA, StoreError
 from agent.store import Evidence, Store
 from tests import samples
+
+DAY_MS = 86_400_000
+TABLES = ("incidents", "deliveries", "outbox", "evidence", "asks")
 
 
 @pytest.fixture
@@ -361,3 +366,76 @@ CREATE TABLE outbox (
 INSERT INTO journal VALUES (41);
 PRAGMA user_version = 1;
 """
+
+
+def over(id_: str, **more: Any) -> Incident:
+    """An incident that is closed."""
+    return samples.incident(id=id_, status=Status.CLOSED, **more)
+
+
+def held(state_file: Path, table: str) -> int:
+    """How many rows a table has."""
+    with closing(sqlite3.connect(state_file)) as db:
+        (number,) = db.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608  # a name from this file
+    return int(number)
+
+
+def test_what_is_long_over_and_was_told_is_forgotten_with_its_evidence(store: Store, queue: Queue) -> None:
+    """And what had asked for it; nothing is done twice."""
+    store.save(1, [samples.incident()], [samples.ask()])
+    store.save(2, [over("INC-7F3A9C")], [], [Evidence("INC-7F3A9C", samples.ask(), ("once",), samples.PLOT)])
+    deliver(queue)
+    last = samples.incident().updated_at
+    assert store.prune(last) == 0
+    assert store.prune(max(last, samples.ask().until) + 1) == 1
+    assert (store.incidents(), store.prune(last + DAY_MS)) == ([], 0)
+
+
+def test_nothing_of_a_forgotten_incident_is_left(store: Store, queue: Queue, state_file: Path) -> None:
+    """Not in any table."""
+    store.save(1, [over("INC-7F3A9C")], [samples.ask()])
+    store.save(2, [], [], [Evidence("INC-7F3A9C", samples.ask(), ("once",), samples.PLOT)])
+    deliver(queue)
+    assert [held(state_file, table) for table in TABLES] == [1, 1, 0, 1, 1]
+    store.prune(samples.at("00:00:00") + 2 * DAY_MS)
+    assert [held(state_file, table) for table in TABLES] == [0, 0, 0, 0, 0]
+
+
+def test_what_is_undelivered_open_or_known_of_late_is_kept(store: Store, queue: Queue) -> None:
+    """However old it is; once it was delivered it goes like the others."""
+    later = samples.at("00:00:00") + 2 * DAY_MS
+    found_late = over("INC-LATE", findings=(samples.rewind(known_at=later),))
+    store.save(1, [over("INC-7F3A9C"), found_late, samples.incident(id="INC-OPEN")])
+    assert store.prune(later) == 0
+    assert len(rows(queue)) == 3
+    deliver(queue)
+    assert store.prune(later) == 1
+    assert {one.id for one in store.incidents()} == {"INC-LATE", "INC-OPEN"}
+
+
+def test_a_receiver_that_is_no_more_keeps_nothing(state_file: Path) -> None:
+    """Nobody will ever take what waits for it."""
+    with Store(state_file, ["console"]) as store:
+        store.save(1, [over("INC-7F3A9C")])
+    with Store(state_file, ["slack"]) as store:
+        assert store.prune(samples.at("00:00:00") + 2 * DAY_MS) == 1
+    assert held(state_file, "outbox") == 0
+
+
+def test_what_an_open_incident_can_ask_again_stays_answered(store: Store) -> None:
+    """Its root cause is followed anew after a restart."""
+    store.save(1, [samples.incident()], [], [Evidence(None, samples.ask(), ())])
+    store.prune(samples.at("00:00:00") + 2 * DAY_MS)
+    store.save(2, [], [samples.ask()])
+    assert store.asks() == []
+
+
+def test_forgetting_is_all_or_nothing(store: Store, queue: Queue, state_file: Path) -> None:
+    """Where a row cannot be removed, all that belongs together stays."""
+    store.save(1, [over("INC-7F3A9C")])
+    deliver(queue)
+    with closing(sqlite3.connect(state_file)) as db:
+        db.execute("CREATE TRIGGER full BEFORE DELETE ON incidents BEGIN SELECT RAISE(ABORT, 'the disk is full'); END")
+    with pytest.raises(sqlite3.IntegrityError, match="the disk is full"):
+        store.prune(samples.at("00:00:00") + 2 * DAY_MS)
+    assert [held(state_file, table) for table in ("incidents", "deliveries")] == [1, 1]

@@ -109,7 +109,30 @@ def test_findings_are_told_in_words(scripted: Scripted) -> None:
         "          2026-11-20T23:25:13.900Z · 0.log at byte 81,920 · torn_tail",
         "2 files read, 2 findings.",
     ]
-    assert told.stderr.splitlines()[0] == "log_segments: 1/2 segments"
+    assert told.stderr.splitlines() == ["log_segments: 1/2 segments"]
+
+
+def test_a_file_that_the_sentence_names_is_not_named_again(scripted: Scripted) -> None:
+    """Its place stands in the sentence."""
+    scripted("""
+        say(json.dumps({"rule": "log_segments", "kind": "log_segments", "severity": "warning",
+            "at": "2026-11-20T23:25:13.900Z", "subject": {"cluster": "main", "broker": 5, "topic": "t", "partition": 0,
+            "file": "0.log"}, "labels": ["torn_tail"], "position": 7, "detail": "Broker 5, 0.log, byte 7: cut short"}))
+        sys.exit(1)
+    """)
+    assert run("log_segments").stdout.count("0.log") == 1
+
+
+def test_a_checks_help_is_that_of_a_subcommand_with_all_its_options() -> None:
+    """The check's own and those that every check has by hand."""
+    for name in CHECKS:
+        told = run(name, "--help")
+        assert told.exit_code == 0
+        assert told.output.startswith(f"Usage: backflow check {name} [OPTIONS]\n")
+        assert "python -m" not in told.output
+        options = {line.split()[0].rstrip(",") for line in told.output.splitlines() if line.startswith("  -")}
+        assert {"--cluster", "--master", "--conf", "--report", "--help", "-c", "--json"} <= options
+        assert options & {"--journal", "--path"}
 
 
 def test_with_json_the_lines_are_the_checks_own(scripted: Scripted) -> None:
@@ -117,6 +140,7 @@ def test_with_json_the_lines_are_the_checks_own(scripted: Scripted) -> None:
     scripted("say(finding(3)); log('progress: done: 1 finding.'); sys.exit(1)")
     told = run("log_segments", "--json")
     assert told.exit_code == 1
+    assert told.stderr == "1 finding.\n"
     (line,) = told.stdout.splitlines()
     assert msgspec.json.decode(line)["subject"]["partition"] == 3
 
@@ -137,12 +161,33 @@ def test_on_a_terminal_progress_is_one_line_that_changes(scripted: Scripted, tmp
     os.close(terminal)
 
 
+@pytest.mark.parametrize("kind", ["xterm", "dumb"])
+def test_on_a_terminal_the_summary_is_told_once(scripted: Scripted, kind: str) -> None:
+    """On one that can go back in its line and on one that cannot; here nothing was found."""
+    scripted("log('progress: 1/2 segments'); log('progress: done: 2 segments, nothing wrong.')")
+    ours, terminal = os.openpty()
+    command = [sys.executable, "-c", "from agent.cli import main; main()", "check", "log_segments"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TERM": kind}
+    ended = subprocess.run(command, env=environment, stdout=terminal, stderr=terminal, check=False, timeout=60)
+    assert ended.returncode == 0
+    assert os.read(ours, 1 << 16).decode().count("nothing wrong.") == 1
+    os.close(ours)
+    os.close(terminal)
+
+
 @pytest.mark.parametrize(
     ("script", "status", "told"),
     [
         ("", 0, ""),
         ("log('--to: no time'); log('--path is missing'); sys.exit(2)", 2, "--to: no time\n--path is missing\n"),
-        ("log('a'); log('b'); sys.exit(3)", 3, "a\nb\nlog_segments failed: it ended with status 3: b\n"),
+        (
+            "log('26/11/21 ERROR Executor:'); log('The check log_segments failed: /logs: I/O error'); sys.exit(3)",
+            3,
+            "The check log_segments failed: /logs: I/O error\n",
+        ),
+        ("log('a'); log('b'); sys.exit(3)", 3, "a\nlog_segments failed: it ended with status 3: b\n"),
+        ("sys.exit(3)", 3, "log_segments failed: it ended with status 3\n"),
+        ("log('a'); log('b'); os.kill(os.getpid(), 9)", 3, "a\nb\nlog_segments failed: it was killed (SIGKILL)\n"),
         ("sys.exit(1)", 3, "log_segments failed: it ended with status 1\n"),
         ("os.kill(os.getpid(), 9)", 3, "log_segments failed: it was killed (SIGKILL)\n"),
     ],

@@ -145,11 +145,11 @@ def test_a_check_beyond_its_limits_is_ended_with_all_that_it_started(tmp_path: P
 
 def test_a_check_that_cannot_start_says_why(tmp_path: Path) -> None:
     """The last lines of its log are in the incident."""
-    with watching(tmp_path, 'schedule = "3s"', '[spark]\nmaster = "nonsense"\n') as agent:
+    with watching(tmp_path, 'schedule = "3s"', '[spark]\nmaster = "yarn"\n') as agent:
         agent.wait_until_watching()
         incident = agent.wait_for_incident(failed, "the failure")
         (finding,) = findings([incident], "check_failed")
-        assert "Master must either be yarn or start with spark, k8s, or local" in finding["detail"]
+        assert "either HADOOP_CONF_DIR or YARN_CONF_DIR must be set" in finding["detail"]
 
 
 def test_what_a_check_finds_is_an_incident_until_it_no_longer_finds_it(tmp_path: Path) -> None:

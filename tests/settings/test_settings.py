@@ -352,6 +352,18 @@ def test_the_first_route_that_takes_an_incident_names_its_channel() -> None:
     assert slack.channel_for(Severity.CRITICAL, None) == "C0"
 
 
+@pytest.mark.parametrize(
+    "master",
+    [
+        *("local", "local[4]", "local[*]", "local[2,3]", "local-cluster[2,1,1024]", "yarn"),
+        *("spark://m:7077", "spark://m-1:7077,m-2:7077", "spark://[::1]:7077", "k8s://https://h:6443"),
+    ],
+)
+def test_every_kind_of_master_that_spark_knows_is_taken(master: str) -> None:
+    """What it does not know is told with its line: mistakes.txt."""
+    assert loads(f'[spark]\nmaster = "{master}"', "rules.toml", need_clusters=False).spark.master == master
+
+
 def test_a_schedule_is_an_interval_or_a_line_of_cron_in_utc() -> None:
     """Days of the week by name: libraries and crons number them differently."""
     friday = datetime(2026, 11, 20, 23, 0, tzinfo=UTC)

@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 from agent.findings import finding_from_json
-from spark_checks.options import Options
+from spark_checks.__main__ import check, parse
+from spark_checks.options import Options, WrongUseError, common
 from spark_checks.session import settings
 from testbed.waiting import wait_until
 from tests.spark_checks import disks
@@ -52,7 +53,33 @@ def test_a_failure_is_a_sentence_at_the_end_of_the_log_and_status_3(broker: Path
     """Here a JVM that cannot start."""
     done = run("log_segments", "--path", f"2005={broker}", "--conf", "spark.driver.memory=none", *CORE)
     assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr.splitlines()[-1].startswith("The check log_segments failed: ")
+    assert done.stderr.splitlines()[-1].startswith("The check log_segments failed unexpectedly: ")
+
+
+def test_a_file_that_cannot_be_read_is_named_and_the_others_are_examined(broker: Path) -> None:
+    """Status 3, for nobody knows what it holds; what the others hold is found; no traceback, the path once."""
+    disks.write(broker, "unread", 0, {0: b"".join(disks.log(2, "none", 30))})
+    index = broker / "unread-0" / f"{0:020d}.index"
+    index.symlink_to("/proc/self/mem")  # reading its first byte is an input/output error, whoever reads
+    done = run("log_segments", "--path", f"2005={broker}", *CORE)
+    assert done.returncode == 3
+    assert [finding_from_json(line).subject["topic"] for line in done.stdout.splitlines()] == ["t"]
+    assert done.stderr.splitlines()[-1] == (
+        f"The check log_segments failed: 1 file could not be read, all others were: {index}: Input/output error"
+    )
+    assert "Traceback" not in done.stderr
+    divergence = run("replica_divergence", "--path", f"2005={broker}", "--path", f"2011={_replica(broker)}", *CORE)
+    assert divergence.returncode == 3
+    told = divergence.stderr.splitlines()[-1]
+    assert told.startswith(f"The check replica_divergence failed: {index}: cannot be read: ")
+
+
+def _replica(broker: Path) -> Path:
+    """Another broker's log directory, whole, with high watermarks on both sides."""
+    other = broker.parent / "other"
+    disks.write(other, "unread", 0, {0: b"".join(disks.log(2, "none", 30))}, high_watermark=30)
+    (broker / "replication-offset-checkpoint").write_text("0\n1\nunread 0 30\n")
+    return other
 
 
 def test_all_mistakes_are_listed_and_no_spark_is_started(tmp_path: Path) -> None:
@@ -61,7 +88,7 @@ def test_all_mistakes_are_listed_and_no_spark_is_started(tmp_path: Path) -> None
     done = run(
         *("log_segments", "--path", "2005", "--path", f"1={tmp_path / 'missing'}", "--path", f"2={tmp_path}"),
         *("--from", "yesterday", "--to", "2026-01-01T00:00:00", "--conf", "memory=1g", "--conf", "spark.x"),
-        *("--report", str(tmp_path / "file")),
+        *("--report", str(tmp_path / "file"), "--group", "g"),
     )
     assert (done.returncode, done.stdout) == (2, "")
     told = done.stderr.splitlines()
@@ -72,15 +99,30 @@ def test_all_mistakes_are_listed_and_no_spark_is_started(tmp_path: Path) -> None
             "--conf memory=1g: ",
             "--conf spark.x: ",
             "--report ",
+            "--group: a broker's log knows no consumer groups",
             "--path 2005: ",
             "--path 1=",
             "--path 2=",
         )
     ):
         assert told[number].startswith(start), told
-    assert len(told) == 8
-    assert "there is no such directory" in told[6]
-    assert "holds no partitions" in told[7]
+    assert len(told) == 9
+    assert "there is no such directory" in told[7]
+    assert "holds no partitions" in told[8]
+
+
+@pytest.mark.parametrize("name", ["log_segments", "replica_divergence"])
+def test_what_a_check_has_no_use_for_is_refused_and_not_in_its_help(name: str) -> None:
+    """Whoever narrows a log down to an hour would believe that it was done."""
+    chosen = check(name)
+    moment, groups = "2026-11-20T00:00:00Z", ["--group", "a", "--group", "b"]
+    with pytest.raises(WrongUseError) as told:
+        parse(name, chosen, ["--from", moment, "--to", moment, *groups, "--path", "x"])
+    begins = [one.partition(":")[0] for one in told.value.mistakes]
+    assert begins == ["--group", "--from", "--to", "--path x"]
+    shown = [one.opts[0] for one in common(chosen) if not one.hidden]
+    assert shown == ["--cluster", "--topic", "--master", "--conf", "--report"]
+    assert not any(one.hidden for one in common(check("offset_history")))
 
 
 def test_an_unknown_check_or_option_says_what_there_is() -> None:
@@ -99,7 +141,7 @@ def test_help_lists_the_checks_and_the_options_of_each() -> None:
     done = run("--help")
     assert (done.returncode, "log_segments" in done.stdout) == (0, True)
     done = run("log_segments", "--help")
-    assert (done.returncode, "--path" in done.stdout, "--from" in done.stdout) == (0, True, True)
+    assert (done.returncode, "--path" in done.stdout, "--from" in done.stdout) == (0, True, False)
 
 
 def test_any_setting_of_sparks_wins_over_ours_and_a_remote_master_is_not_bound_to_loopback() -> None:
@@ -147,7 +189,7 @@ def test_a_jvm_that_is_killed_makes_the_check_fail_at_once(running: "subprocess.
         one.kill()
     _, told = running.communicate(timeout=60)
     assert running.returncode == 3
-    assert told.decode().splitlines()[-1].startswith("The check log_segments failed: ")
+    assert told.decode().splitlines()[-1].startswith("The check log_segments failed unexpectedly: ")
 
 
 def alive(process: psutil.Process) -> bool:

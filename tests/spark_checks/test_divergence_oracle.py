@@ -9,8 +9,9 @@ from pyspark.sql import SparkSession
 
 from agent.segments.log_directory import Partition, Segment
 from spark_checks import replica_divergence
+from spark_checks.logs.divergence import Pair
 from spark_checks.options import Options
-from spark_checks.replica_divergence import Pair, pairs
+from spark_checks.replica_divergence import pairs
 from tests.spark_checks import disks
 
 A, B, C = 2005, 2011, 2024

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from agent.findings import Finding, Incident, Records, Severity, Status
 from agent.journal import Journal
-from agent.observations import Commit, Tick, millis
+from agent.observations import BrokerRegistration, Commit, Tick, millis
 from agent.state_file import StoreError
 from agent.store import Store
 from spark_checks import offset_history
@@ -133,6 +133,37 @@ def test_an_empty_journal_is_clean(spark: SparkSession, tmp_path: Path) -> None:
     with closing(Journal(tmp_path)) as journal:
         journal.append([Commit(at=EVENING + n, cluster="other", offset=9 - n, **KEY._asdict()) for n in range(5)])
     assert offset_history.run(spark, asked, lambda _: None).findings == []
+
+
+def test_a_directory_that_is_no_journal_is_wrong_use(journal: Path, tmp_path: Path) -> None:
+    """With the one that was meant, where that is plain to see."""
+    told = f"--journal {tmp_path}: this directory holds no journal; "
+    assert mistakes(tmp_path) == [f"{told}an agent's is the directory `journal` in its state directory."]
+    (tmp_path / "journal").symlink_to(journal)
+    assert mistakes(tmp_path) == [f"{told}did you mean {tmp_path / 'journal'}?"]
+
+
+def test_a_cluster_that_the_journal_does_not_name_is_wrong_use(journal: Path, tmp_path: Path) -> None:
+    """With those that it names, whatever it tells of them, in sealed and in open segments."""
+    assert mistakes(journal) == []
+    assert mistakes(journal, "mian") == [
+        f"--cluster mian: the journal {journal} names no such cluster; there are: main."
+    ]
+    with closing(Journal(tmp_path)) as small:
+        small.append([Tick(at=EVENING)])
+        small.flush()
+        assert mistakes(tmp_path) == []  # nothing is known yet, which is no mistake
+        small.append([Commit(at=EVENING, cluster="eu", offset=1, **KEY._asdict())])
+        small.append([BrokerRegistration(at=EVENING, cluster="us", broker=1, session=None, epoch=None)])
+        small.flush()
+        assert mistakes(tmp_path, "us") == []
+        assert mistakes(tmp_path)[0].endswith("names no such cluster; there are: eu, us.")
+
+
+def mistakes(directory: Path, cluster: str = "main") -> list[str]:
+    """What the check says of its options before Spark is started."""
+    own = {"journal": str(directory), "store": None, "baseline": "14d", "retention": None}
+    return offset_history.mistakes(Options(cluster=cluster, own=own))
 
 
 def test_live_findings_are_those_of_the_interval_and_key(state: Path) -> None:

@@ -45,7 +45,10 @@ def power_loss(tmp_path: Path) -> dict[int, Path]:
 def test_the_divergence_of_a_power_loss_is_found_with_what_each_leader_would_cost(
     spark: SparkSession, power_loss: dict[int, Path]
 ) -> None:
-    """From the first record that the leader lost, up to the last that the follower kept."""
+    """From the first record that the leader lost to the last that the follower kept, where its own log goes back."""
+    position = sum(map(len, disks.log(1, "snappy", 7100, size=100))) + sum(
+        map(len, disks.log(1, "snappy", 8000, start=7100, size=100, text="old"))
+    )
     report = check(spark, power_loss)
     (found,) = report.findings
     assert found.subject == {"cluster": "main", "brokers": [A, B], "topic": "t", "partition": 0}
@@ -54,11 +57,28 @@ def test_the_divergence_of_a_power_loss_is_found_with_what_each_leader_would_cos
     assert found.detail == (
         "t[0] differs between brokers 2005 and 2011 from offset 7,100 on (offsets 7,100-7,999; both replicas had"
         " committed up to 9,500): if 2005 leads, 2011 loses 900 records (offsets 7,100-7,999); if 2011 leads, 2005"
-        " loses 800 records (offsets 7,100-7,899)."
+        " loses 800 records (offsets 7,100-7,899). Broker 2011's own log is faulty there: offset 7,900 comes after"
+        f" 7,999 (t-0/{0:020d}.log, byte {position:,})."
     )
     assert report.summary == (
         "Compared 1 pair of replicas of 1 partition on brokers 2005, 2011, below the high watermark: 1 difference."
     )
+
+
+def test_what_a_faulty_log_holds_twice_is_counted_and_said(spark: SparkSession, tmp_path: Path) -> None:
+    """More records than offsets; a fall elsewhere in the log is the matter of log_segments alone."""
+    same, old = disks.log(2, "none", 40), disks.log(2, "none", 60, start=40, text="old")
+    again = disks.log(2, "none", 80, start=50, text="again")
+    disks.write(tmp_path / "a", "t", 0, {0: b"".join(disks.log(2, "none", 80))}, high_watermark=80)
+    disks.write(tmp_path / "b", "t", 0, {0: b"".join([*same, *old, *again])}, high_watermark=80)
+    disks.write(tmp_path / "a", "u", 0, {0: b"".join([*same, *same[2:], *old])}, high_watermark=60)
+    disks.write(tmp_path / "b", "u", 0, {0: b"".join(disks.log(2, "none", 60))}, high_watermark=60)
+    faulty, elsewhere = check(spark, {A: tmp_path / "a", B: tmp_path / "b"}).findings
+    assert sides(faulty)[1] == (B, [[40, 79]], 50)
+    assert "2011 loses 50 records (offsets 40-79, 10 of them for offsets that it holds more than once)" in faulty.detail
+    assert "Broker 2011's own log is faulty there: offset 50 comes after 59 (" in faulty.detail
+    assert "2005 loses 40 records (offsets 40-79)" in faulty.detail
+    assert "faulty" not in elsewhere.detail
 
 
 def test_digests_tell_the_same_as_the_directories_they_were_made_of(

@@ -18,5 +18,5 @@ def test_every_common_option_is_explained_and_no_option_is_invented() -> None:
     """Options of one check alone may be left to its --help."""
     common = {name for option in COMMON for name in option.opts}
     known = common | {name for one in names() for option in check(one).PARAMS for name in option.opts}
-    told = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", TEXT)) - {"--help", "--json", "--broker", "--out"}
+    told = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", TEXT)) - {"--help", "--json", "--broker", "--out", "--batch"}
     assert common <= told <= known
