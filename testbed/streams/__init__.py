@@ -1,0 +1,1 @@
+"""Kafka Streams applications on loopback, and how they lose their state (KAFKA-7672)."""

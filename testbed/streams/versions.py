@@ -1,0 +1,48 @@
+"""The versions of Kafka Streams that the testbed runs, and the class path of its application in each of them."""
+
+import hashlib
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from testbed.artifacts import ArtifactError, Distribution, cached, jars, java
+
+_SOURCES = Path(__file__).parent / "java"
+_LOG4J = "org.slf4j:slf4j-log4j12:1.7.25"
+_RELOAD4J = ("ch.qos.reload4j:reload4j:1.2.25", "org.slf4j:slf4j-reload4j:1.7.36")
+
+STREAMS: Mapping[str, Distribution] = {
+    one.version: one
+    for one in (
+        # The last version with KAFKA-7672, and the first without.
+        Distribution("kafka-streams", "2.1.0", ("org.apache.kafka:kafka-streams:2.1.0", _LOG4J)),
+        Distribution("kafka-streams", "2.2.0", ("org.apache.kafka:kafka-streams:2.2.0", _LOG4J)),
+        # Cooperative rebalances, exactly_once_v2, restore lines that count records.
+        Distribution("kafka-streams", "3.9.1", ("org.apache.kafka:kafka-streams:3.9.1", *_RELOAD4J)),
+    )
+}
+
+TOOLS = Distribution("kafka-tools", "3.9.1", ("org.apache.kafka:kafka-tools:3.9.1", *_RELOAD4J))
+"""Kafka's command line, for all versions."""
+
+
+def application_class_path(version: str) -> str:
+    """The application's classes, compiled now if they have not been before, and the jars of Kafka Streams.
+
+    Raises ArtifactError.
+    """
+    libraries = sorted(map(str, jars(STREAMS[version]).glob("*.jar")))
+    sources = sorted(_SOURCES.glob("*.java"))
+    origin = "\n".join((*libraries, *(one.read_text() for one in sources)))
+
+    def compile_into(folder: Path) -> None:
+        # As a module of the very Java that runs it: javac itself need not be on the PATH.
+        command = [java(), "-m", "jdk.compiler/com.sun.tools.javac.Main", "-nowarn", "-proc:none", "-Xlint:none"]
+        command += ["-cp", ":".join(libraries), "-d", str(folder), *map(str, sources)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        if done.returncode != 0:
+            msg = f"The Java in {_SOURCES} could not be compiled (a JDK is needed, 17 or newer):\n{done.stdout}"
+            raise ArtifactError(msg)
+
+    name = f"java-streams-{version}-{hashlib.sha256(origin.encode()).hexdigest()[:12]}"
+    return ":".join((str(cached(name, origin, compile_into)), *libraries))
