@@ -53,7 +53,10 @@ def title(content: Together, correlation: Correlation | None, titles: Mapping[st
     if broker is not None:
         fields["broker"] = broker
     fields.setdefault("broker", " and ".join(map(str, worst.subject.get("brokers", ()))) or "?")
-    others = len({one.key[1] for one in content.effects if one.rule == worst.rule}) - 1
+    # Where a Flink job reads and what it commits is one reader, told twice.
+    of_a_job = "job" in worst.subject
+    alike = {one.key[1] for one in content.effects if one.rule == worst.rule and ("job" in one.subject) == of_a_job}
+    others = len(alike) - 1
     return form.format_map(fields) + (f" (and {others:,} more)" if others else "")
 
 

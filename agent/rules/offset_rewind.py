@@ -112,12 +112,19 @@ class OffsetRewind(GroupRule):
         old, new = before.offset or 0, after.offset or 0
         ends = facts.log_offsets(*case.in_partition)
         reading = ends.as_of(after.at) or next((one for one in ends if one.at <= after.at + LATENESS_MS), None)
-        if reading is not None and new - reading.log_start <= max(self.min_records, (old - reading.log_start) * 0.05):
-            yield "to_earliest"
-        elif unclean_near(facts, case.in_partition, before.at, after.at) or any(
-            low.log_end < old and before.at <= low.at <= after.at + LATENESS_MS and fallen.at <= after.at
+        cuts = [
+            low.log_end
             for fallen, low, _ in end_falls(facts, case.in_partition)
-        ):
+            if low.log_end < old and before.at <= low.at <= after.at + LATENESS_MS and fallen.at <= after.at
+        ]
+        below_the_cut = bool(cuts) and new < min(cuts) - self.min_records
+        start = new if reading is None else reading.log_start
+        near = max(self.min_records, (old - start) * 0.05)
+        if below_the_cut:  # no divergence but out of range: all the way back, and what was read since lies in between
+            near = max(near, _read_since(after, _offsets(case, facts)))
+        if reading is not None and new - start <= near:
+            yield "to_earliest"
+        elif not below_the_cut and (cuts or unclean_near(facts, case.in_partition, before.at, after.at)):
             yield "to_divergence"
         if explained(facts, before, after):
             yield "checkpoint_restore"
@@ -168,14 +175,27 @@ def _of_flink(observation: Offset) -> dict[str, Any]:
 
 def _back_by(old: int, after: Offset, history: History[Commit] | History[Position]) -> str:
     """When the old offset is reached at the pace of the first seconds after the fall; empty while that is not known."""
-    later = history.between(after.at + _PACE_MS - 1, after.at + LATENESS_MS)
-    pace = next((one for one in later if one.offset is not None), None)
+    pace = _soon(after, history)
     low, high = after.offset or 0, (pace.offset or 0) if pace is not None else 0
     if pace is None or not low < high < old:
         return ""
     rate = (high - low) * 1000 / (pace.at - after.at)
     takes = round((old - low) * 1000 / rate)
     return f"; at {rate:,.0f} records/s it is back by {clock(after.at + takes)} UTC" if takes < _FORESEEN_MS else ""
+
+
+def _read_since(after: Offset, history: History[Commit] | History[Position]) -> float:
+    """How many records the reader may have read again before the reading that shows its fall, at the pace after it."""
+    pace = _soon(after, history)
+    if pace is None:
+        return 0
+    return ((pace.offset or 0) - (after.offset or 0)) / (pace.at - after.at) * (after.at - after.start)
+
+
+def _soon(after: Offset, history: History[Commit] | History[Position]) -> Offset | None:
+    """The reading that tells the pace after a fall."""
+    later = history.between(after.at + _PACE_MS - 1, after.at + LATENESS_MS)
+    return next((one for one in later if one.offset is not None), None)
 
 
 def falls(history: Iterable[Offset], min_records: int) -> Iterator[tuple[Offset, Offset]]:
