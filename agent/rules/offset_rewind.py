@@ -77,12 +77,15 @@ class OffsetRewind(GroupRule):
             sure.append(following.seen)
         if older is not None and (after.offset or 0) < (older.offset or 0):
             sure.append(after.seen)
-        cluster, topic, partition = case.in_partition
-        for group in facts.groups_of(cluster, topic, partition):
-            for high, low in falls(facts.commits(cluster, group, topic, partition), self.min_records):
-                if low.start <= after.at + LATENESS_MS and before.at - LATENESS_MS <= low.at and high.at <= after.at:
-                    sure.append(max(low.seen, after.seen))
+        sure += [max(low.seen, after.seen) for low in self._committed_with(case, before, after, facts)]
         return min(sure, default=None)
+
+    def _committed_with(self, case: Case, before: Offset, after: Offset, facts: Facts) -> Iterator[Offset]:
+        """The commits of the partition that fell when a position there did."""
+        for group in facts.groups_of(*case.in_partition) if case.job is not None else ():
+            for high, low in falls(facts.commits(case.cluster, group, *case.in_partition[1:]), self.min_records):
+                if low.start <= after.at + LATENESS_MS and before.at - LATENESS_MS <= low.at and high.at <= after.at:
+                    yield low
 
     def _rewind(self, case: Case, before: Offset, after: Offset, known_at: int, facts: Facts) -> Finding:
         old, new = before.offset or 0, after.offset or 0
@@ -109,7 +112,9 @@ class OffsetRewind(GroupRule):
         )
 
     def _labels(self, case: Case, before: Offset, after: Offset, facts: Facts) -> Iterator[str]:
-        old, new = before.offset or 0, after.offset or 0
+        old = before.offset or 0
+        # Both tell where the reader was at some moment after its fall: the lower one is nearer to where it went.
+        new = min(one.offset or 0 for one in (after, *self._committed_with(case, before, after, facts)))
         ends = facts.log_offsets(*case.in_partition)
         reading = ends.as_of(after.at) or next((one for one in ends if one.at <= after.at + LATENESS_MS), None)
         cuts = [
