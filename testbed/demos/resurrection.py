@@ -18,6 +18,7 @@ from testbed.zookeeper import ZooKeeperServer
 
 FLINK = "jobs"
 NAME = "clicks"
+RESTORED = "with no checkpoint restored"
 
 
 def run(directory: Path, seed: int | None) -> int:  # noqa: ARG001 - nothing is drawn here
@@ -55,8 +56,8 @@ def _break(flink: FlinkCluster, slack: Slack, directory: Path, say: Say) -> tupl
             every=0.5,
         )
         wait_until(
-            lambda: any(truth.job in one.words and "CRITICAL" in one.words for one in slack.messages()),
-            "Slack to be told that the job runs again",
+            lambda: any("CRITICAL" in one.words and RESTORED in one.words for one in slack.messages()),
+            "Slack to be told that the job runs again, from nothing",
         )
         agent.stop()
     return truth, agent.incidents()
@@ -98,7 +99,7 @@ def _problems(truth: Resurrection, incidents: list[dict[str, Any]], slack: Slack
         yield f"{len(own)} messages stand for it, not one"
         return
     said = own[0].words
-    for what in (truth.job, truth.successor, "submittedJobGraph", "jobgraphs"):
+    for what in (truth.job, truth.successor, "submittedJobGraph", "jobgraphs", RESTORED):
         if what not in said:
             yield f"its message does not name {what}"
     first = float(min(slack.messages(), key=lambda one: one.ts).ts) * 1000
