@@ -1,0 +1,125 @@
+"""Changelogs drawn by seed, written in transactions to a real broker, and what must be found in them: plain Python."""
+
+import json
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from confluent_kafka import Producer
+
+from testbed.streams.changelog import Fall, Record, falls
+
+FORMS: Mapping[str, tuple[Callable[[int], bytes], Callable[[bytes], int]]] = {
+    "long": (
+        lambda number: number.to_bytes(8, "big", signed=True),
+        lambda value: int.from_bytes(value, "big", signed=True),
+    ),
+    "int": (
+        lambda number: number.to_bytes(4, "big", signed=True),
+        lambda value: int.from_bytes(value, "big", signed=True),
+    ),
+    "json:sum.total": (
+        lambda number: json.dumps({"n": [1], "sum": {"total": number}}).encode(),
+        lambda value: int(json.loads(value)["sum"]["total"]),
+    ),
+}
+"""How a number is written and read, by the form of the value."""
+
+
+class Expected(NamedTuple):
+    """What must be found of a partition's falls with at least this offset and below that one."""
+
+    keys: int
+    restarted: int
+    total: int
+    first_offset: int
+    last_offset: int
+    unwritten: int
+    standing: int
+
+
+def write(bootstrap_servers: str, topic: str, form: str, *, partitions: int, seed: int, records: int = 3_000) -> None:
+    """A changelog of counts that are lost now and then, wholly or in part. A third of the transactions is aborted, with
+    lower values in them; keys are deleted, begin anew, and stand in several partitions.
+    """
+    chance = random.Random(seed)  # noqa: S311 - drawn by seed so that a run can be repeated
+    encode = FORMS[form][0]
+    settings = {"bootstrap.servers": bootstrap_servers, "transactional.id": topic, "log_level": 0}
+    producer = Producer(settings)
+    producer.init_transactions(60)
+    counts: dict[tuple[int, bytes], int] = {}
+    kept: dict[tuple[int, bytes], int] = {}
+    written = 0
+    while written < records:
+        producer.begin_transaction()
+        aborted = chance.random() < 0.33
+        working = dict(counts)
+        for _ in range(chance.randrange(1, 60)):
+            place = (chance.randrange(partitions), _key(chance.randrange(40)))
+            number = 0 if aborted else working.get(place, chance.choice((0, 0, 0, -7))) + chance.randrange(3)
+            tombstone = chance.random() < 0.03
+            if tombstone:
+                working.pop(place, None)
+            else:
+                working[place] = number
+            value = None if tombstone else encode(number)
+            producer.produce(topic, value, place[1], place[0], timestamp=1_700_000_000_000 + written)
+            written += 1
+        if aborted:
+            producer.flush()  # else they would never have been in the log
+            producer.abort_transaction(60)
+            continue
+        producer.commit_transaction(60)
+        counts = working
+        if chance.random() < 0.1:
+            kept = dict(counts)
+        if chance.random() < 0.15:  # the task comes back with what a checkpoint held, or with nothing
+            lost = chance.randrange(partitions)
+            old = kept if chance.random() < 0.5 else {}
+            counts = {place: old.get(place, 0) if place[0] == lost else count for place, count in counts.items()}
+
+
+def _key(number: int) -> bytes:
+    """Text, an empty key, and ones that are no text."""
+    return {0: b"", 1: b"\xff\x00", 2: b"\x00" * 8}.get(number, f"key-{number}".encode())
+
+
+def expected(read: Sequence[Record], form: str, low: int, high: int) -> Expected | None:
+    """What must be found of one partition's records, falls from offset low to below high; None without any."""
+    number = FORMS[form][1]
+    fell = [one for one in falls(read, number) if low <= one.after_offset < high]
+    if not fell:
+        return None
+    last = {one.key: one for one in read}
+    held = [one for one in last.values() if one.value is not None]
+    return Expected(
+        keys=len({one.key for one in fell}),
+        restarted=len({one.key for one in fell if one.after <= began(read, one, number)}),
+        total=sum(one.before - one.after for one in fell),
+        first_offset=fell[0].after_offset,
+        last_offset=fell[-1].after_offset,
+        unwritten=sum(one.offset < fell[0].after_offset for one in held),
+        standing=len(held),
+    )
+
+
+def began(read: Iterable[Record], fall: Fall, number: Callable[[bytes], int]) -> int:
+    """The first value of the key since its last tombstone before the fall."""
+    first = fall.before
+    fresh = True
+    for one in read:
+        if one.key == fall.key and one.offset < fall.after_offset:
+            if one.value is None:
+                fresh = True
+            elif fresh:
+                first, fresh = number(one.value), False
+    return first
+
+
+def by_partition(read: Iterable[Record]) -> dict[int, list[Record]]:
+    """The records of each partition."""
+    parted: dict[int, list[Record]] = defaultdict(list)
+    for one in read:
+        parted[one.partition].append(one)
+    return parted
