@@ -104,6 +104,17 @@ ADVICE: Mapping[str, Advice] = {
         "see why the checkpoints of {reader} fail: at a failure it goes back to the last one that completed."
     ),
     "offset_reset": Advice(later="auto.offset.reset=none for what reads {topic}, if stopping is better."),
+    "values_fell": Advice(
+        "stop {reader} before it overwrites more: each further record of {place} builds on lost state; keep that "
+        "changelog from being compacted, and have the keys listed: backflow check changelog_restore.",
+        "Kafka Streams 2.2 or later (KAFKA-7672).",
+    ),
+    "short_restore": Advice("compare the store behind {place} with its input before you trust it."),
+    "precursor": Advice(
+        "declare the store behind {place} in rules.toml if its values never fall; compare it with its input.",
+        "Kafka Streams 2.2 or later (KAFKA-7672).",
+    ),
+    "rebalancing": Advice("see which member of {reader} comes and goes, and its log."),
     "under_replicated": Advice("see why replicas of {place} do not follow (broker down, disk, network)."),
     "leaderless": Advice(
         "bring back a replica of {place} that was in the ISR; an unclean election instead would lose records."

@@ -26,10 +26,12 @@ from agent.observations import Blind, Observation, Sighted, Tick
 from agent.outbox import Outbox, now_ms
 from agent.pipeline import LOOKBACK_MS, Pipeline
 from agent.rules.log_pattern import LogPattern
+from agent.rules.state_not_restored import StateNotRestored
 from agent.settings import Settings
 from agent.settings.check_sections import trigger
 from agent.settings.sections import Cluster
 from agent.sources import Emit, Source
+from agent.sources.changelogs import ChangelogSource
 from agent.sources.flink import FlinkSource
 from agent.sources.kafka import KafkaSource, KafkaSourceSettings
 from agent.sources.logs import LogSource
@@ -209,6 +211,20 @@ def _sources(settings: Settings, emit: Emit, known: list[Observation]) -> list[S
             sources.append(zookeeper)
     for name, flink in settings.flink.items():
         sources.append(FlinkSource(name, flink, emit, known, topics=topics.get(flink.kafka or "")))
+    stores = [store for rule in settings.rules.values() if isinstance(rule, StateNotRestored) for store in rule.stores]
+    for name, cluster in settings.clusters.items() if stores else ():
+        sources.append(
+            ChangelogSource(
+                name,
+                cluster.bootstrap_servers,
+                _properties(cluster),
+                list(dict.fromkeys(stores)),
+                emit,
+                known,
+                memory=cluster.changelog_memory,
+                interval=cluster.poll_interval,
+            )
+        )
     patterns = [rule.pattern for rule in settings.rules.values() if isinstance(rule, LogPattern)]
     for name, logs in settings.logs.items():
         sources.append(LogSource(name, logs, patterns, emit, known))
@@ -225,6 +241,10 @@ def _kafka(cluster: Cluster) -> KafkaSourceSettings:
         topics=cluster.topics,
         watch_partitions=cluster.zookeeper is None,
     )
+
+
+def _properties(cluster: Cluster) -> dict[str, str]:
+    return {key: str(value) for key, value in cluster.kafka_properties().items() if key != "bootstrap.servers"}
 
 
 def _receivers(settings: Settings, stream: TextIO) -> list[Receiver]:

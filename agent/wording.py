@@ -16,7 +16,8 @@ MOST = 10
 _PLACES = 5
 _LASTING = {
     "beyond_end", "blind", "broker_gone", "check_failed", "checkpoint_failing", "duplicate_job", "hidden_reset",
-    "job_restarting", "job_resurrected", "leaderless", "orphan_job_graph", "under_replicated",
+    "job_restarting", "job_resurrected", "leaderless", "orphan_job_graph", "rebalancing", "state_not_restored",
+    "under_replicated",
 }  # fmt: skip
 _HOW = {
     "operator_reset": "was reset by an operator",

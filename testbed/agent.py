@@ -33,15 +33,20 @@ class Agent(Process):
         tables: str = "",
         *,
         checks: bool = False,
+        edits: Mapping[str, str] | None = None,
     ) -> None:
         """directory: takes configuration, state and log. clusters: their tables. tables: TOML laid under the shipped
-        rules. checks: whether Spark checks run, which take a gigabyte and a core.
+        rules. checks: whether Spark checks run, which take a gigabyte and a core. edits: lines of the shipped rules
+        that are replaced.
         """
         directory.mkdir(parents=True, exist_ok=True)
         self.config = directory / "rules.toml"
         self.state = directory / "state"
+        rules = shipped().read_text(encoding="utf-8").splitlines()
+        for old, new in (edits or {}).items():
+            rules[next(number for number, line in enumerate(rules) if line.partition("#")[0].strip() == old)] = new
         lines = [
-            shipped().read_text(encoding="utf-8"),
+            *rules,
             f"[agent]\nstate_directory = {json.dumps(str(self.state))}\n",
             tables,
         ]

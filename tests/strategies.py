@@ -20,11 +20,13 @@ from agent.observations import (
     AnyObservation,
     Blind,
     BrokerRegistration,
+    ChangelogFalls,
     CheckFinding,
     Checkpoints,
     CheckRun,
     Commit,
     Controller,
+    Fall,
     FlinkJob,
     GroupState,
     JobGraph,
@@ -42,8 +44,9 @@ from agent.observations import (
     Tick,
     millis,
 )
-from tests import simulated_flink
+from tests import simulated_flink, simulated_streams
 from tests.simulated_flink import FLINK, Flink
+from tests.simulated_streams import Streams
 
 BEGINNING = millis("2026-11-20T23:00:00Z")
 CLUSTER = "main"
@@ -51,6 +54,7 @@ BROKERS = (2005, 2011, 2024)
 FAULTS = (
     "reset", "lost", "unclean", "stopped", "recreated", "expired", "operator", "retention", "dip", "blind",
     "controller", "shrunk", "leapt", "leaderless", "power", "checked", *simulated_flink.FAULTS,
+    *simulated_streams.FAULTS,
 )  # fmt: skip
 SECONDS = 300
 
@@ -116,13 +120,16 @@ class World:
         self.states = {"flink": "Empty", "stream": "Stable", "batch": "Stable"}
         self.planned: list[tuple[int, Callable[[], None]]] = []
         self._sighted: dict[Subject, int] = {}
-        self.flink = Flink(CLUSTER, self._note, lambda after, act: self.later(self.second + after, act), self._at)
+        seen = (CLUSTER, self._note, lambda after, act: self.later(self.second + after, act), self._at)
+        self.flink, self.streams = Flink(*seen), Streams(*seen)
+        self.sufferers = {
+            **dict.fromkeys(simulated_flink.FAULTS, self.flink), **dict.fromkeys(simulated_streams.FAULTS, self.streams)
+        }  # fmt: skip
 
     def run(self, seconds: int, faults: Iterable[Fault]) -> list[Observation]:
         """Live for so long and suffer the faults."""
         for fault in faults:
-            sufferer = self.flink if fault.kind in simulated_flink.FAULTS else self
-            self.later(fault.second, partial(getattr(sufferer, fault.kind), fault))
+            self.later(fault.second, partial(getattr(self.sufferers.get(fault.kind, self), fault.kind), fault))
         for broker in BROKERS:
             self._register(broker)
         for log in self.logs:
@@ -135,6 +142,7 @@ class World:
                 action()
             self._live()
             self.flink.live(self.second)
+            self.streams.live(self.second)
         return self.lines
 
     def later(self, second: int, action: Callable[[], None]) -> None:
@@ -518,7 +526,10 @@ _partition = {"topic": st.sampled_from(["t", "u"]), "partition": st.sampled_from
 _ids = st.lists(_brokers, max_size=3).map(tuple)
 _members = st.lists(
     st.builds(
-        Member, id=st.sampled_from(["m", "n"]), partitions=st.sampled_from([(), (("t", 0),), (("t", 1), ("u", 0))])
+        Member,
+        id=st.sampled_from(["m", "n"]),
+        partitions=st.sampled_from([(), (("t", 0),), (("t", 1), ("u", 0))]),
+        client_id=st.sampled_from([None, "m-consumer"]),
     ),
     max_size=2,
 ).map(tuple)
@@ -577,6 +588,26 @@ _flink: list[st.SearchStrategy[AnyObservation]] = [
         values=st.sampled_from([{}, {"offset": "7"}, {"offset": "INVALID"}, {"to": "0"}, {"to": "9" * 30}]),
     ),
 ]  # fmt: skip
+_streams: list[st.SearchStrategy[AnyObservation]] = [
+    st.builds(
+        ChangelogFalls, **_times, topic=st.sampled_from(["t", "g-s-changelog"]), partition=st.just(0),
+        application=_group, store=st.just("s"),
+        began_at=st.sampled_from([0, BEGINNING, BEGINNING + 20_000]), keys=_count, total=_count, first_offset=_count,
+        worst=st.sampled_from([(), (Fall("k", 9, 1, 7),)]),
+    ),
+    st.builds(
+        LogLine, **_times, topic=st.sampled_from([None, "g-s-changelog"]), partition=st.sampled_from([None, 0]),
+        log=st.just("l"), component=st.just("streams"), text=st.sampled_from(["", "stream-thread [m] it"]),
+        pattern=st.sampled_from(["store_without_checkpoint", "store_restored"]),
+        values=st.sampled_from([
+            {}, {"store": "s"}, {"store": "s", "task": "0_0"}, {"store": "g-s-changelog-0", "task": "0_0"},
+            {"store": "s", "records": "0"}, {"store": "s", "records": "9" * 30},
+        ]),
+    ),
+    st.builds(
+        LogOffsets, **_times, topic=st.just("g-s-changelog"), partition=st.just(0), log_start=_known, log_end=_known
+    ),
+]  # fmt: skip
 _anything: st.SearchStrategy[AnyObservation] = st.one_of(
     st.builds(Commit, **_times, **_partition, group=_group, offset=_offsets, leader_epoch=st.sampled_from([None, 3])),
     st.builds(LogOffsets, **_times, **_partition, log_start=_known, log_end=_known),
@@ -590,7 +621,8 @@ _anything: st.SearchStrategy[AnyObservation] = st.one_of(
     ),
     st.builds(Controller, **_times, broker=st.sampled_from([None, 1, 2])),
     st.builds(
-        GroupState, **_times, group=_group, state=st.sampled_from(["Empty", "Stable", "Dead"]), members=_members,
+        GroupState, **_times, group=_group, members=_members,
+        state=st.sampled_from(["Empty", "Stable", "Dead", "PreparingRebalance", "CompletingRebalance"]),
         simple=st.sampled_from([None, True, False]),
     ),
     st.builds(
@@ -604,6 +636,7 @@ _anything: st.SearchStrategy[AnyObservation] = st.one_of(
         outcome=st.sampled_from(["clean", "found", "failed"]),
     ),
     *_flink,
+    *_streams,
     st.builds(Blind, **_sight, reason=st.just("no answer")),
     st.builds(Sighted, **_sight),
     st.builds(Tick, at=st.just(0)),

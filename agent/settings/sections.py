@@ -10,9 +10,11 @@ from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from agent.findings import Severity
 from agent.options import Names, Section, Wait
-from agent.settings.check_sections import LogDirectories
+from agent.settings.check_sections import LogDirectories, Size
 from agent.settings.credentials import Credential, CredentialName, EnvironmentName, resolve
 from agent.settings.kafka_properties import KafkaValue
+
+SMALLEST_CHANGELOG_MEMORY = 96_000_000
 
 _SERVER = r"(?:\[[0-9A-Fa-f:.%]+\]|[\w.-]+)(?::\d{1,5})?"
 _BOOTSTRAP = re.compile(rf"(?:\w+://)?{_SERVER}(?:,(?:\w+://)?{_SERVER})*")
@@ -137,6 +139,8 @@ class Cluster(Section):
     kafka: dict[str, KafkaValue] = Field(default_factory=dict)
     """librdkafka's client properties by name."""
     zookeeper_client: ZooKeeperClient = ZooKeeperClient()
+    changelog_memory: Annotated[Size, Field(ge=SMALLEST_CHANGELOG_MEMORY)] = 256 << 20
+    """What following the changelogs of declared stores may take, bytes."""
     log_directories: LogDirectories = Field(default_factory=dict)
     """Where Spark checks find the brokers' logs: by broker id a directory, URL or digest, or several."""
 

@@ -5,12 +5,13 @@ checks it.
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from testbed.demos import divergence, flink_reset, reset, resurrection
+from testbed.demos import divergence, flink_reset, reset, resurrection, streams
 
 SCENARIOS: Mapping[str, Callable[[Path, int | None], int]] = {
     "reset": reset.run,
     "log-divergence": divergence.run,
     "flink-reset": flink_reset.run,
     "job-resurrected": resurrection.run,
+    "streams-state": streams.run,
 }
 """By name; called with the directory that keeps the run and the seed of the draw, returning the exit status."""

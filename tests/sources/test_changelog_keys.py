@@ -20,13 +20,14 @@ def _take(last: LastNumbers, records: list[tuple[int, int]], changelog: str = "l
 
 def _random(count: int, seed: int = 7) -> list[int]:
     drawn = np.random.default_rng(seed).integers(1, 2**64, count, np.uint64, endpoint=False)
-    return np.unique(drawn).tolist()
+    return list(dict.fromkeys(map(int, drawn)))
 
 
 @given(st.lists(st.lists(st.tuples(_HASHES, _NUMBERS), max_size=60), max_size=8))
 def test_falls_are_those_that_a_dict_finds(batches: list[list[tuple[int, int]]]) -> None:
     """Whatever keys and numbers come in whatever batches, tombstones among them."""
-    last, known = LastNumbers(10_000_000, ["log"]), {}
+    last = LastNumbers(10_000_000, ["log"])
+    known: dict[int, int] = {}
     for batch in batches:
         expected = []
         for position, (key, number) in enumerate(batch):

@@ -1,0 +1,22 @@
+"""changelog_restore: what the Spark check of that name finds in the changelogs of Kafka Streams applications."""
+
+from agent.check_rule import CheckRule
+from agent.findings import Severity
+from agent.observations import CheckFinding
+from agent.rule import EventRule, GroupRule
+
+
+class ChangelogRestore(EventRule, CheckRule, GroupRule):
+    """Values of a store that is declared never to decrease went back, key by key, as its changelog shows. Over at once.
+
+    Found by the check `changelog_restore` in the stores that `state_not_restored` declares, independently of the live
+    rule. Labels: `values_fell`; `restarted` where keys began again, not above the first value that the changelog holds.
+    Not: tombstones, after which a key begins anew; records of aborted transactions; what compaction has taken away.
+    """
+
+    title = "{group} runs with a state that was not restored: values in {topic}[{partition}] went back"
+    default_severity = Severity.CRITICAL
+
+    def means(self, observation: CheckFinding) -> bool:
+        """Whether it is about an application and a changelog that are judged."""
+        return self.judged(observation.group or "", observation.topic or "")

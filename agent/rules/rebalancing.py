@@ -1,0 +1,174 @@
+"""rebalancing: a consumer group's rebalance lasts long, or one follows the other; and what a rebalance moved."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from pydantic import Field
+
+from agent.facts import FLOOR, SETTLED_MS, Facts, History
+from agent.findings import Finding, Severity
+from agent.flink_evidence import Spell, lasting
+from agent.observations import GroupState, Member, Observation, clock
+from agent.options import Names, Wait, duration_text
+from agent.rule import Case, Rule, recovered
+from agent.streams_evidence import rebalancing, thread
+
+_START_MS = 60_000
+"""How long after a group was without members its members may still be coming."""
+
+_CALM_MS = 60_000
+_UNREAD = "nobody reads its partitions meanwhile"
+_SHOWN = 3
+
+
+class Rebalancing(Rule):
+    """A group's rebalance takes long, or it rebalances again and again: nobody reads meanwhile, and tasks with state
+    move.
+
+    Labels: `long` (for more than `longer_than` in PreparingRebalance or CompletingRebalance), `again_and_again`
+    (`times` rebalances within `within`), `moved` (info, over at once: a rebalance is done and partitions went to other
+    members; what follows from it names it as its cause).
+    Not: a group that is being started (rebalances within a minute of its having had no members), the second half of a
+    cooperative rebalance (what begins while partitions wait to be handed over), groups without members.
+    Recovers when the group has been at rest for a minute: Stable with the same members and partitions, or without
+    members.
+    """
+
+    title = "{group} is rebalancing"
+    sees = (GroupState,)
+
+    groups: Names = Names()
+    """Groups judged."""
+
+    longer_than: Wait = 30_000
+    """How long a rebalance may last."""
+
+    times: int = Field(5, ge=2, le=8)
+    """Fewest rebalances told."""
+
+    within: Wait = 600_000
+    """How close together they are."""
+
+    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
+        """Each group in a rebalance, and each whose members or their partitions are others."""
+        if not isinstance(observation, GroupState) or not self.groups.match(observation.group):
+            return ()
+        cluster, group = observation.cluster, observation.group
+        changed = bool(observation.members) and len(facts.group(cluster, group).changes) > 1
+        return (Case(cluster, group),) if changed or rebalancing(observation) else ()
+
+    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+        """What each rebalance moved, each that is long, each row; of one moment the last counts."""
+        history = facts.group(case.cluster, case.group or "")
+        for place, state in enumerate(history.changes):
+            # Of one that is settled nothing is asked any more, and groups may have thousands of partitions.
+            if state.seen > facts.now - SETTLED_MS and state.members and not rebalancing(state):
+                yield from self._moved(case, history.changes[max(place - FLOOR, 0) : place + 1])
+        rows = list(self._rows(case, facts))
+        for one in rows:
+            how = f"has rebalanced {self.times} times within {duration_text(self.within)}"
+            yield self.find(case, one, labels=("again_and_again",), detail=f"{case.group} {how}: {_UNREAD}")
+        for spell in lasting([history], lambda at: _holds(history.as_of(at))):
+            if spell.begin in rows or not self._is_long(spell, history):
+                continue
+            lasted = "" if spell.end is None else f", until {clock(spell.end)} UTC"
+            how = f"has rebalanced for more than {duration_text(self.longer_than)} since {clock(spell.begin.at)} UTC"
+            yield self.find(
+                case,
+                spell.begin,
+                known_at=spell.known_at(self.longer_than),
+                labels=("long",),
+                detail=f"{case.group} {how}{lasted}: {_UNREAD}",
+            )
+
+    def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
+        """Over when the group has been at rest for a minute; at once where it tells only what moved."""
+        if finding.severity is Severity.INFO:
+            return recovered(finding, finding.at)
+        history = facts.group(case.cluster, case.group or "")
+        held = history.as_of(finding.at)
+        later = [*([] if held is None else [held]), *history.after(finding.at)]
+        calm = (
+            max(one.at, finding.at) + _CALM_MS
+            for one, following in zip(later, [*later[1:], None], strict=True)
+            if not rebalancing(one) and (following is None or following.at >= max(one.at, finding.at) + _CALM_MS)
+        )
+        return recovered(finding, next(calm, None))
+
+    def _moved(self, case: Case, states: list[GroupState]) -> Iterator[Finding]:
+        """Which partitions the last of the states shows with another member than before."""
+        owners: dict[tuple[str, int], Member] = {}
+        for one in states[:-1]:
+            owners |= {} if rebalancing(one) else _owners(one)
+        moved = Counter(
+            (thread(owners[place]), thread(member))
+            for place, member in _owners(states[-1]).items()
+            if place in owners and owners[place].id != member.id
+        )
+        if not moved:
+            return
+        begin = states[-1]
+        for one in reversed(states[:-1]):
+            if not rebalancing(one):
+                break
+            begin = one
+        went = [f"{number:,} from {old} to {new}" for (old, new), number in moved.most_common(_SHOWN)]
+        went += [f"{moved.total() - sum(one for _, one in moved.most_common(_SHOWN)):,} more"] * (len(moved) > _SHOWN)
+        yield self.find(
+            case,
+            states[-1],
+            since=begin.start if begin.start < states[-1].at else None,
+            severity=Severity.INFO,
+            labels=("moved",),
+            detail=f"{case.group} rebalanced by {clock(states[-1].at)} UTC, and partitions went to other members: "
+            f"{', '.join(went)}",
+            current={"members": len(states[-1].members), "moved": moved.total()},
+        )
+
+    def _is_long(self, spell: Spell, history: History[GroupState]) -> bool:
+        """Whether it surely lasted: seen by polls, it may have ended when it was last seen."""
+        end = None if spell.end is None else history.as_of(spell.end)
+        return end is None or end.start > spell.begin.at + self.longer_than
+
+    def _rows(self, case: Case, facts: Facts) -> Iterator[GroupState]:
+        """The rebalances that make it enough, where the one before did not."""
+        changes = facts.group(case.cluster, case.group or "").changes
+        places = [place for place in range(1, len(changes)) if self._counts(case, changes, place, facts)]
+        for count, place in enumerate(places, 1):
+            # No further back than histories surely reach, or what is told would hang on what they still hold.
+            row = [changes[each] for each in places[:count] if each > place - FLOOR]
+            if self._enough(row) and not self._enough(row[:-1]):
+                yield changes[place]
+
+    def _enough(self, row: list[GroupState]) -> bool:
+        return len(row) >= self.times and row[-1].at - row[-self.times].at <= self.within
+
+    def _counts(self, case: Case, changes: list[GroupState], place: int, facts: Facts) -> bool:
+        """Whether another rebalance of a group at work begins there."""
+        one, before = changes[place], changes[max(place - FLOOR, 0) : place]
+        if not _begins(before[-1], one) or not facts.had_members(case.cluster, case.group or "", one.at - _START_MS):
+            return False
+        if any(other.at > one.at - _START_MS for other in before if not other.members and not rebalancing(other)):
+            return False
+        rests = [other for other in before if not rebalancing(other)][-2:]
+        return len(rests) < 2 or rebalancing(before[-1]) or not _owners(rests[0]).keys() - _owners(rests[1]).keys()
+
+
+def _holds(state: GroupState | None) -> bool | None:
+    return (state is not None and rebalancing(state)) or None
+
+
+def _owners(state: GroupState) -> dict[tuple[str, int], Member]:
+    return {place: member for member in state.members for place in member.partitions}
+
+
+def _begins(before: GroupState, one: GroupState) -> bool:
+    """Whether a rebalance began between two sightings, seen or not."""
+    if rebalancing(one):
+        return not rebalancing(before) or (before.state, one.state) == ("CompletingRebalance", "PreparingRebalance")
+    there = before.members and one.members and not rebalancing(before)
+    return bool(there) and _ids(_owners(before)) != _ids(_owners(one))
+
+
+def _ids(owners: Mapping[tuple[str, int], Member]) -> dict[tuple[str, int], str]:
+    return {place: member.id for place, member in owners.items()}

@@ -1,0 +1,20 @@
+"""What a source of changelogs refuses. What it does with real brokers: tests/integration/test_changelog_source.py."""
+
+import pytest
+
+from agent.declared_stores import DeclaredStore
+from agent.sources.changelogs import SMALLEST_MEMORY, ChangelogSource
+
+
+def test_too_little_memory_is_refused() -> None:
+    """At once, with what it takes."""
+    with pytest.raises(ValueError, match="at least 96,000,000 bytes"):
+        ChangelogSource(
+            "main",
+            "127.0.0.1:1",
+            {},
+            [DeclaredStore(application="shop", store="counts")],
+            lambda _: None,
+            memory=SMALLEST_MEMORY - 1,
+            interval=1_000,
+        )
