@@ -14,7 +14,8 @@ from agent.settings.check_sections import LogDirectories, Size
 from agent.settings.credentials import Credential, CredentialName, EnvironmentName, resolve
 from agent.settings.kafka_properties import KafkaValue
 
-SMALLEST_CHANGELOG_MEMORY = 96_000_000
+SMALLEST_MEMORY = 96_000_000
+"""What following changelogs takes at least, bytes."""
 
 _SERVER = r"(?:\[[0-9A-Fa-f:.%]+\]|[\w.-]+)(?::\d{1,5})?"
 _BOOTSTRAP = re.compile(rf"(?:\w+://)?{_SERVER}(?:,(?:\w+://)?{_SERVER})*")
@@ -139,7 +140,7 @@ class Cluster(Section):
     kafka: dict[str, KafkaValue] = Field(default_factory=dict)
     """librdkafka's client properties by name."""
     zookeeper_client: ZooKeeperClient = ZooKeeperClient()
-    changelog_memory: Annotated[Size, Field(ge=SMALLEST_CHANGELOG_MEMORY)] = 256 << 20
+    changelog_memory: Annotated[Size, Field(ge=SMALLEST_MEMORY)] = 256 << 20
     """What following the changelogs of declared stores may take, bytes."""
     log_directories: LogDirectories = Field(default_factory=dict)
     """Where Spark checks find the brokers' logs: by broker id a directory, URL or digest, or several."""

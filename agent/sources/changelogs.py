@@ -13,6 +13,7 @@ import structlog
 
 from agent.declared_stores import DeclaredStore
 from agent.observations import ChangelogFalls, Observation, Sight
+from agent.settings.sections import SMALLEST_MEMORY
 from agent.sources import Emit, Polled
 from agent.sources import kafka_wire as wire
 from agent.sources.changelog_falls import Stretch
@@ -32,7 +33,6 @@ _PATIENCE_MS = 500
 _TOLD_MS = 1_000
 """How often the falls of a partition are told at most, while they grow."""
 
-SMALLEST_MEMORY = 96_000_000
 _READING_BYTES = 72_000_000
 """Of the memory, what is for reading: records fetched and not yet taken, batches, tables being rebuilt. The rest is for
 keys. bench.changelogs has seen 57 MB.

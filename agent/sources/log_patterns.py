@@ -110,6 +110,10 @@ _STREAMS = {
         r"No checkpoint found for task (?P<task>\d+_\d+) state store (?P<store>\S+)"
         rf"(?: changelog {_PLACE})? with EOS turned on"
     ),
+    ("store_without_checkpoint", "1.1-2.5, at least once"): (
+        r"Restoring task (?P<task>\d+_\d+)'s state store (?P<store>\S+) from beginning of the changelog "
+        rf"{_PLACE}\b"
+    ),
     ("store_without_checkpoint", "2.6+"): (
         r"State store (?P<store>\S+) did not find checkpoint offset, hence would default to the starting offset at "
         rf"changelog {_PLACE}"

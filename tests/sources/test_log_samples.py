@@ -154,6 +154,10 @@ EXPECTED: dict[str, list[tuple[str, dict[str, str]]]] = {
             {"task": "0_3", "store": "counts", "topic": "app210empty130149-counts-changelog", "partition": "3"},
         ),
         ("streams_state", {"client": "a-StreamThread-1", "from": "PARTITIONS_ASSIGNED", "to": "RUNNING"}),
+        (
+            "store_without_checkpoint",
+            {"task": "0_3", "store": "counts", "topic": "app210empty130367-counts-changelog", "partition": "3"},
+        ),
     ],
     "streams-3.9.1": [
         ("streams_state", {"client": "a", "from": "CREATED", "to": "REBALANCING"}),
