@@ -3,7 +3,8 @@
 import pytest
 
 from agent.declared_stores import DeclaredStore
-from agent.sources.changelogs import SMALLEST_MEMORY, ChangelogSource
+from agent.settings.sections import SMALLEST_MEMORY
+from agent.sources.changelogs import ChangelogSource
 
 
 def test_too_little_memory_is_refused() -> None:
