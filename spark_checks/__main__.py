@@ -23,7 +23,7 @@ from agent.findings import finding_json
 from agent.usage import CLEAN, FAILED, FOUND, WRONG
 from agent.wording import count
 from spark_checks.options import Check, Options, Report, WrongUseError, common, options, refused
-from spark_checks.session import SHIPPED, session
+from spark_checks.session import SHIPPED, overruled, session
 
 _CAUSE = re.compile(r"(?:^|: )(?:agent|spark_checks)[\w.]+Error: (.+)|org\.apache\.spark\.Spark\w*Exception: (.+)")
 
@@ -68,7 +68,7 @@ def parse(name: str, chosen: Check, arguments: Sequence[str]) -> Options:
 def run(name: str, chosen: Check, asked: Options) -> Report:
     """Run the check in a Spark session of its own and write the report where it was asked for."""
     _tell("starting Spark")
-    with session(name, asked.master, {**getattr(chosen, "CONF", {}), **asked.conf}) as spark:
+    with session(name, asked.master, overruled(getattr(chosen, "CONF", {}), asked.conf)) as spark:
         report = chosen.run(spark, asked, _tell)
     if asked.report is not None:
         asked.report.mkdir(parents=True, exist_ok=True)

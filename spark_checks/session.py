@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from spark_checks.options import Progress
@@ -43,6 +44,20 @@ _LOCAL: Mapping[str, str] = {
 }
 
 
+_PACKAGES = "spark.jars.packages"
+
+
+class PackagesError(Exception):
+    """Spark did not start with the packages that a check needs; a sentence."""
+
+
+def overruled(own: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
+    """A check's own settings under those asked for. Packages come together, unless none are asked for: ""."""
+    both = ",".join(dict.fromkeys(one[_PACKAGES] for one in (own, asked) if one.get(_PACKAGES)))
+    made = {**own, **asked}
+    return made | {_PACKAGES: both} if made.get(_PACKAGES) else made
+
+
 def settings(master: str, conf: Mapping[str, str]) -> dict[str, str]:
     """Spark's settings for a master: ours, overruled by what was asked for."""
     return {**_DEFAULTS, **(_LOCAL if _local(master) else {}), **conf}
@@ -50,7 +65,7 @@ def settings(master: str, conf: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def session(name: str, master: str = "local[*]", conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """A Spark session, stopped at the end. Raises RuntimeError where this process has one already.
+    """A Spark session, stopped at the end. Raises RuntimeError where this process has one already, and PackagesError.
 
     conf: any `spark.*` setting. `spark.pyspark.python` says which Python the workers run; by default the one that runs
     this, which must then exist at the same path wherever a worker runs.
@@ -66,7 +81,7 @@ def session(name: str, master: str = "local[*]", conf: Mapping[str, str] | None 
     builder = SparkSession.builder.master(master).appName(f"backflow {name}")
     for key, value in made.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    spark = _started(builder, made.get(_PACKAGES, ""))
     try:
         if _local(master):
             yield spark
@@ -102,6 +117,26 @@ def stages_told(spark: SparkSession, progress: Progress, what: str, every: float
     finally:
         ended.set()
         thread.join()
+
+
+def _started(builder: SparkSession.Builder, packages: str) -> SparkSession:
+    sys.stdout.flush()
+    ours = os.dup(1)
+    os.dup2(2, 1)  # which the JVM inherits: with spark.jars.ivySettings Ivy prints, and we print nothing but findings
+    try:
+        return builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        if not packages or error.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        msg = (
+            f"Spark did not start; most likely {packages} could not be fetched, which is done once, from Maven's own "
+            "repository or those that spark.jars.repositories names. Where there is no network, give the jars in "
+            f'spark.jars and set {_PACKAGES} to ""'
+        )
+        raise PackagesError(msg) from error
+    finally:
+        os.dup2(ours, 1)
+        os.close(ours)
 
 
 def _local(master: str) -> bool:

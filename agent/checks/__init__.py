@@ -7,5 +7,6 @@ CHECKS: Mapping[str, str] = {
     "replica_divergence": "replicas of one partition compared: from which offset on they differ, what each would lose",
     "offset_history": "the journal: every rewind, jump and gap of committed offsets, with what happened around it",
     "job_history": "the journal and Flink's storage: jobs that came back, checkpoint ids begun anew, stray job graphs",
+    "changelog_restore": "Kafka Streams changelogs: keys of declared stores whose values went back or began again",
 }
 """Every check by its name, and in one line what it looks at."""

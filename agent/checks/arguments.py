@@ -1,10 +1,11 @@
 """What a check is asked, as options of `python -m spark_checks NAME`: from rules.toml, a schedule or an incident."""
 
+import os
 from collections.abc import Iterable, Mapping
 from glob import escape
 from pathlib import Path
 
-from agent.asks import Ask
+from agent.asks import LOOKBACK_MS, Ask
 from agent.observations import rfc3339
 from agent.settings import Settings
 from agent.settings.check_sections import Spark
@@ -12,7 +13,12 @@ from agent.settings.flink_section import Flink
 from agent.settings.sections import Cluster
 
 ON_JOURNAL = frozenset({"offset_history", "job_history"})
-"""The checks that look at the journal; the others look at brokers' logs."""
+"""The checks that look at the journal; the others look at brokers' logs, or at changelogs."""
+
+OF_CHANGELOGS = "changelog_restore"
+"""The one that reads topics: of a Kafka cluster, with the client properties that rules.toml has for it."""
+
+_CLOCKS_MS = 60_000
 
 _OF_GROUPS = "offset_history"
 """The one of them that knows topics and groups, and that keeps house in the journal."""
@@ -49,11 +55,46 @@ def places(check: str, settings: Settings, cluster: str | None) -> list[str]:
         return [*journal, *_flink(cluster, settings.flink.get(cluster or ""))]
     if check == _OF_GROUPS:
         return journal
+    if check == OF_CHANGELOGS:
+        stores = [one for rule in settings.rules.values() for one in getattr(rule, "stores", ())]
+        named = [f"{one.application}/{one.store}={one.value}" for one in stores]
+        return (
+            [*servers(settings, cluster), *_each_as("--store", named)] if cluster in settings.clusters and named else []
+        )
     known = settings.clusters.get(cluster or "")
     logs = {} if known is None else known.log_directories
     if check == "replica_divergence" and len(logs) < 2:
         return []
     return [option for broker, paths in logs.items() for path in paths for option in ("--path", f"{broker}={path}")]
+
+
+def servers(settings: Settings, cluster: str | None) -> list[str]:
+    """Where changelogs are, and the journal that tells of them; empty where rules.toml does not name the cluster."""
+    known = settings.clusters.get(cluster or "")
+    journal = ["--journal", str(settings.agent.state_directory / "journal")]
+    return [] if known is None else ["--bootstrap-servers", known.bootstrap_servers, *journal]
+
+
+def client_options(check: str, settings: Settings, cluster: str | None, scratch: Path) -> list[str]:
+    """The client properties of the cluster, in a file that nobody else can read: a command line is seen by all.
+
+    Raises CredentialError.
+    """
+    known = settings.clusters.get(cluster or "")
+    if check != OF_CHANGELOGS or known is None or not known.kafka:
+        return []
+    properties = known.kafka_properties()
+    del properties["bootstrap.servers"]
+    path = scratch / "kafka.properties"
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123
+        file.writelines(f"{name}={_escaped(value)}\n" for name, value in properties.items())
+    return ["--kafka-file", str(path)]
+
+
+def _escaped(value: object) -> str:
+    """As Java reads it in a file of properties."""
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
 
 
 def _flink(name: str | None, flink: Flink | None) -> list[str]:
@@ -67,7 +108,7 @@ def _flink(name: str | None, flink: Flink | None) -> list[str]:
 
 def scheduled_options(check: str, settings: Settings, now: int) -> list[str]:
     """What a run on schedule looks at: its window. The one of groups also merges small files of past dates."""
-    window = settings.checks[check].window if check in ON_JOURNAL else None
+    window = settings.checks[check].window if check in ON_JOURNAL | {OF_CHANGELOGS} else None
     span = [] if window is None else ["--from", rfc3339(now - window), "--to", rfc3339(now)]
     return [*span, *(["--compact"] if check == _OF_GROUPS else [])]
 
@@ -75,15 +116,29 @@ def scheduled_options(check: str, settings: Settings, now: int) -> list[str]:
 def asked_options(ask: Ask) -> list[str]:
     """What an incident wants to know. A log on a disk has no window: what it holds is wrong whenever it was written.
 
-    Nor does it know of groups.
+    Nor does it know of groups. A changelog is looked at from the incident's first cause on.
     """
     topics = _each("--topic", ask.topics)
+    if ask.check == OF_CHANGELOGS:
+        begun = ask.since + LOOKBACK_MS - _CLOCKS_MS
+        return ["--from", rfc3339(begun), *(_each("--group", ask.groups) or topics)]
     if ask.check not in ON_JOURNAL:
         return topics
     window = ["--from", rfc3339(ask.since), "--to", rfc3339(ask.until)]
     return [*window, *topics, *_each("--group", ask.groups)] if ask.check == _OF_GROUPS else window
 
 
+def kept_options(ask: Ask, settings: Settings) -> list[str]:
+    """Where what an incident asked for is kept: the keys to repair, which compaction takes out of the changelog."""
+    if ask.check != OF_CHANGELOGS:
+        return []
+    return ["--out", str(settings.agent.state_directory / OF_CHANGELOGS / f"{ask.id}.parquet")]
+
+
 def _each(option: str, names: Iterable[str]) -> list[str]:
     """The names as shell patterns that mean nothing but them."""
-    return [one for name in names for one in (option, escape(name))]
+    return _each_as(option, map(escape, names))
+
+
+def _each_as(option: str, values: Iterable[str]) -> list[str]:
+    return [one for value in values for one in (option, value)]

@@ -11,11 +11,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.spinner import Spinner
 
-from agent.checks.arguments import ON_JOURNAL, clusters, places, spark_options
+from agent.checks.arguments import OF_CHANGELOGS, ON_JOURNAL, client_options, clusters, places, servers, spark_options
 from agent.checks.process import Limits, Outcome, run_check
 from agent.findings import Finding
 from agent.observations import rfc3339
 from agent.settings import Settings
+from agent.settings.credentials import CredentialError
 from agent.wording import place
 
 _DONE = "done: "
@@ -32,7 +33,8 @@ def filled_in(name: str, options: Sequence[str], settings: Settings, scratch: Pa
     """
     known = spark_options(settings.spark, scratch)
     cluster = _value(options, "--cluster")
-    if _value(options, "--journal" if name in ON_JOURNAL else "--path") is not None:
+    place = "--bootstrap-servers" if name == OF_CHANGELOGS else "--journal" if name in ON_JOURNAL else "--path"
+    if _value(options, place) is not None:
         return [*known, *options]
     there_are = clusters(name, settings)
     if cluster is None and len(there_are) > 1:
@@ -41,7 +43,12 @@ def filled_in(name: str, options: Sequence[str], settings: Settings, scratch: Pa
     if cluster is None and there_are:
         cluster = next(iter(there_are))
         known += ["--cluster", cluster]
-    return [*known, *places(name, settings, cluster), *options]
+    named = name == OF_CHANGELOGS and _value(options, "--store") is not None
+    found = servers(settings, cluster) if named else places(name, settings, cluster)
+    try:
+        return [*known, *found, *client_options(name, settings, cluster, scratch), *options]
+    except CredentialError as error:
+        raise WrongUseError(str(error)) from error
 
 
 def _value(options: Sequence[str], name: str) -> str | None:

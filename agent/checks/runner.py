@@ -13,7 +13,15 @@ from typing import Any, NamedTuple
 import structlog
 
 from agent.asks import Answer, Ask
-from agent.checks.arguments import asked_options, clusters, places, scheduled_options, spark_options
+from agent.checks.arguments import (
+    asked_options,
+    client_options,
+    clusters,
+    kept_options,
+    places,
+    scheduled_options,
+    spark_options,
+)
 from agent.checks.process import Limits, Outcome, run_check
 from agent.findings import Finding, finding_json
 from agent.observations import CheckFinding, CheckRun, Observation
@@ -144,10 +152,14 @@ class Checks:
 
     def _outcome(self, job: _Job, report: Path, now: int) -> Outcome:
         settings, check = self._settings, self._settings.checks[job.check]
-        window = scheduled_options(job.check, settings, now) if job.ask is None else asked_options(job.ask)
+        if job.ask is None:
+            window = scheduled_options(job.check, settings, now)
+        else:
+            window = [*asked_options(job.ask), *kept_options(job.ask, settings)]
         arguments = [
             job.check, "--cluster", job.cluster, *places(job.check, settings, job.cluster),
-            *window, *spark_options(settings.spark, report.parent), "--report", str(report),
+            *client_options(job.check, settings, job.cluster, report.parent), *window,
+            *spark_options(settings.spark, report.parent), "--report", str(report),
         ]  # fmt: skip
         limits = Limits(
             check.time_limit or settings.spark.time_limit, check.memory_limit or settings.spark.memory_limit

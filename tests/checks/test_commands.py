@@ -29,6 +29,17 @@ log_directories = { 1 = "/a", 2 = "/b" }
 master = "local[2]"
 """
 TWO = TOML + '[clusters.other]\nbootstrap_servers = "k:9092"\nlog_directories = { 3 = "/c" }\n'
+STORES = (
+    TOML
+    + """
+[rules.state]
+kind = "state_not_restored"
+stores = [
+  { application = "shop", store = "counts" },
+  { application = "shop", store = "seen", value = "json:a.b" },
+]
+"""
+)
 SPARK = ["--master", "local[2]", "--conf", "spark.driver.memory=1g", "--conf"]
 
 
@@ -67,6 +78,13 @@ def test_an_unknown_check_is_wrong_use() -> None:
         (TOML, ["offset_history", "--journal", "/j"], [*SPARK, "--journal", "/j"]),
         (TWO, ["log_segments", "--cluster", "other"], [*SPARK, "--path", "3=/c", "--cluster", "other"]),
         ("", ["log_segments"], ["--master", "local[*]", *SPARK[2:]]),
+        (STORES, ["changelog_restore"],
+         [*SPARK, "--cluster", "main", "--bootstrap-servers", "k:9092", "--journal", "state/journal",
+          "--store", "shop/counts=long", "--store", "shop/seen=json:a.b"]),
+        (STORES, ["changelog_restore", "--store", "x/y=int"],
+         [*SPARK, "--cluster", "main", "--bootstrap-servers", "k:9092", "--journal", "state/journal",
+          "--store", "x/y=int"]),
+        (STORES, ["changelog_restore", "--bootstrap-servers", "b:1"], [*SPARK, "--bootstrap-servers", "b:1"]),
     ],
 )  # fmt: skip
 def test_what_the_configuration_knows_is_filled_in(

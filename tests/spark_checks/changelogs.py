@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -25,6 +26,9 @@ FORMS: Mapping[str, tuple[Callable[[int], bytes], Callable[[bytes], int]]] = {
     ),
 }
 """How a number is written and read, by the form of the value."""
+
+
+_YESTERDAY = time.time_ns() // 1_000_000 - 86_400_000
 
 
 class Expected(NamedTuple):
@@ -64,7 +68,7 @@ def write(bootstrap_servers: str, topic: str, form: str, *, partitions: int, see
             else:
                 working[place] = number
             value = None if tombstone else encode(number)
-            producer.produce(topic, value, place[1], place[0], timestamp=1_700_000_000_000 + written)
+            producer.produce(topic, value, place[1], place[0], timestamp=_YESTERDAY + written)
             written += 1
         if aborted:
             producer.flush()  # else they would never have been in the log

@@ -6,7 +6,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_checks.session import session, stages_told
+from spark_checks.session import overruled, session, stages_told
 
 
 def test_a_second_session_is_refused_and_leaves_the_first_alone(spark: SparkSession) -> None:
@@ -14,6 +14,18 @@ def test_a_second_session_is_refused_and_leaves_the_first_alone(spark: SparkSess
     with pytest.raises(RuntimeError, match="in this process already"), session("second", "local[1]"):
         pass
     assert spark.range(3).count() == 3
+
+
+def test_packages_of_a_check_and_those_asked_for_come_together() -> None:
+    """All else that is asked for counts alone; none at all where none are asked for."""
+    own = {"spark.jars.packages": "a:b:1", "spark.x": "1"}
+    assert overruled(own, {}) == own
+    assert overruled(own, {"spark.jars.packages": "c:d:2", "spark.x": "2"}) == {
+        "spark.jars.packages": "a:b:1,c:d:2",
+        "spark.x": "2",
+    }
+    assert overruled(own, {"spark.jars.packages": ""}) == {"spark.jars.packages": "", "spark.x": "1"}
+    assert overruled({}, {"spark.jars.packages": "c:d:2"}) == {"spark.jars.packages": "c:d:2"}
 
 
 def test_running_stages_tell_how_many_of_their_tasks_are_done(spark: SparkSession) -> None:

@@ -1,0 +1,122 @@
+"""Changelog topics as Spark's Kafka connector reads them: committed records only. What goes wrong is a sentence."""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as sql
+
+from agent.declared_stores import DeclaredStore
+
+# The connector is an inner part of Spark's and must be of its minor version.
+_CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
+_IN_SPARK = (
+    "com.google.code.findbugs:jsr305",
+    "org.apache.hadoop:hadoop-client-api",
+    "org.apache.hadoop:hadoop-client-runtime",
+    "org.lz4:lz4-java",
+    "org.scala-lang.modules:scala-parallel-collections_2.13",
+    "org.slf4j:slf4j-api",
+    "org.xerial.snappy:snappy-java",
+)
+PACKAGES: Mapping[str, str] = {"spark.jars.packages": _CONNECTOR, "spark.jars.excludes": ",".join(_IN_SPARK)}
+"""Settings of Spark's that bring the connector: fetched once, kept in Spark's own cache (spark.jars.ivy)."""
+
+_CAUSE = re.compile(r"org\.apache\.kafka\.(?:common|clients)\.[\w.]*?(\w+)(?:Exception|Error): (.+)")
+_MISSING = "UnknownTopicOrPartition"
+
+
+class KafkaError(Exception):
+    """A changelog cannot be read; a sentence."""
+
+
+class MissingTopicError(KafkaError):
+    """There is no such topic."""
+
+
+class Tally:
+    """How many records a topic held, and how many of them had values that are no numbers; known once it is read."""
+
+    def __init__(self) -> None:
+        self.observed = Observation()
+
+    @property
+    def records(self) -> int:
+        """All that were read."""
+        return int(self.observed.get.get("records", 0))
+
+    @property
+    def unreadable(self) -> int:
+        """Those left out as their value is not of the form declared."""
+        return int(self.observed.get.get("unreadable", 0))
+
+
+def records(
+    spark: SparkSession, store: DeclaredStore, bootstrap_servers: str, properties: Mapping[str, str], tally: Tally
+) -> DataFrame:
+    """What the changelog holds up to its last stable offset: partition, key, offset, timestamp (ms), value.
+
+    value: the number in it, null for a tombstone. properties: as Java's client takes them.
+    """
+    options = {
+        "kafka.default.api.timeout.ms": "30000",
+        **{f"kafka.{name}": value for name, value in properties.items()},
+        "kafka.bootstrap.servers": bootstrap_servers,
+        # What a crashed instance had not committed is no fall when the next one does it again.
+        "kafka.isolation.level": "read_committed",
+        "subscribe": store.changelog,
+        "startingOffsets": "earliest",
+        "endingOffsets": "latest",
+        # Windowed stores delete what is old while it is read.
+        "failOnDataLoss": "false",
+        "fetchOffset.numRetries": "1",
+        "minPartitions": str(spark.sparkContext.defaultParallelism),
+    }
+    read = sql.col("bytes").isNull() | sql.col("value").isNotNull()
+    return (
+        spark.read.format("kafka")
+        .options(**options)
+        .load()
+        .select(
+            "partition",
+            sql.coalesce("key", sql.lit(b"")).alias("key"),
+            "offset",
+            sql.unix_millis("timestamp").alias("timestamp"),
+            sql.col("value").alias("bytes"),
+            number(sql.col("value"), store.value).alias("value"),
+        )
+        .observe(tally.observed, sql.count(sql.lit(1)).alias("records"), sql.count_if(~read).alias("unreadable"))
+        .where(read)
+        .drop("bytes")
+    )
+
+
+def number(value: Column, form: str) -> Column:
+    """The number in a binary value of this form (see DeclaredStore.value); null where it is none."""
+    if form.startswith("json:"):
+        field = sql.get_json_object(value.cast("string"), f"$.{form.removeprefix('json:')}")
+        real = field.try_cast("double")  # 5.0 and 1e3 are whole too
+        return sql.coalesce(field.try_cast("bigint"), sql.when(real == sql.floor(real), real.try_cast("bigint")))
+    width = {"long": 8, "int": 4}[form]
+    unsigned = sql.conv(sql.hex(value), 16, -10).cast("bigint")  # of eight bytes conv makes a signed number
+    shift = 64 - 8 * width
+    return sql.when(sql.octet_length(value) == width, sql.shiftright(sql.shiftleft(unsigned, shift), shift))
+
+
+@contextmanager
+def told(store: DeclaredStore) -> Iterator[None]:
+    """What Kafka's client says of a failure while the body reads a changelog, raised as KafkaError."""
+    try:
+        yield
+    except (Py4JError, PySparkException) as error:
+        causes = _CAUSE.findall(str(error))
+        if not causes:
+            raise
+        if any(name == _MISSING for name, _ in causes):
+            msg = f"there is no topic {store.changelog}"
+            raise MissingTopicError(msg) from error
+        msg = f"{store.changelog} cannot be read: {causes[-1][1].strip()}"
+        raise KafkaError(msg) from error
