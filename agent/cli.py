@@ -53,10 +53,12 @@ def run(config: Path | None) -> None:
 def check_config(config: Path | None) -> None:
     """Check the configuration and list every mistake with its line."""
     settings = settings_of(config, need_clusters=False)
-    clusters = ", ".join(settings.clusters) or "none yet: `backflow run` needs [clusters.NAME]"
+    tables = {"clusters": settings.clusters, "flink": settings.flink, "logs": settings.logs}
+    watched = "; ".join(f"{table}: {', '.join(names)}" for table, names in tables.items() if names)
+    watched = watched or "nothing to watch yet: `backflow run` needs [clusters.NAME]"
     told = "the console" if settings.slack is None else "Slack"
     rules, correlations = len(settings.rules), len(settings.correlations)
-    click.echo(f"{chosen(config)}: {rules} rules, {correlations} correlations; clusters: {clusters}; told on {told}")
+    click.echo(f"{chosen(config)}: {rules} rules, {correlations} correlations; {watched}; told on {told}")
 
 
 @main.command("test-rules", epilog=EPILOG)

@@ -138,6 +138,8 @@ def _seen_from(sights: History[Sight], at: int) -> int:
     return at if here is None else max(at, here.at + CLOCK_SLACK_MS)
 
 
-def graph_znode(job: str, file: str | None) -> str:
-    """The job graph's znode below the cluster's root; from 2.0 on it is called an execution plan."""
-    return f"{'execution-plans' if (file or '').startswith('submittedExecutionPlan') else 'jobgraphs'}/{job}"
+def graph_znode(job: str, file: str | None, path: str | None = None) -> str:
+    """The job graph's znode; where its path is not known, what is below the cluster's root. From 2.0 on it is called an
+    execution plan.
+    """
+    return path or f"{'execution-plans' if (file or '').startswith('submittedExecutionPlan') else 'jobgraphs'}/{job}"

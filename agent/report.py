@@ -95,7 +95,7 @@ def _passage(incident: Incident, day: str) -> str:
     if incident.status is Status.OPEN:
         return "open again"
     if incident.status is Status.RECOVERED and incident.recovered_at is not None:
-        return f"recovered at {instant(incident.recovered_at, day)}"
+        return f"{'over' if _momentary(incident) else 'recovered'} at {instant(incident.recovered_at, day)}"
     return str(incident.status)
 
 
@@ -103,22 +103,36 @@ def _parts(incident: Incident) -> tuple[Finding, ...]:
     return incident.causes + incident.findings
 
 
+def _momentary(incident: Incident) -> bool:
+    """Whether each effect was over as it happened: nothing was made good since, so "recovered" would mislead."""
+    return bool(incident.findings) and all(one.recovered_at == one.at for one in incident.findings)
+
+
 def _state(incident: Incident) -> str:
     if incident.merged_into is not None:
         return " (MERGED)"
     if withdrawn(incident):
         return " (WITHDRAWN)"
-    return "" if incident.status is Status.OPEN else f" ({incident.status.upper()})"
+    if incident.status is Status.OPEN or (incident.status is Status.RECOVERED and _momentary(incident)):
+        return ""
+    return f" ({incident.status.upper()})"
 
 
 def _context(incident: Incident) -> str:
     day = day_of(incident.opened_at)
-    parts = [f"{incident.status.upper()} since {instant(incident.opened_at, day)} UTC, {day}"]
-    if incident.status is not Status.OPEN:
-        parts = [f"{incident.status.upper()}, begun {instant(incident.opened_at, day)} UTC, {day}"]
-        if incident.recovered_at is not None:
-            lasted = span(max(0, incident.recovered_at - incident.opened_at))
-            parts.append(f"recovered {instant(incident.recovered_at, day)} after {lasted}")
+    begun, state = instant(incident.opened_at, day), incident.status.upper()
+    if incident.status is Status.OPEN:
+        parts = [f"{state} since {begun} UTC, {day}"]
+    elif incident.recovered_at is None:
+        parts = [f"{state}, begun {begun} UTC, {day}"]
+    elif _momentary(incident):
+        over = instant(incident.recovered_at, day)
+        happened = f"happened {f'at {begun}' if over == begun else f'between {begun} and {over}'} UTC, {day}"
+        parts = [happened if incident.status is Status.RECOVERED else f"{state}, {happened}"]
+    else:
+        lasted = span(max(0, incident.recovered_at - incident.opened_at))
+        over = f"recovered {instant(incident.recovered_at, day)} after {lasted}"
+        parts = [f"{state}, begun {begun} UTC, {day}", over]
     if not incident.sighted:
         parts.append("CANNOT BE SEEN at present: it may have changed since")
     if incident.cluster is not None:
@@ -210,7 +224,8 @@ def _advice(findings: Iterable[Finding], day: str, when: str) -> tuple[str, ...]
 
 
 def _names(finding: Finding, day: str) -> dict[str, Any]:
-    offsets = [side["offset"] for side in (finding.previous, finding.current) if isinstance(side.get("offset"), int)]
+    told = (finding.previous.get("offset"), finding.current.get("offset"), finding.current.get("log_start"))
+    offsets = [one for one in told if isinstance(one, int)]
     pause = "" if finding.recovered_at is None else f" and stay away {span(max(0, finding.recovered_at - finding.at))}"
     return {
         "reader": reader(finding.subject),

@@ -113,6 +113,8 @@ def sentence(finding: Finding, day: str) -> str:
         return _election(finding, day)
     if finding.kind in ("log_segments", "replica_divergence"):
         return _on_disk(finding, day)
+    if finding.kind == "log_pattern":
+        return _logged(finding, day)
     time = "" if " UTC" in finding.detail else f", {_moment(finding, day)}"
     lasted = finding.kind in _LASTING and finding.recovered_at is not None
     return f"{finding.detail.rstrip('.')}{time}{_over(finding, day, 'over') if lasted else ''}"
@@ -220,6 +222,11 @@ def _election(finding: Finding, day: str) -> str:
         f"leader of {place(finding.subject)}{_change(finding)} {_moment(finding, day)} "
         f"(unclean: {leader} was not in the ISR, which was {isr})"
     )
+
+
+def _logged(finding: Finding, day: str) -> str:
+    """Which rule asked for the line, and when it was written: times in a line are of any zone."""
+    return f"{finding.rule}: {finding.detail.rstrip('.')}, {_moment(finding, day)}"
 
 
 def _on_disk(finding: Finding, day: str) -> str:

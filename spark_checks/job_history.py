@@ -1,12 +1,12 @@
 """job_history: Flink jobs that ended and came back, checkpoint ids that began anew, job graphs that belong to no job.
 
 Searched in the agent's journal, with the leader changes, restores and other jobs around each, and, where given, in the
-HA storage directories. Findings bear the names of Flink clusters, whatever --cluster says.
+HA storage directories. Findings bear the names of Flink clusters; --flink chooses among them, not --cluster.
 """
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -17,18 +17,17 @@ from pyspark.sql import SparkSession
 from agent import wording
 from agent.facts import LATENESS_MS
 from agent.findings import Finding
-from agent.flink_evidence import REST, STORAGE, ZOOKEEPER
 from agent.journal import entries
-from agent.journal.segments import FOREVER
-from agent.observations import Blind, JobGraphFile, Observation, Subject
+from agent.journal.segments import FOREVER, find
+from agent.observations import JobGraphFile
 from agent.options import duration
 from agent.sources.flink_storage import job_graph_files
 from agent.wording import count
 from spark_checks.history import job_words
 from spark_checks.history.files import pieces
 from spark_checks.history.job_context import Around, Moment, around
-from spark_checks.history.job_graphs import Look, kept, orphans
-from spark_checks.history.jobs import COLUMNS, Restart, Return, queried, restarts, returns, views
+from spark_checks.history.job_graphs import Look, kept, orphans, seen_until
+from spark_checks.history.jobs import COLUMNS, Restart, Return, clusters, restarts, returns, views
 from spark_checks.options import Options, Progress, Report
 from spark_checks.session import QUICK_START, stages_told
 
@@ -70,8 +69,7 @@ LABELS: Mapping[str, str] = {
 
 def mistakes(options: Options) -> list[str]:
     """What is wrong with its own options."""
-    journal = options.own["journal"]
-    found = [] if Path(journal).exists() else [f"--journal {journal}: there is no such directory."]
+    found = _wrong_journal(Path(options.own["journal"]))
     try:
         duration(options.own["baseline"])
     except ValueError as error:
@@ -86,12 +84,55 @@ def mistakes(options: Options) -> list[str]:
         found += [
             f"{option} {name}={what}: {name} is given {times} times." for name, times in named.items() if times > 1
         ]
-    if not found:
+    if options.cluster not in (Options().cluster, *options.own["flink"]):
+        found.append(f"--cluster {options.cluster}: this check is about Flink clusters; name one with --flink.")
+    return found or [*_unknown(options), *_unreadable(options)]
+
+
+def _wrong_journal(journal: Path) -> list[str]:
+    """That the directory is missing, or is no journal; empty where it is one."""
+    if not journal.is_dir():
+        return [f"--journal {journal}: there is no such directory."]
+    if find(journal):
+        return []
+    inside = journal / "journal"
+    hint = (
+        f"did you mean {inside}?" if find(inside) else "an agent's is the directory `journal` in its state directory."
+    )
+    return [f"--journal {journal}: this directory holds no journal; {hint}"]
+
+
+def _unknown(options: Options) -> Iterator[str]:
+    """The Flink clusters in options that the journal does not name. One that names none yet knows of no mistake, but a
+    storage directory must then be of a cluster in --flink, if there are any.
+    """
+    journal, flink = options.own["journal"], set(options.own["flink"])
+    storages, ids = _named(options, "storages"), _named(options, "cluster_ids")
+    asked = {*flink, *storages, *ids}
+    named = set[str]()
+    for one in clusters(Path(journal)) if asked else ():
+        named.add(one)
+        if asked <= named:
+            return
+    there_are = ", ".join(sorted(named or flink))
+    for name in sorted(flink - named) if named else ():
+        yield f"--flink {name}: the journal {journal} names no such Flink cluster; there are: {there_are}."
+    for option, given in (("--storage", storages), ("--cluster-id", ids)):
+        for name, value in given.items():
+            if there_are and name not in named | flink:
+                yield (
+                    f"{option} {name}={value}: neither the journal {journal} nor --flink names such a Flink cluster; "
+                    f"there are: {there_are}."
+                )
+
+
+def _unreadable(options: Options) -> Iterator[str]:
+    """The storage directories that cannot be listed, also those of clusters that --flink leaves out."""
+    for name, place in _named(options, "storages").items():
         try:
-            _files(options)
+            _lying(options, name, place)
         except OSError as error:
-            found.append(f"--storage: {error.filename}: {error.strerror}.")
-    return found
+            yield f"--storage {name}={place}: {error.filename} cannot be read: {error.strerror}."
 
 
 def run(spark: SparkSession, options: Options, progress: Progress) -> Report:
@@ -105,12 +146,11 @@ def run(spark: SparkSession, options: Options, progress: Progress) -> Report:
     since = -FOREVER if options.since is None else options.since
     begin = -FOREVER if options.since is None else since - duration(options.own["baseline"])
     until = FOREVER - 1 if options.until is None else options.until
-    clusters = options.own["flink"]
     every = [one for kind in (*COLUMNS, "tick") for one in pieces(directory, kind, begin, until, unreadable)]
     rows = sum(one.rows for one in every if one.kind in COLUMNS)
     files = _files(options)
     with (
-        views(spark, every, clusters, begin, until),
+        views(spark, every, options.own["flink"], begin, until),
         stages_told(spark, progress, f"parts of {count(rows, 'observation')} of Flink"),
     ):
         last = min(max((one.high for one in every), default=until), until - 1)
@@ -127,34 +167,21 @@ def run(spark: SparkSession, options: Options, progress: Progress) -> Report:
 
 def _files(options: Options) -> dict[str, list[JobGraphFile]]:
     """What lies in the storage directories at this moment, by Flink cluster. Raises OSError."""
-    ids, wanted = _named(options, "cluster_ids"), options.own["flink"]
+    wanted = options.own["flink"]
     return {
-        name: job_graph_files(Path(place), ids.get(name, "/default"), name, 0)
+        name: _lying(options, name, place)
         for name, place in _named(options, "storages").items()
         if not wanted or name in wanted
     }
 
 
+def _lying(options: Options, name: str, place: str) -> list[JobGraphFile]:
+    """What lies in a cluster's storage directory. Raises OSError."""
+    return job_graph_files(Path(place), _named(options, "cluster_ids").get(name, "/default"), name, 0)
+
+
 def _named(options: Options, own: str) -> dict[str, str]:
     return dict(text.split("=", 1) for text in options.own[own])
-
-
-def seen_until(spark: SparkSession, last: int, sights: Iterable[Observation]) -> list[Look]:
-    """Each Flink cluster's last look: `last` (ms) or, where the source has not seen it since, when it went blind."""
-    blind: dict[Subject, tuple[str, int]] = {}
-    for one in sights:
-        if isinstance(one, Blind) and one.source in (REST, ZOOKEEPER, STORAGE):
-            blind.setdefault(one.subject, (one.cluster, one.at))
-        else:
-            blind.pop(one.subject, None)
-    return [
-        Look(
-            row["cluster"],
-            min([last, *(at for cluster, at in blind.values() if cluster == row["cluster"])]),
-            row["graphs"],
-        )
-        for row in queried(spark, _CLUSTERS)
-    ]
 
 
 def _of_runs(spark: SparkSession, since: int, until: int) -> Iterator[tuple[Moment, Told]]:
@@ -197,8 +224,8 @@ def _summary(
     numbers = [count(found[label], noun) for label, noun in LABELS.items()]
     if not rows:
         numbers.insert(0, "the journal holds nothing of Flink of that time")
-    clusters = wording.listed(one.cluster for one in looks) if looks else "none"
-    parts = [f"Flink clusters {clusters}: {', '.join(numbers)}, in {count(rows, 'observation')}"]
+    seen = wording.listed(one.cluster for one in looks) if looks else "none"
+    parts = [f"Flink clusters {seen}: {', '.join(numbers)}, in {count(rows, 'observation')}"]
     if files:
         parts.append(f"{count(sum(map(len, files.values())), 'graph file')} in storage")
     judged = {one.cluster for one in looks if one.graphs}
@@ -208,13 +235,3 @@ def _summary(
         )
     parts += [f"{count(damaged, 'damaged file')} left out"] if damaged else []
     return "; ".join(parts) + "."
-
-
-_CLUSTERS = """
-SELECT cluster, bool_or(graphs) AS graphs FROM (
-    SELECT cluster, false AS graphs FROM flink_job
-    UNION ALL SELECT cluster, session IS NOT NULL FROM job_manager_leader
-    UNION ALL SELECT cluster, true FROM job_graph
-    UNION ALL SELECT cluster, false FROM job_graph_file
-) GROUP BY cluster ORDER BY cluster
-"""

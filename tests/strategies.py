@@ -187,10 +187,13 @@ class World:
             self.later(self.second + 70 + fault.length, self._mended)
 
     def checked(self, fault: Fault) -> None:
-        """A check looks at the history of a job and finds that it came back; or of a reader: a rewind, or it fails."""
+        """A check looks at the history of a job, a changelog or a reader and finds what went back; or it fails."""
         if fault.target % 3 == 1:
-            job = {"cluster": CLUSTER, "job": "d7" * 16, "job_name": "clicks"}
-            self._checked("job_history", self._at(0) - 900 * fault.length, job)
+            check = "job_history"
+            what: dict[str, Any] = {"cluster": CLUSTER, "job": "d7" * 16, "job_name": "clicks"}
+            if fault.choice % 2:
+                check, what = "changelog_restore", {"cluster": CLUSTER, "group": "shop", "topic": "c", "partition": 0}
+            self._checked(check, self._at(0) - 900 * fault.length, what)
             return
         reader = self.readers[fault.target % len(self.readers)]
         subject = {"group": reader.group, "topic": reader.log.topic, "partition": reader.log.partition}

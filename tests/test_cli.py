@@ -60,7 +60,7 @@ def test_replay_prints_one_json_object_an_incident_and_exits_with_1(lines: Path)
         "labels": ["to_earliest"],
         "position": None,
         "previous": {"offset": 7832},
-        "current": {"offset": 0},
+        "current": {"offset": 0, "log_start": 0},
         "records": {"reread": 7832, "lost": 0, "skipped": 0},
         "detail": "g on t[0] went back from 7,832 to 0 (the log's start)",
     }

@@ -104,6 +104,43 @@ def test_state_sight_and_date_are_shown() -> None:
     assert "CANNOT BE SEEN" in report(samples.incident(sighted=False)).context
 
 
+LINE = Finding(
+    rule="out-of-memory", kind="log_pattern", severity=Severity.WARNING, at=samples.at("23:25:12"),
+    recovered_at=samples.at("23:25:12"), subject={"cluster": "main", "log": "/x.log"},
+    current={"what": "OOM"}, detail="/x.log on kafka-1 (what=OOM): 2026-11-21 00:25:12 UTC+1 killed: OOM.",
+)  # fmt: skip
+
+
+def test_what_was_over_as_it_happened_is_not_called_recovered() -> None:
+    """A line stays written: nothing was made good. It is closed in time like all others."""
+    once = samples.incident(
+        status=Status.RECOVERED, opened_at=LINE.at, recovered_at=LINE.at, causes=(), findings=(LINE,), title="a line"
+    )
+    assert report(once).headline == "CRITICAL  a line  INC-7F3A9C"
+    assert report(once).context == "happened at 23:25:12.0 UTC, 2026-11-20 · cluster main"
+    closed = report(replace(once, status=Status.CLOSED))
+    assert "(CLOSED)" in closed.headline
+    assert closed.context.startswith("CLOSED, happened at 23:25:12.0 UTC, 2026-11-20")
+    mixed = replace(once, findings=(LINE, *samples.recovered().findings), recovered_at=samples.at("23:25:26"))
+    assert "(RECOVERED)" in report(mixed).headline
+
+
+def test_a_cause_that_is_over_makes_no_recovery_of_an_effect_that_was_over_as_it_happened() -> None:
+    """The broker is back; what its loss did is done."""
+    lasting = samples.incident(causes=(samples.session(recovered_at=None),), findings=(LINE,))
+    over = replace(lasting, status=Status.RECOVERED, causes=(samples.session(),), recovered_at=samples.at("23:25:14.3"))
+    assert report(over).headline == report(lasting).headline
+    assert report(over).context.startswith("happened between 23:25:08.3 and 23:25:14.3 UTC, 2026-11-20")
+    assert timeline(lasting, over) == ("over at 23:25:14.3",)
+
+
+def test_a_line_of_a_log_is_told_with_its_rule_and_its_time() -> None:
+    """Only the rule's name says why it was looked for; a time within the line is no substitute for ours."""
+    assert section(report(samples.incident(findings=(LINE,), causes=())), "") == (
+        "out-of-memory: /x.log on kafka-1 (what=OOM): 2026-11-21 00:25:12 UTC+1 killed: OOM, at 23:25:12.0",
+    )
+
+
 def test_a_time_of_another_day_carries_its_date() -> None:
     """An incident that lasts past midnight."""
     late = replace(samples.incident(), status=Status.RECOVERED, recovered_at=samples.at("23:25:26") + 86_400_000)

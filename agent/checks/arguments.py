@@ -52,7 +52,7 @@ def places(check: str, settings: Settings, cluster: str | None) -> list[str]:
     """
     journal = ["--journal", str(settings.agent.state_directory / "journal")]
     if check == _OF_JOBS:
-        return [*journal, *_flink(cluster, settings.flink.get(cluster or ""))]
+        return journal if cluster is None else [*journal, *_flink(cluster, settings.flink.get(cluster))]
     if check == _OF_GROUPS:
         return journal
     if check == OF_CHANGELOGS:
@@ -97,13 +97,12 @@ def _escaped(value: object) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
 
 
-def _flink(name: str | None, flink: Flink | None) -> list[str]:
-    if flink is None:
-        return []
-    if flink.storage_directory is None:
-        return ["--flink", str(name)]
+def _flink(name: str, flink: Flink | None) -> list[str]:
+    """Of one that rules.toml does not name the journal may tell; where it does not, the check says so."""
+    if flink is None or flink.storage_directory is None:
+        return ["--flink", name]
     storage = ["--storage", f"{name}={flink.storage_directory}", "--cluster-id", f"{name}={flink.cluster_id}"]
-    return ["--flink", str(name), *storage]
+    return ["--flink", name, *storage]
 
 
 def scheduled_options(check: str, settings: Settings, now: int) -> list[str]:

@@ -93,6 +93,7 @@ class JobGraph(Observation, frozen=True, kw_only=True, tag="job_graph", gc=False
 
     locks: the sessions (0x hex, sorted) that own its lock nodes. file: the file name in the HA storage directory
     that its znode points to. checkpoints: how many completed ones stand in ZooKeeper for the job, None where unknown.
+    znode: its path, the chroot left out.
     """
 
     cluster: str
@@ -101,6 +102,7 @@ class JobGraph(Observation, frozen=True, kw_only=True, tag="job_graph", gc=False
     locks: tuple[str, ...] = ()
     file: str | None = None
     checkpoints: int | None = None
+    znode: str | None = None
 
     @property
     def subject(self) -> Subject:

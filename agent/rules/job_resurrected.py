@@ -168,7 +168,7 @@ def _restored_from(restores: int | None) -> str:
 def _to_delete(job: str, graph: JobGraph) -> str:
     age = f"made {clock(graph.made_at)} UTC" if graph.made_at is not None else "gone"
     file = f" and the file {graph.file}" if graph.file else ""
-    return f"delete its znode {graph_znode(job, graph.file)} ({age}){file}"
+    return f"delete its znode {graph_znode(job, graph.file, graph.znode)} ({age}){file}"
 
 
 def _still(current: Mapping[str, Any], graph: JobGraph | None, leader: JobManagerLeader | None) -> bool:

@@ -27,8 +27,8 @@ def _regex(value: str) -> str:
 
 class LogPattern(EventRule):
     r"""A line of a file under [logs.*] matches `pattern`. Its named groups `topic`, `partition`, `broker` and `job` say
-    what the line is about and are the finding's keys; the other groups are told as its values. A line of a stack trace
-    is dated by the entry that it belongs to. Over at once: a line stays written.
+    what the line is about and are the finding's keys; all groups are its values, told before the line. A line of a
+    stack trace is dated by the entry that it belongs to. Over at once: a line stays written.
 
     A pattern with a lookaround, a backreference or an inline flag other than (?i), (?s) and (?m) is slow: every line is
     then looked at by itself. Backslashes are best written in a TOML literal: pattern = 'broker (?P<broker>\d+) halts'.
@@ -68,4 +68,6 @@ class LogPattern(EventRule):
             if line.at not in told and self.components.match(line.component):
                 told.add(line.at)
                 where = f"{line.log} on {line.host}" if line.host else line.log
-                yield self.find(case, line, detail=f"{where}: {line.text}", current=line.values)
+                values = ", ".join(f"{name}={value}" for name, value in line.values.items())
+                named = f" ({values})" if values else ""
+                yield self.find(case, line, detail=f"{where}{named}: {line.text}", current=line.values)

@@ -96,6 +96,7 @@ class OffsetRewind(GroupRule):
         where = f"{case.topic}[{case.partition}]"
         bound = " or below, as a poll sees it" if after.since is not None else ""
         start = " (the log's start)" if "to_earliest" in labels else ""
+        start_at = {"log_start": _log_start(case, after, facts)} if "to_earliest" in labels else {}
         until = _back_by(old, after, _offsets(case, facts))
         checkpoints = around(facts, case.in_partition, before.at, after.at)
         return self.find(
@@ -106,7 +107,7 @@ class OffsetRewind(GroupRule):
             severity=severity,
             labels=labels,
             previous={"offset": old},
-            current={"offset": new, **(checkpoints._asdict() if checkpoints is not None else {})},
+            current={"offset": new, **start_at, **(checkpoints._asdict() if checkpoints is not None else {})},
             records=Records(reread=old - new),
             subject=_of_flink(after),
         )
@@ -115,19 +116,18 @@ class OffsetRewind(GroupRule):
         old = before.offset or 0
         # Both tell where the reader was at some moment after its fall: the lower one is nearer to where it went.
         new = min(one.offset or 0 for one in (after, *self._committed_with(case, before, after, facts)))
-        ends = facts.log_offsets(*case.in_partition)
-        reading = ends.as_of(after.at) or next((one for one in ends if one.at <= after.at + LATENESS_MS), None)
+        log_start = _log_start(case, after, facts)
         cuts = [
             low.log_end
             for fallen, low, _ in end_falls(facts, case.in_partition)
             if low.log_end < old and before.at <= low.at <= after.at + LATENESS_MS and fallen.at <= after.at
         ]
         below_the_cut = bool(cuts) and new < min(cuts) - self.min_records
-        start = new if reading is None else reading.log_start
+        start = new if log_start is None else log_start
         near = max(self.min_records, (old - start) * 0.05)
         if below_the_cut:  # no divergence but out of range: all the way back, and what was read since lies in between
             near = max(near, _read_since(after, _offsets(case, facts)))
-        if reading is not None and new - start <= near:
+        if log_start is not None and new - start <= near:
             yield "to_earliest"
         elif not below_the_cut and (cuts or unclean_near(facts, case.in_partition, before.at, after.at)):
             yield "to_divergence"
@@ -138,6 +138,12 @@ class OffsetRewind(GroupRule):
                 yield "after_expiry"
             if by_operator(facts, before, after, self.min_records):
                 yield "operator_reset"
+
+
+def _log_start(case: Case, after: Offset, facts: Facts) -> int | None:
+    ends = facts.log_offsets(*case.in_partition)
+    reading = ends.as_of(after.at) or next((one for one in ends if one.at <= after.at + LATENESS_MS), None)
+    return None if reading is None else reading.log_start
 
 
 def _case(observation: Offset) -> Case:

@@ -64,7 +64,7 @@ class OrphanJobGraph(Rule):
             known_at = told_at(facts, cluster, spell, self.after, (REST, ZOOKEEPER))
             if graph is None or known_at is None:
                 continue
-            kept = f"znode {graph_znode(job, graph.file)}{f', file {graph.file}' if graph.file else ''}"
+            kept = f"znode {graph_znode(job, graph.file, graph.znode)}{f', file {graph.file}' if graph.file else ''}"
             yield self.find(
                 case,
                 spell.begin,

@@ -1,7 +1,7 @@
 """The table of rules.toml about log files: its keys, defaults and what they mean."""
 
 import codecs
-from typing import Annotated
+from typing import Annotated, Literal
 from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, Field
@@ -32,8 +32,8 @@ class Logs(Section):
 
     paths: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], AfterValidator(some)]
     """Shell patterns. A rotated file (server.log.1) belongs to the one it was, and need not be named."""
-    component: Annotated[str, Field(min_length=1)] | None = None
-    """What writes them (kafka, zookeeper, consumer, librdkafka, streams, flink); None: each line tells."""
+    component: Literal["kafka", "zookeeper", "consumer", "librdkafka", "streams", "flink"] | None = None
+    """What writes them; None: each line tells."""
     cluster: str | None = None
     """The [clusters.NAME] whose topics and brokers the lines name."""
     flink: str | None = None

@@ -105,6 +105,7 @@ def read(client: KazooClient, root: str, cluster: str, now: int, deadline: float
                 locks=locks[path],
                 file=file[0].decode() if file else None,
                 checkpoints=sum(name.isdigit() for name in checkpoints),
+                znode=path,
             )
         )
     return Tree(_leader(client, root, deadline), graphs)

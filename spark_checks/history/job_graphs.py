@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
-from agent.observations import JobGraphFile
+from agent.flink_evidence import REST, STORAGE, ZOOKEEPER
+from agent.observations import Blind, JobGraphFile, Observation, Subject
 from spark_checks.history.jobs import queried
 
 
@@ -53,6 +54,24 @@ class Orphan(NamedTuple):
     state: str | None
 
 
+def seen_until(spark: SparkSession, last: int, sights: Iterable[Observation]) -> list[Look]:
+    """Each Flink cluster's last look: `last` (ms) or, where the source has not seen it since, when it went blind."""
+    blind: dict[Subject, tuple[str, int]] = {}
+    for one in sights:
+        if isinstance(one, Blind) and one.source in (REST, ZOOKEEPER, STORAGE):
+            blind.setdefault(one.subject, (one.cluster, one.at))
+        else:
+            blind.pop(one.subject, None)
+    return [
+        Look(
+            row["cluster"],
+            min([last, *(at for cluster, at in blind.values() if cluster == row["cluster"])]),
+            row["graphs"],
+        )
+        for row in queried(spark, _CLUSTERS)
+    ]
+
+
 def kept(spark: SparkSession, looks: Iterable[Look]) -> list[Kept]:
     """The graphs that still stand a minute after their jobs have ended, by their ends.
 
@@ -81,6 +100,15 @@ def _view(spark: SparkSession, looks: Iterable[Look], files: Mapping[str, Sequen
     ):
         spark.createDataFrame(values, columns).createOrReplaceTempView(name)
 
+
+_CLUSTERS = """
+SELECT cluster, bool_or(graphs) AS graphs FROM (
+    SELECT cluster, false AS graphs FROM flink_job
+    UNION ALL SELECT cluster, session IS NOT NULL FROM job_manager_leader
+    UNION ALL SELECT cluster, true FROM job_graph
+    UNION ALL SELECT cluster, false FROM job_graph_file
+) GROUP BY cluster ORDER BY cluster
+"""
 
 _LAST = """
 WITH jobs AS (

@@ -4,14 +4,17 @@ Job graphs and their files live in `job_graphs`; what stood around all this in `
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pyspark.sql import Row, SparkSession
 
 from agent.facts import LATENESS_MS
+from agent.flink_evidence import REST, STORAGE, ZOOKEEPER
+from agent.journal.segments import FOREVER, UNREADABLE
 from agent.sources import HEARTBEAT_MS
-from spark_checks.history.files import Piece, scan
+from spark_checks.history.files import Piece, pieces, read, scan
 
 COLUMNS: Mapping[str, str] = {
     "flink_job": "name string, state string, started_at long, ended_at long, job string",
@@ -72,11 +75,24 @@ class Restart(NamedTuple):
     restored_path: str | None
 
 
+def clusters(directory: Path) -> Iterator[str]:
+    """The Flink clusters that a journal names, as they are come across, again and again: of each kind the newest first.
+
+    Those that the agent has never reached are among them. What cannot be read names none.
+    """
+    for kind in (*COLUMNS, "job_listing", "blind", "sighted"):
+        names = ["cluster"] if kind not in ("blind", "sighted") else ["cluster", "source"]
+        for piece in reversed(pieces(directory, kind, -FOREVER, FOREVER, lambda *_: None)):
+            with suppress(*UNREADABLE):
+                table = read(piece, names)
+                for cluster, *source in set(zip(*(table[name].to_pylist() for name in names), strict=True)):
+                    if not source or source[0] in (REST, ZOOKEEPER, STORAGE):
+                        yield cluster
+
+
 @contextmanager
-def views(
-    spark: SparkSession, pieces: Sequence[Piece], clusters: Sequence[str], since: int, until: int
-) -> Iterator[None]:
-    """While the body runs, each kind of COLUMNS is a view: what was seen of the Flink clusters (none: of all).
+def views(spark: SparkSession, every: Sequence[Piece], wanted: Sequence[str], since: int, until: int) -> Iterator[None]:
+    """While the body runs, each kind of COLUMNS is a view: what was seen of the wanted Flink clusters (none: of all).
 
     since, until: ms; what was observed before or later is not in it.
     """
@@ -84,8 +100,8 @@ def views(
     for kind, columns in COLUMNS.items():
         schema = f"{_ALL}, {columns}"
         names = [column.split()[0].strip("`") for column in schema.split(", ")]
-        only: dict[str, Sequence[Any]] = {"cluster": clusters} if clusters else {}
-        told = [one for one in pieces if one.kind == kind]
+        only: dict[str, Sequence[Any]] = {"cluster": wanted} if wanted else {}
+        told = [one for one in every if one.kind == kind]
         frame = scan(spark, told, schema, names, since=since, until=until, only=only)
         frame = frame.coalesce(spark.sparkContext.defaultParallelism).persist()
         frame.createOrReplaceTempView(kind)

@@ -30,7 +30,8 @@ def findings(path: Path, cluster: str) -> Live:
     found: dict[Key, list[Finding]] = {}
     for incident in (msgspec.json.decode(body, type=Incident) for body in bodies):
         for one in (*incident.causes, *incident.findings):
-            if one.kind in _KINDS and one.subject["cluster"] == cluster:
+            # What a Flink subtask reads has no group, and no committed offset to compare with.
+            if one.kind in _KINDS and "group" in one.subject and one.subject["cluster"] == cluster:
                 key = Key(one.subject["group"], one.subject["topic"], one.subject["partition"])
                 found.setdefault(key, []).append(one)
     return found

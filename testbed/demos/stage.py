@@ -11,6 +11,7 @@ from typing import Any
 import click
 import msgspec
 
+from agent.usage import WRONG, fail
 from testbed.slack import Slack
 from testbed.workspace import Message
 
@@ -25,10 +26,20 @@ class Say:
         click.echo(f"[{time.monotonic() - self._begin:6.1f} s] {line}")
 
 
+_MARK = ".backflow-demo"
+
+
 def sweep(directory: Path) -> None:
-    """Make the directory that keeps a run, without what an earlier run has left."""
+    """Make the directory that keeps a run, without what an earlier run has left.
+
+    Ends with exit status 2 where it holds anything else.
+    """
+    ours = (directory / _MARK).exists()
+    if not ours and directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        fail(WRONG, f"{directory} is not empty and no earlier run of the demo is kept there; name another directory")
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
+    (directory / _MARK).touch()
 
 
 @contextmanager
@@ -90,5 +101,6 @@ def conclude(directory: Path, slack: Slack, incidents: Sequence[Mapping[str, Any
     show(slack, incidents)
     for problem in problems:
         click.echo(f"NOT AS IT SHOULD BE: {problem}")
-    click.echo(f"kept in {directory}: {', '.join(sorted(one.name for one in directory.iterdir()))}")
+    kept = sorted(one.name for one in directory.iterdir() if one.name != _MARK)
+    click.echo(f"kept in {directory}: {', '.join(kept)}")
     return 3 if problems else 0

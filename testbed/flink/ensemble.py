@@ -58,9 +58,9 @@ class FlinkEnsemble:
         """
         self.version = version
         self.name = name
-        self.workdir = workdir
-        self.storage_dir = workdir / "ha"
-        self.checkpoint_dir = workdir / "checkpoints"
+        self.workdir = workdir.absolute()  # Flink takes them as URLs
+        self.storage_dir = self.workdir / "ha"
+        self.checkpoint_dir = self.workdir / "checkpoints"
         self.zookeeper = zookeeper
         self.zookeeper_path = f"/flink/{name}"
         self.zookeeper_client = KazooClient(zookeeper)

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
+from agent.checks.arguments import places
 from agent.findings import Finding, Severity
 from agent.journal import Journal, read
 from agent.observations import (
@@ -18,12 +19,15 @@ from agent.observations import (
     FlinkJob,
     JobGraph,
     JobGraphFile,
+    JobListing,
     JobManagerLeader,
     Observation,
     Sighted,
     Tick,
 )
+from agent.settings import load
 from spark_checks import job_history
+from spark_checks.__main__ import main
 from spark_checks.options import Options, Report
 from tests.spark_checks.job_clusters import BEGIN, Cluster, Expected
 from tests.spark_checks.job_histories import History, drawn
@@ -226,6 +230,14 @@ def test_a_window_tells_what_happened_in_it_with_what_was_before(spark: SparkSes
     assert (back.at, back.labels, back.previous["state"]) == (again.at, ("came_back",), "FINISHED")
     for window in ({"until": again.at}, {"since": again.at + 1}, {"since": again.at, "baseline": "1s"}):
         assert check(spark, options(tmp_path, **window)).findings == []
+
+
+def test_only_the_named_flink_cluster_is_searched(spark: SparkSession, tmp_path: Path) -> None:
+    """What came back in another one is not told."""
+    ended = FlinkJob(at=NOW, cluster="f", job=JOB, name="j", state="FINISHED", started_at=NOW - 9, ended_at=NOW)
+    again = replace(ended, at=NOW + HOUR, state="RUNNING", started_at=NOW + HOUR - 5, ended_at=None)
+    write(tmp_path, [ended, replace(ended, cluster="g"), again])
+    assert [one.labels for one in check(spark, options(tmp_path, flink=("f",))).findings] == [("came_back",)]
     assert check(spark, options(tmp_path, flink=("g",))).findings == []
 
 
@@ -269,5 +281,100 @@ def test_mistakes_are_all_told(tmp_path: Path) -> None:
     assert [one.partition(":")[0] for one in told] == [
         f"--journal {tmp_path / 'none'}", "--baseline", "--storage x", "--storage f=DIR", "--cluster-id f",
     ]  # fmt: skip
-    (missing,) = job_history.mistakes(options(tmp_path, storages=(f"f={tmp_path / 'no'}",)))
-    assert missing == f"--storage: {tmp_path / 'no'}: No such file or directory."
+
+
+def test_a_directory_that_is_no_journal_is_wrong_use(tmp_path: Path) -> None:
+    """An empty one too; with the one that was meant, where that is plain to see."""
+    told = f"--journal {tmp_path}: this directory holds no journal; "
+    assert job_history.mistakes(options(tmp_path)) == [
+        f"{told}an agent's is the directory `journal` in its state directory."
+    ]
+    write(tmp_path / "journal", [Tick(at=NOW)])
+    assert job_history.mistakes(options(tmp_path)) == [f"{told}did you mean {tmp_path / 'journal'}?"]
+    assert job_history.mistakes(options(tmp_path / "journal")) == []
+
+
+@pytest.fixture
+def of_two(tmp_path: Path) -> Path:
+    """A journal that names the Flink clusters `jobs` and `dark`, never reached, and the Kafka cluster `main`."""
+    journal = tmp_path / "journal"
+    told: list[Observation] = [
+        JobListing(at=NOW, cluster="jobs", jobs=()),
+        Blind(at=NOW, cluster="dark", source="flink", reason="refused"),
+        Blind(at=NOW, cluster="main", source="kafka", reason="refused"),
+    ]
+    write(journal, told)
+    return journal
+
+
+def test_a_flink_cluster_that_the_journal_does_not_name_is_wrong_use(of_two: Path) -> None:
+    """With those that it names; one that was never reached is named, a Kafka cluster is none."""
+    assert job_history.mistakes(options(of_two, flink=("jobs", "dark"))) == []
+    assert job_history.mistakes(options(of_two, flink=("jbs", "jobs", "main"))) == [
+        f"--flink {name}: the journal {of_two} names no such Flink cluster; there are: dark, jobs."
+        for name in ("jbs", "main")
+    ]
+
+
+def test_open_segments_name_their_flink_clusters(tmp_path: Path) -> None:
+    """As those of a running agent's last minutes."""
+    with closing(Journal(tmp_path)) as journal:
+        journal.append([JobListing(at=NOW, cluster="jobs", jobs=())])
+        journal.flush()
+        assert job_history.mistakes(options(tmp_path, flink=("jobs",))) == []
+        (told,) = job_history.mistakes(options(tmp_path, flink=("jbs",)))
+    assert told.endswith("names no such Flink cluster; there are: jobs.")
+
+
+def test_storage_of_an_unknown_flink_cluster_is_wrong_use(of_two: Path, tmp_path: Path) -> None:
+    """Its cluster id too; what the journal or --flink names is known."""
+    unknown = "neither the journal {} nor --flink names such a Flink cluster; there are: {}."
+    given: dict[str, Any] = {"storages": (f"jobbs={tmp_path}",), "cluster_ids": ("jobbs=/x",)}
+    assert job_history.mistakes(options(of_two, **given)) == [
+        f"{option}: {unknown.format(of_two, 'dark, jobs')}"
+        for option in (f"--storage jobbs={tmp_path}", "--cluster-id jobbs=/x")
+    ]
+    assert job_history.mistakes(options(of_two, storages=(f"jobs={tmp_path}",), cluster_ids=("jobs=/x",))) == []
+    write(tmp_path / "new", [Tick(at=NOW)])
+    assert job_history.mistakes(options(tmp_path / "new", **given)) == []  # nothing is known yet, which is no mistake
+    assert job_history.mistakes(options(tmp_path / "new", flink=("jobbs",), **given)) == []
+    assert job_history.mistakes(options(tmp_path / "new", flink=("jobs",), **given)) == [
+        f"{option}: {unknown.format(tmp_path / 'new', 'jobs')}"
+        for option in (f"--storage jobbs={tmp_path}", "--cluster-id jobbs=/x")
+    ]
+
+
+def test_a_storage_directory_that_cannot_be_listed_is_wrong_use(of_two: Path, tmp_path: Path) -> None:
+    """Each of them, also of a cluster that --flink leaves out."""
+    gone, file = tmp_path / "gone", tmp_path / "file"
+    file.touch()
+    told = job_history.mistakes(options(of_two, flink=("dark",), storages=(f"jobs={gone}", f"dark={file}")))
+    assert told == [
+        f"--storage jobs={gone}: {gone} cannot be read: No such file or directory.",
+        f"--storage dark={file}: {file} cannot be read: Not a directory.",
+    ]
+
+
+def test_the_command_ends_with_status_2_before_spark_starts(of_two: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And with nothing but the sentence."""
+    assert main(["job_history", "--journal", str(of_two), "--flink", "jbs"]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err == f"--flink jbs: the journal {of_two} names no such Flink cluster; there are: dark, jobs.\n"
+
+
+def test_a_cluster_that_flink_does_not_name_is_wrong_use(of_two: Path) -> None:
+    """Rather than to look at all of them; the agent names the one it means by both options."""
+    asked = options(of_two)._replace(cluster="jobs")
+    told = ["--cluster jobs: this check is about Flink clusters; name one with --flink."]
+    assert job_history.mistakes(asked) == told
+    assert job_history.mistakes(asked._replace(own={**asked.own, "flink": ("jobs",)})) == []
+
+
+def test_a_cluster_named_by_hand_is_looked_at_also_where_rules_toml_knows_it_not(tmp_path: Path) -> None:
+    """It is not left out, which would be to look at all of them."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[agent]\nstate_directory = "state"\n[clusters.main]\nbootstrap_servers = "k:9092"\n')
+    settings = load(rules, need_clusters=True)
+    assert places("job_history", settings, "jbs") == ["--journal", "state/journal", "--flink", "jbs"]
+    assert places("job_history", settings, None) == ["--journal", "state/journal"]

@@ -5,6 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from agent.findings import Finding, Incident, Records, Severity, Status
@@ -54,8 +55,9 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A state file with one incident: the live rules saw the third rewind."""
+    """A state file with one incident: the live rules saw the third rewind, and a Flink subtask's, without a group."""
     path = tmp_path_factory.mktemp("state") / "state.sqlite3"
+    read = replace(rewind(REWINDS[2]), subject={"cluster": "main", "topic": "t", "partition": 3, "job": "d7"})
     incident = Incident(
         id="INC-1",
         status=Status.OPEN,
@@ -64,7 +66,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cluster="main",
         opened_at=REWINDS[2],
         updated_at=REWINDS[2],
-        findings=(rewind(REWINDS[2]),),
+        findings=(rewind(REWINDS[2]), read),
     )
     with Store(path) as store:
         store.save(1, [incident])
