@@ -24,12 +24,13 @@ class Section(NamedTuple):
 class Report(Struct, frozen=True, kw_only=True):
     """What an operator reads. Two reports are equal where nobody could see a difference.
 
+    calm: whether all is well again, or was settled; not where something merely happened and was over at once.
     headline: severity, state, what, where, how much and the id. context: since when, the date, the cluster.
     """
 
     id: str
     severity: Severity
-    status: Status
+    calm: bool
     headline: str
     sections: tuple[Section, ...]
     context: str
@@ -51,7 +52,7 @@ def report(incident: Incident) -> Report:
     return Report(
         id=incident.id,
         severity=incident.severity,
-        status=incident.status,
+        calm=bool(incident.status is not Status.OPEN and _state(incident)),
         headline=f"{incident.severity.upper()}{_state(incident)}  {incident.title}  {incident.id}",
         sections=_sections(incident),
         context=_context(incident),

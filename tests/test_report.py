@@ -118,6 +118,7 @@ def test_what_was_over_as_it_happened_is_not_called_recovered() -> None:
     )
     assert report(once).headline == "CRITICAL  a line  INC-7F3A9C"
     assert report(once).context == "happened at 23:25:12.0 UTC, 2026-11-20 · cluster main"
+    assert not report(once).calm
     closed = report(replace(once, status=Status.CLOSED))
     assert "(CLOSED)" in closed.headline
     assert closed.context.startswith("CLOSED, happened at 23:25:12.0 UTC, 2026-11-20")

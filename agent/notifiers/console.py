@@ -2,7 +2,7 @@
 
 from typing import TextIO
 
-from agent.findings import Severity, Status
+from agent.findings import Severity
 from agent.notifiers import Handle, Message
 from agent.notifiers.webhook import told_of, worth_telling
 from agent.report import report
@@ -35,8 +35,9 @@ class Console:
             return handle or {}
         if handle and not worth_telling(incident, handle):
             return handle
-        headline, *others = report(incident).lines()
-        colour = _COLOURS[incident.severity] if incident.status is Status.OPEN else "32;1"
+        said = report(incident)
+        headline, *others = said.lines()
+        colour = "32;1" if said.calm else _COLOURS[incident.severity]
         first = f"\x1b[{colour}m{headline}\x1b[0m" if self._colours else headline
         self._print(first, *(f"  {line}" for line in others))
         return told_of(incident)

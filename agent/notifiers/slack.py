@@ -19,7 +19,7 @@ from slack_sdk import WebClient
 from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.web import SlackResponse
 
-from agent.findings import Incident, Severity, Status
+from agent.findings import Incident, Severity
 from agent.notifiers import Declined, Gone, Handle, Message, NotDelivered, RateLimited, Refused, Unanswered
 from agent.report import Report, alarming, report
 
@@ -222,7 +222,7 @@ def clipped(text: str, limit: int = TEXT_LIMIT) -> str:
 
 def blocks(told: Report) -> list[dict[str, Any]]:
     """The report in Block Kit: the first line, a section per heading, the context; all within Slack's limits."""
-    sign = _SIGNS[told.severity] if told.status is Status.OPEN else ":large_green_circle:"
+    sign = ":large_green_circle:" if told.calm else _SIGNS[told.severity]
     shown = [_section(f"{sign} *{clipped(told.headline, _HEADLINE_LIMIT)}*")]
     room = _ALL_LIMIT - 2 * _HEADLINE_LIMIT
     for number, (heading, lines) in enumerate(told.sections, 1):
