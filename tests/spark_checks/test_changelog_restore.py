@@ -179,6 +179,7 @@ def test_the_summary_names_what_is_not_there(compared: Run) -> None:
     assert "there is no topic app-none-changelog" in summary
 
 
+@pytest.mark.acceptance
 def test_a_window_leaves_out_what_was_written_before_it(kafka: Cluster, journal: Path, tmp_path: Path) -> None:
     """By the journal's times, not by those of the records."""
     asked = ["--store=app/s0=long", "--journal", str(journal), "--from", rfc3339(BEGIN + 2 * MINUTE)]
@@ -196,6 +197,7 @@ def test_a_broker_that_is_away_is_a_sentence(tmp_path: Path) -> None:
     assert last.startswith("The check changelog_restore failed: app-s0-changelog cannot be read: "), done.log
 
 
+@pytest.mark.acceptance
 def test_packages_that_cannot_be_fetched_are_a_sentence(tmp_path: Path) -> None:
     """Of a repository that is not there, into a cache that is empty."""
     nowhere = tmp_path / "settings.xml"

@@ -18,7 +18,7 @@ from testbed.zookeeper import ZooKeeperServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
-_BOTH = pytest.mark.parametrize("flink", ["1.4.2", "1.20.1"], indirect=True)
+_BOTH = pytest.mark.parametrize("flink", [pytest.param("1.4.2", marks=pytest.mark.acceptance), "1.20.1"], indirect=True)
 
 
 @pytest.fixture(scope="module")
