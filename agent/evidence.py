@@ -1,11 +1,11 @@
-"""What several rules ask of the facts: incarnations, moves, truncations, rhythms. Rules judge."""
+"""What several rules ask of the facts: incarnations, moves, truncations, rebalances, rhythms. Rules judge."""
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, pairwise
 from typing import NamedTuple, TypeVar
 
 from agent.facts import LATENESS_MS, Facts, History
-from agent.observations import Commit, LogOffsets, Observation, PartitionState
+from agent.observations import Commit, GroupState, LogOffsets, Observation, PartitionState
 
 CLOCK_SLACK_MS = 5_000
 """How far the clocks of two sources may stand apart, and how long an end may stay low before it is a truncation."""
@@ -159,6 +159,11 @@ def sure_low(facts: Facts, partition: tuple[str, str, int], offset: int, begin: 
     if any(one.log_end >= offset for one in readings if one.at <= low.at + CLOCK_SLACK_MS):
         return None
     return low.seen + CLOCK_SLACK_MS
+
+
+def rebalancing(state: GroupState) -> bool:
+    """Whether the group is in a rebalance: PreparingRebalance or CompletingRebalance."""
+    return "Rebalance" in state.state
 
 
 def moves(commits: Iterable[Commit]) -> list[Commit]:

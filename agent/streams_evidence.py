@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from agent.evidence import CLOCK_SLACK_MS
+from agent.evidence import CLOCK_SLACK_MS, rebalancing
 from agent.facts import FLOOR, LATENESS_MS, History
 from agent.observations import GroupState, LogLine, Member
 
@@ -43,11 +43,6 @@ class Move(NamedTuple):
     def left(self) -> GroupState:
         """The first state that shows the old holding no more."""
         return self.old.left or self.new.begin
-
-
-def rebalancing(state: GroupState) -> bool:
-    """Whether the group is in a rebalance: PreparingRebalance or CompletingRebalance."""
-    return "Rebalance" in state.state
 
 
 def thread(member: Member) -> str:

@@ -18,13 +18,13 @@ from agent import wording
 from agent.facts import LATENESS_MS
 from agent.findings import Finding
 from agent.journal import entries
-from agent.journal.segments import FOREVER, find
+from agent.journal.segments import FOREVER
 from agent.observations import JobGraphFile
 from agent.options import duration
 from agent.sources.flink_storage import job_graph_files
 from agent.wording import count
 from spark_checks.history import job_words
-from spark_checks.history.files import pieces
+from spark_checks.history.files import no_journal, pieces
 from spark_checks.history.job_context import Around, Moment, around
 from spark_checks.history.job_graphs import Look, kept, orphans, seen_until
 from spark_checks.history.jobs import COLUMNS, Restart, Return, clusters, restarts, returns, views
@@ -93,13 +93,7 @@ def _wrong_journal(journal: Path) -> list[str]:
     """That the directory is missing, or is no journal; empty where it is one."""
     if not journal.is_dir():
         return [f"--journal {journal}: there is no such directory."]
-    if find(journal):
-        return []
-    inside = journal / "journal"
-    hint = (
-        f"did you mean {inside}?" if find(inside) else "an agent's is the directory `journal` in its state directory."
-    )
-    return [f"--journal {journal}: this directory holds no journal; {hint}"]
+    return no_journal(journal)
 
 
 def _unknown(options: Options) -> Iterator[str]:

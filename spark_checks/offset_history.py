@@ -21,7 +21,7 @@ from spark_checks.history import live_findings
 from spark_checks.history.compaction import compact, retain
 from spark_checks.history.context import Journal
 from spark_checks.history.events import Spell
-from spark_checks.history.files import Piece, clusters
+from spark_checks.history.files import Piece, clusters, no_journal
 from spark_checks.history.findings import Told, around, badness, gap_finding, judged, unseen
 from spark_checks.history.live_findings import Live
 from spark_checks.history.plot import plot
@@ -70,14 +70,8 @@ def mistakes(options: Options) -> list[str]:
 
 def _wrong_journal(journal: Path, cluster: str) -> list[str]:
     """That the directory is no journal, or one that has never heard of the cluster; empty where it is the right one."""
-    if not find(journal):
-        inside = journal / "journal"
-        hint = (
-            f"did you mean {inside}?"
-            if find(inside)
-            else "an agent's is the directory `journal` in its state directory."
-        )
-        return [f"--journal {journal}: this directory holds no journal; {hint}"]
+    if wrong := no_journal(journal):
+        return wrong
     named = set()
     for one in clusters(journal):
         named.add(one)

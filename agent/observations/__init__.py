@@ -30,7 +30,7 @@ from agent.observations.kafka import (
     Member,
     PartitionState,
 )
-from agent.observations.logs import LogFile, LogLine
+from agent.observations.logs import LogFile, LogLine, whole_number
 from agent.observations.streams import ChangelogFalls, Fall
 
 __all__ = [
@@ -70,6 +70,7 @@ __all__ = [
     "rfc3339",
     "to_fields",
     "to_json",
+    "whole_number",
 ]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -31,6 +31,11 @@ class LogLine(Observation, frozen=True, kw_only=True, tag="log_line", gc=False):
         return ("log_line", self.cluster, self.log, self.pattern, *names)
 
 
+def whole_number(value: str | None) -> int | None:
+    """A line's value as a whole number; None where there is none, or something else."""
+    return int(value) if value is not None and value.isascii() and value.isdigit() and len(value) < 20 else None
+
+
 class LogFile(Observation, frozen=True, kw_only=True, tag="log_file", gc=False):
     """How far a log file has been read: up to the byte `read`. It is where reading goes on after a restart.
 

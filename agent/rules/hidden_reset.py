@@ -3,10 +3,20 @@
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from agent.evidence import CLOCK_SLACK_MS, earliest, end_falls, end_of, intervals, leader_moves, moves, recreated
+from agent.evidence import (
+    CLOCK_SLACK_MS,
+    earliest,
+    end_falls,
+    end_of,
+    intervals,
+    leader_moves,
+    moves,
+    rebalancing,
+    recreated,
+)
 from agent.facts import LATENESS_MS, Facts, History
 from agent.findings import Finding
-from agent.observations import Commit, GroupState, LogOffsets, Observation, PartitionState, clock
+from agent.observations import Commit, LogOffsets, Observation, PartitionState, clock
 from agent.options import Duration
 from agent.rule import Case, GroupRule, recovered
 
@@ -132,20 +142,16 @@ def _grown_at(facts: Facts, partition: tuple[str, str, int], offset: int, since:
 def _rebalanced(facts: Facts, case: Case, since: int, wait: int) -> int:
     """When the group was done with rebalances that left it less than `wait` to commit; `since` without any."""
     for before, after in pairwise(facts.group(case.cluster, case.group or "")):
-        if _rebalancing(before) and before.at < since + wait and after.at > since:
+        if rebalancing(before) and before.at < since + wait and after.at > since:
             since = after.at
     return since
-
-
-def _rebalancing(state: GroupState) -> bool:
-    return "Rebalance" in state.state
 
 
 def _alive(facts: Facts, case: Case, since: int, until: int) -> bool:
     """Whether the group has a member for the partition by `until`, or has committed other partitions since then."""
     cluster, group, topic, partition = case.series
     state = facts.group(cluster, group).as_of(until)
-    if state is not None and _rebalancing(state):
+    if state is not None and rebalancing(state):
         return False
     if state is not None and state.members:
         assigned = {pair for member in state.members for pair in member.partitions}

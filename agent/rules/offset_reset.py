@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from agent.facts import LATENESS_MS, Facts
 from agent.findings import Finding
-from agent.observations import LogLine, Observation, clock
+from agent.observations import LogLine, Observation, clock, whole_number
 from agent.rule import Case, EventRule, TopicRule
 
 
@@ -44,10 +44,11 @@ class OffsetReset(TopicRule, EventRule):
             return
         for pattern, what in self.LOST.items():
             for one in facts.log_lines(_subject(case, pattern)):
-                offset = _number(one.values.get("offset"))
+                offset = whole_number(one.values.get("offset"))
                 if offset is None:
                     continue
                 to = one.values.get("to") or self._to(case, one, facts)
+                to_offset = whole_number(to)
                 where = f"{case.topic}[{case.partition}]"
                 on = f" on {one.host}" if one.host else ""
                 at = f", and the consumer goes to {to}" if to else ""
@@ -58,7 +59,7 @@ class OffsetReset(TopicRule, EventRule):
                     f"({case.log}, {clock(one.at)} UTC)",
                     subject={"component": one.component, **({"host": one.host} if one.host else {})},
                     previous={"offset": offset},
-                    current={} if to is None else {"to": to} if _number(to) is None else {"offset": _number(to)},
+                    current={} if to is None else {"to": to} if to_offset is None else {"offset": to_offset},
                 )
 
     def _to(self, case: Case, line: LogLine, facts: Facts) -> str | None:
@@ -69,7 +70,3 @@ class OffsetReset(TopicRule, EventRule):
 
 def _subject(case: Case, pattern: str) -> tuple[str | int | None, ...]:
     return ("log_line", case.cluster, case.log, pattern, case.topic, case.partition, case.broker, case.job)
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 20 else None

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from agent.evidence import earliest, end_falls, end_of, recreated, unclean_near
 from agent.facts import LATENESS_MS, Facts, History
@@ -19,6 +19,14 @@ _CACHED_MS = 60_000
 """No position that Flink tells is older; 40 s were seen after a quiet time."""
 
 _FORESEEN_MS = 86_400_000
+
+
+class _Fall(NamedTuple):
+    """The highest reading before a fall, the one that shows it, and the commits that fell where a position did."""
+
+    before: Offset
+    after: Offset
+    committed: list[Offset]
 
 
 class OffsetRewind(GroupRule):
@@ -57,28 +65,16 @@ class OffsetRewind(GroupRule):
         """Each fall within one incarnation of the partition."""
         history = _offsets(case, facts)
         for before, after in falls(history, self.min_records):
-            known_at = after.seen if case.job is None else self._sure_of(case, before, after, facts)
+            fall = _Fall(before, after, list(self._committed_with(case, before, after, facts)))
+            known_at = after.seen if case.job is None else _sure_of(fall, history)
             if known_at is not None and not recreated(facts, case.in_partition, before.at, after.at):
-                yield self._rewind(case, before, after, known_at, facts)
+                yield self._rewind(case, fall, known_at, facts)
 
     def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
         """Over when the old offset is reached again, or the partition is no more."""
         old = int(finding.previous["offset"])
         regained = (one.at for one in _offsets(case, facts).after(finding.at) if (one.offset or 0) >= old)
         return recovered(finding, earliest(regained, end_of(facts, case.in_partition, finding.at)))
-
-    def _sure_of(self, case: Case, before: Offset, after: Offset, facts: Facts) -> int | None:
-        """When it is sure that a position fell, for a cache may have told an old one; None where it is not (yet)."""
-        readings = _offsets(case, facts)
-        following = next((one for one in readings if one.at > after.at), None)
-        older = readings.as_of(after.at - _CACHED_MS)
-        sure = []
-        if following is not None and (following.offset or 0) < (before.offset or 0):
-            sure.append(following.seen)
-        if older is not None and (after.offset or 0) < (older.offset or 0):
-            sure.append(after.seen)
-        sure += [max(low.seen, after.seen) for low in self._committed_with(case, before, after, facts)]
-        return min(sure, default=None)
 
     def _committed_with(self, case: Case, before: Offset, after: Offset, facts: Facts) -> Iterator[Offset]:
         """The commits of the partition that fell when a position there did."""
@@ -87,16 +83,18 @@ class OffsetRewind(GroupRule):
                 if low.start <= after.at + LATENESS_MS and before.at - LATENESS_MS <= low.at and high.at <= after.at:
                     yield low
 
-    def _rewind(self, case: Case, before: Offset, after: Offset, known_at: int, facts: Facts) -> Finding:
+    def _rewind(self, case: Case, fall: _Fall, known_at: int, facts: Facts) -> Finding:
+        before, after, _ = fall
         old, new = before.offset or 0, after.offset or 0
-        labels = list(self._labels(case, before, after, facts))
+        log_start = _log_start(case, after, facts)
+        labels = list(self._labels(case, fall, log_start, facts))
         severity = Severity.CRITICAL if "to_earliest" in labels else None
         if "operator_reset" in labels or "checkpoint_restore" in labels:
             severity = Severity.INFO
         where = f"{case.topic}[{case.partition}]"
         bound = " or below, as a poll sees it" if after.since is not None else ""
         start = " (the log's start)" if "to_earliest" in labels else ""
-        start_at = {"log_start": _log_start(case, after, facts)} if "to_earliest" in labels else {}
+        start_at = {"log_start": log_start} if "to_earliest" in labels else {}
         until = _back_by(old, after, _offsets(case, facts))
         checkpoints = around(facts, case.in_partition, before.at, after.at)
         return self.find(
@@ -112,11 +110,11 @@ class OffsetRewind(GroupRule):
             subject=_of_flink(after),
         )
 
-    def _labels(self, case: Case, before: Offset, after: Offset, facts: Facts) -> Iterator[str]:
+    def _labels(self, case: Case, fall: _Fall, log_start: int | None, facts: Facts) -> Iterator[str]:
+        before, after, committed = fall
         old = before.offset or 0
-        # Both tell where the reader was at some moment after its fall: the lower one is nearer to where it went.
-        new = min(one.offset or 0 for one in (after, *self._committed_with(case, before, after, facts)))
-        log_start = _log_start(case, after, facts)
+        # All tell where the reader was at some moment after its fall: the lowest one is nearest to where it went.
+        new = min(one.offset or 0 for one in (after, *committed))
         cuts = [
             low.log_end
             for fallen, low, _ in end_falls(facts, case.in_partition)
@@ -138,6 +136,19 @@ class OffsetRewind(GroupRule):
                 yield "after_expiry"
             if by_operator(facts, before, after, self.min_records):
                 yield "operator_reset"
+
+
+def _sure_of(fall: _Fall, readings: History[Commit] | History[Position]) -> int | None:
+    """When it is sure that a position fell, for a cache may have told an old one; None where it is not (yet)."""
+    before, after, committed = fall
+    following = next((one for one in readings if one.at > after.at), None)
+    older = readings.as_of(after.at - _CACHED_MS)
+    sure = [max(low.seen, after.seen) for low in committed]
+    if following is not None and (following.offset or 0) < (before.offset or 0):
+        sure.append(following.seen)
+    if older is not None and (after.offset or 0) < (older.offset or 0):
+        sure.append(after.seen)
+    return min(sure, default=None)
 
 
 def _log_start(case: Case, after: Offset, facts: Facts) -> int | None:

@@ -5,13 +5,14 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from pydantic import Field
 
+from agent.evidence import rebalancing
 from agent.facts import FLOOR, SETTLED_MS, Facts, History
 from agent.findings import Finding, Severity
 from agent.flink_evidence import Spell, lasting
 from agent.observations import GroupState, Member, Observation, clock
 from agent.options import Names, Wait, duration_text
 from agent.rule import Case, Rule, recovered
-from agent.streams_evidence import rebalancing, thread
+from agent.streams_evidence import thread
 
 _START_MS = 60_000
 """How long after a group was without members its members may still be coming."""

@@ -21,6 +21,7 @@ from agent.observations import (
     PartitionState,
     Subject,
     clock,
+    whole_number,
 )
 from agent.options import Wait
 from agent.rule import Case, GroupRule, recovered
@@ -134,7 +135,7 @@ class StateNotRestored(GroupRule):
 
     def _short_restores(self, case: Case, facts: Facts) -> Iterator[Finding]:
         for line in facts.log_lines(_subject(case, "store_restored")):
-            records = _number(line.values.get("records"))
+            records = whole_number(line.values.get("records"))
             begin = facts.log_lines(_subject(case, "store_without_checkpoint")).as_of(line.at)
             if records is None or begin is None or begin.at < line.at - _TOGETHER_MS:
                 continue
@@ -209,10 +210,6 @@ def _without_checkpoint(case: Case, facts: Facts) -> list[LogLine]:
 
 def _subject(case: Case, pattern: str) -> Subject:
     return ("log_line", case.cluster, case.log, pattern, case.topic, case.partition, None, None)
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 20 else None
 
 
 def _on(line: LogLine) -> str:

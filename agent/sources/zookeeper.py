@@ -13,13 +13,11 @@ from typing import Any, TypeVar
 
 import msgspec
 import structlog
-from kazoo.client import KazooClient, KazooState
-from kazoo.exceptions import KazooException
-from kazoo.protocol.states import KeeperState
 
 from agent.observations import Observation, PartitionState
 from agent.options import Names
 from agent.sources import Emit, Polled
+from agent.sources.session import Session
 from agent.sources.sight import SOURCE, Sights, Unit, now_ms
 from agent.sources.znodes import Znodes
 from agent.sources.zookeeper_view import (
@@ -41,7 +39,6 @@ _EVERYTHING, _BEAT, _LOOK = "/", "beat", "look"
 """What may be queued besides paths: read all anew; compare lists and emit heartbeats; see whether we still see."""
 
 _HEARTBEAT_MS = 60_000
-_CONNECTION_RETRY = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 2.0}
 
 log = structlog.get_logger(__name__)
 
@@ -80,64 +77,44 @@ class ZooKeeperSource:
         self._trouble: dict[Unit, str] = {}
         self._changed: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._unread: set[str] = set()
-        self._session_ms = int(options.get("timeout", 10) * 1000)
         self._in_sight_until: int | None = None
         self._missed_since: int | None = None
-        self._away_since: int | None = now_ms()
         self._beat_at = 0
         self._closed = False
-        self._client = KazooClient(connect, connection_retry=_CONNECTION_RETRY, **options)
-        self._client.add_listener(self._session_changed)
-        self._znodes = Znodes(self._client, self._changed.put)
+        self._session = Session(connect, options, self._connected)
+        self._znodes = Znodes(self._session.client, self._changed.put)
         self._reader = threading.Thread(target=self._read_what_changed, name=f"zookeeper-{cluster}", daemon=True)
         self._reader.start()
-        self._client.start_async()
+        self._session.start()
 
     def poll(self) -> None:
         """Say whether we see; ask again for what could not be read, and once a minute for a look at the whole."""
         now = now_ms()
-        away_since = self._away_since
+        away = self._session.away_since is not None
         unseen = dict(self._trouble)
-        if away_since is None:
+        if not away:
             again, self._unread = self._unread, set()
             for path in (*again, _LOOK):
                 self._changed.put(path)
             if now - self._beat_at >= _HEARTBEAT_MS:
                 self._beat_at = now
                 self._changed.put(_BEAT)
-        elif now - away_since > self._session_ms:
+        elif self._session.lost(now):
             unseen[SOURCE] = f"ZooKeeper at {self._connect} does not answer"
-            self._revive()
-        if away_since is None or SOURCE in unseen:
+        if not away or SOURCE in unseen:
             with self._lock:
                 self._tell(self._sights.now(now, unseen))
-
-    def _revive(self) -> None:
-        """Start a client anew that has given up for good, as kazoo does when its credentials are refused."""
-        if self._client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED):
-            self._away_since = now_ms()
-            self._client.stop()
-            self._client.start_async()
 
     def close(self) -> None:
         """Let go of the session within about 3 s."""
         self._closed = True
         self._changed.put(None)
-        ending = threading.Thread(target=self._end, name="zookeeper-end", daemon=True)
-        ending.start()
-        ending.join(3)
+        self._session.close()
 
-    def _end(self) -> None:
-        self._client.stop()
-        self._client.close()
-
-    def _session_changed(self, state: str) -> None:
+    def _connected(self) -> None:
         """Called on kazoo's thread: note and queue, no more. Watches do not outlive a connection: all is read anew."""
-        if state == KazooState.CONNECTED:
-            self._away_since, self._missed_since = None, self._in_sight_until
-            self._changed.put(_EVERYTHING)
-        elif self._away_since is None:
-            self._away_since = now_ms()
+        self._missed_since = self._in_sight_until
+        self._changed.put(_EVERYTHING)
 
     def _read_what_changed(self) -> None:
         while (first := self._changed.get()) is not None:
@@ -149,11 +126,11 @@ class ZooKeeperSource:
                 paths.add(following)
             try:
                 self._read(paths)
-            except (KazooException, self._client.handler.timeout_exception) as error:
+            except self._session.failures as error:
                 # A lost connection reads all anew when it is back; anything else is asked for again at the next poll.
                 log.debug("cannot read", cluster=self.cluster, paths=sorted(paths), reason=repr(error))
                 self._unread = self._unread | paths
-                if self._away_since is None:
+                if self._session.away_since is None:
                     self._trouble[SOURCE] = f"ZooKeeper at {self._connect} refuses: {error!r}"
 
     def _read(self, paths: set[str]) -> None:

@@ -64,6 +64,19 @@ def pieces(directory: Path, kind: str, since: int, until: int, unreadable: Unrea
     return made
 
 
+def no_journal(directory: Path) -> list[str]:
+    """A sentence where the directory holds no journal, with the one that was meant where that is plain; empty where it
+    does.
+    """
+    if find(directory):
+        return []
+    inside = directory / "journal"
+    hint = (
+        f"did you mean {inside}?" if find(inside) else "an agent's is the directory `journal` in its state directory."
+    )
+    return [f"--journal {directory}: this directory holds no journal; {hint}"]
+
+
 def clusters(directory: Path) -> Iterator[str]:
     """The clusters that a journal names, as they are come across: commits first, of those the newest. What cannot be
     read names none.

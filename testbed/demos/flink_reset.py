@@ -2,14 +2,13 @@
 Kafka 0.11.0.0 lost its ZooKeeper session, while no checkpoint fails.
 """
 
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from testbed.agent import Agent, flink_table, logs_table
-from testbed.demos.reset import GROUP, PARTITIONS, TOPIC, Draw, resets
-from testbed.demos.stage import Say, conclude, messages_of, sweep, telling
+from testbed.demos.reset import GROUP, PARTITIONS, TOPIC, Draw, begin, resets
+from testbed.demos.stage import Say, conclude, messages_of, telling
 from testbed.flink.cluster import FlinkCluster
 from testbed.flink.programs import kafka_job
 from testbed.flink.reset import JobReset, flink_job_reset
@@ -27,11 +26,7 @@ UNSEEN = 500
 
 def run(directory: Path, seed: int | None) -> int:
     """Break the cluster, show what Backflow says of it and check that. Returns 0 where all of it is as it should be."""
-    seed = random.SystemRandom().randrange(1_000_000) if seed is None else seed
-    draw = Draw.of(seed)
-    say = Say()
-    sweep(directory)
-    say(f"seed {seed}: {TOPIC}[{draw.partition}] on brokers {draw.leader} and {draw.follower} will break")
+    draw, say = begin(directory, seed)
     say("starting ZooKeeper, three Kafka 0.11.0.0 brokers, and Flink 1.4.2 with two JobManagers")
     order = (draw.bystander, draw.leader, draw.follower)
     with (

@@ -46,13 +46,19 @@ class Draw(NamedTuple):
         }
 
 
-def run(directory: Path, seed: int | None) -> int:
-    """Break the cluster, show what Backflow says of it and check that. Returns 0 where all of it is as it should be."""
+def begin(directory: Path, seed: int | None) -> tuple[Draw, Say]:
+    """The stage swept and what will break drawn: by the seed, or by one that is drawn too and told."""
     seed = random.SystemRandom().randrange(1_000_000) if seed is None else seed
     draw = Draw.of(seed)
     say = Say()
     sweep(directory)
     say(f"seed {seed}: {TOPIC}[{draw.partition}] on brokers {draw.leader} and {draw.follower} will break")
+    return draw, say
+
+
+def run(directory: Path, seed: int | None) -> int:
+    """Break the cluster, show what Backflow says of it and check that. Returns 0 where all of it is as it should be."""
+    draw, say = begin(directory, seed)
     say("starting ZooKeeper and three Kafka 0.11.0.0 brokers")
     order = (draw.bystander, draw.leader, draw.follower)
     with (

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from testbed.artifacts import Distribution, class_path, jars
-from testbed.flink.java_sources import jar
+from testbed.java_sources import jar
 
 Config: TypeAlias = Mapping[str, str | int]
+
+_SOURCES = Path(__file__).parent / "java"
 
 _LAYOUT = "%d{yyyy-MM-dd HH:mm:ss,SSS} %-5p %-60c %x - %m%n"  # that of Flink's own logging configuration
 
@@ -74,7 +76,8 @@ class Flink:
 
     def jobs_jar(self) -> Path:
         """Its jobs."""
-        return jar(*self.sources, libraries=jars(self.distribution), release=self.java_release)
+        folders = [_SOURCES / one for one in self.sources]
+        return jar(*folders, name=self.sources[0], libraries=jars(self.distribution), release=self.java_release)
 
     def flags(self, folder: Path, level: str) -> list[str]:
         """JVM flags; standard output takes the log from this level on."""
@@ -168,7 +171,8 @@ class Flink14(Flink):
     opened = (*Flink.opened, "sun.misc", "java.math", "sun.security.action")
 
     def class_path(self) -> str:
-        return f"{jar('akka-2.4')}:{class_path(self.distribution)}"  # the class that replaces Akka's must come first
+        first = jar(_SOURCES / "akka-2.4", name="akka-2.4")  # the class that replaces Akka's must come first
+        return f"{first}:{class_path(self.distribution)}"
 
     def _logging(self, folder: Path, level: str) -> list[str]:
         log4j = folder / "log4j.properties"

@@ -1,11 +1,10 @@
 """The versions of Kafka Streams that the testbed runs, and the class path of its application in each of them."""
 
-import hashlib
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from testbed.artifacts import ArtifactError, Distribution, cached, jars, java
+from testbed.artifacts import Distribution, jars
+from testbed.java_sources import jar
 
 _SOURCES = Path(__file__).parent / "java"
 _LOG4J = "org.slf4j:slf4j-log4j12:1.7.25"
@@ -31,18 +30,5 @@ def application_class_path(version: str) -> str:
 
     Raises ArtifactError.
     """
-    libraries = sorted(map(str, jars(STREAMS[version]).glob("*.jar")))
-    sources = sorted(_SOURCES.glob("*.java"))
-    origin = "\n".join((*libraries, *(one.read_text() for one in sources)))
-
-    def compile_into(folder: Path) -> None:
-        # As a module of the very Java that runs it: javac itself need not be on the PATH.
-        command = [java(), "-m", "jdk.compiler/com.sun.tools.javac.Main", "-nowarn", "-proc:none", "-Xlint:none"]
-        command += ["-cp", ":".join(libraries), "-d", str(folder), *map(str, sources)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-        if done.returncode != 0:
-            msg = f"The Java in {_SOURCES} could not be compiled (a JDK is needed, 17 or newer):\n{done.stdout}"
-            raise ArtifactError(msg)
-
-    name = f"java-streams-{version}-{hashlib.sha256(origin.encode()).hexdigest()[:12]}"
-    return ":".join((str(cached(name, origin, compile_into)), *libraries))
+    libraries = jars(STREAMS[version])
+    return f"{jar(_SOURCES, name=f'streams-{version}', libraries=libraries, release=17)}:{libraries}/*"

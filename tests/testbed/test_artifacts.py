@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from testbed.artifacts import ArtifactError, cached
-from testbed.flink import java_sources
+from testbed.java_sources import jar
 
 
 @pytest.fixture(autouse=True)
@@ -46,12 +46,9 @@ def test_a_folder_that_could_not_be_filled_is_not_there() -> None:
     assert not (whole / "half").exists()
 
 
-def test_java_that_does_not_compile_is_refused_in_the_compilers_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_java_that_does_not_compile_is_refused_in_the_compilers_words(tmp_path: Path) -> None:
     """The error names the folder and shows what the compiler said."""
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "Broken.java").write_text("class Broken { nonsense }")
-    monkeypatch.setattr(java_sources, "_SOURCES", tmp_path)
     with pytest.raises(ArtifactError, match=r"(?s)broken could not be compiled.*Broken\.java:1: error"):
-        java_sources.jar("broken")
+        jar(tmp_path / "broken", name="broken")

@@ -1,4 +1,4 @@
-"""The Java beside this file, compiled at first use into the cache: the jobs, and a class that Flink 1.4 needs."""
+"""Java that runs on the systems under test, compiled at first use into the cache."""
 
 import hashlib
 import subprocess
@@ -8,19 +8,17 @@ from pathlib import Path
 
 from testbed.artifacts import ArtifactError, cached, java
 
-_SOURCES = Path(__file__).parent / "java"
 
-
-def jar(*names: str, libraries: Path | None = None, release: int = 8) -> Path:
-    """The jar of the classes in the folders java/<name>.
+def jar(*folders: Path, name: str, libraries: Path | None = None, release: int = 8) -> Path:
+    """The jar of the classes in some folders. name: how it is called in the cache.
 
     libraries: a folder of jars that they are compiled against. release: the Java whose class files are wanted. Raises
     ArtifactError where the Java on the PATH has no compiler, or the compiler does not like the sources.
     """
-    sources = sorted(one for name in names for one in (_SOURCES / name).glob("*.java"))
+    sources = sorted(one for folder in folders for one in folder.glob("*.java"))
     jars = sorted(map(str, libraries.glob("*.jar"))) if libraries else []
     origin = "\n".join((str(release), *jars, *(one.read_text() for one in sources)))
-    name = f"{names[0]}-{hashlib.sha256(origin.encode()).hexdigest()[:12]}"
+    digest = hashlib.sha256(origin.encode()).hexdigest()[:12]
 
     def build(folder: Path) -> None:
         classes = folder / "classes"
@@ -29,7 +27,7 @@ def jar(*names: str, libraries: Path | None = None, release: int = 8) -> Path:
             for one in sorted(classes.rglob("*.class")):
                 packed.write(one, one.relative_to(classes))
 
-    return cached(f"java-{name}", origin, build) / "classes.jar"
+    return cached(f"java-{name}-{digest}", origin, build) / "classes.jar"
 
 
 def _compile(sources: Sequence[Path], jars: Sequence[str], release: int, classes: Path) -> None:
