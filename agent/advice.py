@@ -5,10 +5,14 @@ from typing import NamedTuple
 
 
 class Advice(NamedTuple):
-    """What to do at once and what to see to later, for one kind of finding; fields as in `_names`."""
+    """What to do at once and what to see to later, for one kind of finding; fields as in `_names`.
+
+    moot: whether nothing is left to be done at once when it is over. Damage stays: records read twice, or lost.
+    """
 
     now: str = ""
     later: str = ""
+    moot: bool = False
 
 
 _DEDUPE = (
@@ -38,6 +42,7 @@ ADVICE: Mapping[str, Advice] = {
     "beyond_end": Advice(
         "watch {reader} on {place}: its next fetch is out of range, and auto.offset.reset decides where it goes on.",
         _DURABLE,
+        moot=True,
     ),
     "log_truncated": Advice(
         "have the producers of {topic} send again what they wrote to {place} shortly before {start}.", _DURABLE
@@ -54,7 +59,7 @@ ADVICE: Mapping[str, Advice] = {
     "broker_session_lost": Advice(
         later="why did broker {broker} let its session expire{pause}? (GC log, disk, network)"
     ),
-    "broker_gone": Advice("start broker {broker} again; its log's last lines say why it went."),
+    "broker_gone": Advice("start broker {broker} again; its log's last lines say why it went.", moot=True),
     "unclean_election": Advice(later="unclean.leader.election.enable=false for {topic}."),
     "brokers_lost": Advice(
         later="min.insync.replicas=2 with acks=all, and replicas that do not share a power supply (broker.rack): "
@@ -78,35 +83,38 @@ ADVICE: Mapping[str, Advice] = {
         "if another replica is whole, let it lead and broker {broker} fetch {place} anew.",
         "check the disk of broker {broker}.",
     ),
-    "check_failed": Advice("the last lines of its log say why; `backflow check {source}` runs it by hand."),
+    "check_failed": Advice("the last lines of its log say why; `backflow check {source}` runs it by hand.", moot=True),
     # A job that comes back at a failover, in its stages.
     "running": Advice(
-        "cancel {reader} ({job}) and delete its job graph, znode and file, before another JobManager leads; then see "
+        "cancel {reader} ({job}) and delete its job graph, {graph}, before another JobManager leads; then see "
         "that {others} got its slots back, and what {reader} has written since {start}.",
         "Flink 1.5.4, 1.6.1 or later (FLINK-10011).",
     ),
     "ended_with_graph": Advice(
-        "delete the job graph of {reader} ({job}), znode and file, before a JobManager fails over.",
+        "delete the job graph of {reader} ({job}), {graph}, before a JobManager fails over.",
         "Flink 1.5.4, 1.6.1 or later (FLINK-10011).",
+        moot=True,
     ),
     "foreign_lock": Advice(
         "restart the standby JobManager that holds the lock on the job graph of {reader} ({job}): its session ends, "
         "and its lock with it; do not cancel {reader} before that.",
         "Flink 1.5.4, 1.6.1 or later (FLINK-10011).",
+        moot=True,
     ),
     "restart_without_state": Advice(
         "stop {reader} and start it from its last good checkpoint or savepoint before it overwrites its results."
     ),
-    "duplicate_job": Advice("cancel the one of the two jobs {reader} that should not run: both write."),
+    "duplicate_job": Advice("cancel the one of the two jobs {reader} that should not run: both write.", moot=True),
     "orphan_job_graph": Advice(later="delete what Flink's high availability keeps of jobs that are no more."),
-    "job_restarting": Advice("see the exceptions of {reader} and the free slots in Flink's web page."),
+    "job_restarting": Advice("see the exceptions of {reader} and the free slots in Flink's web page.", moot=True),
     "checkpoint_failing": Advice(
-        "see why the checkpoints of {reader} fail: at a failure it goes back to the last one that completed."
+        "see why the checkpoints of {reader} fail: at a failure it goes back to the last one that completed.", moot=True
     ),
     "offset_reset": Advice(later="auto.offset.reset=none for what reads {topic}, if stopping is better."),
     "values_fell": Advice(
-        "stop {reader} before it overwrites more: each further record of {place} builds on lost state; keep that "
-        "changelog from being compacted, and have the keys listed: backflow check changelog_restore.",
+        "stop every instance of {reader}: each further record builds on lost state and overwrites more of {topic}; "
+        "raise min.compaction.lag.ms of {topic}, for compaction erases the good values. Then repair the store "
+        "(docs/spark.md); the keys with their values before: {listed}.{undeclared}",
         "Kafka Streams 2.2 or later (KAFKA-7672).",
     ),
     "short_restore": Advice("compare the store behind {place} with its input before you trust it."),
@@ -114,10 +122,11 @@ ADVICE: Mapping[str, Advice] = {
         "declare the store behind {place} in rules.toml if its values never fall; compare it with its input.",
         "Kafka Streams 2.2 or later (KAFKA-7672).",
     ),
-    "rebalancing": Advice("see which member of {reader} comes and goes, and its log."),
-    "under_replicated": Advice("see why replicas of {place} do not follow (broker down, disk, network)."),
+    "rebalancing": Advice("see which member of {reader} comes and goes, and its log.", moot=True),
+    "under_replicated": Advice("see why replicas of {place} do not follow (broker down, disk, network).", moot=True),
     "leaderless": Advice(
-        "bring back a replica of {place} that was in the ISR; an unclean election instead would lose records."
+        "bring back a replica of {place} that was in the ISR; an unclean election instead would lose records.",
+        moot=True,
     ),
-    "blind": Advice("see why Backflow cannot reach {place}; until it does, nothing is known of it."),
+    "blind": Advice("see why {source} cannot see {sight}; until it does, nothing is known of it.", moot=True),
 }

@@ -23,6 +23,8 @@ from agent.observations import (
     PartitionState,
     Position,
     Sight,
+    StreamsApplication,
+    TaskRestore,
 )
 from agent.rule import Case, Rule
 
@@ -69,6 +71,12 @@ def anchors(observation: Observation) -> tuple[list[Anchor], list[Anchor]]:
             return [("partition", cluster, topic, partition)], []
         case GroupState(cluster=cluster, group=group):
             return [("group", cluster, group)], []
+        case StreamsApplication(cluster=cluster, application=application, stores=stores):
+            changelogs = [(observation.changelog(store), count) for store, count in stores]
+            of_stores = [("partition", cluster, topic, one) for topic, count in changelogs for one in range(count)]
+            return [("group", cluster, application), *of_stores], []
+        case TaskRestore(cluster=cluster, application=application):
+            return [], [("group", cluster, application)]
         case BrokerRegistration(cluster=cluster, broker=broker):
             return [("broker", cluster, broker)], []
         case Controller(cluster=cluster):
@@ -81,8 +89,9 @@ def anchors(observation: Observation) -> tuple[list[Anchor], list[Anchor]]:
             return [], [("job", job)]
         case JobManagerLeader(cluster=cluster) | JobListing(cluster=cluster) | JobGraphFile(cluster=cluster):
             return [("flink", cluster), ("cluster", cluster)], []
-        case LogLine(cluster=cluster, log=log):
-            return [("log", cluster, log)], []
+        case LogLine(cluster=cluster, log=log, topic=topic, partition=partition):
+            streams = observation.pattern in {"store_restored", "store_without_checkpoint"}
+            return [("log", cluster, log), *([("partition", cluster, topic, partition)] if streams else [])], []
         case Sight(cluster=cluster, source=source):
             return [("source", cluster, source)], []
         case CheckRun(cluster=cluster, check=check):

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from agent.correlation import CLOCK_SLACK_MS, Correlation, Together, in_order
-from agent.findings import Finding, Records, reader
+from agent.findings import Finding, Records, reader, sight
+from agent.log_words import first_line, together
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
@@ -48,16 +49,34 @@ def title(content: Together, correlation: Correlation | None, titles: Mapping[st
     worst = worst_first([one for one in content.effects if one.rule in outcome] or content.effects)[0]
     form = (correlation.title if correlation is not None else None) or titles.get(worst.rule, worst.kind)
     records = max(worst.records.reread, worst.records.lost, worst.records.skipped)
-    fields = _Fields(worst.subject, records=f"{records:,}", reader=reader(worst.subject))
+    fields = _Fields(
+        worst.subject,
+        records=f"{records:,}",
+        reader=reader(worst.subject),
+        sight=sight(worst.subject),
+        rule=worst.rule,
+        line=first_line(worst),
+    )
     broker = culprit(content.causes, worst)
     if broker is not None:
         fields["broker"] = broker
     fields.setdefault("broker", " and ".join(map(str, worst.subject.get("brokers", ()))) or "?")
+    told = form.format_map(fields)
+    lines = together(one for one in content.effects if one.rule == worst.rule)
+    if lines:
+        return f"{told} ({lines})"
     # Where a Flink job reads and what it commits is one reader, told twice.
     of_a_job = "job" in worst.subject
     alike = {one.key[1] for one in content.effects if one.rule == worst.rule and ("job" in one.subject) == of_a_job}
     others = len(alike) - 1
-    return form.format_map(fields) + (f" (and {others:,} more)" if others else "")
+    return told + (f" (and {others:,} more)" if others else "") + _fallen(content.effects, worst.rule)
+
+
+def _fallen(effects: Iterable[Finding], rule: str) -> str:
+    """How many keys of Kafka Streams stores went back, as one rule has found; empty where it tells of none."""
+    told = (one.current.get("keys") for one in effects if one.rule == rule)
+    keys = sum(one for one in told if isinstance(one, int))
+    return f", {keys:,} key{'' if keys == 1 else 's'} went back" if keys else ""
 
 
 def culprit(causes: Iterable[Finding], effect: Finding) -> int | None:

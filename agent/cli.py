@@ -14,7 +14,9 @@ from agent.findings import Incident, Status, incident_json
 from agent.journal import JournalError
 from agent.replay import LinesError, read, replay
 from agent.report import report
+from agent.settings.absent_paths import absent_paths
 from agent.settings.credentials import CredentialError
+from agent.settings.toml_places import find_places
 from agent.state_file import FILE, StoreError
 from agent.store import Store
 from agent.usage import EPILOG, FAILED, FOUND, WRONG, chosen, config_option, fail, settings_of
@@ -51,9 +53,16 @@ def run(config: Path | None) -> None:
 @main.command("check-config", epilog=EPILOG)
 @config_option
 def check_config(config: Path | None) -> None:
-    """Check the configuration and list every mistake with its line."""
+    """Check the configuration and list every mistake with its line.
+
+    Paths that lead nowhere on this host are told as well; they are no mistakes, since what they name may come.
+    """
     settings = settings_of(config, need_clusters=False)
-    tables = {"clusters": settings.clusters, "flink": settings.flink, "logs": settings.logs}
+    places = find_places(chosen(config).read_text(encoding="utf-8-sig"))
+    for key, sentence in absent_paths(settings):
+        where = ".".join(map(str, key[:2]))
+        click.echo(f"{chosen(config)}:{places[key].line}: warning: [{where}] {key[2]}: {sentence}", err=True)
+    tables = {name: getattr(settings, name) for name in ("clusters", "flink", "streams", "logs")}
     watched = "; ".join(f"{table}: {', '.join(names)}" for table, names in tables.items() if names)
     watched = watched or "nothing to watch yet: `backflow run` needs [clusters.NAME]"
     told = "the console" if settings.slack is None else "Slack"

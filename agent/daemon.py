@@ -1,6 +1,4 @@
-"""The running agent: sources polled and checks run on schedule, the pipeline, the outboxes, the service manager. All
-I/O is wired together here.
-"""
+"""The running agent: sources polled and checks run on schedule, the pipeline, the outboxes, the service manager."""
 
 import signal
 import sys
@@ -15,27 +13,16 @@ from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from agent.asks import Answer
+from agent.assembly import receivers_of, sources_of
 from agent.checks.runner import Checks
-from agent.findings import Incident
+from agent.first_look import FirstLook
 from agent.journal import Journal, entries, last_at
-from agent.notifiers import Receiver
-from agent.notifiers.console import Console
-from agent.notifiers.slack import Slack
-from agent.notifiers.webhook import Webhook
-from agent.observations import Blind, Observation, Sighted, Tick
+from agent.observations import Blind, Sighted, Tick
 from agent.outbox import Outbox, now_ms
 from agent.pipeline import LOOKBACK_MS, Pipeline
-from agent.rules.log_pattern import LogPattern
-from agent.rules.state_not_restored import StateNotRestored
 from agent.settings import Settings
 from agent.settings.check_sections import trigger
-from agent.settings.sections import Cluster
 from agent.sources import Emit, Source
-from agent.sources.changelogs import ChangelogSource
-from agent.sources.flink import FlinkSource
-from agent.sources.kafka import KafkaSource, KafkaSourceSettings
-from agent.sources.logs import LogSource
-from agent.sources.zookeeper import ZooKeeperSource
 from agent.state_file import FILE
 from agent.store import Store
 from agent.systemd import Systemd
@@ -58,7 +45,7 @@ class Daemon:
         self._stop = threading.Event()
         directory = settings.agent.state_directory
         directory.mkdir(parents=True, exist_ok=True)
-        receivers = _receivers(settings, stream)
+        receivers = receivers_of(settings, stream)
         self._store = Store(directory / FILE, [one.name for one in receivers])
         self._journal = Journal(directory / "journal", self._store.position)
         self._outboxes = {one.name: Outbox(directory / FILE, one) for one in receivers}
@@ -81,7 +68,13 @@ class Daemon:
         if newest is not None:
             self._pipeline.restore(entries(directory / "journal", since=newest - LOOKBACK_MS))
         known = list(watch.latest())
-        self._sources = _sources(settings, self._pipeline.put, known)
+        self._looks: dict[str, FirstLook] = {}
+
+        def emit_of(cluster: str, source: str) -> Emit:
+            look = FirstLook(cluster, source, self._pipeline.put, known, now_ms())
+            return self._looks.setdefault(f"{cluster}/{source}", look).emit
+
+        self._sources = sources_of(settings, emit_of, known)
         self._polled_at = dict.fromkeys(map(_job, self._sources), now_ms())
         self._scheduler = BackgroundScheduler(
             timezone="UTC", executors={"default": ThreadPoolExecutor(len(self._sources) + 1)}
@@ -138,6 +131,7 @@ class Daemon:
     def _poll(self, source: Source) -> None:
         source.poll()
         now = self._polled_at[_job(source)] = now_ms()
+        self._looks[_job(source)].polled(now)
         if _job(source) in self._failed:
             self._failed.discard(_job(source))
             self._pipeline.put([Sighted(at=now, source=source.name, cluster=source.cluster)])
@@ -188,74 +182,3 @@ class Daemon:
 
 def _job(source: Source) -> str:
     return f"{source.cluster}/{source.name}"
-
-
-def _sources(settings: Settings, emit: Emit, known: list[Observation]) -> list[Source]:
-    """A source for each system that is watched."""
-    sources: list[Source] = []
-    topics = {}
-    for name, cluster in settings.clusters.items():
-        kafka = KafkaSource(name, _kafka(cluster), emit, known)
-        topics[name] = kafka.topics
-        sources.append(kafka)
-        if cluster.zookeeper is not None:
-            zookeeper = ZooKeeperSource(
-                name,
-                cluster.zookeeper,
-                emit,
-                known,
-                interval=cluster.poll_interval,
-                topics=cluster.topics,
-                options=cluster.zookeeper_client.options(),
-            )
-            sources.append(zookeeper)
-    for name, flink in settings.flink.items():
-        sources.append(FlinkSource(name, flink, emit, known, topics=topics.get(flink.kafka or "")))
-    stores = [store for rule in settings.rules.values() if isinstance(rule, StateNotRestored) for store in rule.stores]
-    for name, cluster in settings.clusters.items() if stores else ():
-        sources.append(
-            ChangelogSource(
-                name,
-                cluster.bootstrap_servers,
-                _properties(cluster),
-                list(dict.fromkeys(stores)),
-                emit,
-                known,
-                memory=cluster.changelog_memory,
-                interval=cluster.poll_interval,
-            )
-        )
-    patterns = [rule.pattern for rule in settings.rules.values() if isinstance(rule, LogPattern)]
-    for name, logs in settings.logs.items():
-        sources.append(LogSource(name, logs, patterns, emit, known))
-    return sources
-
-
-def _kafka(cluster: Cluster) -> KafkaSourceSettings:
-    return KafkaSourceSettings(
-        bootstrap_servers=cluster.bootstrap_servers,
-        properties={key: str(value) for key, value in cluster.kafka_properties().items() if key != "bootstrap.servers"},
-        interval=cluster.poll_interval,
-        timeout=cluster.timeout,
-        groups=cluster.groups,
-        topics=cluster.topics,
-        watch_partitions=cluster.zookeeper is None,
-    )
-
-
-def _properties(cluster: Cluster) -> dict[str, str]:
-    return {key: str(value) for key, value in cluster.kafka_properties().items() if key != "bootstrap.servers"}
-
-
-def _receivers(settings: Settings, stream: TextIO) -> list[Receiver]:
-    slack = settings.slack
-    if slack is None:
-        return [Console(stream)]
-    token, webhook = slack.token(), slack.webhook()
-    if webhook is not None:
-        return [Webhook(webhook.get_secret_value())]
-
-    def channel_of(incident: Incident) -> str:
-        return slack.channel_for(incident.severity, incident.cluster) or ""
-
-    return [Slack(token.get_secret_value() if token is not None else "", channel_of, base_url=slack.base_url)]

@@ -30,7 +30,9 @@ from agent.observations import (
     PartitionState,
     Position,
     Sight,
+    StreamsApplication,
     Subject,
+    TaskRestore,
     Tick,
 )
 
@@ -155,6 +157,9 @@ class Facts:
         self._jobs_in: dict[str, list[str]] = {}
         self._graphs_in: dict[str, list[str]] = {}
         self._graph_files_in: dict[str, list[str]] = {}
+        self._applications_in: dict[str, list[str]] = {}
+        self._restores_of: dict[tuple[str, str], list[Subject]] = {}
+        self._lines_about: dict[tuple[str, str, str | None, int | None], list[Subject]] = {}
         self._with_members: dict[tuple[str, str], int] = {}
         self._blind: dict[Subject, Blind] = {}
 
@@ -201,6 +206,14 @@ class Facts:
             insort(self._graphs_in.setdefault(observation.cluster, []), observation.job)
         elif isinstance(observation, JobGraphFile):
             insort(self._graph_files_in.setdefault(observation.cluster, []), observation.file)
+        elif isinstance(observation, StreamsApplication):
+            insort(self._applications_in.setdefault(observation.cluster, []), observation.application)
+        elif isinstance(observation, TaskRestore):
+            whose = (observation.cluster, observation.application)
+            insort(self._restores_of.setdefault(whose, []), observation.subject)
+        elif isinstance(observation, LogLine):
+            about = (observation.cluster, observation.pattern, observation.topic, observation.partition)
+            self._lines_about.setdefault(about, []).append(observation.subject)
 
     def commits(self, cluster: str, group: str, topic: str, partition: int) -> History[Commit]:
         """The committed offsets of a group on a partition."""
@@ -274,6 +287,18 @@ class Facts:
         """The files that have stood in the Flink cluster's HA storage directory, sorted."""
         return self._graph_files_in.get(cluster, ())
 
+    def streams_application(self, cluster: str, application: str) -> History[StreamsApplication]:
+        """What there was of a Kafka Streams application."""
+        return self._histories.get(("streams_application", cluster, application), _EMPTY)
+
+    def streams_applications_in(self, cluster: str) -> Sequence[str]:
+        """The Kafka Streams applications of the cluster known, sorted; those that are gone among them."""
+        return self._applications_in.get(cluster, ())
+
+    def task_restores(self, cluster: str, application: str) -> Sequence[History[TaskRestore]]:
+        """What the tasks of a Kafka Streams application have restored, by instance and task."""
+        return [self._histories[one] for one in self._restores_of.get((cluster, application), ())]
+
     def changelog_falls(self, cluster: str, topic: str, partition: int) -> History[ChangelogFalls]:
         """What went back in a changelog partition."""
         return self._histories.get(("changelog_falls", cluster, topic, partition), _EMPTY)
@@ -281,6 +306,11 @@ class Facts:
     def log_lines(self, subject: Subject) -> History[LogLine]:
         """The lines of a log that matched a pattern and name the same things, by the lines' subject."""
         return self._histories.get(subject, _EMPTY)
+
+    def lines_about(self, cluster: str, pattern: str, topic: str | None, partition: int | None) -> list[LogLine]:
+        """The lines of all logs that matched a pattern and name the partition, or name none, oldest first."""
+        subjects = self._lines_about.get((cluster, pattern, topic, partition), ())
+        return sorted((line for one in subjects for line in self._histories[one]), key=attrgetter("at", "log", "text"))
 
     def check_findings(self, subject: Subject) -> History[CheckFinding]:
         """What the latest runs of a check found about a subject, each sighting a change."""

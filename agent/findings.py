@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from agent.observations import millis, rfc3339
+from agent.observations import Blind, millis, rfc3339
 
 FindingKey: TypeAlias = tuple[str, str, int]
 
@@ -77,6 +77,18 @@ def reader(subject: Mapping[str, Any]) -> str:
     return str(subject.get("group") or subject.get("job_name") or subject.get("job") or "the reader")
 
 
+def sight(subject: Mapping[str, Any]) -> str:
+    """What a source sees or not, by the named keys: group g on t[3] of main, cluster main, all of [logs.brokers]."""
+    cluster = str(subject.get("cluster", "?"))
+    table = {"logs": "logs", "streams_metrics": "streams"}.get(subject.get("source", ""))
+    if table is not None:
+        return f"all of [{table}.{cluster}]"
+    group, topic, partition = (subject.get(name) for name in ("group", "topic", "partition"))
+    place = topic if partition is None else f"{topic}[{partition}]"
+    named = [*([f"group {group}"] if group is not None else []), *([str(place)] if topic is not None else [])]
+    return f"{' on '.join(named)} of {cluster}" if named else f"cluster {cluster}"
+
+
 class Status(StrEnum):
     """Where an incident stands in its life."""
 
@@ -88,14 +100,15 @@ class Status(StrEnum):
 class Incident(Struct, frozen=True, kw_only=True):
     """Causes and effects that belong together. Times are event times, ms.
 
-    sighted: false while a source cannot see a subject of it that has not recovered. merged_into: the incident that took
-    this one in. correlation: the name in rules.toml of what joined it, None where findings were merely grouped.
-    causes: the findings of a correlation's earlier steps; findings: the effects.
+    sighted: false while a source cannot see a subject of it that has not recovered; unseen: which source, and what.
+    merged_into: the incident that took this one in. correlation: the name in rules.toml of what joined it, None where
+    findings were merely grouped. causes: the findings of a correlation's earlier steps; findings: the effects.
     """
 
     id: str
     status: Status
     sighted: bool = True
+    unseen: tuple[Blind, ...] = ()
     merged_into: str | None = None
     severity: Severity
     title: str
@@ -149,12 +162,19 @@ def finding_from_json(line: str | bytes) -> Finding:
     return msgspec.convert({**fields, "known_at": fields.get("at")}, Finding)
 
 
+def _unseen_fields(one: Blind) -> dict[str, Any]:
+    named = {"cluster": one.cluster, "group": one.group, "topic": one.topic, "partition": one.partition}
+    where = {name: value for name, value in named.items() if value is not None}
+    return {"source": one.source, **where, "since": rfc3339(one.at), "reason": one.reason}
+
+
 def incident_fields(incident: Incident) -> dict[str, Any]:
     """The incident's public JSON object."""
     return {
         "id": incident.id,
         "status": incident.status.value,
         "sighted": incident.sighted,
+        "unseen": [_unseen_fields(one) for one in incident.unseen],
         "merged_into": incident.merged_into,
         "severity": incident.severity.value,
         "title": incident.title,

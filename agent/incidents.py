@@ -25,6 +25,9 @@ class Lifetimes(Section):
 LIFETIMES = Lifetimes()
 """As shipped."""
 
+_WITNESSES = frozenset({"logs", "streams_metrics"})
+"""Sources that tell what happened, and of nothing whether it is over; their tables may be called like a cluster."""
+
 
 class Incidents:
     """All incidents that may still change."""
@@ -178,15 +181,13 @@ class Incidents:
         correlation = self._correlations.get(content.correlation or "")
         gravest = max((one.severity for one in findings), key=lambda one: one.rank)
         worst = worst_first(content.effects)[0]
+        hidden = [one for one in findings if one.recovered_at is None and one.rule not in self._checked]
+        unseen = () if status is Status.CLOSED else _unseen(hidden, self._blind)
         return Incident(
             id=owner,
             status=status,
-            sighted=status is Status.CLOSED
-            or not any(
-                _unseen(one, self._blind)
-                for one in findings
-                if one.recovered_at is None and one.rule not in self._checked
-            ),
+            sighted=not unseen,
+            unseen=unseen,
             severity=correlation.severity if correlation is not None and correlation.severity else gravest,
             title=title(content, correlation, self._titles),
             correlation=content.correlation,
@@ -248,14 +249,27 @@ def _replaced(content: Together, finding: Finding) -> Together:
     return Together(content.correlation, swap(content.causes), swap(content.effects))
 
 
-def _unseen(finding: Finding, blind: Iterable[Blind]) -> bool:
+def _unseen(findings: Collection[Finding], blind: Iterable[Blind]) -> tuple[Blind, ...]:
+    """What is out of sight and hides one of the findings; of a source that sees nothing at all not its parts."""
+    hiding = [one for one in blind if any(_hides(one, finding) for finding in findings)]
+    whole = {(one.source, one.cluster) for one in hiding if _is_whole(one)}
+    return tuple(one for one in hiding if _is_whole(one) or (one.source, one.cluster) not in whole)
+
+
+def _is_whole(one: Blind) -> bool:
+    return (one.group, one.topic, one.partition) == (None, None, None)
+
+
+def _hides(one: Blind, finding: Finding) -> bool:
     """Whether a source that cannot see hides this finding's subject; ZooKeeper knows nothing of groups."""
-    return finding.kind != "blind" and any(
-        one.cluster == finding.subject.get("cluster")
-        and not (one.source == "zookeeper" and "group" in finding.subject)
+    subject = finding.subject
+    return (
+        finding.kind != "blind"
+        and one.source not in _WITNESSES
+        and one.cluster == subject.get("cluster")
+        and not (one.source == "zookeeper" and "group" in subject)
         and all(
-            named is None or named == finding.subject.get(key)
+            named is None or named == subject.get(key)
             for key, named in (("group", one.group), ("topic", one.topic), ("partition", one.partition))
         )
-        for one in blind
     )

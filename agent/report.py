@@ -1,17 +1,17 @@
 """An incident in words: what happened, why, what to do, what changed. Pure; markup lives in notifiers."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from agent.advice import ADVICE
+from agent.advice import ADVICE, Advice
 from agent.blame import culprit, worst_first
-from agent.findings import Finding, Incident, Severity, Status, reader
-from agent.wording import day_of, instant, listed, place, places, radius, span, summary, worst
+from agent.findings import Finding, Incident, Severity, Status, reader, sight
+from agent.summaries import summary, worst
+from agent.wording import day_of, instant, listed, place, places, radius, sights, span
 
 _ADVICE_LINES = 4
-_REST_LINES = 3
 
 
 class Section(NamedTuple):
@@ -73,7 +73,7 @@ def timeline(previous: Incident | None, incident: Incident) -> tuple[str, ...]:
     """What is new since `previous`: causes and effects in time order, then severity, sight, recovery, merging."""
     day = day_of(incident.opened_at)
     known = {one.key for one in _parts(previous)} if previous else set()
-    lines = list(summary([one for one in _parts(incident) if one.key not in known], day))
+    lines = list(summary([one for one in _parts(incident) if one.key not in known], day=day))
     if previous is None:
         return tuple(lines)
     if incident.merged_into is not None:
@@ -82,14 +82,21 @@ def timeline(previous: Incident | None, incident: Incident) -> tuple[str, ...]:
         return () if withdrawn(previous) else (*lines, "withdrawn: nothing that it was made of holds any more")
     held = {one.key for one in _parts(incident)}
     dropped = [one for one in _parts(previous) if one.key not in held]
-    lines += [f"no longer holds: {line}" for line in summary(dropped, day)]
+    lines += [f"no longer holds: {line}" for line in summary(dropped, day=day)]
     if incident.severity is not previous.severity:
         lines.append(f"now {incident.severity}, was {previous.severity}")
     if incident.sighted is not previous.sighted:
-        lines.append("seen again" if incident.sighted else "cannot be seen at present")
+        lines.append(_sight_changed(previous, incident, day))
     if incident.status is not previous.status:
         lines.append(_passage(incident, day))
     return tuple(lines)
+
+
+def _sight_changed(previous: Incident, incident: Incident, day: str) -> str:
+    """Who was lost from sight, since when and why; or who is seen again."""
+    if not incident.sighted:
+        return ": ".join(["cannot be seen at present", *sights(incident.unseen, day, why=True)])
+    return ": ".join(["seen again", *sights(previous.unseen, day)])
 
 
 def _passage(incident: Incident, day: str) -> str:
@@ -135,7 +142,8 @@ def _context(incident: Incident) -> str:
         over = f"recovered {instant(incident.recovered_at, day)} after {lasted}"
         parts = [f"{state}, begun {begun} UTC, {day}", over]
     if not incident.sighted:
-        parts.append("CANNOT BE SEEN at present: it may have changed since")
+        who = "".join(f" ({one})" for one in sights(incident.unseen, day))
+        parts.append(f"CANNOT BE SEEN at present{who}: it may have changed since")
     if incident.cluster is not None:
         parts.append(f"cluster {incident.cluster}")
     return " · ".join(parts)
@@ -155,19 +163,21 @@ def _sections(incident: Incident) -> tuple[Section, ...]:
         Section("Cause", _cause(incident, day)),
         Section("Ruled out", _ruled_out(incident)),
         Section("Also", _also(incident)),
-        Section("Do now", _advice(effects, day, "now")),
+        Section("Still to do" if _state(incident) else "Do now", _advice(effects, day, "now")),
         Section("Do later", _advice([*effects, *_blamed(incident), *incident.causes], day, "later")),
     )
     return tuple(section for section in sections if section.lines)
 
 
 def _cause(incident: Incident, day: str) -> tuple[str, ...]:
-    """What led to the worst effect: the broker to blame, then its partition's causes; the rest, summed up, last."""
+    """What led to it, in time order: the broker to blame and the causes of the worst effect's place one by one, the
+    rest summed up.
+    """
     blamed = _blamed(incident)
     struck = {place(one.subject) for one in worst_first(incident.findings)[:1]}
     near = [one for one in incident.causes if place(one.subject) in struck]
     rest = [one for one in incident.causes if one not in blamed and one not in near]
-    return summary(blamed, day) + summary(near, day) + summary(rest, day, most=_REST_LINES)
+    return summary([*blamed, *near], rest, day=day)
 
 
 def _blamed(incident: Incident) -> list[Finding]:
@@ -214,17 +224,21 @@ def _also(incident: Incident) -> tuple[str, ...]:
 
 
 def _advice(findings: Iterable[Finding], day: str, when: str) -> tuple[str, ...]:
-    """One line for the first finding of each kind of advice, at most four."""
-    lines: dict[str, str] = {}
+    """One line for the first finding of each kind of advice, at most four; what is over asks for what is still due."""
+    alike: dict[str, list[Finding]] = {}
     for finding in findings:
-        key = next((one for one in ADVICE if one == finding.kind or one in finding.labels), None)
-        template: str = getattr(ADVICE[key], when) if key else ""
-        if template and template not in lines:
-            lines[template] = template.format_map(_names(finding, day))
-    return tuple(lines.values())[:_ADVICE_LINES]
+        advice = next((told for key, told in ADVICE.items() if key == finding.kind or key in finding.labels), Advice())
+        moot = when == "now" and advice.moot and finding.recovered_at is not None
+        template: str = "" if moot else getattr(advice, when)
+        if template:
+            alike.setdefault(template, []).append(finding)
+    return tuple(template.format_map(_names(ones, day)) for template, ones in list(alike.items())[:_ADVICE_LINES])
 
 
-def _names(finding: Finding, day: str) -> dict[str, Any]:
+def _names(findings: Sequence[Finding], day: str) -> dict[str, Any]:
+    """What the first finding has to name; what a rule or a check alone knows comes from whichever of them tells it."""
+    finding = findings[0]
+    known = {name: value for one in findings for name, value in one.current.items()}
     told = (finding.previous.get("offset"), finding.current.get("offset"), finding.current.get("log_start"))
     offsets = [one for one in told if isinstance(one, int)]
     pause = "" if finding.recovered_at is None else f" and stay away {span(max(0, finding.recovered_at - finding.at))}"
@@ -237,9 +251,28 @@ def _names(finding: Finding, day: str) -> dict[str, Any]:
         "broker": finding.subject.get("broker", "?"),
         "brokers": listed(finding.subject.get("brokers") or [finding.subject.get("broker", "?")]),
         "file": finding.subject.get("file", "the segment"),
+        "graph": _graph(finding),
+        "listed": known.get("listed_in", "`backflow check changelog_restore`"),
         "source": finding.subject.get("source", "NAME"),
+        "sight": sight(finding.subject),
         "start": instant(finding.start, day),
         "low": f"{min(offsets):,}" if offsets else "?",
         "high": f"{max(offsets):,}" if offsets else "?",
         "pause": pause,
+        "undeclared": _undeclared(known.get("undeclared") or ()),
     }
+
+
+def _undeclared(stores: Sequence[str]) -> str:
+    """Which stores of the application may have gone back unseen, as a sentence."""
+    if not stores:
+        return ""
+    also = f" Also check store{'' if len(stores) == 1 else 's'} {listed(stores)}"
+    return f"{also}, which {'is' if len(stores) == 1 else 'are'} not declared."
+
+
+def _graph(finding: Finding) -> str:
+    """What a job graph consists of, to be deleted."""
+    znode, file = (finding.current.get(name) for name in ("znode", "file"))
+    parts = [f"the znode {znode}" if znode else "its znode", f"the file {file}" if file else "its file"]
+    return " and ".join(parts)

@@ -1,7 +1,8 @@
-"""What rules about Kafka Streams ask of the facts: who held a partition and when, whose a changelog is. Rules judge.
+"""What rules about Kafka Streams ask of the facts: who held a task and when, whose a changelog is. Rules judge.
 
-A task is held by whoever holds the partitions of its number. Which of a group's topics feed a task cannot be read from
-outside; where the store has a repartition topic of its own name, that one does.
+A changelog partition is one task's of its number, in one subtopology. Where the store has a repartition topic of its
+own name, it is the task that reads that one; else it may be any of that number. Where members do not tell their tasks,
+a task is held by whoever holds the partitions of its number.
 """
 
 import re
@@ -10,10 +11,11 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from agent.evidence import CLOCK_SLACK_MS, rebalancing
-from agent.facts import FLOOR, LATENESS_MS, History
+from agent.facts import FLOOR, LATENESS_MS, Facts, History
 from agent.observations import GroupState, LogLine, Member
 
 _CHANGELOG_PARTITION = re.compile(r"(\S+-changelog)-([0-9]{1,9})")
+_THREAD = re.compile(r"stream-thread \[([^\]]+)\]")
 
 
 class Holding(NamedTuple):
@@ -28,8 +30,15 @@ class Holding(NamedTuple):
     left: GroupState | None
 
 
+class Held(NamedTuple):
+    """Who held a task, or where tasks are not told (None) a partition, oldest first."""
+
+    task: str | None
+    holdings: Sequence[Holding]
+
+
 class Move(NamedTuple):
-    """A partition went from one holding to the next; also back to the same thread, through a rebalance."""
+    """A task went from one holding to the next; also back to the same thread, through a rebalance."""
 
     old: Holding
     new: Holding
@@ -50,6 +59,12 @@ def thread(member: Member) -> str:
     return (member.client_id or member.id).removesuffix("-consumer")
 
 
+def may_be_of(line: LogLine, member: Member) -> bool:
+    """Whether the thread that the member is may have written the line: it names that one, or none."""
+    named = _THREAD.search(line.text)
+    return named is None or named[1] == thread(member)
+
+
 def applications(changelog: str, store: str) -> list[str]:
     """Whose the changelog topic `application-store-changelog` can be; several where the store's name is not known."""
     suffix = f"-{store}-changelog"
@@ -57,6 +72,15 @@ def applications(changelog: str, store: str) -> list[str]:
         return [changelog.removesuffix(suffix)]
     parts = changelog.removesuffix("-changelog").split("-")
     return ["-".join(parts[:size]) for size in range(1, len(parts))]
+
+
+def owner(facts: Facts, cluster: str, changelog: str, at: int) -> str | None:
+    """The application found whose changelog the topic is; None where none has been found by then."""
+    for application in reversed(facts.streams_applications_in(cluster)):  # the longer of two that begin alike
+        found = facts.streams_application(cluster, application).as_of(at + LATENESS_MS)
+        if found is not None and changelog in map(found.changelog, dict(found.stores)):
+            return application
+    return None
 
 
 def store_changelog(line: LogLine) -> tuple[str, int] | None:
@@ -67,16 +91,28 @@ def store_changelog(line: LogLine) -> tuple[str, int] | None:
     return None if match is None else (match[1], int(match[2]))
 
 
-def holdings(history: History[GroupState], partition: int, repartition: str, at: int) -> list[list[Holding]]:
-    """By topic, who held the partition of that number around the moment, oldest first.
+def holdings(
+    history: History[GroupState], partition: int, repartition: str, at: int, task: str | None = None
+) -> list[Held]:
+    """By task of that number, who held it around the moment; several where it can be any of them.
 
-    repartition: the topic that alone counts where the group reads it. No further back than histories surely reach, no
-    further ahead than a minute.
+    repartition: the topic whose task alone counts where the group reads it. task: the only one that counts. No further
+    back than histories surely reach, no further ahead than a minute.
     """
     states = [*history.before(at, FLOOR), *history.between(at - 1, at + LATENESS_MS)]
-    places = {place for one in states for member in one.members for place in member.partitions if place[1] == partition}
-    own = {(repartition, partition)} & places
-    return [list(_holdings(states, place)) for place in sorted(own or places)]
+    places = sorted({each for one in states for member in one.members for each in member.partitions})
+    places = [place for place in places if place[1] == partition]
+    # What feeds a task hardly ever changes: told a little late, it would only change what was said already.
+    tasks = dict(each for one in states if one.at <= at + CLOCK_SLACK_MS for each in _tasks(one))
+    wanted = task or tasks.get((repartition, partition))
+    if wanted is not None:
+        exact = [place for place in places if tasks.get(place) == wanted]
+        places = exact or [place for place in places if place not in tasks]
+    elif (repartition, partition) in places:
+        places = [(repartition, partition)]
+    # All that feeds a task goes where the task goes: one of them will do.
+    of_each = {tasks.get(place, place): place for place in reversed(places)}
+    return [Held(tasks.get(place), list(_holdings(states, place))) for place in sorted(of_each.values())]
 
 
 def moves(held: Sequence[Holding], at: int, within: int) -> Iterator[Move]:
@@ -91,7 +127,7 @@ def _holdings(states: Sequence[GroupState], place: tuple[str, int]) -> Iterator[
     before: GroupState | None = None
     for state in states:
         owner = None if rebalancing(state) else _owner(state, place)
-        shaken = owner is None or (before is not None and state.members != before.members)
+        shaken = owner is None or (before is not None and _assigned(state) != _assigned(before))
         if held is not None and held.left is None and shaken:
             held = held._replace(left=state)
         if owner is not None and (held is None or held.left is not None):
@@ -105,3 +141,14 @@ def _holdings(states: Sequence[GroupState], place: tuple[str, int]) -> Iterator[
 
 def _owner(state: GroupState, place: tuple[str, int]) -> Member | None:
     return next((one for one in state.members if place in one.partitions), None)
+
+
+def _assigned(state: GroupState) -> list[tuple[str, tuple[tuple[str, int], ...]]]:
+    return [(one.id, one.partitions) for one in state.members]
+
+
+def _tasks(state: GroupState) -> Iterator[tuple[tuple[str, int], str]]:
+    """What feeds which task."""
+    for one in state.members:
+        if len(one.tasks) == len(one.partitions):
+            yield from zip(one.partitions, one.tasks, strict=True)

@@ -1,19 +1,17 @@
-"""Findings in words: places, times, one sentence each or a summary of many. What an incident says lives in report."""
+"""Findings in words: places, times, one sentence each. Of many: summaries; what an incident says: report."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import asdict
 
-from agent.blame import worst_first
-from agent.findings import Finding, Records, reader
-from agent.observations import clock, rfc3339
+from agent.findings import Finding, Records, reader, sight
+from agent.observations import Blind, clock, rfc3339
 
-MOST = 10
-"""How many findings are told one by one; of more there is a summary and the worst ten."""
+PLACES = 5
+"""How many places are told by name."""
 
-_PLACES = 5
 _LASTING = {
     "beyond_end", "blind", "broker_gone", "check_failed", "checkpoint_failing", "duplicate_job", "hidden_reset",
     "job_restarting", "job_resurrected", "leaderless", "orphan_job_graph", "rebalancing", "state_not_restored",
@@ -75,34 +73,31 @@ def listed(names: Iterable[Any]) -> str:
 def places(subjects: Iterable[Mapping[str, Any]]) -> str:
     """Places in one phrase: by name, of more than five the topics and how many partitions of each."""
     named = {place(subject): subject for subject in subjects}
-    if len(named) <= _PLACES:
+    if len(named) <= PLACES:
         return ", ".join(named)
     topics = Counter(str(subject.get("topic", where)) for where, subject in named.items()).most_common()
-    phrases = [f"{topic} ({count(number, 'partition')})" for topic, number in topics[:_PLACES]]
-    return ", ".join([*phrases, *_more(len(topics) - _PLACES, "further topic")])
+    phrases = [f"{topic} ({count(number, 'partition')})" for topic, number in topics[:PLACES]]
+    return ", ".join([*phrases, *more(len(topics) - PLACES, "further topic")])
+
+
+def sights(unseen: Iterable[Blind], day: str, *, why: bool = False) -> tuple[str, ...]:
+    """What is out of sight, in one phrase: by source, with the reason first given if asked; empty where nothing is."""
+    by_source: dict[str, list[Blind]] = {}
+    for one in unseen:
+        by_source.setdefault(one.source, []).append(one)
+    phrases = []
+    for source, ones in by_source.items():
+        what = list(dict.fromkeys(sight(asdict(one)) for one in ones))
+        phrase = ", ".join([*what[:PLACES], *more(len(what) - PLACES, "other")])
+        first = min(ones, key=lambda one: one.at)
+        phrases.append(f"{source}: {phrase}" + (f", since {instant(first.at, day)} UTC: {first.reason}" if why else ""))
+    return ("; ".join(phrases),) if phrases else ()
 
 
 def radius(records: Records) -> str:
     """The blast radius in words; empty where there is none."""
     parts = ((records.reread, "read again"), (records.lost, "lost"), (records.skipped, "skipped unread"))
     return ", ".join(f"{count(number, 'record')} {what}" for number, what in parts if number)
-
-
-def without_doubles(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings less each leader move that an unclean election tells too."""
-    findings = list(findings)
-    moves = {(place(one.subject), one.at): one for one in findings if one.kind == "leader_moved"}
-    told = []
-    for one in findings:
-        if one.kind == "unclean_election":
-            move = moves.pop((place(one.subject), one.at), None)
-            # The election's own "before" may be the moment when nobody led; the move knows who led last.
-            told.append(
-                one if move is None else replace(one, previous={**one.previous, "leader": move.previous.get("leader")})
-            )
-        elif one.kind != "leader_moved":
-            told.append(one)
-    return told + list(moves.values())
 
 
 def sentence(finding: Finding, day: str) -> str:
@@ -120,50 +115,13 @@ def sentence(finding: Finding, day: str) -> str:
     return f"{finding.detail.rstrip('.')}{time}{_over(finding, day, 'over') if lasted else ''}"
 
 
-def summary(findings: Iterable[Finding], day: str, most: int = MOST) -> tuple[str, ...]:
-    """One line per finding in time order; of more than `most`, one per kind of change: its places, its time span."""
-    ordered = sorted(without_doubles(findings), key=lambda one: (one.start, one.at, one.key))
-    if len(ordered) <= most:
-        return tuple(sentence(one, day) for one in ordered)
-    alike: dict[tuple[str, str], list[Finding]] = {}
-    for one in ordered:
-        alike.setdefault((one.kind, _change(one)), []).append(one)
-    lines = [
-        sentence(ones[0], day)
-        if len(ones) == 1
-        else f"{_title(kind)}{change}: {_extent(ones, day)}: {places(one.subject for one in ones)}"
-        for (kind, change), ones in alike.items()
-    ]
-    return (*lines[:MOST], *_more(len(lines) - MOST, "further kind"))
-
-
-def worst(findings: Iterable[Finding], day: str) -> tuple[str, ...]:
-    """The findings worst first; of more than ten, a line per kind, reader and topic (five), then the worst ten."""
-    ordered = worst_first(findings)
-    if len(ordered) <= MOST:
-        return tuple(sentence(one, day) for one in ordered)
-    alike: dict[tuple[str, str], list[Finding]] = {}
-    for one in ordered:
-        names = [str(one.subject[name]) for name in ("group", "topic") if one.subject.get(name) is not None]
-        alike.setdefault((one.kind, " on ".join(names) or place(one.subject)), []).append(one)
-    lines = []
-    for (kind, where), ones in alike.items():
-        total = radius(sum((one.records for one in ones), Records()))
-        lines.append(f"{_title(kind)}, {where}: {_extent(ones, day)}{f'; {total}' if total else ''}")
-    told = (f"• {sentence(one, day)}" for one in ordered[:MOST])
-    rest = _more(len(lines) - _PLACES, "further group or topic", "further groups and topics")
-    return (*lines[:_PLACES], *rest, f"The worst {MOST} of {len(ordered)}:", *told)
-
-
-def _more(left_out: int, one: str, many: str | None = None) -> tuple[str, ...]:
+def more(left_out: int, one: str, many: str | None = None) -> tuple[str, ...]:
+    """That so many of something are left out; nothing where none are."""
     return (f"and {left_out} {one if left_out == 1 else many or f'{one}s'}",) if left_out > 0 else ()
 
 
-def _title(kind: str) -> str:
-    return kind.replace("_", " ")
-
-
-def _change(finding: Finding) -> str:
+def change(finding: Finding) -> str:
+    """Who led before and who leads now; empty of what is no leader move."""
     if "leader" not in finding.previous or "leader" not in finding.current:
         return ""
     return f" {_leader(finding.previous['leader'])} -> {_leader(finding.current['leader'])}"
@@ -171,14 +129,6 @@ def _change(finding: Finding) -> str:
 
 def _leader(leader: int | None) -> str:
     return "nobody" if leader is None or leader < 0 else str(leader)
-
-
-def _extent(findings: Sequence[Finding], day: str) -> str:
-    """How many partitions (or times) within which span."""
-    first, last = instant(min(one.start for one in findings), day), instant(max(one.at for one in findings), day)
-    parts = {place(one.subject) for one in findings if "partition" in one.subject}
-    number = count(len(parts), "partition") if parts else count(len(findings), "time")
-    return f"{number} {f'at {first}' if first == last else f'between {first} and {last}'}"
 
 
 def _polled(finding: Finding) -> bool:
@@ -219,7 +169,7 @@ def _election(finding: Finding, day: str) -> str:
     isr = ", ".join(map(str, finding.previous.get("isr") or ())) or "nobody"
     leader = _leader(finding.current.get("leader"))
     return (
-        f"leader of {place(finding.subject)}{_change(finding)} {_moment(finding, day)} "
+        f"leader of {place(finding.subject)}{change(finding)} {_moment(finding, day)} "
         f"(unclean: {leader} was not in the ISR, which was {isr})"
     )
 

@@ -98,17 +98,28 @@ def session(name: str, master: str = "local[*]", conf: Mapping[str, str] | None 
 
 @contextmanager
 def stages_told(spark: SparkSession, progress: Progress, what: str, every: float = 1.0) -> Iterator[None]:
-    """While the body runs, tell how many tasks of the running stages are done. every: in s; what: names the tasks."""
+    """While the body runs, tell how many tasks of all stages so far are done. every: in s; what: names the tasks.
+
+    What was done stays done when its stage is over, and stages that wait count from the start of their job: neither
+    number ever falls.
+    """
     tracker, ended = spark.sparkContext.statusTracker(), threading.Event()
 
     def tell() -> None:
-        last = None
+        done: dict[int, int] = {}
+        tasks: dict[int, int] = {}
+        last = (0, 0)
         while not ended.wait(every):
-            stages = [stage for one in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(one))]
-            done, tasks = sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)
-            if tasks and (done, tasks) != last:
-                last = (done, tasks)
-                progress(f"{done}/{tasks} {what}")
+            jobs = [job for one in tracker.getActiveJobsIds() if (job := tracker.getJobInfo(one))]
+            running = {stage for job in jobs for stage in job.stageIds}
+            for one in running:
+                if stage := tracker.getStageInfo(one):
+                    tasks[one] = max(tasks.get(one, 0), stage.numTasks)
+                    done[one] = max(done.get(one, 0), stage.numCompletedTasks)
+            done |= {one: of for one, of in tasks.items() if one not in running}
+            if tasks and (now := (sum(done.values()), sum(tasks.values()))) != last:
+                last = now
+                progress(f"{now[0]}/{now[1]} {what}")
 
     thread = threading.Thread(target=tell, name="progress", daemon=True)
     thread.start()

@@ -13,6 +13,8 @@ from agent.observations import (
     Member,
     Observation,
     PartitionState,
+    StreamsApplication,
+    TaskRestore,
 )
 
 APPLICATION = "shop"
@@ -47,6 +49,7 @@ class Streams:
         self._owners: Mapping[int, str] = dict.fromkeys(_PARTITIONS, "a-1")
         self._state = "Stable"
         self._end, self._topic = 4_000, 1
+        self._rebalances = 0
 
     def live(self, second: int) -> None:
         """A second passes."""
@@ -63,6 +66,7 @@ class Streams:
                 )  # fmt: skip
         if second % 30 == 0:
             self._tell_group()
+            self._tell_application()
 
     def moved(self, fault: Fault) -> None:
         """A task goes to another thread and comes back; by choice its store is not restored, or its log says so."""
@@ -110,11 +114,14 @@ class Streams:
 
     def _rebalance(self, owners: Mapping[int, str], seconds: int) -> None:
         self._state = "PreparingRebalance"
+        self._rebalances += 1
         self._tell_group()
 
         def done() -> None:
             self._owners, self._state = owners, "Stable"
             self._tell_group()
+            self._later(1, self._tell_application)
+            self._later(2, self._tell_restores)
 
         self._later(seconds, done)
 
@@ -126,7 +133,7 @@ class Streams:
             ChangelogFalls(
                 at=at, cluster=self._cluster, application=APPLICATION, store="counts", topic=CHANGELOG,
                 partition=partition, began_at=began_at, keys=keys, total=40 * keys, first_offset=self._end,
-                worst=(Fall("user-1", 41, 1, self._end),),
+                worst=(Fall("user-1", 41, 1, self._end),), sum_before=4_000, sum_after=4_000 - 39 * keys, sum_at=at,
             )
         )  # fmt: skip
         if seconds > 2:
@@ -151,12 +158,37 @@ class Streams:
         for name in threads:
             held = tuple(("in", one) for one, owner in sorted(self._owners.items()) if owner == name and stable)
             client = f"{name[0]}-StreamThread-{name[2]}-consumer"
-            members.append(Member(f"{client}-{name}", f"/{name[0]}", held, client))
+            tasks = tuple(f"0_{one}" for _, one in held) if self._rebalances % 3 else ()  # not always to be had
+            members.append(Member(f"{client}-{name}", f"/{name[0]}", held, client, tasks))
         self._note(
             GroupState(
-                at=self._now(41), cluster=self._cluster, group=APPLICATION, state=self._state, members=tuple(members)
+                at=self._now(41), cluster=self._cluster, group=APPLICATION, state=self._state, members=tuple(members),
+                assignor="stream",
             )
-        )
+        )  # fmt: skip
+
+    def _tell_application(self) -> None:
+        instances = len({owner[0] for owner in self._owners.values()})
+        self._note(
+            StreamsApplication(
+                at=self._now(43), cluster=self._cluster, application=APPLICATION,
+                stores=(("counts", len(_PARTITIONS)), ("latest", len(_PARTITIONS))), instances=instances,
+            )
+        )  # fmt: skip
+
+    def _tell_restores(self) -> None:
+        """What both instances' metrics say of each task: how much was restored, or that it is not there."""
+        for partition, owner in self._owners.items():
+            for instance in "ab":
+                there = owner[0] == instance
+                self._note(
+                    TaskRestore(
+                        at=self._now(17), cluster=self._cluster, application=APPLICATION, task=f"0_{partition}",
+                        endpoint=f"http://{instance}:9404/metrics", stores=("counts",) if there else (),
+                        thread=f"{instance}-StreamThread-{owner[2]}" if there else None,
+                        restored_total=100 * partition if there else None,
+                    )
+                )  # fmt: skip
 
     def _tell_topic(self) -> None:
         for partition in _PARTITIONS:

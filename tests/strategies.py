@@ -41,6 +41,7 @@ from agent.observations import (
     Position,
     Sighted,
     Subject,
+    TaskRestore,
     Tick,
     millis,
 )
@@ -597,6 +598,8 @@ _streams: list[st.SearchStrategy[AnyObservation]] = [
         application=_group, store=st.just("s"),
         began_at=st.sampled_from([0, BEGINNING, BEGINNING + 20_000]), keys=_count, total=_count, first_offset=_count,
         worst=st.sampled_from([(), (Fall("k", 9, 1, 7),)]),
+        sum_before=st.none() | _known, sum_after=st.none() | _known,
+        sum_at=st.sampled_from([None, BEGINNING, BEGINNING + 40_000]),
     ),
     st.builds(
         LogLine, **_times, topic=st.sampled_from([None, "g-s-changelog"]), partition=st.sampled_from([None, 0]),
@@ -606,6 +609,11 @@ _streams: list[st.SearchStrategy[AnyObservation]] = [
             {}, {"store": "s"}, {"store": "s", "task": "0_0"}, {"store": "g-s-changelog-0", "task": "0_0"},
             {"store": "s", "records": "0"}, {"store": "s", "records": "9" * 30},
         ]),
+    ),
+    st.builds(
+        TaskRestore, **_times, application=st.just("g"), endpoint=st.sampled_from(["a", "b"]), task=st.just("0_0"),
+        thread=st.sampled_from([None, "m", "n"]), stores=st.sampled_from([(), ("s",), ("s", "t")]),
+        restored_total=st.sampled_from([None, 0, 7]),
     ),
     st.builds(
         LogOffsets, **_times, topic=st.just("g-s-changelog"), partition=st.just(0), log_start=_known, log_end=_known

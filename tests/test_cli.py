@@ -45,7 +45,7 @@ def test_replay_prints_one_json_object_an_incident_and_exits_with_1(lines: Path)
     (incident,) = map(msgspec.json.decode, told.output.splitlines())
     assert (incident["severity"], incident["status"], incident["cluster"]) == ("critical", "open", "any")
     assert list(incident) == [
-        "id", "status", "sighted", "merged_into", "severity", "title", "correlation", "cluster",
+        "id", "status", "sighted", "unseen", "merged_into", "severity", "title", "correlation", "cluster",
         "opened_at", "updated_at", "recovered_at", "records", "causes", "findings",
     ]  # fmt: skip
     (finding,) = incident["findings"]
@@ -120,6 +120,29 @@ def test_the_configuration_shipped_is_right_but_watches_nothing_yet() -> None:
     refused = run("run", "--config", shipped())
     assert refused.exit_code == 2
     assert "no cluster to watch" in refused.stderr
+
+
+def test_paths_that_lead_nowhere_are_warnings_with_their_lines(tmp_path: Path) -> None:
+    """Of logs, of Flink's storage, of brokers' log directories; what is there, and URLs, are passed over; status 0."""
+    (tmp_path / "server.log").touch()
+    (tmp_path / "older").mkdir()
+    config = tmp_path / "rules.toml"
+    config.write_text(
+        '[clusters.main]\nbootstrap_servers = "127.0.0.1:9092"\n[clusters.main.log_directories]\n'
+        f'1 = "{tmp_path}/none"\n2 = "hdfs://nn/none"\n3 = "{tmp_path}"\n'
+        f'[logs.brokers]\npaths = ["{tmp_path}/*.log",\n "{tmp_path}/*.txt",\n "{tmp_path}/*/"]\n'
+        f'[flink.jobs]\nrest = ["http://127.0.0.1:8081"]\nzookeeper = "127.0.0.1:2181"\n'
+        f'storage_directory = "{tmp_path}/ha"\n',
+        encoding="utf-8",
+    )
+    told = run("check-config", "--config", config)
+    assert told.exit_code == 0, told.output
+    assert told.stderr.splitlines() == [
+        f"{config}:9: warning: [logs.brokers] paths: no file matches {tmp_path}/*.txt",
+        f"{config}:10: warning: [logs.brokers] paths: only directories match {tmp_path}/*/; name the files in them",
+        f"{config}:14: warning: [flink.jobs] storage_directory: there is no directory {tmp_path}/ha",
+        f"{config}:4: warning: [clusters.main] log_directories: there is no {tmp_path}/none",
+    ]
 
 
 def test_a_configuration_with_mistakes_lists_them_all(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 import tomli
 
 from agent.correlation import Correlation, Step
+from agent.declared_stores import DeclaredStore
 from agent.incidents import Lifetimes
 from agent.options import Names, Section
 from agent.settings import SECTIONS, loads
@@ -28,6 +29,7 @@ from agent.settings.sections import (
     ZooKeeperClient,
     ZooKeeperSasl,
 )
+from agent.settings.streams_section import Streams
 
 CONFIGURATION = (Path(__file__).parents[1] / "docs" / "configuration.md").read_text(encoding="utf-8")
 
@@ -41,7 +43,9 @@ DOCUMENTED: dict[str, tuple[type[Section], dict[str, Any]]] = {
     "auth": (ZooKeeperAuth, {"env": "A"}),
     "sasl": (ZooKeeperSasl, {"mechanism": "GSSAPI"}),
     "[flink.NAME]": (Flink, {"rest": ["http://jobmanager-1:8081"], "zookeeper": "zk:2181"}),
+    "[streams.NAME]": (Streams, {"metrics": ["http://app-1:9404/metrics"]}),
     "[logs.NAME]": (Logs, {"paths": ["/var/log/kafka/*.log"]}),
+    "stores": (DeclaredStore, {"application": "shop", "store": "counts"}),
     "[correlations.NAME]": (Correlation, {"steps": []}),
     "steps": (Step, {}),
     "[spark]": (Spark, {}),

@@ -332,12 +332,34 @@ def test_an_incident_is_out_of_sight_while_a_source_cannot_see_what_has_not_reco
     assert sighted == [True, False, True]
 
 
+def test_an_incident_tells_which_source_cannot_see_what() -> None:
+    """What hides none of its subjects is left out, as are the parts of a cluster that is out of sight as a whole."""
+    life = Life()
+    group = Blind(at=NOW, source="kafka", cluster="main", group="flink-job", reason="no answer")
+    place = Blind(at=NOW, source="kafka", cluster="main", topic="topic-124", partition=8, reason="no leader")
+    other = replace(place, partition=7)
+    whole = Blind(at=NOW, source="kafka", cluster="main", reason="no broker answers")
+    told = []
+    for finding, blind in ((REWIND, (group, other, place)), (REWIND, (group, other, place, whole)), (BACK, (whole,))):
+        life.goes_on(NOW, finding, blind=blind)
+        told.append((life.only.unseen, life.only.sighted))
+    assert told == [((group, place), False), ((whole,), False), ((), True)]
+
+
 def test_zookeeper_out_of_sight_hides_no_group() -> None:
     """It knows nothing of groups, but sessions are in it."""
     blind = Blind(at=NOW, source="zookeeper", cluster="main", reason="no answer")
     life = Life()
     life.goes_on(NOW, REWIND, replace(SESSION, recovered_at=None), blind=(blind,))
     assert {one.findings[0].rule: one.sighted for one in life.standing} == {"rewind": True, "session": False}
+
+
+def test_a_log_out_of_sight_hides_no_incident_of_a_cluster_of_its_tables_name() -> None:
+    """[logs.main] and [streams.main] may stand beside [clusters.main]."""
+    life = Life()
+    log, metrics = (Blind(at=NOW, source=one, cluster="main", reason="gone") for one in ("logs", "streams_metrics"))
+    life.goes_on(NOW, REWIND, blind=(log, metrics))
+    assert (life.only.sighted, life.only.unseen) == (True, ())
 
 
 def test_who_holds_a_finding_is_known_while_it_may_change() -> None:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from agent.advice import ADVICE
 from agent.findings import Finding, Incident, Records, Severity, Status
+from agent.observations import Blind
 from agent.report import Report, report, timeline
 from tests import samples
 
@@ -42,15 +43,22 @@ def test_what_a_poll_saw_is_worded_as_bounds() -> None:
     assert "at least 12,119 records are read again" in line
 
 
-def test_the_broker_to_blame_comes_first_then_the_causes_of_the_worst_effect_then_the_rest() -> None:
-    """Each in the order of time; the unclean election and leader move of one moment are one line."""
+def test_causes_are_told_in_the_order_of_time() -> None:
+    """Whatever place they are about; the unclean election and leader move of one moment are one line."""
     lines = section(report(samples.incident()), "Cause")
     assert [line.partition(" UTC")[0] for line in lines] == [
         "broker 2005 lost its ZooKeeper session 0x1a1fb461d560002 (gone 23:25:08.3",
         "leader of topic-124[8] 2005 -> 2011 at 23:25:14.0 (unclean: 2011 was not in the ISR, which was 2005)",
-        "leader of topic-124[8] 2011 -> 2005 at 23:25:26",
         "leader of topic-124[2] 2005 -> 2011 at 23:25:14",
+        "leader of topic-124[8] 2011 -> 2005 at 23:25:26",
     ]
+
+
+def test_what_a_poll_saw_is_ordered_by_when_it_was_seen_to_hold() -> None:
+    """Which is the time that its line tells; the old value may have been seen long before."""
+    polled = samples.move(8, 2005, 2011, "23:25:14", since=samples.at("23:25:01"), detail="polled at 23:25:14.0 UTC")
+    lines = section(report(samples.incident(causes=(polled, samples.session()))), "Cause")
+    assert [line.partition(" ")[0] for line in lines] == ["broker", "polled"]
 
 
 def test_only_what_the_findings_support_is_ruled_out() -> None:
@@ -142,6 +150,60 @@ def test_a_line_of_a_log_is_told_with_its_rule_and_its_time() -> None:
     )
 
 
+def _written(second: int, text: str) -> Finding:
+    at = samples.at(f"23:25:{second:02}")
+    return replace(LINE, at=at, recovered_at=at, current={"lines": {text: 1}}, detail=f"/x.log: {text}")
+
+
+def test_lines_that_differ_in_numbers_alone_are_told_once_with_how_many_there_were() -> None:
+    """What else was written is not lost among them."""
+    lines = (*(_written(second, f"killed {second}") for second in range(12, 40)), _written(20, "the last straw"))
+    assert section(report(samples.incident(findings=lines, causes=(), records=Records())), "") == (
+        "out-of-memory: /x.log: killed 12, at 23:25:12.0; 27 more such until 23:25:39.0",
+        "out-of-memory: /x.log: the last straw, at 23:25:20.0",
+    )
+
+
+def test_more_than_ten_different_lines_are_summed_up_by_their_rule() -> None:
+    """How many lines, how many of them different, and the first ten of those."""
+    lines = tuple(_written(second, "x" * second) for second in range(12, 40))
+    told = section(report(samples.incident(findings=lines, causes=(), records=Records())), "")
+    assert told[:2] == (
+        "out-of-memory, cluster main: 28 lines, 28 of them different, between 23:25:12.0 and 23:25:39.0",
+        "The worst 10 of 28:",
+    )
+
+
+def test_what_is_over_asks_for_nothing_more_but_damage_does() -> None:
+    """A source that sees again needs no visit; records that were read twice still are."""
+    blind = Finding(
+        rule="blind", kind="blind", severity=Severity.WARNING, at=samples.at("23:25:12"),
+        subject={"cluster": "main", "source": "kafka", "group": "g"}, detail="kafka has not seen group g of main",
+    )  # fmt: skip
+    lasting = samples.incident(findings=(blind,), causes=())
+    assert section(report(lasting), "Do now") == (
+        "see why kafka cannot see group g of main; until it does, nothing is known of it.",
+    )
+    over = report(samples.recovered(lasting))
+    assert section(over, "Do now") == section(over, "Still to do") == ()
+    rewound = report(samples.recovered())
+    assert section(rewound, "Do now") == ()
+    assert section(rewound, "Still to do")[0].startswith("stop or dedupe what reads flink-job's output")
+
+
+def test_advice_names_what_a_job_graph_consists_of() -> None:
+    """Znode and file, as far as they are known."""
+    back = Finding(
+        rule="job_resurrected", kind="job_resurrected", severity=Severity.CRITICAL, at=samples.at("23:25:12"),
+        subject={"cluster": "jobs", "job": "d779", "job_name": "clicks"}, labels=("running",), detail="It runs.",
+        current={"znode": "/flink/jobs/jobgraphs/d779", "file": "submittedJobGraph01", "others": ["a1c0"]},
+    )  # fmt: skip
+    (line,) = section(report(samples.incident(findings=(back,), causes=())), "Do now")
+    assert "its job graph, the znode /flink/jobs/jobgraphs/d779 and the file submittedJobGraph01, before" in line
+    (line,) = section(report(samples.incident(findings=(replace(back, current={}),), causes=())), "Do now")
+    assert "its job graph, its znode and its file, before" in line
+
+
 def test_a_time_of_another_day_carries_its_date() -> None:
     """An incident that lasts past midnight."""
     late = replace(samples.incident(), status=Status.RECOVERED, recovered_at=samples.at("23:25:26") + 86_400_000)
@@ -199,6 +261,23 @@ def test_the_timeline_tells_each_new_thing_once() -> None:
     assert timeline(over, full) == ("open again",)
 
 
+BLIND = Blind(
+    at=samples.at("23:25:20"), source="kafka", cluster="main", group="flink-job", topic="topic-124", partition=8,
+    reason="kafka-8:9092 does not answer",
+)  # fmt: skip
+
+
+def test_many_partitions_out_of_sight_are_named_by_the_first_of_them() -> None:
+    """Of each source; the reason is the first one's."""
+    many = (
+        *(replace(BLIND, group=None, partition=number) for number in range(7)),
+        replace(BLIND, source="zookeeper", group=None, topic=None, partition=None, reason="away"),
+    )
+    (line,) = timeline(samples.incident(), samples.incident(sighted=False, unseen=many))
+    assert "topic-124[3] of main, topic-124[4] of main, and 2 others, since 23:25:20.0 UTC: kafka-8:9092" in line
+    assert line.endswith("; zookeeper: cluster main, since 23:25:20.0 UTC: away")
+
+
 def test_the_timeline_tells_what_no_longer_holds_and_where_it_went() -> None:
     """Withdrawn findings, severity, sight, merging, withdrawal."""
     full = samples.incident()
@@ -206,6 +285,14 @@ def test_the_timeline_tells_what_no_longer_holds_and_where_it_went() -> None:
     held, severity, sight = timeline(full, less)
     assert held.startswith("no longer holds: broker 2005")
     assert (severity, sight) == ("now warning, was critical", "cannot be seen at present")
+    hidden = replace(full, sighted=False, unseen=(BLIND,))
+    (line,) = timeline(full, hidden)
+    assert line == (
+        "cannot be seen at present: kafka: group flink-job on topic-124[8] of main, since 23:25:20.0 UTC: "
+        "kafka-8:9092 does not answer"
+    )
+    assert timeline(hidden, full) == ("seen again: kafka: group flink-job on topic-124[8] of main",)
+    assert "CANNOT BE SEEN at present (kafka: group flink-job on topic-124[8] of main)" in report(hidden).context
     merged = replace(full, merged_into="INC-B00257", status=Status.CLOSED, findings=(), causes=())
     assert timeline(full, merged) == ("merged into INC-B00257",)
     assert timeline(merged, merged) == ()
@@ -342,3 +429,15 @@ def test_a_check_that_failed_says_how_to_run_it_by_hand() -> None:
     told = report(samples.incident(findings=(failed,), causes=()))
     assert section(told, "") == (failed.detail,)
     assert "`backflow check offset_history` runs it by hand" in section(told, "Do now")[0]
+
+
+def test_the_keys_that_a_check_has_listed_are_named_where_the_live_rule_says_what_to_do() -> None:
+    """One line for both: with the stores that only the rule knows and the file that only the check has made."""
+    subject = {"cluster": "main", "group": "shop", "topic": "shop-counts-changelog", "partition": 2}
+    alike: dict[str, Any] = {"subject": subject, "labels": ("values_fell",), "previous": {}, "detail": "it fell"}
+    live = samples.rewind(kind="state_not_restored", current={"keys": 3, "undeclared": ["sums"]}, **alike)
+    check = samples.rewind(kind="changelog_restore", current={"keys": 3, "listed_in": "/keys.parquet"}, **alike)
+    for findings in ((live, check), (check, live)):
+        (line,) = section(report(samples.incident(findings=findings, causes=())), "Do now")
+        assert line.startswith("stop every instance of shop: ")
+        assert "the keys with their values before: /keys.parquet. Also check store sums" in line

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from agent.cases import check
+from agent.findings import Finding, Incident, Severity, Status
+from agent.report import report
 from agent.settings import load
 
 ROOT = Path(__file__).parents[1]
@@ -24,6 +26,40 @@ def test_no_precursor_is_told_where_it_is_switched_off_or_values_are_judged(tmp_
     assert _wrong(tmp_path, "", case) == []
     (missing,) = _wrong(tmp_path, option, case)
     assert "expected finding was not made" in missing
+
+
+@pytest.mark.parametrize(
+    ("undeclared", "advice"),
+    [
+        ([], ()),
+        (["latest"], ("Also check store latest, which is not declared.",)),
+        (["latest", "max"], ("Also check stores latest and max, which are not declared.",)),
+    ],
+)
+def test_stores_that_nobody_watches_are_named_in_the_advice(undeclared: list[str], advice: tuple[str, ...]) -> None:
+    """Those of the application whose store has gone back, and nothing where all are declared."""
+    fell = Finding(
+        rule="state",
+        kind="state_not_restored",
+        severity=Severity.CRITICAL,
+        at=0,
+        subject={"cluster": "main", "group": "shop", "topic": "shop-counts-changelog", "partition": 2},
+        labels=("values_fell",),
+        current={"undeclared": undeclared},
+        detail="it fell",
+    )
+    incident = Incident(
+        id="INC-1",
+        status=Status.OPEN,
+        severity=Severity.CRITICAL,
+        title="t",
+        cluster="main",
+        opened_at=0,
+        updated_at=0,
+        findings=(fell,),
+    )
+    (now,) = (section.lines for section in report(incident).sections if section.heading == "Do now")
+    assert tuple(f"Also{line.partition(' Also')[2]}" for line in now if " Also" in line) == advice
 
 
 def _wrong(tmp_path: Path, option: str, name: str) -> list[str]:

@@ -101,6 +101,8 @@ def _help(context: click.Context, name: str) -> str:
     ours.write_paragraph()
     ours.write_text(EPILOG)
     own = told.stdout.decode().rstrip("\n").replace(f"python -m spark_checks {name}", f"backflow check {name}", 1)
+    # What the check itself must be given is filled in here (by_hand.filled_in).
+    own = own.replace("[required]", "[default: as configured]")
     return f"{own}\n\n{ours.getvalue().strip()}"
 
 

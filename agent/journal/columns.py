@@ -126,10 +126,13 @@ def _column(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
 
 
 def _plain(value: Any) -> Any:
-    """A value as Arrow gives it, with the structs that stand for fixed tuples as lists again."""
+    """A value as Arrow gives it, with the structs that stand for fixed tuples as lists again.
+
+    Without nulls in structs: a field that an older version did not write takes its default.
+    """
     if isinstance(value, list):
         return [_plain(one) for one in value]
     if isinstance(value, dict):
-        plain = {name: _plain(one) for name, one in value.items()}
+        plain = {name: _plain(one) for name, one in value.items() if one is not None}
         return list(plain.values()) if "_1" in plain else plain
     return value

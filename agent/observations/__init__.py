@@ -31,7 +31,7 @@ from agent.observations.kafka import (
     PartitionState,
 )
 from agent.observations.logs import LogFile, LogLine, whole_number
-from agent.observations.streams import ChangelogFalls, Fall
+from agent.observations.streams import ChangelogFalls, Fall, StreamsApplication, TaskRestore
 
 __all__ = [
     "KINDS",
@@ -60,7 +60,9 @@ __all__ = [
     "Position",
     "Sight",
     "Sighted",
+    "StreamsApplication",
     "Subject",
+    "TaskRestore",
     "Tick",
     "clock",
     "from_fields",
@@ -78,7 +80,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 AnyObservation: TypeAlias = (
     Commit | LogOffsets | PartitionState | BrokerRegistration | Controller | GroupState
     | FlinkJob | JobListing | Checkpoints | JobManagerLeader | JobGraph | JobGraphFile | Position
-    | ChangelogFalls | LogLine | LogFile | CheckFinding | CheckRun | Blind | Sighted | Tick
+    | StreamsApplication | TaskRestore | ChangelogFalls | LogLine | LogFile
+    | CheckFinding | CheckRun | Blind | Sighted | Tick
 )  # fmt: skip
 
 KINDS: Mapping[str, type[Observation]] = {str(kind.__struct_config__.tag): kind for kind in get_args(AnyObservation)}

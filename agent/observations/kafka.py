@@ -96,18 +96,25 @@ class Controller(Observation, frozen=True, kw_only=True, tag="controller", gc=Fa
 
 
 class Member(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """A group's member, the host it runs on and the (topic, partition) pairs assigned to it."""
+    """A group's member, the host it runs on and the (topic, partition) pairs assigned to it.
+
+    tasks: of a Kafka Streams thread the active task that reads each of the partitions ("1_0": subtopology, partition),
+    one for one; empty where unknown.
+    """
 
     id: str
     host: str = ""
     partitions: tuple[tuple[str, int], ...] = ()
     client_id: str | None = None
+    tasks: tuple[str, ...] = ()
 
 
 class GroupState(Observation, frozen=True, kw_only=True, tag="group_state", gc=False):
     """A consumer group's state as Kafka names it (Stable, Empty, Dead, ...) and its members.
 
     simple: whether the group has only ever been used with assign(), hence without members; None where unknown.
+    assignor: how the members share their partitions, as last told ("range", "stream" for Kafka Streams); None where
+    unknown.
     """
 
     cluster: str
@@ -115,6 +122,7 @@ class GroupState(Observation, frozen=True, kw_only=True, tag="group_state", gc=F
     state: str
     members: tuple[Member, ...] = ()
     simple: bool | None = None
+    assignor: str | None = None
 
     @property
     def subject(self) -> Subject:

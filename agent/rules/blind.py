@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from agent.evidence import spells
 from agent.facts import Facts
-from agent.findings import Finding
+from agent.findings import Finding, sight
 from agent.observations import Blind as BlindObservation
 from agent.observations import Observation, Sight, Subject, clock
 from agent.options import Duration
@@ -17,7 +17,7 @@ class Blind(Rule):
     An alerting system that has gone blind must alert; a cluster that is down, slow or not there yet is told once.
     """
 
-    title = "{source} cannot see {cluster}"
+    title = "{source} cannot see {sight}"
     sees = (BlindObservation,)
 
     after: Duration = 60_000
@@ -32,15 +32,14 @@ class Blind(Rule):
 
     def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
         """Each time long enough."""
-        subject = case.subject.items()
-        what = " ".join(str(value) for name, value in subject if name not in ("cluster", "source")) or "the cluster"
         for begin, end in spells(facts.sight(_subject(case)), _unseen):
             if isinstance(begin, BlindObservation) and (end is None or end.at >= begin.at + self.after):
                 yield self.find(
                     case,
                     begin,
                     known_at=max(begin.at + self.after, begin.seen),
-                    detail=f"{case.source} has not seen {what} since {clock(begin.at)} UTC: {begin.reason}",
+                    detail=f"{case.source} has not seen {sight(case.subject)} since {clock(begin.at)} UTC: "
+                    f"{begin.reason}",
                 )
 
     def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:

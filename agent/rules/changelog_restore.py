@@ -14,7 +14,7 @@ class ChangelogRestore(EventRule, CheckRule, GroupRule):
     Not: tombstones, after which a key begins anew; records of aborted transactions; what compaction has taken away.
     """
 
-    title = "{group} runs with a state that was not restored: values in {topic}[{partition}] went back"
+    title = "{group} runs with a state that was not restored: {topic}[{partition}]"
     default_severity = Severity.CRITICAL
 
     def means(self, observation: CheckFinding) -> bool:

@@ -97,9 +97,9 @@ class JobResurrected(Rule):
                 begin,
                 known_at=known_at,
                 labels=("foreign_lock",),
-                detail=f"{spoken(facts, cluster, job, begin.at)} has a job graph whose lock belongs to session "
-                f"{', '.join(owners)} since {clock(begin.at)} UTC, not to the leader's, {session}: the leader cannot "
-                "remove the graph, and once the job has ended it runs again at the next change of leader (FLINK-10011)",
+                detail=f"{spoken(facts, cluster, job, begin.at)} has a job graph that the leader cannot remove since "
+                f"{clock(begin.at)} UTC. Its lock belongs to session {', '.join(owners)}, not to the leader's, "
+                f"{session}; once the job has ended it runs again at the next change of leader (FLINK-10011)",
                 subject=named(facts, cluster, job, begin.at),
                 current={"locks": owners, "session": session, "file": None if graph is None else graph.file},
             )
@@ -123,9 +123,14 @@ class JobResurrected(Rule):
                 known_at=known_at,
                 labels=("ended_with_graph",),
                 detail=f"{spoken(facts, cluster, job, spell.begin.at)} is {one.state} since {clock(one.at)} UTC and "
-                f"its job graph is still there: it runs again at the next change of leader; {_to_delete(job, graph)}",
+                f"its job graph{_made(graph)} is still there. It runs again at the next change of leader",
                 subject=named(facts, cluster, job, spell.begin.at),
-                current={"state": one.state, "file": graph.file, "locks": list(graph.locks)},
+                current={
+                    "state": one.state,
+                    "file": graph.file,
+                    "znode": graph_znode(job, graph.file, graph.znode),
+                    "locks": list(graph.locks),
+                },
             )
 
     def _returns(self, case: Case, facts: Facts) -> Iterator[Finding]:
@@ -143,10 +148,10 @@ class JobResurrected(Rule):
                 known_at=one.known_at,
                 severity=Severity.CRITICAL,
                 labels=("running",),
-                detail=f"{spoken(facts, cluster, job, back.at)} {one.before} and runs again since {clock(back.at)} UTC"
-                f"{' beside ' * bool(company)}{', '.join(company)}{_restored_from(restores)}: the JobManager leader "
-                f"changed {one.old.address} -> {one.new.address} at {clock(one.new.at)} UTC and recovered its job "
-                f"graph, by then {age:,.0f} s old; cancel it, then {_to_delete(job, graph)}",
+                detail=f"{spoken(facts, cluster, job, back.at)} runs again since {clock(back.at)} UTC"
+                f"{_restored_from(restores)}. It {one.before}; {one.new.address} came to lead after {one.old.address} "
+                f"at {clock(one.new.at)} UTC and recovered its job graph{_made(graph)}, by then {age:,.0f} s old"
+                f"{'; it runs beside ' * bool(company)}{', '.join(company)}",
                 subject=named(facts, cluster, job, back.at),
                 current={
                     "state": back.state,
@@ -154,6 +159,7 @@ class JobResurrected(Rule):
                     "checkpoints": graph.checkpoints,
                     "others": others,
                     "file": graph.file,
+                    "znode": graph_znode(job, graph.file, graph.znode),
                     "made_at": graph.made_at,
                 },
             )
@@ -165,10 +171,8 @@ def _restored_from(restores: int | None) -> str:
     return ", restored from a checkpoint" if restores else ", with no checkpoint restored"
 
 
-def _to_delete(job: str, graph: JobGraph) -> str:
-    age = f"made {clock(graph.made_at)} UTC" if graph.made_at is not None else "gone"
-    file = f" and the file {graph.file}" if graph.file else ""
-    return f"delete its znode {graph_znode(job, graph.file, graph.znode)} ({age}){file}"
+def _made(graph: JobGraph) -> str:
+    return "" if graph.made_at is None else f" of {clock(graph.made_at)} UTC"
 
 
 def _still(current: Mapping[str, Any], graph: JobGraph | None, leader: JobManagerLeader | None) -> bool:

@@ -2,12 +2,15 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import groupby
+from operator import attrgetter
 from typing import Annotated
 
 from pydantic import AfterValidator
 
 from agent.facts import Facts
 from agent.findings import Finding
+from agent.log_words import counted
 from agent.observations import LogLine, Observation
 from agent.options import Names
 from agent.rule import Case, EventRule
@@ -27,8 +30,10 @@ def _regex(value: str) -> str:
 
 class LogPattern(EventRule):
     r"""A line of a file under [logs.*] matches `pattern`. Its named groups `topic`, `partition`, `broker` and `job` say
-    what the line is about and are the finding's keys; all groups are its values, told before the line. A line of a
-    stack trace is dated by the entry that it belongs to. Over at once: a line stays written.
+    what the line is about and are the finding's keys; all groups are its values, told before the line, and `lines` is
+    what was written in that millisecond, and how often. A line of a stack trace is dated by the entry that it belongs
+    to. Over at once: a line stays written. Lines within a minute of each other are one incident, which says how many
+    there are and how many of them differ by more than numbers.
 
     A pattern with a lookaround, a backreference or an inline flag other than (?i), (?s) and (?m) is slow: every line is
     then looked at by itself. Backslashes are best written in a TOML literal: pattern = 'broker (?P<broker>\d+) halts'.
@@ -36,7 +41,7 @@ class LogPattern(EventRule):
     Not: files that no [logs.*] names, lines written before they were first followed.
     """
 
-    title = "{log} says what it should not"
+    title = "{rule} in {log}: {line}"
     sees = (LogLine,)
 
     pattern: Annotated[str, AfterValidator(_regex)]
@@ -63,11 +68,13 @@ class LogPattern(EventRule):
     def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
         """Each line; one for those of the same millisecond."""
         subject = ("log_line", case.cluster, case.log, self.pattern, case.topic, case.partition, case.broker, case.job)
-        told = set()
-        for line in facts.log_lines(subject):
-            if line.at not in told and self.components.match(line.component):
-                told.add(line.at)
-                where = f"{line.log} on {line.host}" if line.host else line.log
-                values = ", ".join(f"{name}={value}" for name, value in line.values.items())
-                named = f" ({values})" if values else ""
-                yield self.find(case, line, detail=f"{where}{named}: {line.text}", current=line.values)
+        lines = [one for one in facts.log_lines(subject) if self.components.match(one.component)]
+        for _, moment in groupby(lines, attrgetter("at")):
+            line, *others = moment
+            where = f"{line.log} on {line.host}" if line.host else line.log
+            values = ", ".join(f"{name}={value}" for name, value in line.values.items())
+            named = f" ({values})" if values else ""
+            told = counted(one.text for one in (line, *others))
+            also = "".join(f"; and {number} x {text}" for text, number in list(told.items())[1:])
+            detail = f"{where}{named}: {line.text}{also}"
+            yield self.find(case, line, detail=detail, current={**line.values, "lines": told})

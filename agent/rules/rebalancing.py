@@ -1,8 +1,11 @@
 """rebalancing: a consumer group's rebalance lasts long, or one follows the other; and what a rebalance moved."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 
+import msgspec
 from pydantic import Field
 
 from agent.evidence import rebalancing
@@ -18,6 +21,11 @@ _START_MS = 60_000
 """How long after a group was without members its members may still be coming."""
 
 _CALM_MS = 60_000
+
+_TURNS = 2
+"""In how many rebalances an instance that is restarted goes and comes."""
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _UNREAD = "nobody reads its partitions meanwhile"
 _SHOWN = 3
 
@@ -30,7 +38,8 @@ class Rebalancing(Rule):
     (`times` rebalances within `within`), `moved` (info, over at once: a rebalance is done and partitions went to other
     members; what follows from it names it as its cause).
     Not: a group that is being started (rebalances within a minute of its having had no members), the second half of a
-    cooperative rebalance (what begins while partitions wait to be handed over), groups without members.
+    cooperative rebalance (what begins while partitions wait to be handed over), a rolling restart (in each rebalance
+    another instance goes or comes, none of them more than twice), groups without members.
     Recovers when the group has been at rest for a minute: Stable with the same members and partitions, or without
     members.
     """
@@ -72,14 +81,12 @@ class Rebalancing(Rule):
         for spell in lasting([history], lambda at: _holds(history.as_of(at))):
             if spell.begin in rows or not self._is_long(spell, history):
                 continue
-            lasted = "" if spell.end is None else f", until {clock(spell.end)} UTC"
-            how = f"has rebalanced for more than {duration_text(self.longer_than)} since {clock(spell.begin.at)} UTC"
             yield self.find(
                 case,
                 spell.begin,
                 known_at=spell.known_at(self.longer_than),
                 labels=("long",),
-                detail=f"{case.group} {how}{lasted}: {_UNREAD}",
+                detail=self._lasting(case, spell.begin.at, ""),
             )
 
     def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
@@ -89,6 +96,10 @@ class Rebalancing(Rule):
         history = facts.group(case.cluster, case.group or "")
         held = history.as_of(finding.at)
         later = [*([] if held is None else [held]), *history.after(finding.at)]
+        end = next((one.at for one in later if not rebalancing(one)), None)
+        if "long" in finding.labels and end is not None and "until" not in finding.current:
+            detail = self._lasting(case, finding.at, f", until {clock(end)} UTC")
+            finding = msgspec.structs.replace(finding, current={"until": end}, detail=detail)
         calm = (
             max(one.at, finding.at) + _CALM_MS
             for one, following in zip(later, [*later[1:], None], strict=True)
@@ -126,6 +137,10 @@ class Rebalancing(Rule):
             current={"members": len(states[-1].members), "moved": moved.total()},
         )
 
+    def _lasting(self, case: Case, begin: int, until: str) -> str:
+        how = f"has rebalanced for more than {duration_text(self.longer_than)} since {clock(begin)} UTC{until}"
+        return f"{case.group} {how}: {_UNREAD}"
+
     def _is_long(self, spell: Spell, history: History[GroupState]) -> bool:
         """Whether it surely lasted: seen by polls, it may have ended when it was last seen."""
         end = None if spell.end is None else history.as_of(spell.end)
@@ -137,12 +152,17 @@ class Rebalancing(Rule):
         places = [place for place in range(1, len(changes)) if self._counts(case, changes, place, facts)]
         for count, place in enumerate(places, 1):
             # No further back than histories surely reach, or what is told would hang on what they still hold.
-            row = [changes[each] for each in places[:count] if each > place - FLOOR]
-            if self._enough(row) and not self._enough(row[:-1]):
+            row = [each for each in places[:count] if each > place - FLOOR]
+            if self._enough(changes, row) and not self._enough(changes, row[:-1]):
                 yield changes[place]
 
-    def _enough(self, row: list[GroupState]) -> bool:
-        return len(row) >= self.times and row[-1].at - row[-self.times].at <= self.within
+    def _enough(self, changes: list[GroupState], row: list[int]) -> bool:
+        """Whether the last of the rebalances in the row (places in the history) is one too many."""
+        recent = [place for place in row if changes[place].at >= changes[row[-1]].at - self.within]
+        if len(recent) < self.times:
+            return False
+        most = max(Counter(one for each in _turnovers(changes, recent) for one in each).values(), default=0)
+        return most > min(_TURNS, self.times - 2)
 
     def _counts(self, case: Case, changes: list[GroupState], place: int, facts: Facts) -> bool:
         """Whether another rebalance of a group at work begins there."""
@@ -169,6 +189,26 @@ def _begins(before: GroupState, one: GroupState) -> bool:
         return not rebalancing(before) or (before.state, one.state) == ("CompletingRebalance", "PreparingRebalance")
     there = before.members and one.members and not rebalancing(before)
     return bool(there) and _ids(_owners(before)) != _ids(_owners(one))
+
+
+def _turnovers(changes: list[GroupState], row: list[int]) -> Iterator[set[str]]:
+    """What was restarted, went or came in each rebalance but the last, which may not be over; "" where nobody did."""
+    rests = [_rest_before(changes, row[0], place) for place in row]
+    if not rebalancing(changes[row[-1]]):
+        rests.append(changes[row[-1]])
+    for before, after in pairwise(one for one in rests if one is not None):
+        others = {one.id for one in before.members} ^ {one.id for one in after.members}
+        yield {_instance(one) for one in (*before.members, *after.members) if one.id in others} or {""}
+
+
+def _rest_before(changes: list[GroupState], first: int, place: int) -> GroupState | None:
+    """The last state at rest before that place, of those from just before the `first` on."""
+    return next((one for one in reversed(changes[max(first - 1, 0) : place]) if not rebalancing(one)), None)
+
+
+def _instance(member: Member) -> str:
+    """The host and the client id without what is made anew at each start (`<application.id>-<UUID>-StreamThread-1`)."""
+    return f"{member.host} {_UUID.sub('', member.client_id or '')}"
 
 
 def _ids(owners: Mapping[tuple[str, int], Member]) -> dict[tuple[str, int], str]:

@@ -1,7 +1,6 @@
 """state_not_restored: a Kafka Streams task runs with less state than its changelog holds (KAFKA-7672)."""
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any
 
@@ -12,6 +11,7 @@ from agent.declared_stores import DeclaredStore
 from agent.evidence import end_of, recreated
 from agent.facts import FLOOR, LATENESS_MS, Facts
 from agent.findings import Finding, Severity
+from agent.lost_counts import missing
 from agent.observations import (
     ChangelogFalls,
     GroupState,
@@ -24,8 +24,20 @@ from agent.observations import (
     whole_number,
 )
 from agent.options import Wait
+from agent.restored_stores import restored
 from agent.rule import Case, GroupRule, recovered
-from agent.streams_evidence import Holding, Move, applications, holdings, moves, store_changelog, thread
+from agent.streams_evidence import (
+    Held,
+    Holding,
+    applications,
+    holdings,
+    may_be_of,
+    moves,
+    owner,
+    store_changelog,
+    thread,
+)
+from agent.streams_words import fallen, held_by, owners, task_of, told
 
 _WAITED_MS = 10_000
 """How long a move that explains a fall is waited for: the group is polled, the changelog is followed."""
@@ -34,7 +46,6 @@ _TOGETHER_MS = 60_000
 """How long before its end a restore may have said that it found no checkpoint."""
 
 _SHARE = 10
-_THREAD = re.compile(r"stream-thread \[([^\]]+)\]")
 
 
 class StateNotRestored(GroupRule):
@@ -49,6 +60,8 @@ class StateNotRestored(GroupRule):
     holds fewer records than offsets), `precursor` (1.1 to 2.1, from a log, of stores that are not declared: a task
     found no checkpoint on a thread that had held it before. From 2.2 on that is harmless, and logs up to 2.5 do not say
     which version wrote them: switch it off there).
+    Where the application's log or its metrics ([streams.*]) tell how much was restored after the move, `values_fell`
+    says so; that alone is no alarm, for nothing is restored either where the checkpoint had it all.
     Not: a changelog created again (an application reset), tombstones, aborted transactions (changelogs are read
     committed), restores from a checkpoint.
     Recovers only when the changelog is created again or deleted: the state stays wrong by itself.
@@ -58,7 +71,9 @@ class StateNotRestored(GroupRule):
     sees = (ChangelogFalls, LogLine, GroupState, LogOffsets, PartitionState)
 
     stores: tuple[DeclaredStore, ...] = ()
-    """The stores that never decrease while all is well: their changelogs are followed."""
+    """The stores that never decrease while all is well: their changelogs are followed. Where a plain count names what
+    it `counts`, it is told how many records are surely missing, by what has been committed of that topic.
+    """
 
     within: Wait = 600_000
     """How long before the first fall a task may have moved, and how long ago the thread may have held it."""
@@ -99,10 +114,14 @@ class StateNotRestored(GroupRule):
         """Falls grow while their stretch lasts; over when the changelog is another."""
         falls = [one for one in facts.changelog_falls(*case.in_partition) if one.began_at == finding.at]
         if case.log is None and falls:
-            current = {**finding.current, **_fallen(falls[-1])}
-            detail = _told(finding.subject, finding.previous, current, finding.at)
+            current = {**finding.current, **fallen(falls[-1]), **missing(facts, falls[-1], self._counts(case))}
+            detail = told(finding.subject, finding.previous, current, finding.at)
             finding = msgspec.structs.replace(finding, current=current, detail=detail)
         return recovered(finding, end_of(facts, case.in_partition, finding.at))
+
+    def _counts(self, case: Case) -> str | None:
+        """The topic whose records the case's store counts, where it is declared."""
+        return next((one.counts for one in self.stores if one.changelog == case.topic), None)
 
     def _falls(self, case: Case, facts: Facts) -> Iterator[Finding]:
         history = facts.changelog_falls(*case.in_partition)
@@ -111,15 +130,20 @@ class StateNotRestored(GroupRule):
             # What is left in the history of a stretch that goes on for long was told when it began.
             if first.application != case.group or not 0 <= first.at - began_at <= LATENESS_MS:
                 continue
-            held = self._held(case, first.store, began_at, facts)
-            all_moves = [move for one in held for move in moves(one, began_at, self.within)]
-            move = max(all_moves, key=lambda one: (one.changed, one.new.begin.at), default=None)
-            before = first.start if move is None else move.left.start
-            if recreated(facts, case.in_partition, before, first.at):
+            if recreated(facts, case.in_partition, first.start - _WAITED_MS, first.at):
                 continue
-            subject = {"application": first.application, "store": first.store}
-            previous, current = _owners(move, held, began_at)
-            current |= _fallen(first)
+            held = self._held(case, first.store, began_at, facts)
+            # Nothing in a changelog that an application's reset has made anew comes from a rebalance before that.
+            all_moves = [
+                move
+                for one in held
+                for move in moves(one.holdings, began_at, self.within)
+                if not recreated(facts, case.in_partition, move.left.start, first.at)
+            ]
+            move = max(all_moves, key=lambda one: (one.changed, one.new.begin.at), default=None)
+            subject = {"application": first.application, "store": first.store, **task_of(held)}
+            previous, current = owners(move, held, began_at)
+            current |= fallen(first) | self._undeclared(case, began_at, facts) | restored(facts, first, move)
             yield self.find(
                 case,
                 first,
@@ -127,7 +151,7 @@ class StateNotRestored(GroupRule):
                 known_at=first.seen + _WAITED_MS if move is None else max(first.seen, move.new.begin.seen),
                 severity=Severity.WARNING if move is None else Severity.CRITICAL,
                 labels=("no_move_seen",) if move is None else ("values_fell",),
-                detail=_told({**case.subject, **subject}, previous, current, began_at),
+                detail=told({**case.subject, **subject}, previous, current, began_at),
                 subject=subject,
                 previous=previous,
                 current=current,
@@ -135,6 +159,8 @@ class StateNotRestored(GroupRule):
 
     def _short_restores(self, case: Case, facts: Facts) -> Iterator[Finding]:
         for line in facts.log_lines(_subject(case, "store_restored")):
+            if _others(case, line, facts):
+                continue
             records = whole_number(line.values.get("records"))
             begin = facts.log_lines(_subject(case, "store_without_checkpoint")).as_of(line.at)
             if records is None or begin is None or begin.at < line.at - _TOGETHER_MS:
@@ -147,15 +173,17 @@ class StateNotRestored(GroupRule):
             if there < self.min_records or records * _SHARE >= there or (records and 2 * records >= written):
                 continue
             store = line.values.get("store", "")
+            task = task_of(self._held(case, store, line.at, facts))
+            what = f"store {store}{' of task ' + task['task'] if task else ''}"
             yield self.find(
                 case,
                 line,
                 known_at=max(line.seen, begin.seen, readings[-1].seen),
                 labels=("short_restore",),
-                detail=f"{case.group}{_on(line)} restored store {store} from {records:,} records of "
+                detail=f"{case.group}{_on(line)} restored {what} from {records:,} records of "
                 f"{case.topic}[{case.partition}], which spans {there:,} offsets, though it had found no checkpoint "
                 f"({case.log}, {clock(line.at)} UTC): the store may lack what was in it",
-                subject={"application": case.group, "store": store},
+                subject={"application": case.group, "store": store, **task},
                 previous={"log_start": readings[-1].log_start, "log_end": readings[-1].log_end},
                 current={"records": records},
             )
@@ -166,7 +194,7 @@ class StateNotRestored(GroupRule):
         for line in _without_checkpoint(case, facts):
             store = line.values.get("store", "")
             back = self._returned(case, line, facts)
-            if back is None:
+            if back is None or _others(case, line, facts):
                 continue
             before, now = back
             left = before.left or now.begin
@@ -179,25 +207,31 @@ class StateNotRestored(GroupRule):
                 f"which had held it until {clock(left.at)} UTC, and found no checkpoint for store {store} ({case.log}, "
                 f"{clock(line.at)} UTC): on Kafka Streams 1.1 to 2.1 it may go on with an empty store (KAFKA-7672)",
                 subject={"application": case.group, "store": store, "task": line.values["task"]},
-                previous=_owner(before, "until", left.at),
-                current=_owner(now, "since", now.begin.at),
+                previous=held_by(before, "until", left.at),
+                current=held_by(now, "since", now.begin.at),
             )
 
     def _returned(self, case: Case, line: LogLine, facts: Facts) -> tuple[Holding, Holding] | None:
         """The holding that the line's thread had before, and the one that it had come to at the line."""
-        named = _THREAD.search(line.text)
-        for held in self._held(case, line.values.get("store", ""), line.at, facts):
+        for _, held in self._held(case, line.values.get("store", ""), line.at, facts, line.values["task"]):
             for move in reversed(list(moves(held, line.at, self.within))):
                 now = move.new
                 earlier = [one for one in held if one.begin.at < now.begin.at and one.member.id == now.member.id]
                 recent = [one for one in earlier if one.left is not None and one.left.at >= line.at - self.within]
-                if recent and (named is None or named[1] == thread(now.member)):
+                if recent and may_be_of(line, now.member):
                     return recent[-1], now
         return None
 
-    def _held(self, case: Case, store: str, at: int, facts: Facts) -> list[list[Holding]]:
+    def _held(self, case: Case, store: str, at: int, facts: Facts, task: str | None = None) -> list[Held]:
         repartition = f"{case.group}-{store}-repartition"
-        return holdings(facts.group(case.cluster, case.group or ""), case.partition or 0, repartition, at)
+        return holdings(facts.group(case.cluster, case.group or ""), case.partition or 0, repartition, at, task)
+
+    def _undeclared(self, case: Case, at: int, facts: Facts) -> dict[str, Any]:
+        """The application's stores that nobody watches, where there are any."""
+        found = facts.streams_application(case.cluster, case.group or "").as_of(at + LATENESS_MS)
+        declared = {one.changelog for one in self.stores}
+        stores = [] if found is None else [one for one, _ in found.stores if found.changelog(one) not in declared]
+        return {"undeclared": stores} if stores else {}
 
 
 def _without_checkpoint(case: Case, facts: Facts) -> list[LogLine]:
@@ -208,59 +242,14 @@ def _without_checkpoint(case: Case, facts: Facts) -> list[LogLine]:
     return [one for one in lines if "task" in one.values and store_changelog(one) == (case.topic, case.partition)]
 
 
+def _others(case: Case, line: LogLine, facts: Facts) -> bool:
+    """Whether the changelog is known to be another application's, whose id begins with this one's or the reverse."""
+    return owner(facts, case.cluster, case.topic or "", line.at) not in (None, case.group)
+
+
 def _subject(case: Case, pattern: str) -> Subject:
     return ("log_line", case.cluster, case.log, pattern, case.topic, case.partition, None, None)
 
 
 def _on(line: LogLine) -> str:
     return f" on {line.host}" if line.host else ""
-
-
-def _owner(holding: Holding, name: str, at: int) -> dict[str, Any]:
-    return {"owner": thread(holding.member), "host": holding.member.host.removeprefix("/"), name: at}
-
-
-def _owners(move: Move | None, held: list[list[Holding]], at: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What to say of the owners before and after; without a move, of the one that there was at that moment."""
-    if move is not None:
-        new = move.new
-        return _owner(move.old, "until", move.left.at), _owner(new, "since", new.begin.at)
-    known = [one for each in held for one in each if one.begin.at <= at]
-    return {}, _owner(known[-1], "since", known[-1].begin.at) if known else {}
-
-
-def _fallen(falls: ChangelogFalls) -> dict[str, Any]:
-    return {
-        "keys": falls.keys,
-        "total": falls.total,
-        "first_offset": falls.first_offset,
-        "worst": [msgspec.to_builtins(one) for one in falls.worst],
-    }
-
-
-def _told(subject: Mapping[str, Any], previous: Mapping[str, Any], current: Mapping[str, Any], began_at: int) -> str:
-    place = f"{subject['topic']}[{subject['partition']}]"
-    keys = f"{current['keys']:,} key{'' if current['keys'] == 1 else 's'}"
-    worst = "".join(f"; worst: {one['key']} {one['before']:,} -> {one['after']:,}" for one in current["worst"][:1])
-    what = "was not restored" if previous else "went back"
-    return (
-        f"store {subject['store']} of {subject['application']} {what}: since {clock(began_at)} UTC {keys} of "
-        f"{place} fell by {current['total']:,} in all (from offset {current['first_offset']:,} on{worst}), "
-        f"{_moved(subject['partition'], previous, current)}"
-    )
-
-
-def _moved(partition: int, previous: Mapping[str, Any], current: Mapping[str, Any]) -> str:
-    if not current.get("owner"):
-        return "and nothing is known of who holds its task"
-    new = _named(current)
-    if not previous:
-        return f"though partition {partition} has been with {new} since {clock(current['since'])} UTC"
-    old, until, since = _named(previous), clock(previous["until"]), clock(current["since"])
-    if old == new:
-        return f"after partition {partition} came back to {new} at {since} UTC through a rebalance begun by {until} UTC"
-    return f"after partition {partition} went from {old} (until {until}) to {new} (since {since} UTC)"
-
-
-def _named(one: Mapping[str, Any]) -> str:
-    return f"{one['owner']} on {one['host']}" if one["host"] else str(one["owner"])

@@ -25,6 +25,7 @@ from agent.settings.log_section import Logs
 from agent.settings.problems import NAMED_TABLES, Problem, SettingsError, complaints, did_you_mean
 from agent.settings.problems import where as shown
 from agent.settings.sections import Agent, Cluster, Journal, Slack
+from agent.settings.streams_section import Streams
 from agent.settings.toml_places import Path as KeyPath
 from agent.settings.toml_places import Place, find_places
 
@@ -47,7 +48,12 @@ SECTIONS: Mapping[str, type[Section]] = {
 """The sections that stand once, all optional. Those that hold tables by name: NAMED_TABLES."""
 
 
-REFERENCES = (("flink", "kafka", "clusters"), ("logs", "cluster", "clusters"), ("logs", "flink", "flink"))
+REFERENCES = (
+    ("flink", "kafka", "clusters"),
+    ("streams", "cluster", "clusters"),
+    ("logs", "cluster", "clusters"),
+    ("logs", "flink", "flink"),
+)
 """(table, key in it, table whose names it takes)."""
 
 
@@ -59,6 +65,7 @@ class Settings(NamedTuple):
     incidents: Lifetimes
     clusters: Mapping[str, Cluster]
     flink: Mapping[str, Flink]
+    streams: Mapping[str, Streams]
     logs: Mapping[str, Logs]
     rules: Mapping[str, Rule]
     correlations: Mapping[str, Correlation]
@@ -131,19 +138,18 @@ class _Reader:
                 self._complain(path, f"no key takes a date or a time; put {value} in quotes if it is text")
         for name in self._tables.keys() - SECTIONS.keys() - set(NAMED_TABLES):
             self._complain((name,), f"unknown section{did_you_mean(name, [*SECTIONS, *NAMED_TABLES])}")
-        clusters, flink, logs, rules, correlations, checks = (self._table((name,)) for name in NAMED_TABLES)
+        clusters, flink, streams, logs, rules, correlations, checks = (self._table((name,)) for name in NAMED_TABLES)
         if need_clusters and not (clusters or flink or logs):
             self._complain(("clusters",), "no cluster to watch; [clusters.main] with its bootstrap_servers makes one")
-        for table, key, known in (
-            ("flink", "kafka", clusters),
-            ("logs", "cluster", clusters),
-            ("logs", "flink", flink),
-        ):
+        for table, key, kind in REFERENCES:
+            known = self._table((kind,))
             for name in self._table((table,)):
                 named = self._table((table, name)).get(key)
                 if isinstance(named, str) and named not in known:
-                    kind = "flink" if key == "flink" else "clusters"
                     self._complain((table, name, key), f"there is no [{kind}.{named}]{did_you_mean(named, known)}")
+        for name in streams:
+            if "cluster" not in self._table(("streams", name)) and len(clusters) != 1:
+                self._complain(("streams", name, "cluster"), f"is required{did_you_mean('', clusters)}")
         for name in clusters:
             for key, value in self._table(("clusters", name, "kafka")).items():
                 if problem := kafka_property_problem(key, value):
@@ -159,6 +165,7 @@ class _Reader:
             incidents=self._section(Lifetimes, ("incidents",)),
             clusters={name: self._section(Cluster, ("clusters", name)) for name in clusters},
             flink={name: self._section(Flink, ("flink", name)) for name in flink},
+            streams={name: self._section(Streams, ("streams", name)) for name in streams},
             logs={name: self._section(Logs, ("logs", name)) for name in logs},
             rules={name: self._rule(name) for name in rules},
             correlations={name: self._section(Correlation, ("correlations", name)) for name in correlations},

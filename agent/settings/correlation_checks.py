@@ -13,7 +13,7 @@ from agent.settings.toml_places import Path
 KEYS = Case._fields
 """What a step may share."""
 
-PLACEHOLDERS = (*KEYS, "reader", "job_name", "records")
+PLACEHOLDERS = (*KEYS, "reader", "job_name", "records", "rule", "line")
 """What a title may name in braces."""
 
 SEVERITIES = [f'"{one}"' for one in Severity]

@@ -2,27 +2,17 @@
 
 from pathlib import Path
 from typing import Annotated, Self
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, model_validator
 
 from agent.options import Names, Section, Wait, some
+from agent.settings.http_address import http_address
 from agent.settings.sections import ZooKeeperClient, ensemble
 
 
 def _rest_address(value: str) -> str:
-    try:
-        parts = urlsplit(value.strip())
-        well_formed = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        well_formed = False
-    if not well_formed or parts.query or parts.fragment or any(sign.isspace() for sign in value.strip()):
-        msg = f'expected the address of a JobManager\'s REST such as "http://jobmanager-1:8081", got "{value}"'
-        raise ValueError(msg)
-    if parts.username is not None:
-        msg = "a user or password must not stand in this file"
-        raise ValueError(msg)
-    return value.strip().rstrip("/")
+    expected = 'the address of a JobManager\'s REST such as "http://jobmanager-1:8081"'
+    return http_address(value, expected).rstrip("/")
 
 
 class Flink(Section):

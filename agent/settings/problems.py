@@ -13,7 +13,7 @@ from agent.settings.toml_places import Path
 SECRET = re.compile(r"password|passphrase|secret|token|credential|webhook|auth|key\.pem|private", re.IGNORECASE)
 """Keys whose values are never echoed, whatever is wrong with them."""
 
-NAMED_TABLES = ("clusters", "flink", "logs", "rules", "correlations", "checks")
+NAMED_TABLES = ("clusters", "flink", "streams", "logs", "rules", "correlations", "checks")
 """The sections that hold tables by name: [clusters.main]."""
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")

@@ -35,28 +35,33 @@ class Fallen(NamedTuple):
 class Stretch:
     """Falls of a partition, none of them later than a minute after the one before.
 
-    since: when the partition was last read without a fall, before the last one. told: how many falls have been told.
+    since: when the partition was last read without a fall, before the last one. sum_before, sum_after, sum_at: as in
+    ChangelogFalls. news: how often there was something to tell; told: how much of that has been told.
     """
 
     began_at: int
     first_offset: int
+    sum_before: int | None = None
+    sum_after: int | None = None
+    sum_at: int | None = None
     at: int = 0
     since: int | None = None
     keys: int = 0
     total: int = 0
-    falls: int = 0
+    news: int = 0
     told: int = 0
     worst: list[Fallen] = field(default_factory=list)
     _known: set[int] = field(default_factory=set)
+    _summed: bool = False
 
     def take(self, at: int, since: int | None, fallen: Iterable[Fallen]) -> None:
         """Falls read at `at`, in the order of the log.
 
         Of more than 100,000 keys it is no longer known which they are: one that falls again then counts again.
         """
-        self.at, self.since = at, since
+        self.at, self.since, self._summed = at, since, False
         for one in fallen:
-            self.falls += 1
+            self.news += 1
             self.total += one.depth
             if one.identity not in self._known:
                 self.keys += 1
@@ -64,6 +69,14 @@ class Stretch:
                     self._known.add(one.identity)
             if len(self.worst) < WORST or one.depth > self.worst[-1].depth:
                 self._rank(one)
+
+    def sum_up(self, sum_: int, drained: int) -> None:
+        """The partition's sum, with all that had come until `drained` in it: news where values have fallen since the
+        last, within the stretch.
+        """
+        if self.sum_before is not None and not self._summed and drained - self.at <= STRETCH_MS:
+            self.sum_after, self.sum_at, self._summed = sum_, drained, True
+            self.news += 1
 
     def _rank(self, fallen: Fallen) -> None:
         """Keep the deepest, each key once."""
@@ -86,5 +99,8 @@ class Stretch:
             keys=self.keys,
             total=self.total,
             first_offset=self.first_offset,
+            sum_before=self.sum_before,
+            sum_after=self.sum_after,
+            sum_at=self.sum_at,
             worst=tuple(Fall(key_text(one.key), one.before, one.after, one.offset) for one in self.worst),
         )

@@ -33,11 +33,16 @@ class Coverage(NamedTuple):
     total: int
 
 
-class Falls(NamedTuple):
-    """Which of the numbers given fell (their positions, rising), and what stood there before."""
+class Taken(NamedTuple):
+    """What taking numbers showed. positions: which of them fell, rising; before: what stood there.
+
+    changes: by how much each changed the sum of all last numbers, a key without one counting as 0 (modulo 2**64). None
+    where it is not known: not all of the keys are followed.
+    """
 
     positions: NDArray[np.int64]
     before: Numbers
+    changes: Numbers | None
 
 
 class _Log:
@@ -53,6 +58,11 @@ class _Log:
     @property
     def size(self) -> int:
         return sum(table.size for table in self.tables.values())
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing had to go yet."""
+        return self.below == ALL and not self.earliest
 
 
 class LastNumbers:
@@ -86,29 +96,31 @@ class LastNumbers:
         """The hour (since the epoch) from which on its windows are kept; 0 while all are."""
         return self._logs[changelog].earliest
 
-    def take(self, changelog: str, hashes: Hashes, numbers: Numbers, hours: NDArray[np.int64] | None = None) -> Falls:
+    def take(self, changelog: str, hashes: Hashes, numbers: Numbers, hours: NDArray[np.int64] | None = None) -> Taken:
         """Take numbers in the order of the log; a tombstone's is NOTHING. hours: those of the keys' windows, if any; a
         key's is always the same.
         """
         if hours is None:
             return self._take(changelog, 0, hashes, numbers)
         positions, before = [_NONE], [_NONE]
+        changes = np.zeros(len(numbers), np.int64)
         for hour in np.unique(hours):
             which = np.flatnonzero(hours == hour)
             found = self._take(changelog, int(hour), hashes[which], numbers[which])
             positions.append(which[found.positions])
             before.append(found.before)
+            changes[which] = 0 if found.changes is None else found.changes
         where = np.concatenate(positions)
         order = np.argsort(where)
-        return Falls(where[order], np.concatenate(before)[order])
+        return Taken(where[order], np.concatenate(before)[order], changes if self._logs[changelog].whole else None)
 
-    def _take(self, changelog: str, hour: int, hashes: Hashes, numbers: Numbers) -> Falls:
+    def _take(self, changelog: str, hour: int, hashes: Hashes, numbers: Numbers) -> Taken:
         hashes = np.maximum(hashes, np.uint64(1))
         order = np.argsort(hashes, kind="stable")
         log = self._logs[changelog]
         while True:  # until there is room
             if hour < log.earliest:
-                return Falls(_NONE, _NONE)
+                return Taken(_NONE, _NONE, None)
             table = self._table(log, hour)
             order = order if log.below == ALL else order[sampled(hashes[order], log.below)]
             sorted_, now = hashes[order], numbers[order]
@@ -129,7 +141,7 @@ class LastNumbers:
         fell = (now < before) & (now != NOTHING)
         positions, values = order[fell], before[fell]
         rising = np.argsort(positions)
-        return Falls(positions[rising], values[rising])
+        return Taken(positions[rising], values[rising], _changes(order, before, now) if log.whole else None)
 
     def _table(self, log: _Log, hour: int) -> Table:
         """The log's table of this hour, made where there is none."""
@@ -163,3 +175,10 @@ class LastNumbers:
         log.below = log.below * 3 // 4
         for one in log.tables.values():
             one.rebuild(one.buckets if one is table else max(one.buckets * 3 // 4, SMALLEST), log.below)
+
+
+def _changes(order: NDArray[np.int64], before: Numbers, now: Numbers) -> Numbers:
+    """What the numbers changed, each at its place before they were ordered so."""
+    changes = np.empty_like(now)
+    changes[order] = np.where(now == NOTHING, 0, now) - np.where(before == NOTHING, 0, before)
+    return changes

@@ -44,8 +44,9 @@ class Partition:
     """How far a partition has been read.
 
     begun: when, ms. live_from: the offset from which on falls are told, None until it is known. next: the offset of the
-    record to be read next. clean_at: when it was last read without a fall. trouble: why it cannot be read. reading:
-    whether the consumer is to read it.
+    record to be read next. clean_at: when it was last read without a fall. sum: of the last values of its keys, None
+    where it is not known: not of a plain count, some could not be read, not all keys are followed, or it takes more
+    than 64 bits. trouble: why it cannot be read. reading: whether the consumer is to read it.
     """
 
     begun: int
@@ -54,6 +55,7 @@ class Partition:
     live: bool = False
     next: int | None = None
     clean_at: int | None = None
+    sum: int | None = 0
     trouble: str | None = None
     reading: bool = False
     unreadable: int = 0
@@ -97,12 +99,14 @@ class Changelog:
         one = self.partitions[partition]
         one.live_from = offset if one.live_from is None else min(one.live_from, offset)
 
-    def reached_end(self, partition: int, now: int) -> None:
-        """All of the partition has been read, what came with this included."""
+    def reached_end(self, partition: int, now: int, drained: int | None) -> None:
+        """All of the partition has been read, what came with this included. drained: as in `take`."""
         one = self.partitions[partition]
         one.live, one.trouble = True, None
         if one.stretch is None or one.stretch.at != now:
             one.clean_at = now
+        if one.stretch is not None and one.sum is not None and drained is not None:
+            one.stretch.sum_up(one.sum, drained)
 
     def take(self, records: Records, now: int, drained: int | None) -> None:
         """Records of partitions that are known. drained: when all that had come until then was read."""
@@ -113,19 +117,33 @@ class Changelog:
             for number in records.partitions[~readable].tolist():
                 self.partitions[number].unreadable += 1
                 self.partitions[number].unreadable_at = now
+                self.partitions[number].sum = None
         which = np.flatnonzero(readable)
+        partitions, offsets = records.partitions[which], records.offsets[which]
         keys = [records.keys[at] or b"" for at in which.tolist()] if len(which) < len(numbers) else records.keys
-        fallen = self._fallen(records.partitions[which], records.offsets[which], keys, numbers[which])
+        fallen, changes = self._fallen(partitions, offsets, keys, numbers[which])
+        rises = np.zeros(max(self.partitions, default=0) + 1, np.int64)
+        if changes is not None:
+            np.add.at(rises, partitions, changes)
         for number, offset in zip(*_lasts(records.partitions, records.offsets), strict=True):
             one = self.partitions[number]
             one.next, one.trouble = offset + 1, None
             one.live = one.live or (one.live_from is not None and one.next >= one.live_from)
-            self._read(one, fallen.get(number, ()), now, drained)
+            fell, sum_before = fallen.get(number, ()), None
+            if changes is None:
+                one.sum = None
+            elif fell:
+                earlier = changes[(partitions == number) & (offsets < fell[0].offset)]
+                sum_before = _sum(one.sum, int(earlier.sum()))
+            one.sum = _sum(one.sum, int(rises[number]))
+            self._read(one, fell, sum_before, now, drained)
 
     def _fallen(
         self, partitions: NDArray[np.int64], offsets: NDArray[np.int64], keys: Sequence[Any], numbers: Numbers
-    ) -> dict[int, list[Fallen]]:
-        """What fell, by partition, where falls are told already."""
+    ) -> tuple[dict[int, list[Fallen]], Numbers | None]:
+        """What fell, by partition, where falls are told already; and by how much each number changed its sum, None
+        where sums are not known or not wanted.
+        """
         salts = np.zeros(max(self.partitions, default=0) + 1, np.uint64)
         live_from = np.full(len(salts), _NEVER)
         for number, one in self.partitions.items():
@@ -134,29 +152,31 @@ class Changelog:
         hashes = np.fromiter(map(hash, keys), np.int64, len(keys)).view(np.uint64) ^ salts[partitions]
         if self._windowed is None and keys:
             self._windowed = bool(window_hours(keys[:1])[0])
-        falls = self._last.take(self.topic, hashes, numbers, window_hours(keys) if self._windowed else None)
+        taken = self._last.take(self.topic, hashes, numbers, window_hours(keys) if self._windowed else None)
         fallen: dict[int, list[Fallen]] = {}
-        live = offsets[falls.positions] >= live_from[partitions[falls.positions]]
-        for at, before in zip(falls.positions[live].tolist(), falls.before[live].tolist(), strict=True):
+        live = offsets[taken.positions] >= live_from[partitions[taken.positions]]
+        for at, before in zip(taken.positions[live].tolist(), taken.before[live].tolist(), strict=True):
             one_fallen = Fallen(int(hashes[at]), keys[at], before, int(numbers[at]), int(offsets[at]))
             fallen.setdefault(int(partitions[at]), []).append(one_fallen)
-        return fallen
+        return fallen, None if self.store.counts is None else taken.changes
 
-    def _read(self, partition: Partition, fallen: Sequence[Fallen], now: int, drained: int | None) -> None:
+    def _read(
+        self, partition: Partition, fallen: Sequence[Fallen], sum_before: int | None, now: int, drained: int | None
+    ) -> None:
         if not fallen:
             partition.clean_at = now
             return
         stretch = partition.stretch
         if stretch is None or now - stretch.at > STRETCH_MS:
-            stretch = partition.stretch = Stretch(now, fallen[0].offset)
+            stretch = partition.stretch = Stretch(now, fallen[0].offset, sum_before)
         clean = [at for at in (partition.clean_at, drained) if at is not None]
         stretch.take(now, max(clean, default=None), fallen)
 
     def untold(self, cluster: str) -> Iterator[tuple[Stretch, ChangelogFalls]]:
-        """Stretches that have grown since they were last told."""
+        """Stretches of which there is more to tell than was told last."""
         for number, partition in self.partitions.items():
             stretch = partition.stretch
-            if stretch is not None and stretch.falls > stretch.told:
+            if stretch is not None and stretch.news > stretch.told:
                 yield stretch, stretch.fact(cluster, self.store, number)
 
     @property
@@ -195,6 +215,11 @@ class Changelog:
             if why is not None:
                 unseen[Unit(topic=topic, partition=number)] = why
         return unseen
+
+
+def _sum(sum_: int | None, rise: int) -> int | None:
+    """The sum when it has changed by so much; None where it is not known, or takes more than 64 bits."""
+    return None if sum_ is None or abs(sum_ + rise) > _NEVER else sum_ + rise
 
 
 def _lasts(partitions: NDArray[np.int64], offsets: NDArray[np.int64]) -> tuple[list[int], list[int]]:

@@ -172,7 +172,7 @@ class Reader:
             self._take_records(consumer, self._changelogs[topic], list(of_topic), now, drained)
         for message in ends:
             changelog, number = self._place(message)
-            changelog.reached_end(number, now)
+            changelog.reached_end(number, now, drained)
         for message, error in errors:
             self._cannot_read(consumer, *self._place(message), error)
 

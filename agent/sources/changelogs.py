@@ -44,7 +44,7 @@ class _Held(NamedTuple):
 
     topic_id: str | None
     stretch: Stretch
-    falls: int
+    news: int
     fact: ChangelogFalls
 
 
@@ -142,7 +142,7 @@ class ChangelogSource:
             for one in self._changelogs.values():
                 for stretch, fact in one.untold(self.cluster):
                     if now - self._told.get((fact.topic, fact.partition), 0) >= _TOLD_MS:
-                        self._held.append(_Held(one.topic_id, stretch, stretch.falls, fact))
+                        self._held.append(_Held(one.topic_id, stretch, stretch.news, fact))
 
     def _confirmed(self, topics: Topics, asked: int) -> list[ChangelogFalls]:
         """What was held when the topics were asked for, of those that are the same."""
@@ -152,7 +152,7 @@ class ChangelogSource:
             if one.fact.at > asked:
                 continue  # a late answer to an earlier question
             if isinstance(topic, wire.Topic) and topic.id == one.topic_id:
-                one.stretch.told = one.falls
+                one.stretch.told = one.news
                 self._told[one.fact.topic, one.fact.partition] = asked
                 told.append(one.fact)
         self._held = [one for one in self._held if one.fact.at > asked]

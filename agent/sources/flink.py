@@ -24,13 +24,13 @@ from agent.observations import (
 )
 from agent.settings.flink_section import Flink
 from agent.sources import Emit, Polled
+from agent.sources.aside import aside
 from agent.sources.flink_jobmanagers import JobManagers, Listed
 from agent.sources.flink_jobs import Jobs
-from agent.sources.flink_rest import UnansweredError
 from agent.sources.flink_storage import job_graph_files
-from agent.sources.flink_threads import aside
 from agent.sources.flink_znodes import Leader, Tree
 from agent.sources.flink_zookeeper import AwayError, FlinkZooKeeper, UnseenError
+from agent.sources.http_endpoint import UnansweredError
 from agent.sources.sight import SOURCE, Sights, now_ms
 
 if TYPE_CHECKING:

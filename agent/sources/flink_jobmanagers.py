@@ -9,9 +9,10 @@ from http import HTTPStatus
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from agent.sources.aside import aside
 from agent.sources.flink_answers import Job, Listing, OldListing, Property
-from agent.sources.flink_rest import Endpoint, RefusedError, UnansweredError
-from agent.sources.flink_threads import aside
+from agent.sources.flink_rest import RestEndpoint
+from agent.sources.http_endpoint import RefusedError, UnansweredError
 
 _NEW, _OLD = "/jobs/overview", "/joboverview"
 
@@ -19,7 +20,7 @@ _NEW, _OLD = "/jobs/overview", "/joboverview"
 class Listed(NamedTuple):
     """All jobs, and who told. old: whether it is a 1.4, of which none but the leader tells."""
 
-    endpoint: Endpoint
+    endpoint: RestEndpoint
     jobs: tuple[Job, ...]
     old: bool
 
@@ -28,8 +29,8 @@ class JobManagers:
     """The REST addresses of a cluster. One that answers is kept to; all are asked at once where none does."""
 
     def __init__(self, urls: Iterable[str]) -> None:
-        self._endpoints = [Endpoint(url) for url in urls]
-        self._kept: Endpoint | None = None
+        self._endpoints = [RestEndpoint(url) for url in urls]
+        self._kept: RestEndpoint | None = None
         self._dialects: dict[str, str] = {}
         self._leads_at: dict[str, str] = {}
         self._asked: dict[str, Future[Listed]] = {}
@@ -49,10 +50,10 @@ class JobManagers:
         raise UnansweredError("; ".join(complaints.values()))
 
     def _first(
-        self, endpoints: Iterable[Endpoint], leader: str | None, deadline: float, complaints: dict[str, str]
+        self, endpoints: Iterable[RestEndpoint], leader: str | None, deadline: float, complaints: dict[str, str]
     ) -> Listed | None:
         """The first answer of endpoints that are asked at once; None where there is none, then complaints say why."""
-        waiting: dict[Future[Listed], Endpoint] = {}
+        waiting: dict[Future[Listed], RestEndpoint] = {}
         for endpoint in endpoints:
             before = self._asked.get(endpoint.url)
             if before is not None and not before.done():
@@ -70,7 +71,7 @@ class JobManagers:
                     complaints[endpoint.url] = str(error)
         return None
 
-    def _whom(self, leader: str | None) -> Sequence[Sequence[Endpoint]]:
+    def _whom(self, leader: str | None) -> Sequence[Sequence[RestEndpoint]]:
         """Whom to ask first, and whom where these do not answer."""
         known = self._endpoint_of(leader)
         if known is not None:
@@ -78,7 +79,7 @@ class JobManagers:
         kept = [one for one in self._endpoints if one is self._kept]
         return [one for one in (kept, [one for one in self._endpoints if one is not self._kept]) if one]
 
-    def _endpoint_of(self, leader: str | None) -> Endpoint | None:
+    def _endpoint_of(self, leader: str | None) -> RestEndpoint | None:
         """The address that is the leader's own: by host and port, else by the host where only one is there."""
         if leader is None or not leader.startswith(("http://", "https://")):
             return None
@@ -89,7 +90,7 @@ class JobManagers:
             return same[0]
         return there[0] if len(there) == 1 else None
 
-    def _ask(self, endpoint: Endpoint, leader: str | None, deadline: float) -> Listed:
+    def _ask(self, endpoint: RestEndpoint, leader: str | None, deadline: float) -> Listed:
         listed = self._list(endpoint, deadline)
         if listed.old and leader is not None and not leader.startswith("http"):
             there = self._actor_system(endpoint, deadline)
@@ -99,7 +100,7 @@ class JobManagers:
                 raise UnansweredError(msg)
         return listed
 
-    def _list(self, endpoint: Endpoint, deadline: float) -> Listed:
+    def _list(self, endpoint: RestEndpoint, deadline: float) -> Listed:
         """The listing in the endpoint's own words, which it is tried by; a standby of 1.4 sends on to the leader."""
         known = self._dialects.get(endpoint.url)
         if known is not None:
@@ -117,13 +118,13 @@ class JobManagers:
             except RefusedError:
                 raise error from None
 
-    def _told(self, endpoint: Endpoint, path: str, deadline: float) -> Listed:
+    def _told(self, endpoint: RestEndpoint, path: str, deadline: float) -> Listed:
         shape: type[Listing | OldListing] = Listing if path == _NEW else OldListing
         listed = Listed(endpoint, endpoint.ask(path, shape, deadline).jobs, path == _OLD)
         self._dialects[endpoint.url] = path
         return listed
 
-    def _actor_system(self, endpoint: Endpoint, deadline: float) -> str | None:
+    def _actor_system(self, endpoint: RestEndpoint, deadline: float) -> str | None:
         """host:port of a 1.4's actors, which is how ZooKeeper names the leader; None where it does not tell."""
         if endpoint.url not in self._leads_at:
             config = endpoint.ask("/jobmanager/config", tuple[Property, ...], deadline)

@@ -8,7 +8,8 @@ from agent.settings.flink_section import Flink
 from agent.sources.flink_answers import CheckpointCounts, Details, Job, checkpoints, flink_job
 from agent.sources.flink_jobmanagers import Listed
 from agent.sources.flink_positions import JobPositions
-from agent.sources.flink_rest import Endpoint, RefusedError, UnansweredError
+from agent.sources.flink_rest import RestEndpoint
+from agent.sources.http_endpoint import RefusedError, UnansweredError
 from agent.sources.sight import now_ms
 
 _ENDED = ("FINISHED", "CANCELED", "FAILED")
@@ -82,7 +83,7 @@ class Jobs:
         return self._told.setdefault(job.jid, _Told())
 
     def _ask(
-        self, endpoint: Endpoint, job: Job, told: _Told, deadline: float
+        self, endpoint: RestEndpoint, job: Job, told: _Told, deadline: float
     ) -> tuple[Sequence[Checkpoints], Sequence[Position], bool]:
         """What it says of a job that has not ended, and whether it said so in time."""
         counted: list[Checkpoints] = []
@@ -111,7 +112,7 @@ class Jobs:
         told.refused_at = None
         return counted, read, True
 
-    def _checkpoints(self, endpoint: Endpoint, job: Job, deadline: float) -> list[Checkpoints]:
+    def _checkpoints(self, endpoint: RestEndpoint, job: Job, deadline: float) -> list[Checkpoints]:
         try:
             answer = endpoint.ask(f"/jobs/{job.jid}/checkpoints", CheckpointCounts, deadline)
         except RefusedError as error:

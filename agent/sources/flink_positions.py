@@ -17,7 +17,7 @@ from agent.sources.flink_metrics import (
     operator_named,
     topic_named,
 )
-from agent.sources.flink_rest import Endpoint
+from agent.sources.flink_rest import RestEndpoint
 
 _IDS_KEPT_MS = 60_000
 """How long a vertex's metric ids are kept, in a new execution not at all: metrics come when partitions are assigned."""
@@ -53,7 +53,7 @@ class JobPositions:
         self._ids: dict[str, _Ids] = {}
 
     def read(
-        self, endpoint: Endpoint, job: Job, vertices: Sequence[Vertex], now: Callable[[], int], deadline: float
+        self, endpoint: RestEndpoint, job: Job, vertices: Sequence[Vertex], now: Callable[[], int], deadline: float
     ) -> list[Position]:
         """Where its subtasks read, as far as that is known for sure. now: the clock, ms. Raises UnansweredError."""
         found: dict[Place, Offset] = {}
@@ -97,7 +97,7 @@ class JobPositions:
         return positions
 
     def _sources(
-        self, endpoint: Endpoint, job: Job, vertex: Vertex, now: int, deadline: float
+        self, endpoint: RestEndpoint, job: Job, vertex: Vertex, now: int, deadline: float
     ) -> tuple[list[str], dict[int, Subtask]]:
         """The metric ids of a vertex that reads Kafka, and its subtasks; nothing of another."""
         ids = self._ids.setdefault(vertex.id, _Ids())
@@ -115,7 +115,7 @@ class JobPositions:
         return ids.names, subtasks
 
     @staticmethod
-    def _subtasks(endpoint: Endpoint, job: Job, vertex: Vertex, deadline: float) -> dict[int, Subtask]:
+    def _subtasks(endpoint: RestEndpoint, job: Job, vertex: Vertex, deadline: float) -> dict[int, Subtask]:
         answer = endpoint.ask(_path(job, vertex), Subtasks, deadline)
         return {one.subtask: one for one in answer.subtasks}
 

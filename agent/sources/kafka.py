@@ -4,16 +4,24 @@ The controller is not told: under KRaft the metadata names a random broker as su
 """
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import structlog
 
-from agent.observations import BrokerRegistration, Commit, GroupState, LogOffsets, Observation, PartitionState
+from agent.observations import (
+    BrokerRegistration,
+    Commit,
+    GroupState,
+    LogOffsets,
+    Observation,
+    PartitionState,
+    StreamsApplication,
+)
 from agent.options import Names
 from agent.sources import Emit, Polled
 from agent.sources import kafka_wire as wire
-from agent.sources.kafka_calls import Call, Calls
+from agent.sources.kafka_calls import Answer, Call, Calls
 from agent.sources.kafka_view import KafkaView
 from agent.sources.sight import SOURCE, Sights, now_ms
 
@@ -26,8 +34,10 @@ _PARTITIONS_A_CALL = 500
 _RENEWAL_MS = 30_000
 """How often the client is replaced because a coordinator does not answer: it drops what else is in flight."""
 
-_ORDER = (PartitionState, BrokerRegistration, GroupState, LogOffsets, Commit)
+_ORDER = (PartitionState, BrokerRegistration, StreamsApplication, GroupState, LogOffsets, Commit)
 """In a batch a re-created topic comes before the fall of its offsets, and a group's state before its commits."""
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +45,9 @@ class KafkaSourceSettings:
     """How to watch a cluster. interval, timeout: ms.
 
     properties: librdkafka's client properties (SASL, TLS ...). groups: whose commits; topics: whose log offsets besides
-    those committed to. watch_partitions: whether leaders, topic ids and brokers are told from here (no ZooKeeper).
+    those committed to and the changelogs of Kafka Streams. watch_partitions: whether leaders, topic ids and brokers are
+    told from here (no ZooKeeper). streams: application ids that are taken for Kafka Streams applications whatever their
+    groups say. declared: changelogs of stores that rules judge by their values.
     """
 
     bootstrap_servers: str
@@ -45,10 +57,13 @@ class KafkaSourceSettings:
     groups: Names = field(default_factory=Names)
     topics: Names = field(default_factory=Names)
     watch_partitions: bool = False
+    streams: Collection[str] = ()
+    declared: Collection[str] = ()
 
 
 class KafkaSource:
-    """One cluster. A poll reads groups, commits, log offsets (no end is older than those commits), then partitions.
+    """One cluster. A poll reads groups, the tasks of Kafka Streams where a rebalance may have moved them, commits, log
+    offsets (no end is older than those commits), then partitions.
 
     Calls that a broker leaves hanging stretch no poll: they stay in flight, and their answers are taken when they come.
     """
@@ -67,11 +82,18 @@ class KafkaSource:
         self._polled = Polled(known)
         self._sights = Sights(self.name, cluster, known)
         self._view = KafkaView(
-            cluster, settings.groups, settings.topics, self._polled, known, watch_partitions=settings.watch_partitions
+            cluster,
+            settings.groups,
+            settings.topics,
+            self._polled,
+            known,
+            watch_partitions=settings.watch_partitions,
+            streams=settings.streams,
         )
         properties = {**settings.properties, "bootstrap.servers": settings.bootstrap_servers}
-        log = structlog.get_logger("librdkafka").bind(cluster=cluster)
-        self._calls = Calls(wire.Setup(properties, settings.timeout), log)
+        librdkafka = structlog.get_logger("librdkafka").bind(cluster=cluster)
+        self._calls = Calls(wire.Setup(properties, settings.timeout), librdkafka)
+        self._logged: set[tuple[str, str]] = set()
         self._polling = threading.Lock()
         self._closed = False
 
@@ -83,6 +105,7 @@ class KafkaSource:
             for ask in (
                 self._ask_what_there_is,
                 self._ask_states,
+                self._ask_tasks,
                 self._ask_commits,
                 self._ask_log_offsets,
                 self._ask_topics,
@@ -92,6 +115,7 @@ class KafkaSource:
                 ask()
                 for answer in self._calls.collect(_PATIENCE_MS):
                     self._view.take(answer)
+                    self._log_undecodable(answer)
             overdue = [call for call in self._calls.flying if call in late]
             self._renew_client(overdue)
             unseen = self._view.unseen(overdue, self._calls.complaint, self._sights)
@@ -102,10 +126,15 @@ class KafkaSource:
             changes = self._polled.changes([*sights, *facts])
             if changes and not self._closed:
                 self._emit(changes)
+            self._log_applications(facts)
 
     def topics(self) -> list[str]:
         """All topics of the cluster, as last read. May be asked from any thread."""
         return self._view.every_topic
+
+    def is_changelog(self, topic: str) -> bool:
+        """Whether the topic is a changelog of a Kafka Streams application found. May be asked from any thread."""
+        return self._view.streams.owns(topic)
 
     def close(self) -> None:
         """End the client, and a poll that is under way with it."""
@@ -134,6 +163,10 @@ class KafkaSource:
         for group in self._view.groups:
             self._calls.ask(("states", group), wire.DescribeGroup(group))
 
+    def _ask_tasks(self) -> None:
+        for group in self._view.streams.untold:
+            self._calls.ask(("tasks", group), wire.ListTasks(group))
+
     def _ask_commits(self) -> None:
         """Of groups whose coordinator has just answered: one that refuses this call crashes librdkafka."""
         flying = {call.key for call in self._calls.flying}
@@ -159,3 +192,29 @@ class KafkaSource:
         topics = self._view.topics
         if topics:
             self._calls.ask(("topics",), wire.DescribeTopics(topics))
+
+    def _log_undecodable(self, answer: Answer) -> None:
+        """Say once of an application that its tasks cannot be read; they are guessed then."""
+        match answer:
+            case Answer(call=Call(question=wire.ListTasks(group)), result=wire.Tasks(undecodable=str(reason))):
+                if self._first(group, reason):
+                    log.warning("cannot decode tasks", cluster=self.cluster, application=group, reason=reason)
+
+    def _log_applications(self, facts: Iterable[Observation]) -> None:
+        """Say once of each application what was found, and again where it has other stores."""
+        for one in facts:
+            if isinstance(one, StreamsApplication) and self._first(one.application, str(one.stores)):
+                stores = [store for store, _ in one.stores]
+                log.info(
+                    "Kafka Streams application",
+                    cluster=self.cluster,
+                    application=one.application,
+                    instances=one.instances,
+                    stores=stores,
+                    declared=[each for each in stores if one.changelog(each) in self._settings.declared],
+                )
+
+    def _first(self, application: str, what: str) -> bool:
+        first = (application, what) not in self._logged
+        self._logged.add((application, what))
+        return first

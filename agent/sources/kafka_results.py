@@ -12,6 +12,7 @@ from confluent_kafka.admin import ClusterMetadata, TopicDescription
 
 from agent.observations import Member
 from agent.sources import kafka_wire as wire
+from agent.sources.streams_assignment import UndecodableAssignmentError, decode
 
 Futures: TypeAlias = Mapping[Any, Future[Any]]
 """The futures of one request."""
@@ -110,7 +111,19 @@ def group(futures: Futures) -> wire.Group:
         for one in sorted(described.members, key=lambda one: one.member_id)
     ]
     state = described.state.name
-    return wire.Group(_STATES.get(state, state), described.is_simple_consumer_group, members)
+    assignor = described.partition_assignor or None
+    return wire.Group(_STATES.get(state, state), described.is_simple_consumer_group, members, assignor)
+
+
+def tasks(futures: Futures) -> wire.Tasks:
+    """The assignments of one group's members, from the bytes that its leader wrote."""
+    assignments, undecodable = {}, None
+    for member in (one for described in _result(futures[""]) for one in described.members):
+        try:
+            assignments[member.id] = decode(member.assignment)
+        except UndecodableAssignmentError as error:
+            undecodable = str(error)
+    return wire.Tasks(assignments, undecodable)
 
 
 def topics(futures: Futures) -> wire.Topics:

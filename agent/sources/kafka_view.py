@@ -1,7 +1,7 @@
 """What the answers of a cluster's brokers say, as observations and as what cannot be seen. No call is made here."""
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 from agent.observations import Commit, GroupState, LogOffsets, Observation
@@ -10,6 +10,7 @@ from agent.sources import Polled
 from agent.sources import kafka_wire as wire
 from agent.sources.kafka_calls import Answer, Call
 from agent.sources.kafka_partitions import PartitionsView
+from agent.sources.kafka_streams import StreamsView
 from agent.sources.kafka_wire import Place
 from agent.sources.sight import SOURCE, Sights, Unit
 
@@ -36,13 +37,17 @@ class KafkaView:
         known: Iterable[Observation],
         *,
         watch_partitions: bool,
+        streams: Collection[str] = (),
     ) -> None:
+        """streams: application ids that are taken for Kafka Streams applications whatever their groups say."""
         self._cluster = cluster
         self._chosen_groups = groups
         self._chosen_topics = topics
         self._polled = polled
         self._watch_partitions = watch_partitions
         self._watched = PartitionsView(cluster, known)
+        self.streams = StreamsView(cluster, streams, [one for one in known if _still_watched(one, groups)])
+        self._laid_out_at: int | None = None
         self.out_of_date = False
         self._heard = False
         self._failure: str | None = None
@@ -58,7 +63,7 @@ class KafkaView:
                 case Commit(group=group, offset=int()) if groups.match(group):
                     self._groups.add(group)
                     self._committed[group].add((one.topic, one.partition))
-                case GroupState(group=group) if one.state != "Dead" and groups.match(group):
+                case GroupState(group=group) if _still_watched(one, groups):
                     self._groups.add(group)
 
     @property
@@ -119,6 +124,9 @@ class KafkaView:
                 self._take_offsets(ranges, answer.call.asked)
             case wire.Group() as group if isinstance(question, wire.DescribeGroup):
                 self._take_group(question.group, group, answer.at)
+            case wire.Tasks(assignments) if isinstance(question, wire.ListTasks):
+                self._heard = True
+                self.streams.take_tasks(question.group, assignments, answer.call.asked)
             case wire.Topics(topics):
                 self._heard = True
                 self._facts += self._watched.take_topics(topics, answer.at)
@@ -133,8 +141,12 @@ class KafkaView:
                 self._trouble[call.key] = self._overdue(call)
 
     def facts(self) -> list[Observation]:
-        """What was learnt since last asked, in the order of the answers."""
+        """What was learnt since last asked, in the order of the answers; then the Kafka Streams applications."""
         facts, self._facts = self._facts, []
+        facts = [self.streams.completed(one) if isinstance(one, GroupState) else one for one in facts]
+        if self._laid_out_at is not None:
+            facts += self.streams.facts(self._laid_out_at, self._leaders, self._groups)
+            self._laid_out_at = None
         return facts
 
     def unseen(self, overdue: Iterable[Call], complaint: str | None, sights: Sights) -> Trouble:
@@ -154,10 +166,10 @@ class KafkaView:
         return unseen
 
     def _wanted(self) -> Iterator[tuple[Place, int]]:
-        """Partition and leader (-1: none) of all that is chosen or committed to."""
+        """Partition and leader (-1: none) of all that is chosen, committed to, or a changelog of Kafka Streams."""
         committed = set().union(*self._committed.values())
         for topic, leaders in self._leaders.items():
-            every = self._chosen_topics.match(topic)
+            every = self._chosen_topics.match(topic) or self.streams.owns(topic)
             for partition, leader in leaders.items():
                 if every or (topic, partition) in committed:
                     yield (topic, partition), leader
@@ -204,6 +216,7 @@ class KafkaView:
             elif topic in before:
                 led[topic] = before[topic]
         self._leaders = led
+        self._laid_out_at = at
         for topic, leaders in before.items():
             for partition in leaders.keys() - self._leaders.get(topic, {}).keys():
                 self._forget((topic, partition))
@@ -264,19 +277,21 @@ class KafkaView:
     def _take_group(self, group: str, told: wire.Group, at: int) -> None:
         self._heard = True
         self._trouble.pop(("states", group), None)
-        self._facts.append(
-            GroupState(
-                at=at,
-                cluster=self._cluster,
-                group=group,
-                state=told.state,
-                members=tuple(told.members),
-                simple=told.simple,
-            )
+        state = GroupState(
+            at=at,
+            cluster=self._cluster,
+            group=group,
+            state=told.state,
+            members=tuple(told.members),
+            simple=told.simple,
+            assignor=told.assignor,
         )
+        self.streams.take_group(state)
+        self._facts.append(state)
         if told.state == "Dead" and not self._committed[group]:
             self._groups.discard(group)
             self._trouble.pop(("commits", group), None)
+            self.streams.forget(group)
             del self._committed[group]
 
     def _forget(self, place: Place) -> None:
@@ -284,6 +299,11 @@ class KafkaView:
         self._offsets_at.pop(place, None)
         self._trouble.pop(("place", *place), None)
         self._polled.forget(("log_offsets", self._cluster, *place))
+
+
+def _still_watched(known: Observation, groups: Names) -> bool:
+    """Whether what was known before this run is not of a group that was dead, or that is no longer chosen."""
+    return not isinstance(known, GroupState) or (known.state != "Dead" and groups.match(known.group))
 
 
 def _group_trouble(call: Call, why: str) -> Trouble:

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from agent.observations import Member
+from agent.sources.streams_assignment import Assignment
 
 T = TypeVar("T")
 
@@ -39,13 +40,19 @@ class DescribeGroup(Struct, tag=True, frozen=True):
     group: str
 
 
+class ListTasks(Struct, tag=True, frozen=True):
+    """Which active tasks have the members of this group, a Kafka Streams application?"""
+
+    group: str
+
+
 class DescribeTopics(Struct, tag=True, frozen=True):
     """Who leads these topics' partitions, who follows, and what are their ids?"""
 
     topics: list[str]
 
 
-Question: TypeAlias = ListGroups | Layout | ListCommits | ListOffsets | DescribeGroup | DescribeTopics
+Question: TypeAlias = ListGroups | Layout | ListCommits | ListOffsets | DescribeGroup | ListTasks | DescribeTopics
 
 
 class Failure(Struct, tag=True, frozen=True):
@@ -107,11 +114,22 @@ class Offsets(Struct, tag=True, frozen=True):
 
 
 class Group(Struct, tag=True, frozen=True):
-    """state: as Kafka names it. simple: whether the group has only ever been used with assign(); None where unknown."""
+    """state: as Kafka names it. simple: whether the group has only ever been used with assign(); None where unknown.
+
+    assignor: its protocol; None in a rebalance and where there are no members.
+    """
 
     state: str
     simple: bool | None
     members: list[Member]
+    assignor: str | None = None
+
+
+class Tasks(Struct, tag=True, frozen=True):
+    """The members' assignments by member id. undecodable: why those of others cannot be read."""
+
+    assignments: dict[str, Assignment]
+    undecodable: str | None = None
 
 
 class Partition(Struct, array_like=True, frozen=True):
@@ -136,7 +154,7 @@ class Topics(Struct, tag=True, frozen=True):
     topics: dict[str, Topic | Failure]
 
 
-Result: TypeAlias = Groups | Metadata | Commits | Offsets | Group | Topics | Failure
+Result: TypeAlias = Groups | Metadata | Commits | Offsets | Group | Tasks | Topics | Failure
 
 
 class Setup(Struct, tag=True, frozen=True):

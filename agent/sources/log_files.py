@@ -11,8 +11,9 @@ from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
+from zoneinfo import ZoneInfo
 
-from agent.sources.log_lines import MAX_LINE, begins_entry, codec_of, line_end, lines_end
+from agent.sources.log_lines import MAX_LINE, begins_entry, codec_of, line_end, lines_end, time_of
 
 BLOCK = 4 * 1024 * 1024
 """How many bytes are read at once. Of a line longer than that the rest is left out."""
@@ -21,7 +22,9 @@ HEAD = 1024
 """How many of its first bytes tell a file from others, once there are so many."""
 
 _LOOK_BACK = 65_536
-"""How far before the place where reading goes on the beginning of the entry is sought, bytes."""
+"""How far before the place where reading goes on the entry's beginning is sought, and in a file its first, bytes."""
+
+_UTC = ZoneInfo("UTC")
 
 _ROTATED = re.compile(r"[._-](?:.*\d.*|old|bak)")
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".Z")
@@ -70,6 +73,16 @@ class LogPart:
     def changed_at(self) -> int:
         """When it was last written to, ns; 0 where it is not open."""
         return 0 if self._file is None else os.fstat(self._file).st_mtime_ns
+
+    def begins_at(self) -> int:
+        """The time of its first entry, ms, as if it were UTC: of two files of a log the older has the earlier. 0 where
+        it has none.
+        """
+        if self._file is None:
+            return 0
+        raw = os.pread(self._file, _LOOK_BACK, 0)
+        lines = raw.decode(codec_of(self._encoding, raw).name, "replace").split("\n")
+        return next((at for line in lines if (at := time_of(line, _UTC, 0)) is not None), 0)
 
     def close(self) -> None:
         """Let go of the file; it may be attached to again."""

@@ -95,6 +95,12 @@ def time_of(line: str, zone: ZoneInfo, seen: int) -> int | None:
     return later if earlier < later <= seen else earlier
 
 
+def names_zone(line: str) -> bool:
+    """Whether the time that the line begins with is of a zone that it names."""
+    match = _TIME.match(line.lstrip("\ufeff\0"))
+    return match is not None and (match[8] is not None or match[9] is not None)
+
+
 def _zone(offset: str | None) -> timezone | None:
     if offset is None:
         return None

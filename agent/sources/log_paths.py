@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from glob import glob
+from operator import itemgetter
 from pathlib import Path
 
 import structlog
@@ -29,6 +30,11 @@ class Log:
         self._seen_at = seen_at
         self._stat: tuple[int, int, int] | None = None
         self._drained = False
+
+    @property
+    def drained(self) -> bool:
+        """Whether all that there was when it was last read has been read: what follows has been written since."""
+        return self._drained
 
     @property
     def part(self) -> LogPart:
@@ -75,21 +81,35 @@ class Log:
                 self.parts.pop()
                 if old.head_bytes:
                     log.warning("a log was cut off or taken away", log=self.path, read=old.read)
-            since = old.changed_at() if found and old.head_bytes else self._seen_at
-            self.parts += self._between(since, encoding, new)
+            known = found and old.head_bytes
+            since = old.changed_at() if known else self._seen_at
+            self.parts += self._between(since, encoding, new, begun=old.begins_at() if known else 0)
         self.parts.append(new)
 
-    def _between(self, since: int, encoding: str, *others: LogPart) -> list[LogPart]:
-        """The rotated files that were written to after that moment, ns, and are held neither here nor among others."""
+    def _between(self, since: int, encoding: str, *others: LogPart, begun: int = 0) -> list[LogPart]:
+        """The rotated files that were written to after that moment, ns, and are held neither here nor among others.
+
+        begun: when the first entry was written of the file that was rotated first, ms, where that is known: who wrote
+        it may have gone on after others had come and gone, so that when it was last written to tells nothing.
+        """
         held = {one.inode for one in (*self.all_parts(), *others)}
-        found = []
+        found: list[tuple[int, LogPart]] = []
+        seen_at = self._seen_at
         for one in rotated(self.path):
             with suppress(OSError):
                 stat = one.stat()
-                if stat.st_mtime_ns > since and stat.st_ino not in held:
-                    found.append(LogPart.open(str(one), encoding))
+                if stat.st_mtime_ns <= min(since, seen_at) or stat.st_ino in held:
+                    continue
+                part = LogPart.open(str(one), encoding)
+                begins_at = part.begins_at()
+                if stat.st_mtime_ns > since or (begun and begins_at > begun):
+                    found.append((begins_at, part))
                     self._seen_at = stat.st_mtime_ns
-        return found
+                else:
+                    part.close()
+        if all(begins_at for begins_at, _ in found):
+            found.sort(key=itemgetter(0))
+        return [part for _, part in found]
 
     def give_up(self, part: LogPart, encoding: str) -> None:
         """Part with a file that stands under another path now."""

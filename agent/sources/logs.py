@@ -11,6 +11,7 @@ import structlog
 from agent.observations import LogFile, LogLine, Observation, Sight
 from agent.settings.log_section import Logs
 from agent.sources import HEARTBEAT_MS, Emit, Polled
+from agent.sources.log_clock import LogClock
 from agent.sources.log_lines import component_of, time_of
 from agent.sources.log_paths import Log, LogPaths
 from agent.sources.log_patterns import SHIPPED, Pattern
@@ -50,6 +51,7 @@ class LogSource:
         self.interval = settings.poll_interval
         self._settings = settings
         self._zone = ZoneInfo(settings.time_zone)
+        self._clock, self._told_misdated = LogClock(name, self._zone), False
         self._emit = emit
         configured = [Pattern(one, None, re.compile(one)) for one in dict.fromkeys(patterns)]
         self._sieve = Sieve(SHIPPED, configured)
@@ -69,7 +71,7 @@ class LogSource:
         with self._polling:
             if self._closed:
                 return
-            unseen = list(self._paths.look().values())
+            unseen = [*self._paths.look().values(), *self._misdated()]
             reason = "; ".join([*unseen[:_REASONS], *([f"{len(unseen) - _REASONS} more"] if unseen[_REASONS:] else [])])
             sights = self._polled.changes(self._sights.now(now_ms(), {SOURCE: reason} if unseen else {}))
             if sights:
@@ -92,6 +94,8 @@ class LogSource:
     def _read(self) -> None:
         """A block of each file in turn, until all are at their end or it is enough for this poll."""
         waiting = deque(self._paths)
+        live = {one.path: one.part for one in waiting if one.drained}
+        headers: dict[str, str] = {}
         waiting.rotate(-self._turn)
         self._turn += 1
         enough = BYTES_A_POLL
@@ -106,8 +110,21 @@ class LogSource:
             if block.lines:
                 found, part.header = self._sieve.lines(block.lines, block.encoding, part.header)
                 self._tell(one, found)
+                if live.get(one.path) is part:
+                    headers[one.path] = part.header
             if block.broken:
                 self._complain(one.path, block.broken)
+
+        for path, header in headers.items():
+            self._clock.take(path, header, now_ms())
+
+    def _misdated(self) -> list[str]:
+        """Why lines cannot be dated, if so; logged once."""
+        reason = self._clock.reason(now_ms())
+        if reason is not None and not self._told_misdated:
+            log.warning("a log is not in its time zone", logs=self.cluster, reason=reason)
+        self._told_misdated = reason is not None
+        return [] if reason is None else [reason]
 
     def _tell(self, one: Log, found: Sequence[Line]) -> None:
         if found:

@@ -57,17 +57,20 @@ class ZooKeeperSource:
         *,
         interval: int,
         topics: Names,
+        also: Callable[[str], bool] = lambda _: False,
         options: Mapping[str, Any],
     ) -> None:
         """connect: servers and chroot. known: the last observation of each subject before this run.
 
-        interval: of polls, ms. topics: whose partitions are watched. options: KazooClient's keyword arguments.
+        interval: of polls, ms. topics, also: whose partitions are watched; what `also` says may change, and is asked
+        again within a minute. options: KazooClient's keyword arguments.
         """
         known = [one for one in known if getattr(one, "cluster", None) == cluster]
         self.cluster = cluster
         self.interval = interval
         self._connect = connect
         self._wanted = topics
+        self._also = also
         self._emit = emit
         self._sights = Sights(self.name, cluster, known)
         self._view = ZooKeeperView(cluster, known)
@@ -193,7 +196,7 @@ class ZooKeeperSource:
         """The topics as they are now, with their partitions; those that are no more as deleted."""
         found: list[Observation] = []
         states: set[str] = set()
-        wanted = sorted(name for name in names if self._wanted.match(name))
+        wanted = sorted(name for name in names if self._wanted.match(name) or self._also(name))
         for path, node in self._znodes.get([f"{TOPICS}/{name}" for name in wanted]).items():
             name = path.rpartition("/")[2]
             self._topics.pop(name, None)

@@ -6,8 +6,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
-from testbed.processes import Process
-from testbed.streams.versions import STREAMS, application_class_path
+from testbed.processes import Process, free_port
+from testbed.streams.versions import STREAMS, application_class_path, exporter_jar
 from testbed.waiting import wait_until
 from testbed.zookeeper import java_command
 
@@ -57,12 +57,14 @@ class StreamsApp(Process):
         store: str = "counts",
         values: Literal["long", "int", "json"] = "long",
         close_ms: int = 0,
+        exporter: str | None = None,
         **properties: str | int,
     ) -> None:
         """version: a key of versions.STREAMS. workdir: instances of an application may share it.
 
         guarantee: "exactly_once" means exactly_once_v2 where there is one. values: how numbers stand in the store.
-        close_ms: what the store takes to close. properties: over those below, with _ for the dots of their names.
+        close_ms: what the store takes to close. exporter: a key of versions.EXPORTERS, which gives its metrics at
+        metrics_url. properties: over those below, with _ for the dots of their names.
         """
         if guarantee == "exactly_once" and version.startswith("3."):
             guarantee = "exactly_once_v2"
@@ -95,6 +97,14 @@ class StreamsApp(Process):
         # Of two class paths Java takes the last.
         arguments = ["-cp", application_class_path(version), "StreamsJob", input_topic, topology, store, values]
         arguments += [str(close_ms), *(f"{name}={value}" for name, value in settings.items())]
+        self.metrics_url = ""
+        if exporter is not None:
+            address = f"127.0.0.1:{free_port()}"
+            self.metrics_url = f"http://{address}/metrics"
+            rules = workdir / "exporter.yaml"
+            rules.parent.mkdir(parents=True, exist_ok=True)
+            rules.write_text('rules: [{pattern: ".*"}]\n')  # its own names for all that there is
+            arguments.insert(0, f"-javaagent:{exporter_jar(exporter)}={address}:{rules}")
         command = java_command(STREAMS[version], _HEAP_MB, home, arguments)
         super().__init__(f"instance {instance} of {application_id}", command, workdir / f"{home.name}.log")
 

@@ -24,6 +24,17 @@ STREAMS: Mapping[str, Distribution] = {
 TOOLS = Distribution("kafka-tools", "3.9.1", ("org.apache.kafka:kafka-tools:3.9.1", *_RELOAD4J))
 """Kafka's command line, for all versions."""
 
+EXPORTERS: Mapping[str, Distribution] = {
+    version: Distribution("jmx-exporter", version, (f"io.prometheus.jmx:jmx_prometheus_javaagent:{version}",))
+    for version in ("0.20.0", "1.0.1")  # the last of 0.x, and one of 1.x, which names metrics otherwise
+}
+"""The Prometheus JMX exporter as a Java agent, by version."""
+
+
+def exporter_jar(version: str) -> Path:
+    """The agent's jar. Raises ArtifactError."""
+    return next(jars(EXPORTERS[version]).glob("*.jar"))
+
 
 def application_class_path(version: str) -> str:
     """The application's classes, compiled now if they have not been before, and the jars of Kafka Streams.

@@ -4,8 +4,10 @@ from pathlib import Path
 
 from agent.asks import LOOKBACK_MS, Ask
 from agent.checks.arguments import asked_options, kept_options, places
+from agent.declared_stores import DeclaredStore
 from agent.observations import millis
 from agent.settings import load
+from spark_checks.changelog_restore import declared
 
 TOML = """
 [agent]
@@ -44,3 +46,12 @@ def test_without_declared_stores_there_is_nothing_to_look_at(tmp_path: Path) -> 
     rules.write_text(STORES)
     assert places("changelog_restore", load(rules, need_clusters=True), "main")
     assert places("changelog_restore", load(rules, need_clusters=True), "gone") == []
+
+
+def test_a_store_is_named_to_the_check_without_what_it_counts(tmp_path: Path) -> None:
+    """The check compares values; it takes the store as it takes any other."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text(STORES.replace('"counts" }', '"counts", counts = "orders" }'))
+    options = places("changelog_restore", load(rules, need_clusters=True), "main")
+    assert options[options.index("--store") + 1] == "shop/counts=long"
+    assert declared("shop/counts=long") == DeclaredStore(application="shop", store="counts")

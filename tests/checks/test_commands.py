@@ -150,6 +150,7 @@ def test_a_checks_help_is_that_of_a_subcommand_with_all_its_options() -> None:
         assert "python -m" not in told.output
         options = {line.split()[0].rstrip(",") for line in told.output.splitlines() if line.startswith("  -")}
         assert {"--cluster", "--master", "--conf", "--report", "--help", "-c", "--json"} <= options
+        assert "[required]" not in told.output  # the configuration knows it
         assert options & {"--journal", "--path"}
 
 

@@ -15,7 +15,7 @@ from agent.observations import Blind, ChangelogFalls, Observation, Sighted
 from agent.sources.changelogs import ChangelogSource
 from testbed.kafka import Cluster
 from testbed.streams.app import StreamsApp
-from testbed.streams.changelog import Fall, log_ends, records
+from testbed.streams.changelog import NUMBERS, Fall, Record, falls, last_values, log_ends, records
 from testbed.streams.faults import VARIANTS, instances, lose_state
 from testbed.streams.input import Trickle, feed, wait_until_processed
 from testbed.streams.resetter import reset
@@ -306,6 +306,50 @@ def test_state_that_was_not_restored_is_told_key_by_key(
     assert _told(seen) == truth
     _check_worst(seen, outcome.falls)
     assert seen.all(Blind, partition=None, topic=None) == []
+
+
+def _sums(log: Sequence[Record], begin: int, end: int) -> set[int]:
+    """The sums of the last values of a partition's keys up to `begin`, to each record that follows, and to `end`."""
+    ends = [one.offset for one in log if begin <= one.offset < end] + [end]
+    return {sum(last_values((one for one in log if one.offset < before), NUMBERS["long"]).values()) for before in ends}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("variant", ["empty", pytest.param("partial", marks=pytest.mark.acceptance)])
+def test_the_sums_of_a_count_that_lost_state_are_those_of_its_log(
+    variant: str, broker: Cluster, store: DeclaredStore, pair: Pair
+) -> None:
+    """KAFKA-7672 on 2.1.0: just before the first fall, and once the end was reached after the last one. Where nothing
+    fell, the sum is the number of records that came in; where it did, it falls short of it.
+    """
+    first, second = pair(variant, "2.1.0")
+    declared = store.model_copy(update={"counts": first.input_topic})
+    seen = Seen()
+    with _watching(broker, seen, declared) as source:
+        outcome = lose_state(first, second, variant, progress=lambda _: _wait_until_read(source, broker, declared))
+        truth = _as_told(outcome.falls)
+
+        def summed(_: ChangelogFalls) -> bool:
+            last = {one.partition: one for one in seen.all(ChangelogFalls)}
+            return _told(seen) == truth and all(one.sum_after is not None for one in last.values())
+
+        seen.wait_for(source, ChangelogFalls, summed)
+        _wait_until_read(source, broker, declared)
+        sums = {number: one.sum for number, one in source._changelogs[store.changelog].partitions.items()}
+    log = records(broker.bootstrap_servers, store.changelog)
+    logs = {number: [one for one in log if one.partition == number] for number in sums}
+    ends = log_ends(broker.bootstrap_servers, store.changelog)
+    assert {number: {sum_} for number, sum_ in sums.items()} == {
+        number: _sums(logs[number], ends[number], ends[number]) for number in sums
+    }
+    came_in = log_ends(broker.bootstrap_servers, first.input_topic)
+    assert {number for number, sum_ in sums.items() if sum_ != came_in[number]} == truth.keys()
+    for number, told in {one.partition: one for one in seen.all(ChangelogFalls)}.items():
+        last_fall = max(one.after_offset for one in falls(logs[number], NUMBERS["long"]))
+        assert {told.sum_before} == _sums(logs[number], told.first_offset, told.first_offset)
+        assert told.sum_after in _sums(logs[number], last_fall + 1, ends[number])
+        assert (told.sum_after or 0) < (told.sum_before or 0)
+        assert (sums[number] or 0) < came_in[number]
 
 
 @pytest.mark.acceptance

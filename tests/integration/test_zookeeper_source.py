@@ -1,7 +1,7 @@
 """The ZooKeeper source against real ZooKeeper and brokers: sessions, leaders, topics, and our own link to it."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
@@ -54,7 +54,11 @@ def client(server: ZooKeeperServer) -> Iterator[KazooClient]:
 
 @contextmanager
 def _watching(
-    connect: str | None, seen: Seen, topics: str = "*", known: tuple[Observation, ...] = ()
+    connect: str | None,
+    seen: Seen,
+    topics: str = "*",
+    known: tuple[Observation, ...] = (),
+    also: Callable[[str], bool] = lambda _: False,
 ) -> Iterator[ZooKeeperSource]:
     assert connect is not None
     source = ZooKeeperSource(
@@ -64,6 +68,7 @@ def _watching(
         known,
         interval=1000,
         topics=Names(include=[topics]),
+        also=also,
         options={"timeout": _SESSION_SECONDS},
     )
     try:
@@ -88,6 +93,17 @@ def _replicas(seen: Seen, partition: int) -> list[tuple[int, ...]]:
 
 def _state(leader: int, epoch: int, isr: list[int]) -> dict[str, object]:
     return {"controller_epoch": 1, "leader": leader, "version": 1, "leader_epoch": epoch, "isr": isr}
+
+
+def test_topics_that_are_not_chosen_are_watched_where_another_source_needs_them(kafka_3_9: Cluster) -> None:
+    """As the changelogs of Kafka Streams; no others."""
+    name, seen = named("also"), Seen()
+    for topic in (f"{name}-changelog", f"{name}-other"):
+        kafka_3_9.create_topic(topic, assignment={0: [2005]})
+    with _watching(kafka_3_9.zookeeper, seen, "no-such-topic", also=lambda one: one.endswith("-changelog")) as source:
+        seen.wait_for(source, PartitionState, topic=f"{name}-changelog", leader=2005)
+        seen.wait_for(source, Controller)
+    assert seen.all(PartitionState, topic=f"{name}-other") == []
 
 
 @pytest.mark.parametrize("cluster", _VERSIONS, indirect=True)

@@ -23,7 +23,17 @@ from pyarrow import parquet
 from agent.journal import Journal, JournalError, entries, last_at, read
 from agent.journal.columns import Columns
 from agent.journal.segments import DAY_MS
-from agent.observations import KINDS, BrokerRegistration, Commit, LogOffsets, Observation, Tick, millis
+from agent.observations import (
+    KINDS,
+    BrokerRegistration,
+    Commit,
+    GroupState,
+    LogOffsets,
+    Member,
+    Observation,
+    Tick,
+    millis,
+)
 
 NOON = millis("2026-11-20T12:00:00.000Z")
 MIDNIGHT = millis("2026-11-21T00:00:00.000Z")
@@ -351,6 +361,20 @@ def test_a_field_that_an_older_version_did_not_write_takes_its_default(tmp_path:
     table = parquet.ParquetFile(path).read()
     parquet.write_table(table.drop_columns(["leader_epoch", "since"]).append_column("new", [["x"]]), path)
     assert list(read(tmp_path)) == [commit(NOON, 1)]
+
+
+def test_a_field_of_a_struct_that_an_older_version_did_not_write_takes_its_default(tmp_path: Path) -> None:
+    """As of members from before their tasks were known."""
+    state = GroupState(at=NOON, cluster="main", group="g", state="Stable", members=(Member("m", tasks=("0_0",)),))
+    with closing(Journal(tmp_path)) as journal:
+        journal.append([state])
+    (path,) = tmp_path.glob("group_state/*/*.parquet")
+    table = parquet.ParquetFile(path).read()
+    old: list[list[dict[str, Any]]] = [[{"id": "m", "host": "/h", "partitions": [], "client_id": None}]]
+    kind = pa.list_(pa.struct([one for one in table.schema.field("members").type.value_type if one.name != "tasks"]))
+    place = table.schema.get_field_index("members")
+    parquet.write_table(table.set_column(place, "members", pa.array(old, type=kind)), path)
+    assert list(read(tmp_path)) == [msgspec.structs.replace(state, members=(Member("m", "/h"),))]
 
 
 def test_a_value_that_fits_no_column_keeps_nothing_else_from_the_disk(tmp_path: Path) -> None:

@@ -141,6 +141,15 @@ def test_an_empty_configuration_is_one_for_replay_and_none_for_run() -> None:
     ]
 
 
+def test_a_streams_application_runs_on_the_only_cluster_unless_told() -> None:
+    """Its name is the table's unless told; an address may have a query."""
+    text = CLUSTER + '[streams.shop]\nmetrics = ["http://app-1:9404/metrics?name[]=a", " https://app-2/ "]\n'
+    shop = read(text, need_clusters=True).streams["shop"]
+    assert (shop.cluster, shop.application) == (None, None)
+    assert shop.metrics == ("http://app-1:9404/metrics?name[]=a", "https://app-2/")
+    assert read(text + 'cluster = "main"\n').streams["shop"].cluster == "main"
+
+
 def test_twenty_and_more_mistakes_are_all_told_each_with_its_line() -> None:
     """Whatever the mistakes are, and however deep they stand."""
     told = mistakes(

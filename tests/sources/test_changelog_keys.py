@@ -42,6 +42,56 @@ def test_falls_are_those_that_a_dict_finds(batches: list[list[tuple[int, int]]])
 
 
 @given(
+    st.lists(
+        st.lists(
+            st.tuples(st.integers(0, 30), st.just(NOTHING) | st.integers(-5, 5) | st.integers(0, 2**40)), max_size=60
+        ),
+        max_size=8,
+    ),
+    st.none() | st.just(5),
+)
+def test_the_sum_changes_as_the_sum_of_a_dict(batches: list[list[tuple[int, int]]], windows: int | None) -> None:
+    """Number by number: of new keys, tombstones, and keys that come again in the same batch; with windows too."""
+    last = LastNumbers(10_000_000, ["log"])
+    known: dict[int, int] = {}
+    for batch in batches:
+        expected = []
+        for key, number in batch:
+            before = sum(known.values())
+            known[max(key, 1)] = 0 if number == NOTHING else number
+            expected.append(sum(known.values()) - before)
+        keys = np.array([max(key, 1) for key, _ in batch], np.int64)
+        hours = None if windows is None else keys % windows
+        changes = last.take("log", keys.astype(np.uint64), np.array([one for _, one in batch], np.int64), hours).changes
+        assert changes is not None
+        assert changes.tolist() == expected
+
+
+def test_of_a_sample_no_sum_is_known() -> None:
+    """From the batch on in which memory became too small, and again after the changelog began anew; of the other
+    changelog all along, until it gives way itself.
+    """
+    last = LastNumbers(1_000_000, ["large", "small"])
+    keys = np.array(_random(200_000), np.uint64)
+    known = 0
+    for first in range(0, len(keys), 10_000):
+        some = keys[first : first + 10_000]
+        changes = last.take("large", some, np.full(len(some), 5)).changes
+        covered, total = last.coverage("large")
+        assert (changes is None) == (covered < total)
+        known += changes is not None and int(changes.sum()) == 5 * len(some)
+    assert 1 < known < 10
+    changes = last.take("small", keys[:100], np.full(100, 7)).changes
+    assert changes is not None
+    assert changes.tolist() == [7] * 100
+    assert last.take("large", keys[:100], np.full(100, 7)).changes is None
+    last.forget("large")
+    changes = last.take("large", keys[:100], np.full(100, 7)).changes
+    assert changes is not None
+    assert int(changes.sum()) == 700
+
+
+@given(
     st.lists(st.integers(0, 2**64 - 1).filter(bool), unique=True, max_size=300),
     st.lists(st.tuples(st.integers(8, 60), st.integers(0, 4)), max_size=4),
 )
@@ -129,6 +179,7 @@ def test_the_oldest_windows_go_first() -> None:
         falls = last.take("log", keys, np.full(len(keys), 5), np.full(len(keys), hour))
         assert len(falls.positions) == 0
         assert last.size <= memory
+        assert (falls.changes is None) == (last.earliest("log") > 0)
     assert 100 < last.earliest("log") < 120
     hours = np.repeat(list(by_hour), [len(keys) for keys in by_hour.values()])
     falls = last.take("log", np.concatenate(list(by_hour.values())), np.full(len(hours), 4), hours)

@@ -18,12 +18,15 @@ _TOPIC = "shop-counts-changelog"
 _MINUTE = 60_000
 
 
-def _changelog(memory: int = 1_000_000, partitions: int = 2) -> Changelog:
-    changelog = Changelog(_STORE, LastNumbers(memory, [_TOPIC]))
+_COUNTS = _STORE.model_copy(update={"counts": "orders"})
+
+
+def _changelog(memory: int = 1_000_000, partitions: int = 2, store: DeclaredStore = _STORE) -> Changelog:
+    changelog = Changelog(store, LastNumbers(memory, [_TOPIC]))
     changelog.found("id", range(partitions), 0)
     for number in range(partitions):
         changelog.ends_at(number, 0)
-        changelog.reached_end(number, 0)
+        changelog.reached_end(number, 0, None)
     return changelog
 
 
@@ -52,7 +55,7 @@ class _Log:
 def _told(changelog: Changelog) -> list[ChangelogFalls]:
     facts = []
     for stretch, fact in changelog.untold("main"):
-        stretch.told = stretch.falls
+        stretch.told = stretch.news
         facts.append(fact)
     return facts
 
@@ -208,3 +211,101 @@ def test_a_stretch_is_what_a_dict_finds(batches: list[list[tuple[str, int | None
         )
         assert [fall.before - fall.after for fall in one.worst] == sorted(deepest.values(), reverse=True)[:5]
         assert all(deepest[fall.key] == fall.before - fall.after for fall in one.worst)
+
+
+def _sums(changelog: Changelog) -> list[tuple[int, int | None, int | None, int | None]]:
+    return [(one.partition, one.sum_before, one.sum_after, one.sum_at) for one in _told(changelog)]
+
+
+def test_of_a_plain_count_the_sums_before_and_after_are_told() -> None:
+    """Before the first record that fell, though that came with others; after, once the end has been reached."""
+    changelog = _changelog(store=_COUNTS)
+    log = _Log(changelog)
+    log.write(10, (0, "a", 40), (1, "a", 7), (0, "b", 40), (0, "c", 1), (0, "c", None))
+    log.write(20, (0, "b", 41), (1, "a", 8), (0, "a", 1), (0, "b", 2), (0, "d", 1))
+    assert _sums(changelog) == [(0, 81, None, None)]
+    changelog.reached_end(1, 30, 25)
+    assert _sums(changelog) == []
+    log.write(40, (0, "a", 2))
+    changelog.reached_end(0, 40, 35)
+    assert _sums(changelog) == [(0, 81, 5, 35)]
+    log.write(50, (0, "a", 3))
+    changelog.reached_end(0, 50, 45)
+    assert _sums(changelog) == []
+    log.write(60, (0, "a", 1))
+    assert _sums(changelog) == [(0, 81, 5, 35)]
+    changelog.reached_end(0, 70, 65)
+    assert _sums(changelog) == [(0, 81, 4, 65)]
+    log.write(80 + 2 * _MINUTE, (0, "a", 5), (0, "a", 0))
+    assert _sums(changelog) == [(0, 8, None, None)]
+
+
+def test_an_end_that_is_reached_long_after_a_stretch_says_nothing_of_it() -> None:
+    """Nor one of which it is not known what had come by then."""
+    changelog = _changelog(store=_COUNTS)
+    _Log(changelog).write(20, (0, "a", 40), (0, "a", 1))
+    assert _sums(changelog) == [(0, 40, None, None)]
+    changelog.reached_end(0, 30, None)
+    changelog.reached_end(0, 40 + _MINUTE, 30 + _MINUTE)
+    assert _sums(changelog) == []
+
+
+@pytest.mark.parametrize("unknown", ["of no count", "unreadable", "sampled", "beyond 64 bits"])
+def test_a_sum_that_is_not_known_is_not_told(unknown: str) -> None:
+    """Of a partition: one that begins anew, or another topic of the name, is known again."""
+    changelog = _changelog(store=_STORE if unknown == "of no count" else _COUNTS, memory=200_000)
+    log = _Log(changelog)
+    log.write(10, (1, "a", 9), (0, "x", None if unknown != "unreadable" else 0))
+    if unknown == "unreadable":
+        log.write(11, (0, None, 5))
+    elif unknown == "sampled":
+        log.write(11, *((0, f"key-{number}", 40) for number in range(20_000)))
+    elif unknown == "beyond 64 bits":
+        log.write(11, (0, "high", 2**62), (0, "higher", 2**62))
+    log.write(12, *((0, f"key-{number}", 40) for number in range(99)))
+    log.write(13, *((0, f"key-{number}", 30) for number in range(99)))
+    changelog.reached_end(0, 20, 19)
+    assert _sums(changelog) == [(0, None, None, None)]
+    if unknown in ("unreadable", "beyond 64 bits"):
+        log.write(30, (1, "a", 8))
+        changelog.begin_anew(0, 30)
+        changelog.ends_at(0, 0)
+        log.write(40, (0, "a", 40), (0, "a", 4))
+        assert _sums(changelog) == [(0, 40, None, None), (1, 9, None, None)]
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(0, 2), st.sampled_from("abcd"), st.integers(0, 9) | st.none()), min_size=1),
+        max_size=6,
+    ),
+    st.sets(st.integers(0, 5)),
+)
+def test_sums_are_what_a_dict_sums_up_to(batches: list[list[tuple[int, str, int | None]]], ended: set[int]) -> None:
+    """Before the first fall of each partition, and when its end was reached last since its last fall."""
+    changelog = _changelog(partitions=3, store=_COUNTS)
+    log = _Log(changelog)
+    known: dict[tuple[int, str], int] = {}
+    before: dict[int, int] = {}
+    after: dict[int, tuple[int, int]] = {}
+    unsummed = set()
+
+    def total(partition: int) -> int:
+        return sum(value for (of, _), value in known.items() if of == partition)
+
+    for number, batch in enumerate(batches):
+        log.write(10 + number, *batch)
+        for partition, key, value in batch:
+            if value is not None and value < known.get((partition, key), 0):
+                before.setdefault(partition, total(partition))
+                unsummed.add(partition)
+            known[partition, key] = value or 0
+        if number in ended:
+            for partition in range(3):
+                changelog.reached_end(partition, 10 + number, 9 + number)
+                if partition in unsummed:
+                    after[partition] = total(partition), 9 + number
+                    unsummed.remove(partition)
+    expected = [(partition, before[partition], *after.get(partition, (None, None))) for partition in sorted(before)]
+    assert _sums(changelog) == expected
+    assert [changelog.partitions[partition].sum for partition in range(3)] == [total(one) for one in range(3)]

@@ -6,7 +6,7 @@ import pytest
 
 from agent.sources.flink_jobmanagers import JobManagers
 from agent.sources.flink_positions import _queries
-from agent.sources.flink_rest import UnansweredError
+from agent.sources.http_endpoint import UnansweredError
 from tests.sources.endpoints import Misbehaving, answering
 
 _AKKA = "akka.tcp://flink@JM-1:6123/user/jobmanager"

@@ -5,7 +5,8 @@ import time
 import pytest
 
 from agent.sources.flink_answers import Listing, Metric
-from agent.sources.flink_rest import Endpoint, LateError, RefusedError, UnansweredError
+from agent.sources.flink_rest import RestEndpoint
+from agent.sources.http_endpoint import LateError, RefusedError, UnansweredError
 from testbed.processes import free_port
 from tests.sources.endpoints import Behaviour, Misbehaving, dripping, hanging, saying, status
 
@@ -15,7 +16,7 @@ _NO_JOBS = '{"jobs":[]}'
 def _complaint(behaviour: Behaviour, error: type[UnansweredError] = UnansweredError) -> str:
     """What is said of an address that behaves so."""
     with Misbehaving(behaviour) as server, pytest.raises(error) as raised:
-        Endpoint(server.url).ask("/jobs/overview", Listing, time.monotonic() + 0.5)
+        RestEndpoint(server.url).ask("/jobs/overview", Listing, time.monotonic() + 0.5)
     sentence = str(raised.value)
     assert server.url in sentence
     assert "\n" not in sentence
@@ -25,13 +26,13 @@ def _complaint(behaviour: Behaviour, error: type[UnansweredError] = UnansweredEr
 def test_a_good_answer_comes_back_as_a_type() -> None:
     """Unknown keys are no fault: later versions add some."""
     with Misbehaving(status("200 OK", '{"jobs":[],"new":1}')) as server:
-        assert Endpoint(server.url).ask("/jobs/overview", Listing, time.monotonic() + 30) == Listing(jobs=())
+        assert RestEndpoint(server.url).ask("/jobs/overview", Listing, time.monotonic() + 30) == Listing(jobs=())
 
 
 def test_what_follows_the_port_is_put_before_each_path() -> None:
     """As where a proxy serves several clusters."""
     with Misbehaving(status("200 OK", _NO_JOBS)) as server:
-        Endpoint(f"{server.url}/flink-1").ask("/jobs/overview", Listing, time.monotonic() + 30)
+        RestEndpoint(f"{server.url}/flink-1").ask("/jobs/overview", Listing, time.monotonic() + 30)
     assert server.asked == ["/flink-1/jobs/overview"]
 
 
@@ -44,14 +45,14 @@ def test_an_address_that_hangs_is_left_at_the_deadline(behaviour: Behaviour) -> 
 def test_a_deadline_that_has_passed_asks_nobody() -> None:
     """So that a poll that is late does not grow later."""
     with Misbehaving(status("200 OK", _NO_JOBS)) as server, pytest.raises(LateError):
-        Endpoint(server.url).ask("/jobs/overview", Listing, time.monotonic() - 1)
+        RestEndpoint(server.url).ask("/jobs/overview", Listing, time.monotonic() - 1)
     assert server.asked == []
 
 
 def test_an_address_where_nobody_listens_cannot_be_reached() -> None:
     """The sentence has the system's own reason."""
     with pytest.raises(UnansweredError, match="cannot be reached: Connection refused"):
-        Endpoint(f"http://127.0.0.1:{free_port()}").ask("/overview", Listing, time.monotonic() + 30)
+        RestEndpoint(f"http://127.0.0.1:{free_port()}").ask("/overview", Listing, time.monotonic() + 30)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,7 @@ def test_an_address_where_nobody_listens_cannot_be_reached() -> None:
 def test_garbage_is_told_as_such(content: bytes, said: str) -> None:
     """Nothing, noise, another protocol, a body cut short, pages, JSON of another shape."""
     with Misbehaving(saying(content)) as server, pytest.raises(UnansweredError, match=said):
-        Endpoint(server.url).ask("/jobs/overview", Listing, time.monotonic() + 30)
+        RestEndpoint(server.url).ask("/jobs/overview", Listing, time.monotonic() + 30)
 
 
 def test_a_refusal_keeps_its_status_and_what_flink_said() -> None:
@@ -93,4 +94,4 @@ def test_a_redirect_is_not_followed_but_told() -> None:
 def test_no_content_is_no_metrics(line: str) -> None:
     """What 1.4.2 answers the first time that a vertex's metrics are asked for."""
     with Misbehaving(status(line)) as server:
-        assert Endpoint(server.url).ask("/metrics", tuple[Metric, ...], time.monotonic() + 30) == ()
+        assert RestEndpoint(server.url).ask("/metrics", tuple[Metric, ...], time.monotonic() + 30) == ()

@@ -337,3 +337,32 @@ def test_a_hole_left_by_a_writer_that_knows_of_no_truncation_hides_nothing(agent
         file.flush()
         source.poll()
     assert agent.offsets() == ["1", "1", "1", "2"]
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_a_file_rotated_while_the_agent_was_down_is_read_though_an_older_one_was_written_to_later(
+    agent: Agent, tmp_path: Path, *, numbered: bool
+) -> None:
+    """Two rotations, and a writer that holds on to the first file: when each was last written to tells nothing."""
+    path, older = tmp_path / "server.log", tmp_path / "server.log.0-of-old"
+    older.write_text(_at(1, 0))
+    path.write_text(_at(2, 1))
+    times = iter(range(path.stat().st_mtime_ns, 1 << 62, 1_000_000_000))
+    agent.now = next(times) // 1_000_000
+    agent.start(path).close()
+    first = tmp_path / ("server.log.2" if numbered else "server.log.2026-11-21-06")
+    second = tmp_path / ("server.log.1" if numbered else "server.log.2026-11-21-07")
+    path.rename(first)
+    for file, text in ((path, _at(3, 3)), (first, _at(3, 4)), (None, ""), (path, _at(4, 5))):
+        if file is None:
+            path.rename(second)
+        else:
+            _append(file, text)
+            os.utime(file, ns=(next(times),) * 2)
+    os.utime(first, ns=(next(times),) * 2)
+    agent.start(path)
+    assert sorted(agent.offsets()) == ["3", "4", "5"]
+
+
+def _at(hour: int, number: int) -> str:
+    return RESET.replace(" 06:", f" {hour:02}:").format(number)

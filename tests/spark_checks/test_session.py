@@ -37,6 +37,23 @@ def test_running_stages_tell_how_many_of_their_tasks_are_done(spark: SparkSessio
     assert all(one.endswith("/8 parts") for one in told)
 
 
+def test_progress_never_falls_from_stage_to_stage(spark: SparkSession) -> None:
+    """Of two jobs of two stages each: what was done stays done, also when its stage is over."""
+    told: list[str] = []
+
+    def slow(number: int) -> tuple[int, int]:
+        return number % 3, number**400_000 % 7
+
+    with stages_told(spark, told.append, "parts", every=0.01):
+        for _ in range(2):
+            spark.sparkContext.parallelize(range(6), 6).map(slow).groupByKey(4).map(lambda one: slow(one[0])).collect()
+    figures = [tuple(map(int, one.split()[0].split("/"))) for one in told]
+    assert figures == sorted(figures)
+    assert [total for _, total in figures] == sorted(total for _, total in figures)
+    assert all(done <= total for done, total in figures)
+    assert figures[-1][1] == 20
+
+
 def test_workers_take_pyspark_from_where_it_is_installed(spark: SparkSession) -> None:
     """Not from the zip that Spark puts before it, which is compiled at each start and listed again for each task."""
 

@@ -1,0 +1,103 @@
+"""What the configuration asks for, made: a source for each system that is watched, and who is told."""
+
+from collections.abc import Callable
+from typing import TextIO
+
+from agent.findings import Incident
+from agent.notifiers import Receiver
+from agent.notifiers.console import Console
+from agent.notifiers.slack import Slack
+from agent.notifiers.webhook import Webhook
+from agent.observations import Observation
+from agent.rules.log_pattern import LogPattern
+from agent.rules.state_not_restored import StateNotRestored
+from agent.settings import Settings
+from agent.settings.sections import Cluster
+from agent.sources import Emit, Source
+from agent.sources.changelogs import ChangelogSource
+from agent.sources.flink import FlinkSource
+from agent.sources.kafka import KafkaSource, KafkaSourceSettings
+from agent.sources.logs import LogSource
+from agent.sources.streams_metrics import StreamsMetricsSource
+from agent.sources.zookeeper import ZooKeeperSource
+
+
+def sources_of(settings: Settings, emit_of: Callable[[str, str], Emit], known: list[Observation]) -> list[Source]:
+    """A source for each system that is watched. emit_of: where the source of that cluster, by its name, emits."""
+    sources: list[Source] = []
+    topics = {}
+    applications = {
+        name: (one.cluster or next(iter(settings.clusters)), one.application or name)
+        for name, one in settings.streams.items()
+    }
+    stores = [store for rule in settings.rules.values() if isinstance(rule, StateNotRestored) for store in rule.stores]
+    for name, cluster in settings.clusters.items():
+        kafka_settings = KafkaSourceSettings(
+            bootstrap_servers=cluster.bootstrap_servers,
+            properties=_properties(cluster),
+            interval=cluster.poll_interval,
+            timeout=cluster.timeout,
+            groups=cluster.groups,
+            topics=cluster.topics,
+            watch_partitions=cluster.zookeeper is None,
+            streams=[application for on, application in applications.values() if on == name],
+            declared={one.changelog for one in stores},
+        )
+        kafka = KafkaSource(name, kafka_settings, emit_of(name, KafkaSource.name), known)
+        topics[name] = kafka.topics
+        sources.append(kafka)
+        if cluster.zookeeper is not None:
+            zookeeper = ZooKeeperSource(
+                name,
+                cluster.zookeeper,
+                emit_of(name, ZooKeeperSource.name),
+                known,
+                interval=cluster.poll_interval,
+                topics=cluster.topics,
+                also=kafka.is_changelog,
+                options=cluster.zookeeper_client.options(),
+            )
+            sources.append(zookeeper)
+    for name, flink in settings.flink.items():
+        emit = emit_of(name, FlinkSource.name)
+        sources.append(FlinkSource(name, flink, emit, known, topics=topics.get(flink.kafka or "")))
+    for name, cluster in settings.clusters.items() if stores else ():
+        sources.append(
+            ChangelogSource(
+                name,
+                cluster.bootstrap_servers,
+                _properties(cluster),
+                list(dict.fromkeys(stores)),
+                emit_of(name, ChangelogSource.name),
+                known,
+                memory=cluster.changelog_memory,
+                interval=cluster.poll_interval,
+            )
+        )
+    for name, streams in settings.streams.items():
+        if streams.metrics:
+            emit = emit_of(name, StreamsMetricsSource.name)
+            sources.append(StreamsMetricsSource(name, *applications[name], streams, emit, known))
+    patterns = [rule.pattern for rule in settings.rules.values() if isinstance(rule, LogPattern)]
+    for name, logs in settings.logs.items():
+        sources.append(LogSource(name, logs, patterns, emit_of(name, LogSource.name), known))
+    return sources
+
+
+def _properties(cluster: Cluster) -> dict[str, str]:
+    return {key: str(value) for key, value in cluster.kafka_properties().items() if key != "bootstrap.servers"}
+
+
+def receivers_of(settings: Settings, stream: TextIO) -> list[Receiver]:
+    """Whoever is told of incidents. stream: where the console prints."""
+    slack = settings.slack
+    if slack is None:
+        return [Console(stream)]
+    token, webhook = slack.token(), slack.webhook()
+    if webhook is not None:
+        return [Webhook(webhook.get_secret_value())]
+
+    def channel_of(incident: Incident) -> str:
+        return slack.channel_for(incident.severity, incident.cluster) or ""
+
+    return [Slack(token.get_secret_value() if token is not None else "", channel_of, base_url=slack.base_url)]

@@ -1,0 +1,104 @@
+"""Whether the lines of logs are dated by the time zone configured: fresh ones tell. No I/O lives here.
+
+A line that was written a moment ago is dated a moment ago. Where such lines are off by a whole number of quarters of an
+hour, as zones are apart, again and again, they are of another zone.
+"""
+
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+from zoneinfo import ZoneInfo, available_timezones
+
+from agent.sources.log_lines import names_zone, time_of
+
+_QUARTER_MS = 900_000
+_MOST_QUARTERS = 26 * 4
+"""Zones reach from 12 hours behind UTC to 14 ahead of it."""
+
+_LATE_MS, _EARLY_MS = 60_000, 30_000
+"""How much later than its time a line may be read, since writers buffer, and how far clocks may stand apart."""
+
+SURE_MS = 60_000
+SURE_POLLS = 3
+"""For how long, and in how many polls at least, lines must be off by the same."""
+
+_TOLD_APART = 80
+_SHOWN = 3
+_WELL_KNOWN = (
+    "UTC", "Europe/London", "Europe/Berlin", "Europe/Athens", "Europe/Moscow", "America/New_York", "America/Chicago",
+    "America/Denver", "America/Los_Angeles", "America/Sao_Paulo", "Asia/Dubai", "Asia/Kolkata", "Asia/Shanghai",
+    "Asia/Tokyo", "Australia/Sydney", "Pacific/Auckland",
+)  # fmt: skip
+
+
+class _Off(NamedTuple):
+    """By how many quarters of an hour a log's lines are ahead of the clock; since when, ms; in how many polls."""
+
+    quarters: int
+    since: int
+    polls: int
+
+
+class LogClock:
+    """What the fresh lines of the logs of one [logs.NAME] say of its time zone."""
+
+    def __init__(self, name: str, zone: ZoneInfo) -> None:
+        """name: as in [logs.NAME]. zone: as configured."""
+        self._name, self._zone = name, zone
+        self._off: dict[str, _Off] = {}
+        self._last: dict[str, str] = {}
+
+    def take(self, path: str, line: str, now: int) -> None:
+        """The first line of the newest entry, which was written to the log since the last poll. now: ms.
+
+        A line without a time, or with one that names its zone, says nothing; nor does an entry that merely goes on.
+        """
+        at = None if names_zone(line) else time_of(line, self._zone, now)
+        line = line[:_TOLD_APART]
+        if at is None or self._last.get(path) == line:
+            return
+        self._last[path] = line
+        quarters = round((at - now) / _QUARTER_MS)
+        before = self._off.pop(path, None)
+        near = -_LATE_MS <= at - now - quarters * _QUARTER_MS <= _EARLY_MS
+        if not quarters or not near or abs(quarters) > _MOST_QUARTERS:
+            return
+        again = before is not None and before.quarters == quarters
+        self._off[path] = before._replace(polls=before.polls + 1) if before and again else _Off(quarters, now, 1)
+
+    def reason(self, now: int) -> str | None:
+        """Why its lines cannot be dated, a sentence; None where nothing speaks against the zone configured."""
+        wrong = {
+            path: off.quarters
+            for path, off in sorted(self._off.items())
+            if off.polls >= SURE_POLLS and now - off.since >= SURE_MS
+        }
+        if not wrong:
+            return None
+        path, quarters = next(iter(wrong.items()))
+        others = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        off = f"{_hours(abs(quarters))} {'ahead of' if quarters > 0 else 'behind'} the clock"
+        return (
+            f"lines just written to {path}{others} are dated {off}: [logs.{self._name}] has "
+            f'time_zone = "{self._zone.key}", and {_fitting(self._zone, quarters, now)} would fit; until that is set, '
+            "what these logs tell is joined with the wrong events"
+        )
+
+
+def _hours(quarters: int) -> str:
+    hours, rest = divmod(quarters, 4)
+    return " ".join([*([f"{hours} h"] if hours else []), *([f"{rest * 15} min"] if rest else [])])
+
+
+def _fitting(zone: ZoneInfo, quarters: int, now: int) -> str:
+    """The zones whose time it is that the lines have: well known ones, else others; the offset where there are none."""
+    moment = datetime.fromtimestamp(now / 1000, UTC)
+    wanted = (moment.astimezone(zone).utcoffset() or timedelta()) + quarters * timedelta(minutes=15)
+
+    def fits(name: str) -> bool:
+        return moment.astimezone(ZoneInfo(name)).utcoffset() == wanted
+
+    found = [name for name in _WELL_KNOWN if fits(name)]
+    found = found or [name for name in sorted(available_timezones()) if "/" in name and fits(name)]
+    if not found:
+        return f"a zone {wanted} from UTC"
+    return " or ".join(f'"{name}"' for name in found[:_SHOWN])
