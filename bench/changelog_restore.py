@@ -1,7 +1,8 @@
-"""changelog_restore's search in 50 million records with the default memory of a driver: seconds, and the memory taken.
+"""What `changelog_restore` takes for 50 million records on a real broker: time against a raw consume loop, and memory.
 
-Run as `python -m bench.changelog_restore [RECORDS] [--keys KEYS] [--broker]`. The records are made by Spark itself;
-with --broker they are written to a real broker first, and read from there by the check's own command, start included.
+Run as `python -m bench.changelog_restore [RECORDS] [--keys KEYS]`. A broker of the testbed (3.9.1) holds the changelog:
+each key is counted up, and in the middle begins again. The raw loop (bench.changelogs) looks at nothing. The check runs
+by its own command with the default memory, start included. What it finds must be every key.
 """
 
 import argparse
@@ -10,40 +11,52 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from time import monotonic
 
+import psutil
 from confluent_kafka import Producer
-from pyspark import StorageLevel
+from pyarrow import parquet
 
-from agent.checks.sessions import memory
-from spark_checks.changelogs.falls import marked, numbered, stretches
-from spark_checks.session import session
+from agent.checks.sessions import members
+from bench.changelogs import STORE, raw
 from testbed.kafka import Cluster
 
 PARTITIONS = 4
-CHANGELOG = "bench-counts-changelog"
+MIB = 1 << 20
+_BATCH = 10_000
+_WAITING = 1_000_000
+"""How many records may wait in the producer: what is more stays with us, so that its queue is never full."""
 
 
 class Peak:
-    """The most memory that the processes of this session took together, bytes."""
+    """The most memory that a session's processes took, bytes: its JVMs, its Pythons, and all together."""
 
     def __init__(self) -> None:
-        self.bytes = 0
+        self.java = self.python = self.together = 0
+
+    def look(self, session: int) -> None:
+        """Take what they have now."""
+        now = {True: 0, False: 0}
+        for process in members(session):
+            with suppress(psutil.NoSuchProcess):
+                now[process.name() == "java"] += process.memory_info().rss
+        self.java, self.python = max(self.java, now[True]), max(self.python, now[False])
+        self.together = max(self.together, sum(now.values()))
 
 
 @contextmanager
-def watched(session_id: int) -> Iterator[Peak]:
+def watched(session: int) -> Iterator[Peak]:
     """Looks at it four times a second while the body runs."""
     peak, ended = Peak(), threading.Event()
 
-    def look() -> None:
+    def watch() -> None:
         while not ended.wait(0.25):
-            peak.bytes = max(peak.bytes, memory(session_id))
+            peak.look(session)
 
-    thread = threading.Thread(target=look, daemon=True)
+    thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
         yield peak
@@ -52,69 +65,77 @@ def watched(session_id: int) -> Iterator[Peak]:
         thread.join()
 
 
-def made(records: int, keys: int) -> None:
-    """Counts of each key, which in the middle of the changelog begin again; found in records that Spark makes."""
-    conf = {"spark.sql.shuffle.partitions": "64", "spark.driver.memory": "1g"}
-    with session("bench", "local[*]", conf) as spark, watched(os.getsid(0)) as peak:
-        begun = time.monotonic()
-        log = spark.range(records).selectExpr(
-            f"cast(id % {PARTITIONS} as int) partition",
-            f"encode(concat('key-', id % {keys}), 'utf-8') key",
-            "id offset",
-            "id timestamp",
-            f"(id % {records // 2}) div {keys} value",
-        )
-        marks = marked(log).persist(StorageLevel.DISK_ONLY)
-        found = stretches(marks, numbered(marks, {}))
-        seconds = time.monotonic() - begun
-        fell = sum(one.keys for one in found)
-        told(records, fell, seconds, peak.bytes)
-
-
-def read(records: int, keys: int) -> None:
-    """The same from a broker, by the command."""
-    with (
-        tempfile.TemporaryDirectory(prefix="backflow-bench-") as workdir,
-        Cluster("3.9.1", [2005], workdir=Path(workdir)) as kafka,
-    ):
-        kafka.create_topic(CHANGELOG, PARTITIONS)
-        producer = Producer({
-            "bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 50, "compression.type": "lz4",
-            "queue.buffering.max.messages": 1_000_000,
-        })  # fmt: skip
-        for number in range(records):
-            value = (number % (records // 2) // keys).to_bytes(8, "big")
-            key = b"key-%d" % (number % keys)
-            while True:
-                try:
-                    producer.produce(CHANGELOG, value, key, number % keys % PARTITIONS)
-                    break
-                except BufferError:
+def write(servers: str, records: int, keys: int) -> None:
+    """Count each key up, record by record in turn, and from the middle on again. Raises RuntimeError."""
+    producer = Producer({
+        "bootstrap.servers": servers, "linger.ms": 50, "batch.size": MIB, "batch.num.messages": 100_000,
+        "compression.type": "lz4", "queue.buffering.max.messages": 2 * _WAITING, "log_level": 0,
+    })  # fmt: skip
+    # One record a key, made once: of each pass only the value is new.
+    counted = [[{"key": b"key-%d" % key} for key in range(number, keys, PARTITIONS)] for number in range(PARTITIONS)]
+    passes = records // keys
+    for one in range(passes):
+        value = (one % (passes // 2) + 1).to_bytes(8, "big")
+        for partition, messages in enumerate(counted):
+            for begin in range(0, len(messages), _BATCH):
+                batch = messages[begin : begin + _BATCH]
+                for message in batch:
+                    message["value"] = value
+                while len(producer) > _WAITING:
                     producer.poll(0.1)
-        producer.flush()
-        command = [sys.executable, "-m", "spark_checks", "changelog_restore", "--store", "bench/counts=long"]
-        command += ["--bootstrap-servers", kafka.bootstrap_servers, "--report", str(Path(workdir, "report"))]
-        begun = time.monotonic()
-        check = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        with watched(check.pid) as peak:
-            found, _ = check.communicate()
-        told(records, len(found.splitlines()), time.monotonic() - begun, peak.bytes)
+                if producer.produce_batch(STORE.changelog, batch, partition) != len(batch):
+                    msg = "the producer did not take all records"
+                    raise RuntimeError(msg)
+    if producer.flush(600):
+        msg = "not all records were written"
+        raise RuntimeError(msg)
 
 
-def told(records: int, found: int, seconds: float, peak: int) -> None:
-    """Print what it took."""
-    rate = records / seconds
-    print(f"{records:,} records: {found:,} found, {seconds:.1f} s, {rate:,.0f} records/s, {peak >> 20:,} MiB at most")
+def compare(kafka: Cluster, records: int, keys: int, report: Path) -> None:
+    """Write the changelog, read it both ways, and print."""
+    servers = kafka.bootstrap_servers
+    kafka.create_topic(STORE.changelog, PARTITIONS)
+    begun = monotonic()
+    write(servers, records, keys)
+    print(
+        f"written: {records:,} records of {keys:,} keys in {monotonic() - begun:.0f} s, load {os.getloadavg()[0]:.1f}"
+    )
+    bare = raw(servers, PARTITIONS)
+    rate = bare["records"] / bare["seconds"]
+    print(f"raw loop: {bare['seconds']:.1f} s, {rate:,.0f} records/s, load {os.getloadavg()[0]:.1f}")
+
+    command = [sys.executable, "-m", "spark_checks", "changelog_restore", "--bootstrap-servers", servers]
+    command += ["--store", f"{STORE.application}/{STORE.store}={STORE.value}", "--report", str(report)]
+    begun = monotonic()
+    check = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    with watched(check.pid) as peak:
+        _, log = check.communicate()
+    seconds = monotonic() - begun
+    if check.returncode != 1:
+        raise RuntimeError(log.decode())
+    fell = parquet.read_metadata(report / "keys.parquet").num_rows
+    print(
+        f"changelog_restore: {seconds:.1f} s, {records / seconds:,.0f} records/s, {records / seconds / rate:.2f} of the"
+        f" raw loop; at most {peak.together // MIB:,} MiB (JVM {peak.java // MIB:,}, Python {peak.python // MIB:,}),"
+        f" load {os.getloadavg()[0]:.1f}; {fell:,} of {keys:,} falls found"
+    )
 
 
 def main() -> None:
-    """Run one of the two."""
+    """Measure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("records", nargs="?", type=int, default=50_000_000)
-    parser.add_argument("--keys", type=int, default=1_000_000)
-    parser.add_argument("--broker", action="store_true")
+    parser.add_argument(
+        "--keys", type=int, default=1_000_000, help="A part of RECORDS without rest. Default: 1 million."
+    )
     asked = parser.parse_args()
-    (read if asked.broker else made)(asked.records, asked.keys)
+    if asked.records % (2 * asked.keys):
+        parser.error("RECORDS must be an even multiple of KEYS")
+    with (
+        tempfile.TemporaryDirectory(prefix="backflow-bench-") as folder,
+        Cluster("3.9.1", [2005], workdir=Path(folder, "kafka")) as kafka,
+    ):
+        compare(kafka, asked.records, asked.keys, Path(folder, "report"))
 
 
 if __name__ == "__main__":

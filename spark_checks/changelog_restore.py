@@ -6,7 +6,7 @@ of offsets; a tombstone lets a key begin anew. With --journal: when, after which
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +15,6 @@ import click
 from pydantic import ValidationError
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sql
 
 from agent.declared_stores import DeclaredStore
 from agent.findings import Finding
@@ -23,17 +22,26 @@ from agent.wording import count, listed
 from spark_checks.changelogs import connector
 from spark_checks.changelogs.client import ClientError, java_properties, read_properties
 from spark_checks.changelogs.connector import MissingTopicError, Tally
-from spark_checks.changelogs.falls import Stretch, marked, numbered, stretches
+from spark_checks.changelogs.falls import drawn, marked, numbered, of_stretches, stretches, with_last
 from spark_checks.changelogs.keys import KeyFile
 from spark_checks.changelogs.past import Past, read_past
-from spark_checks.changelogs.words import finding
+from spark_checks.changelogs.plot import MOST, Panel, plot
+from spark_checks.changelogs.words import change, finding
 from spark_checks.options import Options, Progress, Report
 from spark_checks.session import stages_told
 
 log = logging.getLogger(__name__)
 
+_DRAWN = 100
+"""How many falls of a stretch are drawn."""
+
 # What is sorted at a time must fit a task's share of the default memory, or it is sorted on disk.
-CONF = {**connector.PACKAGES, "spark.sql.shuffle.partitions": "64"}
+CONF = {
+    **connector.PACKAGES,
+    "spark.sql.shuffle.partitions": "64",
+    # So much is fetched at a time of the keys that fell: a row takes many times its shuffled bytes in memory.
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "8m",
+}
 PARAMS = (
     click.Option(["--bootstrap-servers"], required=True, metavar="HOST:PORT,..", help="The Kafka cluster's brokers."),
     click.Option(
@@ -60,10 +68,11 @@ PARAMS = (
 
 
 class Compared(NamedTuple):
-    """What came of one store. Missing: its changelog is not there."""
+    """What came of one store. panels: what of it may be drawn. missing: its changelog is not there."""
 
     store: DeclaredStore
     findings: Sequence[Finding] = ()
+    panels: Sequence[Panel] = ()
     records: int = 0
     unreadable: int = 0
     missing: bool = False
@@ -135,7 +144,8 @@ def run(spark: SparkSession, options: Options, progress: Progress) -> Report:
                 compared.append(_compared(store, source, past, options.cluster, keys))
     findings = [found for one in compared for found in one.findings]
     findings.sort(key=lambda one: (one.at, one.key))
-    return Report(findings, _summary(compared, keys, len(damaged)))
+    picture = plot([panel for one in compared for panel in one.panels]) if options.report else None
+    return Report(findings, _summary(compared, keys, len(damaged)), picture)
 
 
 def _keys(options: Options) -> KeyFile:
@@ -152,34 +162,38 @@ def _compared(
         with connector.told(store):
             marks = marked(source(tally)).persist(StorageLevel.DISK_ONLY)
             try:
-                findings = list(_findings(store, marks, past, cluster, keys))
+                findings, panels = _told(store, marks, past, cluster, keys)
             finally:
                 marks.unpersist()
     except MissingTopicError as error:
         log.warning("%s", error)
         return Compared(store, missing=True)
-    return Compared(store, findings, tally.records, tally.unreadable)
+    return Compared(store, findings, panels, tally.records, tally.unreadable)
 
 
-def _findings(store: DeclaredStore, marks: DataFrame, past: Past, cluster: str, keys: KeyFile) -> Iterator[Finding]:
-    """The stretches of falls that lie in the window; their keys are listed."""
+def _told(
+    store: DeclaredStore, marks: DataFrame, past: Past, cluster: str, keys: KeyFile
+) -> tuple[list[Finding], list[Panel]]:
+    """The stretches of falls that lie in the window, as findings and as pictures; their keys are listed."""
     partitions = sorted(row["partition"] for row in marks.where("fell").select("partition").distinct().collect())
     if not partitions:
-        return
+        return [], []
     with past.of(store) as ends:
-        fallen = numbered(marks, past.bounds(ends, store, partitions))
+        bounds = past.bounds(ends, store, partitions)
+        fallen = numbered(marks, bounds)
         found = stretches(marks, fallen)
         told = [(one, around) for one, around in past.around(ends, store, found) if past.concerns(one, around)]
-    if told:
-        keys.add(store.changelog, _of(fallen, [one for one, _ in told]))
-    for one, around in told:
-        yield finding(cluster, store, one, around, keys.path)
-
-
-def _of(fallen: DataFrame, told: Sequence[Stretch]) -> DataFrame:
-    places = [(one.partition, one.number) for one in told]
-    wanted = fallen.sparkSession.createDataFrame(places, "partition int, number int")
-    return fallen.join(sql.broadcast(wanted), ["partition", "number"])
+    if not told:
+        return [], []
+    keys.add(store.changelog, with_last(of_stretches(fallen, [one.place for one, _ in told]), marks))
+    findings = [finding(cluster, store, one, around, keys.path) for one, around in told]
+    most = sorted((one for one, _ in told), key=lambda one: -one.keys)[:MOST]
+    falls = drawn(fallen, [one.place for one in most], _DRAWN)
+    panels = [
+        Panel(store.changelog, one, falls.get(one.place, ()), *change(one, around, bounds.get(one.partition, ())))
+        for one, around in told
+    ]
+    return findings, panels
 
 
 def _summary(compared: Sequence[Compared], keys: KeyFile, damaged: int) -> str:

@@ -99,7 +99,8 @@ def number(value: Column, form: str) -> Column:
     if form.startswith("json:"):
         field = sql.get_json_object(value.cast("string"), f"$.{form.removeprefix('json:')}")
         real = field.try_cast("double")  # 5.0 and 1e3 are whole too
-        return sql.coalesce(field.try_cast("bigint"), sql.when(real == sql.floor(real), real.try_cast("bigint")))
+        whole = (real == sql.floor(real)) & (sql.abs(real) < 2.0**63)  # of which Spark would make 2**63 - 1
+        return sql.coalesce(field.try_cast("bigint"), sql.when(whole, real.try_cast("bigint")))
     width = {"long": 8, "int": 4}[form]
     unsigned = sql.conv(sql.hex(value), 16, -10).cast("bigint")  # of eight bytes conv makes a signed number
     shift = 64 - 8 * width

@@ -4,10 +4,10 @@ What stands around a stretch lives in `rebalances` and `dates`; words are found 
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as sql
 
 WORST = 5
@@ -46,6 +46,11 @@ class Stretch(NamedTuple):
     standing: int
     unwritten: int
     worst: tuple[KeyFall, ...]
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Which it is of its changelog's: partition, number."""
+        return self.partition, self.number
 
 
 def marked(records: DataFrame) -> DataFrame:
@@ -116,8 +121,7 @@ def stretches(marks: DataFrame, fallen: DataFrame) -> list[Stretch]:
     worst: dict[tuple[int, int], list[KeyFall]] = defaultdict(list)
     ranked = fallen.withColumn("rank", sql.row_number().over(deepest)).where(f"rank <= {WORST}")
     for row in ranked.orderBy(*place, "rank").collect():
-        fall = KeyFall(bytes(row["key"]), row["before"], row["before_offset"], row["value"], row["offset"])
-        worst[row["partition"], row["number"]].append(fall)
+        worst[row["partition"], row["number"]].append(_fall(row))
     found = sorted((row["partition"], row["number"], row) for row in sums)
     standing = _standing(marks, {(partition, row["first_offset"]) for partition, _, row in found})
     return [
@@ -138,6 +142,32 @@ def stretches(marks: DataFrame, fallen: DataFrame) -> list[Stretch]:
         )
         for partition, number, row in found
     ]
+
+
+def drawn(fallen: DataFrame, places: Collection[tuple[int, int]], most: int) -> Mapping[tuple[int, int], list[KeyFall]]:
+    """So many falls of each of the stretches (partition, number), drawn by lot but the same each time."""
+    lot = Window.partitionBy("partition", "number").orderBy(sql.xxhash64("key"), "offset")
+    chosen = of_stretches(fallen, places).withColumn("lot", sql.row_number().over(lot)).where(f"lot <= {most}")
+    found: dict[tuple[int, int], list[KeyFall]] = defaultdict(list)
+    for row in chosen.collect():
+        found[row["partition"], row["number"]].append(_fall(row))
+    return found
+
+
+def of_stretches(fallen: DataFrame, places: Collection[tuple[int, int]]) -> DataFrame:
+    """The marks that fell in the stretches (partition, number)."""
+    wanted = fallen.sparkSession.createDataFrame(sorted(places), "partition int, number int")
+    return fallen.join(sql.broadcast(wanted), ["partition", "number"])
+
+
+def with_last(fallen: DataFrame, marks: DataFrame) -> DataFrame:
+    """Marks that fell with `last_value`: what the changelog holds of the key last, null where it is deleted."""
+    last = marks.where("last").select("partition", "key", sql.col("value").alias("last_value"))
+    return fallen.join(last, ["partition", "key"], "left")
+
+
+def _fall(row: Row) -> KeyFall:
+    return KeyFall(bytes(row["key"]), row["before"], row["before_offset"], row["value"], row["offset"])
 
 
 def _standing(marks: DataFrame, places: set[tuple[int, int]]) -> dict[tuple[int, int], tuple[int, int]]:

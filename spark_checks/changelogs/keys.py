@@ -22,9 +22,10 @@ SCHEMA = pa.schema([
     ("after_offset", pa.int64()),
     ("after_timestamp", pa.timestamp("ms", tz="UTC")),
     ("restarted", pa.bool_()),
+    ("last", pa.int64()),
 ])  # fmt: skip
 """A row for each fall. after_timestamp: the record's, which is its input's. restarted: the value is not above the first
-that the changelog holds of the key.
+that the changelog holds of the key. last: the key's last value, null where it is deleted.
 """
 
 _ROWS = 16_384
@@ -56,7 +57,7 @@ class KeyFile:
             _unfinished(self.path).unlink(missing_ok=True)
 
     def add(self, topic: str, fallen: DataFrame) -> None:
-        """Write falls of a topic, a few at a time: marks as `falls.marked` makes them. Raises OSError."""
+        """Write falls of a topic, a few at a time: marks as `falls.with_last` makes them. Raises OSError."""
         if self.path is None:
             return
         rows = fallen.orderBy("partition", "offset").toLocalIterator()
@@ -85,5 +86,6 @@ def _table(topic: str, rows: list[Any]) -> pa.Table:
         "after_offset": [row["offset"] for row in rows],
         "after_timestamp": [row["timestamp"] for row in rows],
         "restarted": [row["restarted"] for row in rows],
+        "last": [row["last_value"] for row in rows],
     }
     return pa.table(columns, schema=SCHEMA)

@@ -64,6 +64,7 @@ def finding(cluster: str, store: DeclaredStore, stretch: Stretch, around: Around
             "total": stretch.total,
             "first_offset": stretch.first_offset,
             "last_offset": stretch.last_offset,
+            **({} if keys is None else {"listed_in": str(keys)}),
         },
         detail=" ".join([
             _fell(store, stretch, _time(stretch, around)),
@@ -83,12 +84,23 @@ def when(stretch: Stretch, around: Around) -> int:
     return stretch.first_at if at is None and since is None else at or since or 0
 
 
+def change(stretch: Stretch, around: Around, bounds: Sequence[int]) -> tuple[int | None, tuple[str, str] | None]:
+    """Where in the log the task's old owner was last seen; that owner and the new one. None where no move is known.
+
+    bounds: offsets at which stretches of the partition begin.
+    """
+    moves, _ = around.owners.before(stretch.partition, when(stretch, around))
+    if not moves:
+        return None, None
+    old, new = (listed(dict.fromkeys(names)) for names in zip(*((one.old, one.new) for one in moves), strict=True))
+    return max((one for one in bounds if one <= stretch.first_offset), default=None), (old, new)
+
+
 def _fell(store: DeclaredStore, stretch: Stretch, time: str) -> str:
     often = f" in {stretch.falls:,} falls" if stretch.falls > stretch.keys else ""
-    of = f"of {stretch.keys:,} of {count(max(stretch.standing, stretch.keys), 'key')}"
-    place = f"{store.changelog}[{stretch.partition}]"
     return (
-        f"{place}: the values {of} went back{often}, by {stretch.total:,} together, "
+        f"{store.changelog}[{stretch.partition}]: {stretch.keys:,} of its "
+        f"{count(max(stretch.standing, stretch.keys), 'key')} went back{often}, by {stretch.total:,} in all, "
         f"from offset {stretch.first_offset:,} on, {time}."
     )
 
@@ -112,13 +124,13 @@ def _worst(store: DeclaredStore, stretch: Stretch) -> Iterator[str]:
     yield f"{'Worst' if stretch.keys > len(stretch.worst) else 'They are'}: {', '.join(map(_key, stretch.worst))}."
     if stretch.restarted:
         who = "All" if stretch.restarted == stretch.keys else f"{stretch.restarted:,}"
-        yield f"{who} of them began again: not above the first value that the changelog holds of the key."
+        yield f"{who} of them began again: at or below the key's first value."
     if stretch.falls > _OFTEN * stretch.keys:
         yield f"They go back again and again; is {store.store} really never to decrease?"
 
 
 def _key(fall: KeyFall) -> str:
-    return f"{key_text(fall.key)} {fall.before:,} -> {fall.after:,} (offset {fall.after_offset:,})"
+    return f"{key_text(fall.key)} {fall.before:,} -> {fall.after:,}"
 
 
 def _cause(store: DeclaredStore, stretch: Stretch, around: Around) -> Iterator[str]:
@@ -163,4 +175,4 @@ def _rest(stretch: Stretch, keys: Path | None) -> Iterator[str]:
         them = "key has" if stretch.unwritten == 1 else "keys have"
         yield f"{stretch.unwritten:,} more {them} not been written since and may go back when written."
     if keys is not None:
-        yield f"All keys are listed in {keys}."
+        yield f"Every key with its values and offsets: {keys}."

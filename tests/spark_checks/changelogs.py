@@ -21,12 +21,27 @@ FORMS: Mapping[str, tuple[Callable[[int], bytes], Callable[[bytes], int]]] = {
         lambda value: int.from_bytes(value, "big", signed=True),
     ),
     "json:sum.total": (
-        lambda number: json.dumps({"n": [1], "sum": {"total": number}}).encode(),
+        # Now and then as 15.0: a whole number too.
+        lambda number: json.dumps(
+            {"n": [1], "sum": {"total": float(number) if number % 5 == 0 and number < 1 << 53 else number}}
+        ).encode(),
         lambda value: int(json.loads(value)["sum"]["total"]),
     ),
 }
 """How a number is written and read, by the form of the value."""
 
+UNREADABLE: Mapping[str, tuple[bytes, ...]] = {
+    "long": (b"", b"\x00" * 4, b"12", b"\x00" * 9),
+    "int": (b"", b"\x00" * 8, b"7"),
+    "json:sum.total": (
+        b"", b"none", b'{"sum": 1}', b'{"sum": {"total": null}}', b'{"sum": {"total": "many"}}',
+        b'{"sum": {"total": 1.5}}', b'{"sum": {"total": true}}', b'{"sum": {"total": 9223372036854775808}}',
+    ),
+}  # fmt: skip
+"""Values that are no number of the form."""
+
+_HIGH: Mapping[str, int] = {"long": (1 << 63) - 10_000, "int": (1 << 31) - 10_000, "json:sum.total": 1 << 62}
+"""From where on some keys are counted: together they fall by more than a long holds."""
 
 _YESTERDAY = time.time_ns() // 1_000_000 - 86_400_000
 
@@ -45,7 +60,7 @@ class Expected(NamedTuple):
 
 def write(bootstrap_servers: str, topic: str, form: str, *, partitions: int, seed: int, records: int = 3_000) -> None:
     """A changelog of counts that are lost now and then, wholly or in part. A third of the transactions is aborted, with
-    lower values in them; keys are deleted, begin anew, and stand in several partitions.
+    lower values in them; keys are deleted, begin anew, and stand in several partitions; some values are no numbers.
     """
     chance = random.Random(seed)  # noqa: S311 - drawn by seed so that a run can be repeated
     encode = FORMS[form][0]
@@ -61,13 +76,18 @@ def write(bootstrap_servers: str, topic: str, form: str, *, partitions: int, see
         working = dict(counts)
         for _ in range(chance.randrange(1, 60)):
             place = (chance.randrange(partitions), _key(chance.randrange(40)))
-            number = 0 if aborted else working.get(place, chance.choice((0, 0, 0, -7))) + chance.randrange(3)
-            tombstone = chance.random() < 0.03
-            if tombstone:
+            number = (
+                0 if aborted else working.get(place, chance.choice((0, 0, 0, -7, _HIGH[form]))) + chance.randrange(3)
+            )
+            what = chance.random()
+            if what < 0.03:
+                value = None
                 working.pop(place, None)
+            elif what < 0.06:
+                value = chance.choice(UNREADABLE[form])
             else:
+                value = encode(number)
                 working[place] = number
-            value = None if tombstone else encode(number)
             producer.produce(topic, value, place[1], place[0], timestamp=_YESTERDAY + written)
             written += 1
         if aborted:
@@ -85,7 +105,9 @@ def write(bootstrap_servers: str, topic: str, form: str, *, partitions: int, see
 
 
 def _key(number: int) -> bytes:
-    """Text, an empty key, and ones that are no text."""
+    """Text, an empty key, ones that are no text, and one key in three windows."""
+    if number in (3, 4, 5):
+        return b"windowed" + (_YESTERDAY + number * 300_000).to_bytes(8, "big") + bytes(4)
     return {0: b"", 1: b"\xff\x00", 2: b"\x00" * 8}.get(number, f"key-{number}".encode())
 
 
@@ -119,6 +141,11 @@ def began(read: Iterable[Record], fall: Fall, number: Callable[[bytes], int]) ->
             elif fresh:
                 first, fresh = number(one.value), False
     return first
+
+
+def readable(read: Iterable[Record], form: str) -> list[Record]:
+    """The records without those whose values are no numbers of the form."""
+    return [one for one in read if one.value not in UNREADABLE[form]]
 
 
 def by_partition(read: Iterable[Record]) -> dict[int, list[Record]]:

@@ -1,22 +1,25 @@
 """changelog_restore against plain Python over the same records: a real broker, transactions, aborts, tombstones."""
 
+import struct
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow.parquet as pq
 import pytest
+from confluent_kafka import TopicPartition
 
 from agent.findings import Finding, finding_from_json
 from agent.journal import Journal
 from agent.observations import GroupState, LogLine, LogOffsets, Member, rfc3339
 from agent.sources.changelog_values import key_text
 from testbed.kafka import Cluster
-from testbed.streams.changelog import NUMBERS, Record, falls, records
-from testbed.streams.faults import instances, lose_state
-from tests.spark_checks.changelogs import FORMS, began, by_partition, expected, write
+from testbed.streams.changelog import NUMBERS, Record, falls, last_values, records
+from testbed.streams.faults import VARIANTS, instances, lose_state
+from tests.spark_checks.changelogs import FORMS, began, by_partition, expected, readable, write
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -32,6 +35,7 @@ class Run(NamedTuple):
     log: str
     findings: list[Finding]
     keys: list[dict[str, object]]
+    plot: bytes | None
 
     def of(self, topic: str, partition: int) -> list[Finding]:
         """What it found of a changelog partition."""
@@ -43,8 +47,9 @@ def run(report: Path, *options: str) -> Run:
     command = [sys.executable, "-m", "spark_checks", "changelog_restore", "--master", "local[2]", *options]
     done = subprocess.run([*command, "--report", str(report)], capture_output=True, text=True, check=False, timeout=400)
     found = [finding_from_json(line) for line in done.stdout.splitlines()]
-    keys = report / "keys.parquet"
-    return Run(done.returncode, done.stderr, found, pq.read_table(keys).to_pylist() if keys.exists() else [])
+    keys, plot = report / "keys.parquet", report / "plot.png"
+    listed = pq.read_table(keys).to_pylist() if keys.exists() else []
+    return Run(done.returncode, done.stderr, found, listed, plot.read_bytes() if plot.exists() else None)
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +62,19 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def written(kafka: Cluster) -> dict[str, dict[int, list[Record]]]:
-    """A changelog of each form, and one that is healthy: the committed records, by topic and partition."""
+    """A changelog of each form, of one of which the beginning is deleted: the committed records that can be read, by
+    topic and partition.
+    """
     held = {}
+    config = {"cleanup.policy": "compact,delete", "min.compaction.lag.ms": "86400000"}  # as windowed stores have it
     for seed, form in enumerate(FORMS):
         topic = f"app-s{seed}-changelog"
-        kafka.create_topic(topic, PARTITIONS, config={"cleanup.policy": "compact", "min.compaction.lag.ms": "86400000"})
+        kafka.create_topic(topic, PARTITIONS, config=config)
         write(kafka.bootstrap_servers, topic, form, partitions=PARTITIONS, seed=seed)
-        held[topic] = by_partition(records(kafka.bootstrap_servers, topic))
+        if seed == 1:
+            begun = TopicPartition(topic, 1, 100)
+            kafka.admin.delete_records([begun])[begun].result()
+        held[topic] = by_partition(readable(records(kafka.bootstrap_servers, topic), form))
     return held
 
 
@@ -133,9 +144,15 @@ def test_keys_values_and_offsets_are_those_of_plain_python(
         fell = [one for read in parted.values() for one in falls(read, FORMS[form][1])]
         assert len(fell) > 60
         listed = [one for one in compared.keys if one["topic"] == topic]
-        columns = ("partition", "key", "before", "before_offset", "after", "after_offset", "restarted")
+        last = last_values((one for read in parted.values() for one in read), FORMS[form][1])
+        assert any((one.partition, one.key) not in last for one in fell)
+        columns = ("partition", "key", "before", "before_offset", "after", "after_offset", "last", "restarted")
         assert [tuple(one[name] for name in columns) for one in listed] == [
-            (*one[:-1], one.after <= began(parted[one.partition], one, FORMS[form][1]))
+            (
+                *one[:-1],
+                last.get((one.partition, one.key)),
+                one.after <= began(parted[one.partition], one, FORMS[form][1]),
+            )
             for one in sorted(fell, key=lambda one: (one.partition, one.after_offset))
         ]
         assert [one["key_text"] for one in listed] == [key_text(one["key"]) for one in listed]  # type: ignore[arg-type]
@@ -155,7 +172,7 @@ def test_a_stretch_is_what_fell_under_one_owner(
                 names = ("keys", "restarted", "total", "first_offset", "last_offset")
                 assert {name: one.current[name] for name in names} == {name: getattr(side, name) for name in names}
                 assert one.labels == (("values_fell", "restarted") if side.restarted else ("values_fell",))
-                assert f"of {side.keys:,} of {side.standing:,} keys went back" in one.detail
+                assert f"{side.keys:,} of its {side.standing:,} keys went back" in one.detail
                 assert (f"{side.unwritten:,} more key" in one.detail) == (side.unwritten > 0)
                 late = side.first_offset >= bound
                 since, at = (BEGIN + 3 * MINUTE, BEGIN + 4 * MINUTE) if late else (BEGIN, BEGIN + MINUTE)
@@ -172,11 +189,27 @@ def test_what_a_log_says_of_restoring_is_told(compared: Run) -> None:
     assert said
 
 
-def test_the_summary_names_what_is_not_there(compared: Run) -> None:
-    """The others are compared all the same."""
+def test_the_summary_counts_what_was_read_and_names_what_is_not_there(compared: Run, kafka: Cluster) -> None:
+    """All committed records, how many of them could not be read, how many values went back."""
     summary = compared.log.splitlines()[-1]
-    assert summary.startswith("progress: done: 3 changelogs with ")
+    held = {form: records(kafka.bootstrap_servers, f"app-s{seed}-changelog") for seed, form in enumerate(FORMS)}
+    read = sum(map(len, held.values()))
+    keys = sum(one.current["keys"] for one in compared.findings)
+    assert summary.startswith(
+        f"progress: done: 3 changelogs with {read:,} committed records: {keys:,} values went back;"
+    )
     assert "there is no topic app-none-changelog" in summary
+    for topic, form in zip(("app-s0-changelog", "app-s1-changelog", "app-s2-changelog"), FORMS, strict=True):
+        left_out = len(held[form]) - len(readable(held[form], form))
+        assert left_out > 30
+        assert f"{left_out} records of {topic} left out: no {form}" in summary
+
+
+def test_what_fell_is_drawn(compared: Run) -> None:
+    """As large as Slack shows it."""
+    assert compared.plot is not None
+    assert compared.plot.startswith(b"\x89PNG\r\n\x1a\n")
+    assert struct.unpack(">II", compared.plot[16:24]) == (1200, 675)
 
 
 @pytest.mark.acceptance
@@ -214,7 +247,7 @@ def test_packages_that_cannot_be_fetched_are_a_sentence(tmp_path: Path) -> None:
 
 @pytest.mark.acceptance
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("variant", ["empty", "partial", "cached"])
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_the_real_bug_is_told_key_by_key(kafka: Cluster, tmp_path: Path, variant: str) -> None:
     """KAFKA-7672 on Streams 2.1.0: the keys that fell are those of plain Python, on the partitions that had moved."""
     name = f"shop-{variant}"
@@ -229,11 +262,12 @@ def test_the_real_bug_is_told_key_by_key(kafka: Cluster, tmp_path: Path, variant
     done = run(tmp_path / "report", "--bootstrap-servers", servers, "--store", f"{name}/counts")
     fell = falls(records(servers, outcome.changelog), NUMBERS["long"])
     assert fell
-    assert [(one["partition"], one["key"], one["before"], one["after"], one["after_offset"]) for one in done.keys] == [
-        (one.partition, one.key, one.before, one.after, one.after_offset)
-        for one in sorted(fell, key=lambda one: (one.partition, one.after_offset))
+    columns = ("partition", "key", "before", "before_offset", "after", "after_offset")
+    assert [tuple(one[name] for name in columns) for one in done.keys] == [
+        one[:-1] for one in sorted(fell, key=lambda one: (one.partition, one.after_offset))
     ]
     assert {one.key for one in outcome.falls} == {one["key"] for one in done.keys}
-    assert {one.subject["partition"] for one in done.findings} == {one.partition for one in outcome.falls}
+    told = {one.subject["partition"]: one.current["keys"] for one in done.findings}
+    assert told == Counter(one.partition for one in outcome.falls)
     whole = variant != "partial"
     assert all(("restarted" in one.labels) == whole for one in done.findings)
