@@ -22,13 +22,23 @@ def by_operator(facts: Facts, before: Commit, after: Commit, min_records: int) -
 
     All that moved back, moved within 5 s or between the same two sightings, and nobody consumed: a group that has had
     members is Empty in the readings before and after; one never seen with members committed nothing for ten of its
-    intervals before and two after.
+    intervals before and two after. Or an operator has reset a Kafka Streams application, which deletes its changelogs.
     """
-    if facts.had_members(after.cluster, after.group, after.at):
+    if _stores_deleted(facts, before, after):
+        nobody_consumed = True
+    elif facts.had_members(after.cluster, after.group, after.at):
         nobody_consumed = _empty_around(facts, before, after)
     else:
         nobody_consumed = _silent_around(facts, after)
     return nobody_consumed and _moved_together(facts, after, min_records)
+
+
+def _stores_deleted(facts: Facts, before: Commit, after: Commit) -> bool:
+    """Whether a Kafka Streams application lost changelogs with its move: StreamsResetter deletes them."""
+    history = facts.streams_application(after.cluster, after.group)
+    known = history.as_of(before.at)
+    there = {store for store, _ in known.stores} if known is not None else set()
+    return any(there - dict(one.stores).keys() for one in history.between(before.at, after.at + LATENESS_MS))
 
 
 def _moved_together(facts: Facts, move: Commit, min_records: int) -> bool:
@@ -62,12 +72,14 @@ def _empty_around(facts: Facts, before: Commit, after: Commit) -> bool:
     reading = history.as_of(min(after.at - 1, after.start + _SAME_POLL_MS))
     if reading is None or consuming(reading):
         return False
-    # A state read later tells of this moment when it may have begun by now; without `since` clocks are given slack.
+    # A state read later tells of this moment when it may have begun by now; without `since` clocks are given slack. The
+    # poll that shows the move has read the state just before it.
     return not any(
         consuming(one)
         for one in history.after(reading.at)
         if one.at <= after.at + LATENESS_MS
-        if (one.since if one.since is not None else one.at - CLOCK_SLACK_MS) <= after.at and one.at > before.at
+        if (one.at - CLOCK_SLACK_MS if one.since is None else one.since + _SAME_POLL_MS) <= after.at
+        and one.at > before.at
     )
 
 

@@ -35,8 +35,9 @@ class OffsetRewind(GroupRule):
 
     Labels: `to_earliest` (back at the log's start, or as near as a poll can see; critical), `to_divergence` (back to
     where the log was cut off), `after_expiry` (Kafka had forgotten the offset), `operator_reset` (an operator moved an
-    idle group; info), `checkpoint_restore` (a Flink job was restored from a savepoint or checkpoint; info). From a
-    poll, where it went back to is an upper bound: the consumer has re-read since.
+    idle group, or reset a Kafka Streams application; info), `checkpoint_restore` (a Flink job was restored from a
+    savepoint or checkpoint; info). From a poll, where it went back to is an upper bound: the consumer has re-read
+    since.
     Not: a topic deleted and created again, a fall of less than `min_records`, an offset older than the last one seen, a
     position that may come out of a cache of Flink's: it must lie below what was read a minute before, or a second
     reading or a committed offset must have fallen with it. Recovers when the old offset is committed, or
