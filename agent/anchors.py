@@ -27,6 +27,7 @@ from agent.observations import (
     TaskRestore,
 )
 from agent.rule import Case, Rule
+from agent.streams_evidence import store_changelog
 
 Anchor: TypeAlias = tuple[Hashable, ...]
 
@@ -89,9 +90,11 @@ def anchors(observation: Observation) -> tuple[list[Anchor], list[Anchor]]:
             return [], [("job", job)]
         case JobManagerLeader(cluster=cluster) | JobListing(cluster=cluster) | JobGraphFile(cluster=cluster):
             return [("flink", cluster), ("cluster", cluster)], []
-        case LogLine(cluster=cluster, log=log, topic=topic, partition=partition):
-            streams = observation.pattern in {"store_restored", "store_without_checkpoint"}
-            return [("log", cluster, log), *([("partition", cluster, topic, partition)] if streams else [])], []
+        case LogLine(cluster=cluster, log=log, pattern="store_restored" | "store_without_checkpoint"):
+            place = store_changelog(observation)
+            return [("log", cluster, log), *([] if place is None else [("partition", cluster, *place)])], []
+        case LogLine(cluster=cluster, log=log):
+            return [("log", cluster, log)], []
         case Sight(cluster=cluster, source=source):
             return [("source", cluster, source)], []
         case CheckRun(cluster=cluster, check=check):

@@ -62,7 +62,7 @@ class FirstLook:
         """Say, after a poll, what has been seen or why not; each once. now: ms."""
         if self._done:
             return
-        for source, reason in self._blind.items():
+        for source, reason in list(self._blind.items()):  # a source may emit from a thread of its own meanwhile
             if source not in self._complained:
                 self._complained.add(source)
                 log.warning("cannot see yet", source=f"{self._cluster}/{source}", reason=reason)

@@ -1,7 +1,8 @@
 """The incidents' life: identity, merging, recovery, closing. Pure: changes of findings in, changed incidents out."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
+from itertools import product
 
 from agent.asks import Ask, asks
 from agent.blame import radius, title, worst_first
@@ -251,7 +252,16 @@ def _replaced(content: Together, finding: Finding) -> Together:
 
 def _unseen(findings: Collection[Finding], blind: Iterable[Blind]) -> tuple[Blind, ...]:
     """What is out of sight and hides one of the findings; of a source that sees nothing at all not its parts."""
-    hiding = [one for one in blind if any(_hides(one, finding) for finding in findings)]
+    places = {place for one in findings for place in _seen_with(one)}
+    without_groups = {place for one in findings if "group" not in one.subject for place in _seen_with(one)}
+    hiding = [
+        one
+        for one in blind
+        if one.source not in _WITNESSES
+        # ZooKeeper knows nothing of groups.
+        and (one.cluster, one.group, one.topic, one.partition)
+        in (without_groups if one.source == "zookeeper" else places)
+    ]
     whole = {(one.source, one.cluster) for one in hiding if _is_whole(one)}
     return tuple(one for one in hiding if _is_whole(one) or (one.source, one.cluster) not in whole)
 
@@ -260,16 +270,8 @@ def _is_whole(one: Blind) -> bool:
     return (one.group, one.topic, one.partition) == (None, None, None)
 
 
-def _hides(one: Blind, finding: Finding) -> bool:
-    """Whether a source that cannot see hides this finding's subject; ZooKeeper knows nothing of groups."""
-    subject = finding.subject
-    return (
-        finding.kind != "blind"
-        and one.source not in _WITNESSES
-        and one.cluster == subject.get("cluster")
-        and not (one.source == "zookeeper" and "group" in subject)
-        and all(
-            named is None or named == subject.get(key)
-            for key, named in (("group", one.group), ("topic", one.topic), ("partition", one.partition))
-        )
-    )
+def _seen_with(finding: Finding) -> Iterator[tuple[str | None, ...]]:
+    """(cluster, group, topic, partition) of what hides the finding's subject when it is out of sight; None: any."""
+    if finding.kind != "blind":
+        cluster, *names = (finding.subject.get(name) for name in ("cluster", "group", "topic", "partition"))
+        yield from product((cluster,), *((name, None) for name in names))

@@ -13,6 +13,9 @@ _TOGETHER_MS = 5_000
 _SAME_POLL_MS = 500
 """How far apart one poll reads a group's offsets and its state."""
 
+_DELETED_MS = 5_000
+"""How long after it has moved the offsets StreamsResetter's deletions have been seen."""
+
 _RHYTHM = 9
 _SAMPLE = 5
 
@@ -33,12 +36,22 @@ def by_operator(facts: Facts, before: Commit, after: Commit, min_records: int) -
     return nobody_consumed and _moved_together(facts, after, min_records)
 
 
+def sure_at(facts: Facts, after: Commit) -> int:
+    """When it is known whether an operator made a move: of a Kafka Streams application with stores a little later."""
+    known = facts.streams_application(after.cluster, after.group).as_of(after.at)
+    return after.seen + (_DELETED_MS if known is not None and known.stores else 0)
+
+
 def _stores_deleted(facts: Facts, before: Commit, after: Commit) -> bool:
-    """Whether a Kafka Streams application lost changelogs with its move: StreamsResetter deletes them."""
+    """Whether a Kafka Streams application lost changelogs with its move: StreamsResetter deletes them right after it.
+
+    A store that went long before, while the old offset stood, has nothing to do with it.
+    """
     history = facts.streams_application(after.cluster, after.group)
-    known = history.as_of(before.at)
+    begin = max(before.at, after.start - LATENESS_MS)
+    known = history.as_of(begin)
     there = {store for store, _ in known.stores} if known is not None else set()
-    return any(there - dict(one.stores).keys() for one in history.between(before.at, after.at + LATENESS_MS))
+    return any(there - dict(one.stores).keys() for one in history.between(begin, after.at + LATENESS_MS))
 
 
 def _moved_together(facts: Facts, move: Commit, min_records: int) -> bool:

@@ -123,13 +123,16 @@ def test_the_configuration_shipped_is_right_but_watches_nothing_yet() -> None:
 
 
 def test_paths_that_lead_nowhere_are_warnings_with_their_lines(tmp_path: Path) -> None:
-    """Of logs, of Flink's storage, of brokers' log directories; what is there, and URLs, are passed over; status 0."""
+    """Of logs, of Flink's storage, of brokers' log directories, those too that cannot be looked at; what is there, and
+    URLs, are passed over; status 0.
+    """
     (tmp_path / "server.log").touch()
     (tmp_path / "older").mkdir()
+    long = tmp_path / ("long" * 100)
     config = tmp_path / "rules.toml"
     config.write_text(
         '[clusters.main]\nbootstrap_servers = "127.0.0.1:9092"\n[clusters.main.log_directories]\n'
-        f'1 = "{tmp_path}/none"\n2 = "hdfs://nn/none"\n3 = "{tmp_path}"\n'
+        f'1 = "{tmp_path}/none"\n2 = "hdfs://nn/none"\n3 = "{tmp_path}"\n4 = "{long}"\n'
         f'[logs.brokers]\npaths = ["{tmp_path}/*.log",\n "{tmp_path}/*.txt",\n "{tmp_path}/*/"]\n'
         f'[flink.jobs]\nrest = ["http://127.0.0.1:8081"]\nzookeeper = "127.0.0.1:2181"\n'
         f'storage_directory = "{tmp_path}/ha"\n',
@@ -138,10 +141,11 @@ def test_paths_that_lead_nowhere_are_warnings_with_their_lines(tmp_path: Path) -
     told = run("check-config", "--config", config)
     assert told.exit_code == 0, told.output
     assert told.stderr.splitlines() == [
-        f"{config}:9: warning: [logs.brokers] paths: no file matches {tmp_path}/*.txt",
-        f"{config}:10: warning: [logs.brokers] paths: only directories match {tmp_path}/*/; name the files in them",
-        f"{config}:14: warning: [flink.jobs] storage_directory: there is no directory {tmp_path}/ha",
+        f"{config}:10: warning: [logs.brokers] paths: no file matches {tmp_path}/*.txt",
+        f"{config}:11: warning: [logs.brokers] paths: only directories match {tmp_path}/*/; name the files in them",
+        f"{config}:15: warning: [flink.jobs] storage_directory: there is no directory {tmp_path}/ha",
         f"{config}:4: warning: [clusters.main] log_directories: there is no {tmp_path}/none",
+        f"{config}:7: warning: [clusters.main] log_directories: {long} cannot be looked at: File name too long",
     ]
 
 

@@ -1,12 +1,17 @@
 """What the rules about Kafka Streams do with options that the configuration shipped does not set."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from agent.anchors import anchors
 from agent.cases import check
+from agent.detection import Detection
 from agent.findings import Finding, Incident, Severity, Status
+from agent.observations import Commit, LogLine, StreamsApplication, Tick
 from agent.report import report
+from agent.rules.offset_rewind import OffsetRewind
 from agent.settings import load
 
 ROOT = Path(__file__).parents[1]
@@ -26,6 +31,35 @@ def test_no_precursor_is_told_where_it_is_switched_off_or_values_are_judged(tmp_
     assert _wrong(tmp_path, "", case) == []
     (missing,) = _wrong(tmp_path, option, case)
     assert "expected finding was not made" in missing
+
+
+def test_a_reset_application_is_never_told_as_a_consumer_that_went_back() -> None:
+    """StreamsResetter deletes the changelogs a moment after it has moved the offsets: nothing is said in between."""
+    shop: dict[str, Any] = {"cluster": "main", "application": "shop"}
+    commit: dict[str, Any] = {"cluster": "main", "group": "shop", "topic": "orders", "partition": 0}
+    detection = Detection({"rewind": OffsetRewind()})
+    told = []
+    for fact in (
+        StreamsApplication(at=0, **shop, stores=(("counts", 1),), instances=1),
+        Commit(at=1_000, **commit, offset=50_000),
+        Commit(at=60_000, since=59_000, **commit, offset=0),
+        StreamsApplication(at=62_000, since=61_000, **shop, instances=1),
+        Tick(at=65_000),
+    ):
+        detection.absorb(fact)
+        told.append([one.labels for one in detection.judge(fact.at).found])
+    assert told == [[], [], [], [], [("operator_reset",)]]
+
+
+@pytest.mark.parametrize(
+    "names", [{"topic": "shop-counts-changelog", "partition": 2}, {"values": {"store": "shop-counts-changelog-2"}}]
+)
+def test_a_line_about_a_store_concerns_its_changelog_partition_at_once(names: dict[str, Any]) -> None:
+    """Up to 2.0 it stands in the store's place."""
+    line = LogLine(
+        at=0, cluster="main", log="/x.log", component="streams", pattern="store_without_checkpoint", text="", **names
+    )
+    assert ("partition", "main", "shop-counts-changelog", 2) in anchors(line)[0]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from agent.evidence import earliest, end_falls, end_of, recreated, unclean_near
 from agent.facts import LATENESS_MS, Facts, History
 from agent.findings import Finding, Records, Severity
 from agent.observations import Commit, Observation, Position, clock
-from agent.operators import by_operator
+from agent.operators import by_operator, sure_at
 from agent.restores import around, explained
 from agent.rule import Case, GroupRule, recovered
 
@@ -37,7 +37,7 @@ class OffsetRewind(GroupRule):
     where the log was cut off), `after_expiry` (Kafka had forgotten the offset), `operator_reset` (an operator moved an
     idle group, or reset a Kafka Streams application; info), `checkpoint_restore` (a Flink job was restored from a
     savepoint or checkpoint; info). From a poll, where it went back to is an upper bound: the consumer has re-read
-    since.
+    since. Of a Kafka Streams application with stores it is told 5 s later: until then an operator's reset shows.
     Not: a topic deleted and created again, a fall of less than `min_records`, an offset older than the last one seen, a
     position that may come out of a cache of Flink's: it must lie below what was read a minute before, or a second
     reading or a committed offset must have fallen with it. Recovers when the old offset is committed, or
@@ -67,7 +67,7 @@ class OffsetRewind(GroupRule):
         history = _offsets(case, facts)
         for before, after in falls(history, self.min_records):
             fall = _Fall(before, after, list(self._committed_with(case, before, after, facts)))
-            known_at = after.seen if case.job is None else _sure_of(fall, history)
+            known_at = sure_at(facts, after) if isinstance(after, Commit) else _sure_of(fall, history)
             if known_at is not None and not recreated(facts, case.in_partition, before.at, after.at):
                 yield self._rewind(case, fall, known_at, facts)
 

@@ -109,12 +109,15 @@ class Rebalancing(Rule):
 
     def _moved(self, case: Case, states: list[GroupState]) -> Iterator[Finding]:
         """Which partitions the last of the states shows with another member than before."""
-        owners: dict[tuple[str, int], Member] = {}
-        for one in states[:-1]:
-            owners |= {} if rebalancing(one) else _owners(one)
+        now, owners = _owners(states[-1]), dict[tuple[str, int], Member]()
+        for one in reversed(states[:-1]):
+            if not rebalancing(one):
+                owners = _owners(one) | owners
+            if now.keys() <= owners.keys():  # as a rule the state at rest before this one shows all of them
+                break
         moved = Counter(
             (thread(owners[place]), thread(member))
-            for place, member in _owners(states[-1]).items()
+            for place, member in now.items()
             if place in owners and owners[place].id != member.id
         )
         if not moved:

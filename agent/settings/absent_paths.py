@@ -15,13 +15,25 @@ def absent_paths(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
             found = glob(pattern, recursive=True)  # noqa: PTH207 - patterns may be absolute
             if not found:
                 yield ("logs", name, "paths", number), f"no file matches {pattern}"
-            elif all(Path(one).is_dir() for one in found):
+            elif all(_leads_nowhere(Path(one), directory=True) is None for one in found):
                 yield ("logs", name, "paths", number), f"only directories match {pattern}; name the files in them"
     for name, flink in settings.flink.items():
-        if flink.storage_directory is not None and not flink.storage_directory.is_dir():
-            yield ("flink", name, "storage_directory"), f"there is no directory {flink.storage_directory}"
+        storage = flink.storage_directory
+        why = None if storage is None else _leads_nowhere(storage, directory=True)
+        if why is not None:
+            yield ("flink", name, "storage_directory"), why
     for name, cluster in settings.clusters.items():
         for broker, paths in cluster.log_directories.items():
             for path in paths:
-                if "://" not in path and not Path(path).exists():
-                    yield ("clusters", name, "log_directories", str(broker)), f"there is no {path}"
+                why = None if "://" in path else _leads_nowhere(Path(path))
+                if why is not None:
+                    yield ("clusters", name, "log_directories", str(broker)), why
+
+
+def _leads_nowhere(path: Path, *, directory: bool = False) -> str | None:
+    """Why nothing is found there, a sentence; None where something is. directory: whether it must be one."""
+    try:
+        there = path.is_dir() if directory else path.exists()
+    except OSError as error:  # who checks may not be who runs the agent
+        return f"{path} cannot be looked at: {error.strerror}"
+    return None if there else f"there is no {'directory ' if directory else ''}{path}"

@@ -68,8 +68,19 @@ class StreamsView:
         if "Rebalance" not in state.state:
             self._instances[group] = len({_instance(member) for member in state.members})
 
-    def take_tasks(self, group: str, assignments: Mapping[str, Assignment], asked: int) -> None:
-        """An application's assignments were read, having been asked for at that moment, ms."""
+    def take_tasks(
+        self, group: str, assignments: Mapping[str, Assignment], asked: int, *, decodable: bool = True
+    ) -> None:
+        """An application's assignments were read, having been asked for at that moment, ms.
+
+        Those of a rebalance that came and went between two readings of the group are no answer: they are asked for
+        again. decodable: whether all could be read; of what could not, the same is not asked for twice.
+        """
+        if group not in self._groups:
+            return  # it has been forgotten meanwhile
+        places = _places(self._groups[group])
+        if decodable and any(assignments.get(one, Assignment()).partitions != held for one, held in places.items()):
+            return
         self._assignments[group] = assignments
         self._answered[group] = asked
 

@@ -15,8 +15,9 @@ from agent.sources.kafka_wire import Place
 from agent.sources.sight import SOURCE, Sights, Unit
 
 _NOT_COORDINATOR = 16
-_SILENT = "its leader does not answer"
 """Kafka's protocol error code."""
+
+_SILENT = "its leader does not answer"
 
 Trouble: TypeAlias = dict[Unit, str]
 
@@ -124,9 +125,9 @@ class KafkaView:
                 self._take_offsets(ranges, answer.call.asked)
             case wire.Group() as group if isinstance(question, wire.DescribeGroup):
                 self._take_group(question.group, group, answer.at)
-            case wire.Tasks(assignments) if isinstance(question, wire.ListTasks):
+            case wire.Tasks(assignments, undecodable) if isinstance(question, wire.ListTasks):
                 self._heard = True
-                self.streams.take_tasks(question.group, assignments, answer.call.asked)
+                self.streams.take_tasks(question.group, assignments, answer.call.asked, decodable=undecodable is None)
             case wire.Topics(topics):
                 self._heard = True
                 self._facts += self._watched.take_topics(topics, answer.at)
@@ -290,7 +291,8 @@ class KafkaView:
         self._facts.append(state)
         if told.state == "Dead" and not self._committed[group]:
             self._groups.discard(group)
-            self._trouble.pop(("commits", group), None)
+            for call in ("commits", "tasks"):
+                self._trouble.pop((call, group), None)
             self.streams.forget(group)
             del self._committed[group]
 

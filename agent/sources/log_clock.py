@@ -4,13 +4,16 @@ A line that was written a moment ago is dated a moment ago. Where such lines are
 hour, as zones are apart, again and again, they are of another zone.
 """
 
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import NamedTuple
 from zoneinfo import ZoneInfo, available_timezones
 
 from agent.sources.log_lines import names_zone, time_of
 
-_QUARTER_MS = 900_000
+_HOUR_MS, _QUARTER_MS = 3_600_000, 900_000
+_QUARTER = timedelta(milliseconds=_QUARTER_MS)
 _MOST_QUARTERS = 26 * 4
 """Zones reach from 12 hours behind UTC to 14 ahead of it."""
 
@@ -65,6 +68,12 @@ class LogClock:
         again = before is not None and before.quarters == quarters
         self._off[path] = before._replace(polls=before.polls + 1) if before and again else _Off(quarters, now, 1)
 
+    def keep(self, paths: Collection[str]) -> None:
+        """Forget the logs that are not followed any more."""
+        for of_path in (self._off, self._last):
+            for path in of_path.keys() - paths:
+                del of_path[path]
+
     def reason(self, now: int) -> str | None:
         """Why its lines cannot be dated, a sentence; None where nothing speaks against the zone configured."""
         wrong = {
@@ -76,23 +85,28 @@ class LogClock:
             return None
         path, quarters = next(iter(wrong.items()))
         others = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-        off = f"{_hours(abs(quarters))} {'ahead of' if quarters > 0 else 'behind'} the clock"
+        fitting = _fitting(self._zone, quarters, now // _HOUR_MS)
         return (
-            f"lines just written to {path}{others} are dated {off}: [logs.{self._name}] has "
-            f'time_zone = "{self._zone.key}", and {_fitting(self._zone, quarters, now)} would fit; until that is set, '
+            f"lines just written to {path}{others} are dated {_apart(quarters)} the clock: [logs.{self._name}] has "
+            f'time_zone = "{self._zone.key}", and {fitting} would fit; until that is set, '
             "what these logs tell is joined with the wrong events"
         )
 
 
-def _hours(quarters: int) -> str:
-    hours, rest = divmod(quarters, 4)
-    return " ".join([*([f"{hours} h"] if hours else []), *([f"{rest * 15} min"] if rest else [])])
+def _apart(quarters: int) -> str:
+    hours, rest = divmod(abs(quarters), 4)
+    amount = [*([f"{hours} h"] if hours else []), *([f"{rest * 15} min"] if rest else [])]
+    return f"{' '.join(amount)} {'ahead of' if quarters > 0 else 'behind'}"
 
 
-def _fitting(zone: ZoneInfo, quarters: int, now: int) -> str:
-    """The zones whose time it is that the lines have: well known ones, else others; the offset where there are none."""
-    moment = datetime.fromtimestamp(now / 1000, UTC)
-    wanted = (moment.astimezone(zone).utcoffset() or timedelta()) + quarters * timedelta(minutes=15)
+@lru_cache(maxsize=16)
+def _fitting(zone: ZoneInfo, quarters: int, hour: int) -> str:
+    """The zones whose time it is that the lines have: well known ones, else others; the offset where there are none.
+
+    hour: since the epoch. Kept for as long, for it is asked for at each poll and all zones may have to be read.
+    """
+    moment = datetime.fromtimestamp(hour * _HOUR_MS / 1000, UTC)
+    wanted = (moment.astimezone(zone).utcoffset() or timedelta()) + quarters * _QUARTER
 
     def fits(name: str) -> bool:
         return moment.astimezone(ZoneInfo(name)).utcoffset() == wanted
@@ -100,5 +114,5 @@ def _fitting(zone: ZoneInfo, quarters: int, now: int) -> str:
     found = [name for name in _WELL_KNOWN if fits(name)]
     found = found or [name for name in sorted(available_timezones()) if "/" in name and fits(name)]
     if not found:
-        return f"a zone {wanted} from UTC"
+        return f"a zone {_apart(wanted // _QUARTER)} UTC"
     return " or ".join(f'"{name}"' for name in found[:_SHOWN])

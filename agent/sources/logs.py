@@ -120,6 +120,7 @@ class LogSource:
 
     def _misdated(self) -> list[str]:
         """Why lines cannot be dated, if so; logged once."""
+        self._clock.keep({one.path for one in self._paths})
         reason = self._clock.reason(now_ms())
         if reason is not None and not self._told_misdated:
             log.warning("a log is not in its time zone", logs=self.cluster, reason=reason)

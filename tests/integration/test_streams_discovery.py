@@ -129,7 +129,8 @@ def test_tasks_are_told_as_the_application_has_them(version: str, broker: Cluste
             watch.source.poll()
             states = watch.seen.all(GroupState, group=name, state="Stable")
             held = _held(*apps)
-            return len({task for tasks in held.values() for task in tasks}) == 6 and _tasks(last(states)) == held
+            whole = len({task for tasks in held.values() for task in tasks}) == 6
+            return whole and bool(states) and _tasks(last(states)) == held
 
         def found(instances: int) -> StreamsApplication:
             return watch.seen.wait_for(watch.source, StreamsApplication, application=name, instances=instances)

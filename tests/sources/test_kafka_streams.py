@@ -53,8 +53,29 @@ def test_tasks_are_asked_for_until_they_are_told_and_again_after_a_rebalance() -
     view.take_group(_state(7, _member(_SECOND)))
     view.take_tasks("shop", _TASKS, asked=6)
     assert view.untold == ["shop"]
-    view.take_tasks("shop", {}, asked=7)
+    view.take_tasks("shop", {"m": Assignment(_SECOND, ("0_0",))}, asked=7)
     assert view.untold == []
+
+
+def test_what_was_told_in_a_rebalance_that_nobody_saw_is_asked_for_again() -> None:
+    """It came and went between two readings of the group; what was known stands. What cannot be read is not asked for
+    again, nor is anything of a group that is gone.
+    """
+    view = _view()
+    view.take_group(_state(1, _member(_FIRST)))
+    view.take_tasks("shop", _TASKS, asked=2)
+    view.take_group(_state(3, _member(_SECOND)))
+    for told in ({}, {"m": Assignment()}, _TASKS):
+        view.take_tasks("shop", told, asked=4)
+        view.take_group(_state(5, _member(_SECOND)))
+        assert view.untold == ["shop"]
+    assert view.completed(_state(6, _member(_FIRST))).members[0].tasks == ("0_0", "0_1")
+    view.take_tasks("shop", {}, asked=7, decodable=False)
+    assert view.untold == []
+    view.forget("shop")
+    view.take_tasks("shop", {}, asked=8)
+    view.take_group(_state(7, _member(_FIRST)))
+    assert view.untold == ["shop"]
 
 
 def test_members_without_partitions_and_other_groups_are_not_asked_for() -> None:

@@ -56,6 +56,27 @@ def test_lines_of_another_zone_are_told_with_the_zone_that_would_fit(
     assert f'time_zone = "{configured}", and {fitting}' in told
 
 
+def test_where_no_zone_fits_how_far_it_is_from_utc_is_told() -> None:
+    """Which no place has, so that nothing can be named."""
+    off = [(at + 400, line("UTC", at - 17_100_000)) for at in range(NOW, NOW + 130_000, 10_000)]
+    told = reason("UTC", off)
+    assert told is not None
+    assert "are dated 4 h 45 min behind the clock" in told
+    assert "and a zone 4 h 45 min behind UTC would fit" in told
+
+
+def test_a_log_that_is_not_followed_any_more_says_nothing() -> None:
+    """It may have been taken away because its writer was wrong."""
+    clock = LogClock("brokers", ZoneInfo("UTC"))
+    for now, text in written_in("Europe/Berlin"):
+        clock.take("/x.log", text, now)
+    clock.keep({"/x.log", "/y.log"})
+    assert clock.reason(NOW) is None
+    assert clock.reason(NOW + 130_000) is not None
+    clock.keep({"/y.log"})
+    assert clock.reason(NOW + 130_000) is None
+
+
 def test_lines_of_the_zone_configured_and_lines_that_name_theirs_say_nothing() -> None:
     """Also where they are read half a minute late."""
     assert reason("Europe/Berlin", written_in("Europe/Berlin", late=30_000)) is None
