@@ -3,6 +3,7 @@
 from collections.abc import Hashable
 from typing import TypeAlias
 
+from agent.evidence.streams import store_changelog
 from agent.observations import (
     BrokerRegistration,
     ChangelogFalls,
@@ -27,7 +28,6 @@ from agent.observations import (
     TaskRestore,
 )
 from agent.rule import Case, Rule
-from agent.streams_evidence import store_changelog
 
 Anchor: TypeAlias = tuple[Hashable, ...]
 

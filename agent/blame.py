@@ -5,7 +5,7 @@ from typing import Any
 
 from agent.correlation import CLOCK_SLACK_MS, Correlation, Together, in_order
 from agent.findings import Finding, Records, reader, sight
-from agent.log_words import first_line, together
+from agent.words.logs import first_line, together
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:

@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from agent.advice import ADVICE, Advice
 from agent.blame import culprit, worst_first
 from agent.findings import Finding, Incident, Severity, Status, reader, sight
-from agent.summaries import summary, worst
-from agent.wording import day_of, instant, listed, place, places, radius, sights, span
+from agent.words import day_of, instant, listed, place, places, radius, sights, span
+from agent.words.advice import ADVICE, Advice
+from agent.words.summaries import summary, worst
 
 _ADVICE_LINES = 4
 

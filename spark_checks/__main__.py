@@ -21,7 +21,7 @@ import click
 import spark_checks
 from agent.findings import finding_json
 from agent.usage import CLEAN, FAILED, FOUND, WRONG
-from agent.wording import count
+from agent.words import count
 from spark_checks.options import Check, Options, Report, WrongUseError, common, options, refused
 from spark_checks.session import SHIPPED, overruled, session
 

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from agent.declared_stores import DeclaredStore
 from agent.findings import Finding
-from agent.wording import count, listed
+from agent.words import count, listed
 from spark_checks.changelogs import connector
 from spark_checks.changelogs.client import ClientError, java_properties, read_properties
 from spark_checks.changelogs.connector import MissingTopicError, Tally
@@ -41,6 +41,8 @@ CONF = {
     "spark.sql.shuffle.partitions": "64",
     # So much is fetched at a time of the keys that fell: a row takes many times its shuffled bytes in memory.
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "8m",
+    # It would take out of the plan what counts the records where none can be read, and their number be waited for.
+    "spark.sql.adaptive.optimizer.excludedRules": "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation",
 }
 PARAMS = (
     click.Option(["--bootstrap-servers"], required=True, metavar="HOST:PORT,..", help="The Kafka cluster's brokers."),
@@ -127,7 +129,10 @@ def _properties(options: Options) -> dict[str, str]:
 
 
 def run(spark: SparkSession, options: Options, progress: Progress) -> Report:
-    """Compare the stores one after the other. Raises KafkaError where a changelog cannot be read, and OSError."""
+    """Compare the stores one after the other.
+
+    Raises KafkaError where a changelog cannot be read, or none of them is there, and OSError.
+    """
     stores = list(dict.fromkeys(declared(text).changelog for text in options.own["stores"]))
     wanted = {one.changelog: one for one in map(declared, options.own["stores"])}
     chosen = [
@@ -142,6 +147,8 @@ def run(spark: SparkSession, options: Options, progress: Progress) -> Report:
             source = partial(connector.records, spark, store, options.own["bootstrap_servers"], _properties(options))
             with stages_told(spark, progress, f"parts of {store.changelog}"):
                 compared.append(_compared(store, source, past, options.cluster, keys))
+    if compared and all(one.missing for one in compared):
+        raise MissingTopicError("; ".join(f"there is no topic {one.store.changelog}" for one in compared))
     findings = [found for one in compared for found in one.findings]
     findings.sort(key=lambda one: (one.at, one.key))
     picture = plot([panel for one in compared for panel in one.panels]) if options.report else None

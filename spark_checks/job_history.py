@@ -14,7 +14,6 @@ from typing import TypeAlias
 import click
 from pyspark.sql import SparkSession
 
-from agent import wording
 from agent.facts import LATENESS_MS
 from agent.findings import Finding
 from agent.journal import entries
@@ -22,7 +21,7 @@ from agent.journal.segments import FOREVER
 from agent.observations import JobGraphFile
 from agent.options import duration
 from agent.sources.flink_storage import job_graph_files
-from agent.wording import count
+from agent.words import count, listed
 from spark_checks.history import job_words
 from spark_checks.history.files import no_journal, pieces
 from spark_checks.history.job_context import Around, Moment, around
@@ -218,14 +217,12 @@ def _summary(
     numbers = [count(found[label], noun) for label, noun in LABELS.items()]
     if not rows:
         numbers.insert(0, "the journal holds nothing of Flink of that time")
-    seen = wording.listed(one.cluster for one in looks) if looks else "none"
+    seen = listed(one.cluster for one in looks) if looks else "none"
     parts = [f"Flink clusters {seen}: {', '.join(numbers)}, in {count(rows, 'observation')}"]
     if files:
         parts.append(f"{count(sum(map(len, files.values())), 'graph file')} in storage")
     judged = {one.cluster for one in looks if one.graphs}
     if unjudged := sorted({*files, *(one.cluster for one in looks)} - judged):
-        parts.append(
-            f"no graph files judged of {wording.listed(unjudged)}, whose ZooKeeper the journal does not tell of"
-        )
+        parts.append(f"no graph files judged of {listed(unjudged)}, whose ZooKeeper the journal does not tell of")
     parts += [f"{count(damaged, 'damaged file')} left out"] if damaged else []
     return "; ".join(parts) + "."

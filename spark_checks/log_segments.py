@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from agent.findings import Finding, Severity
 from agent.segments.log_directory import LogDirectoryError, Segment
 from agent.segments.rows import Found
-from agent.wording import count
+from agent.words import count
 from spark_checks.logs import replicas
 from spark_checks.logs.replicas import Replicas, Written
 from spark_checks.options import WHOLE_LOGS, Options, Progress, Report

@@ -16,7 +16,7 @@ from agent.journal.segments import DAY_MS, find
 from agent.options import duration
 from agent.sources.sight import now_ms
 from agent.state_file import FILE, StoreError
-from agent.wording import count, span
+from agent.words import count, span
 from spark_checks.history import live_findings
 from spark_checks.history.compaction import compact, retain
 from spark_checks.history.context import Journal

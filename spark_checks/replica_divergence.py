@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that everyone g
 from agent.findings import Finding
 from agent.segments.log_directory import Partition, Segment
 from agent.segments.rows import Found
-from agent.wording import count
+from agent.words import count
 from spark_checks.logs import replicas
 from spark_checks.logs.divergence import Pair, finding, reach, with_faults
 from spark_checks.logs.entries import entries

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from agent.advice import ADVICE
 from agent.findings import Finding, Incident, Records, Severity, Status
 from agent.observations import Blind
 from agent.report import Report, report, timeline
+from agent.words.advice import ADVICE
 from tests import samples
 
 
@@ -440,4 +440,4 @@ def test_the_keys_that_a_check_has_listed_are_named_where_the_live_rule_says_wha
     for findings in ((live, check), (check, live)):
         (line,) = section(report(samples.incident(findings=findings, causes=())), "Do now")
         assert line.startswith("stop every instance of shop: ")
-        assert "the keys with their values before: /keys.parquet. Also check store sums" in line
+        assert "those known by now, with their values before: /keys.parquet. Also check store sums" in line

@@ -71,8 +71,9 @@ def places(check: str, settings: Settings, cluster: str | None) -> list[str]:
 def servers(settings: Settings, cluster: str | None) -> list[str]:
     """Where changelogs are, and the journal that tells of them; empty where rules.toml does not name the cluster."""
     known = settings.clusters.get(cluster or "")
-    journal = ["--journal", str(settings.agent.state_directory / "journal")]
-    return [] if known is None else ["--bootstrap-servers", known.bootstrap_servers, *journal]
+    journal = settings.agent.state_directory / "journal"
+    told = ["--journal", str(journal)] if journal.is_dir() else []  # there is none before the agent has run
+    return [] if known is None else ["--bootstrap-servers", known.bootstrap_servers, *told]
 
 
 def client_options(check: str, settings: Settings, cluster: str | None, scratch: Path) -> list[str]:

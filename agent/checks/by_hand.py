@@ -17,7 +17,7 @@ from agent.findings import Finding
 from agent.observations import rfc3339
 from agent.settings import Settings
 from agent.settings.credentials import CredentialError
-from agent.wording import place
+from agent.words import place
 
 _DONE = "done: "
 
@@ -93,9 +93,9 @@ def words(finding: Finding) -> str:
     at = "" if finding.position is None else f" at byte {finding.position:,}"
     told = file is None or file in finding.detail
     notes = [rfc3339(finding.at), *([] if told else [f"{file}{at}"]), *finding.labels]
-    return (
-        f"{finding.severity.upper():<8}  {place(finding.subject)}{on}: {finding.detail}\n          {' · '.join(notes)}"
-    )
+    where = f"{place(finding.subject)}{on}: "
+    where = "" if finding.detail.startswith(where) else where
+    return f"{finding.severity.upper():<8}  {where}{finding.detail}\n          {' · '.join(notes)}"
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from agent.checks.process import Outcome
 from agent.settings.check_sections import size
 from agent.settings.problems import did_you_mean
 from agent.usage import EPILOG, FAILED, FOUND, WRONG, config_option, fail, settings_of
-from agent.wording import count
+from agent.words import count
 
 
 class _Check(click.Command):

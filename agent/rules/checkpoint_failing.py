@@ -6,9 +6,9 @@ from itertools import pairwise
 from pydantic import Field
 
 from agent.evidence import earliest
+from agent.evidence.flink import named, over, spoken
 from agent.facts import Facts
 from agent.findings import Finding
-from agent.flink_evidence import named, over, spoken
 from agent.observations import Checkpoints, Observation, clock
 from agent.rule import Case, Rule, recovered
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator
 from itertools import combinations
 
+from agent.evidence.flink import Spell, lasting, listed, over
 from agent.facts import LATENESS_MS, SETTLED_MS, Facts
 from agent.findings import Finding
-from agent.flink_evidence import Spell, lasting, listed, over
 from agent.observations import FlinkJob, Observation, Position, clock
 from agent.options import Names, Wait
 from agent.rule import Case, Rule, recovered

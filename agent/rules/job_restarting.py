@@ -7,9 +7,9 @@ import msgspec
 from pydantic import Field
 
 from agent.evidence import earliest
+from agent.evidence.flink import lasting, named, over, spoken
 from agent.facts import FLOOR, Facts, History
 from agent.findings import Finding
-from agent.flink_evidence import lasting, named, over, spoken
 from agent.observations import FlinkJob, Observation, clock
 from agent.options import Wait, duration_text
 from agent.rule import Case, Rule, recovered

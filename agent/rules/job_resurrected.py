@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from agent.evidence import earliest
+from agent.evidence.flink import ZOOKEEPER, graph_znode, lasting, lives, named, over, spoken, told_at
+from agent.evidence.resurrections import beside, restored, returns
 from agent.facts import Facts
 from agent.findings import Finding, Severity
-from agent.flink_evidence import ZOOKEEPER, graph_znode, lasting, lives, named, over, spoken, told_at
 from agent.observations import FlinkJob, JobGraph, JobListing, JobManagerLeader, Observation, Sight, clock
 from agent.options import Wait
-from agent.resurrections import beside, restored, returns
 from agent.rule import Case, Rule, recovered
 
 _SHOWN = 3

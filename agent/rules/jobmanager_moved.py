@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from agent.evidence.flink import leader_changes
 from agent.facts import Facts
 from agent.findings import Finding, Severity
-from agent.flink_evidence import leader_changes
 from agent.observations import JobManagerLeader, Observation, clock
 from agent.rule import Case, EventRule
 

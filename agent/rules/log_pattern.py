@@ -10,10 +10,10 @@ from pydantic import AfterValidator
 
 from agent.facts import Facts
 from agent.findings import Finding
-from agent.log_words import counted
 from agent.observations import LogLine, Observation
 from agent.options import Names
 from agent.rule import Case, EventRule
+from agent.words.logs import counted
 
 
 def _regex(value: str) -> str:

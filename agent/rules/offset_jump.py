@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from agent.evidence import CLOCK_SLACK_MS, earliest, end_of, moves, recreated
+from agent.evidence.operators import by_operator, stopped
 from agent.facts import Facts, History
 from agent.findings import Finding, Records, Severity
 from agent.observations import Commit, GroupState, LogOffsets, Observation
-from agent.operators import by_operator, stopped
 from agent.rule import Case, GroupRule, recovered
 
 _RHYTHM = 3

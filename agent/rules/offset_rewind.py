@@ -5,11 +5,11 @@ from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 from agent.evidence import earliest, end_falls, end_of, recreated, unclean_near
+from agent.evidence.operators import by_operator, sure_at
+from agent.evidence.restores import around, explained
 from agent.facts import LATENESS_MS, Facts, History
 from agent.findings import Finding, Records, Severity
 from agent.observations import Commit, Observation, Position, clock
-from agent.operators import by_operator, sure_at
-from agent.restores import around, explained
 from agent.rule import Case, GroupRule, recovered
 
 Offset: TypeAlias = Commit | Position

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator
 
 from agent.evidence import earliest
+from agent.evidence.flink import REST, STORAGE, ZOOKEEPER, Spell, graph_znode, lasting, named, spoken, told_at
 from agent.facts import SETTLED_MS, Facts
 from agent.findings import Finding
-from agent.flink_evidence import REST, STORAGE, ZOOKEEPER, Spell, graph_znode, lasting, named, spoken, told_at
 from agent.observations import (
     JobGraph,
     JobGraphFile,

@@ -9,13 +9,13 @@ import msgspec
 from pydantic import Field
 
 from agent.evidence import rebalancing
+from agent.evidence.flink import Spell, lasting
+from agent.evidence.streams import thread
 from agent.facts import FLOOR, SETTLED_MS, Facts, History
 from agent.findings import Finding, Severity
-from agent.flink_evidence import Spell, lasting
 from agent.observations import GroupState, Member, Observation, clock
 from agent.options import Names, Wait, duration_text
 from agent.rule import Case, Rule, recovered
-from agent.streams_evidence import thread
 
 _START_MS = 60_000
 """How long after a group was without members its members may still be coming."""

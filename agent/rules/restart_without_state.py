@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from agent.evidence import earliest
+from agent.evidence.flink import Spell, had_state, lasting, leader_changes, named, over, spoken
 from agent.facts import LATENESS_MS, Facts
 from agent.findings import Finding
-from agent.flink_evidence import Spell, had_state, lasting, leader_changes, named, over, spoken
 from agent.observations import Checkpoints, FlinkJob, Observation, clock
 from agent.options import Wait
 from agent.rule import Case, Rule, recovered

@@ -9,9 +9,21 @@ from pydantic import Field
 
 from agent.declared_stores import DeclaredStore
 from agent.evidence import end_of, recreated
+from agent.evidence.lost_counts import missing
+from agent.evidence.restored_stores import restored
+from agent.evidence.streams import (
+    Held,
+    Holding,
+    applications,
+    holdings,
+    may_be_of,
+    moves,
+    owner,
+    store_changelog,
+    thread,
+)
 from agent.facts import FLOOR, LATENESS_MS, Facts
 from agent.findings import Finding, Severity
-from agent.lost_counts import missing
 from agent.observations import (
     ChangelogFalls,
     GroupState,
@@ -24,20 +36,8 @@ from agent.observations import (
     whole_number,
 )
 from agent.options import Wait
-from agent.restored_stores import restored
 from agent.rule import Case, GroupRule, recovered
-from agent.streams_evidence import (
-    Held,
-    Holding,
-    applications,
-    holdings,
-    may_be_of,
-    moves,
-    owner,
-    store_changelog,
-    thread,
-)
-from agent.streams_words import fallen, held_by, owners, task_of, told
+from agent.words.streams import fallen, held_by, owners, task_of, told
 
 _WAITED_MS = 10_000
 """How long a move that explains a fall is waited for: the group is polled, the changelog is followed."""
@@ -54,12 +54,13 @@ class StateNotRestored(GroupRule):
 
     Labels: `values_fell` (critical: values of a store declared non-decreasing went back after the partition of their
     number had gone to another thread, or through a rebalance back to the same, within `within` before the first fall),
-    `no_move_seen` (they went back and nothing of the kind is known), `short_restore` (2.6+, from a log: without a
-    checkpoint a store was restored from less than a tenth of what its changelog holds, that being at least
-    `min_records`, and from nothing or from less than half of what had just been written to it: a compacted changelog
-    holds fewer records than offsets), `precursor` (1.1 to 2.1, from a log, of stores that are not declared: a task
-    found no checkpoint on a thread that had held it before. From 2.2 on that is harmless, and logs up to 2.5 do not say
-    which version wrote them: switch it off there).
+    `no_move_seen` (they went back and nothing of the kind is known: a warning, or critical where the second proof says
+    that records are missing from the counts), `short_restore` (2.6+, from a log: without a checkpoint a store was
+    restored from less than a tenth of what its changelog holds, that being at least `min_records`, and from nothing or
+    from less than half of what had just been written to it: a compacted changelog holds fewer records than offsets),
+    `precursor` (1.1 to 2.1, from a log, of stores that are not declared: a task found no checkpoint on a thread that
+    had held it before. From 2.2 on that is harmless, and logs up to 2.5 do not say which version wrote them: switch it
+    off there).
     Where the application's log or its metrics ([streams.*]) tell how much was restored after the move, `values_fell`
     says so; that alone is no alarm, for nothing is restored either where the checkpoint had it all.
     Not: a changelog created again (an application reset), tombstones, aborted transactions (changelogs are read
@@ -116,7 +117,8 @@ class StateNotRestored(GroupRule):
         if case.log is None and falls:
             current = {**finding.current, **fallen(falls[-1]), **missing(facts, falls[-1], self._counts(case))}
             detail = told(finding.subject, finding.previous, current, finding.at)
-            finding = msgspec.structs.replace(finding, current=current, detail=detail)
+            severity = Severity.CRITICAL if "missing" in current else finding.severity
+            finding = msgspec.structs.replace(finding, severity=severity, current=current, detail=detail)
         return recovered(finding, end_of(facts, case.in_partition, finding.at))
 
     def _counts(self, case: Case) -> str | None:

@@ -9,10 +9,10 @@ from typing import NamedTuple
 from pyspark.sql import SparkSession
 
 from agent.declared_stores import DeclaredStore
+from agent.evidence.streams import store_changelog
 from agent.journal import read
 from agent.journal.segments import DAY_MS, FOREVER
 from agent.observations import GroupState, LogLine
-from agent.streams_evidence import store_changelog
 from spark_checks.changelogs.dates import LogEnds
 from spark_checks.changelogs.falls import Stretch
 from spark_checks.changelogs.rebalances import Ownership, by_group

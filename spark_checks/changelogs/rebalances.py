@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from agent.evidence.streams import thread
 from agent.observations import GroupState
-from agent.streams_evidence import thread
 
 
 class Move(NamedTuple):

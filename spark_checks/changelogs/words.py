@@ -9,7 +9,7 @@ from agent.evidence import CLOCK_SLACK_MS
 from agent.findings import Finding, Severity
 from agent.observations import LogLine
 from agent.sources.changelog_values import key_text
-from agent.wording import count, day_of, instant, listed
+from agent.words import count, day_of, instant, listed
 from spark_checks.changelogs.dates import Written
 from spark_checks.changelogs.falls import KeyFall, Stretch
 from spark_checks.changelogs.rebalances import Move, Ownership

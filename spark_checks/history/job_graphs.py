@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
-from agent.flink_evidence import REST, STORAGE, ZOOKEEPER
+from agent.evidence.flink import REST, STORAGE, ZOOKEEPER
 from agent.observations import Blind, JobGraphFile, Observation, Subject
 from spark_checks.history.jobs import queried
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import Row, SparkSession
 
+from agent.evidence.flink import REST, STORAGE, ZOOKEEPER
 from agent.facts import LATENESS_MS
-from agent.flink_evidence import REST, STORAGE, ZOOKEEPER
 from agent.journal.segments import FOREVER, UNREADABLE
 from agent.sources import HEARTBEAT_MS
 from spark_checks.history.files import Piece, pieces, read, scan

@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter
 
 from agent.evidence import leader_of
 from agent.observations import clock
-from agent.wording import count, day_of
+from agent.words import count, day_of
 from spark_checks.history import curves
 from spark_checks.history.context import Journal
 from spark_checks.history.curves import Series

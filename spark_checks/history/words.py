@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from agent.evidence import leader_of
 from agent.observations import clock
-from agent.wording import count, day_of, instant, span
+from agent.words import count, day_of, instant, span
 from spark_checks.history.events import Spell
 from spark_checks.history.verdicts import Event, Verdict
 

@@ -10,7 +10,7 @@ import msgspec
 
 from agent.findings import Finding, Records, Severity
 from agent.segments.rows import Found
-from agent.wording import count
+from agent.words import count
 from spark_checks.logs.ranges import Divergence, Run, Side
 from spark_checks.logs.replicas import Written
 

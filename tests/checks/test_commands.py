@@ -93,6 +93,7 @@ def test_what_the_configuration_knows_is_filled_in(
     """Before what is given, which therefore counts more."""
     scripted("Path('arguments').write_text(json.dumps(sys.argv[1:]))")
     Path("rules.toml").write_text(toml)
+    Path("state/journal").mkdir(parents=True)
     assert run(*given).exit_code == 0
     arguments = msgspec.json.decode(Path("arguments").read_bytes())
     assert [one for one in arguments if not one.startswith("spark.local.dir=")] == [given[0], *passed]

@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 import pytest
 from structlog.testing import capture_logs
 
+from agent.evidence.streams import thread
 from agent.observations import Blind, GroupState, LogOffsets, PartitionState, StreamsApplication
 from agent.options import Names
 from agent.sources import kafka_wire as wire
 from agent.sources.kafka import KafkaSource, KafkaSourceSettings
-from agent.streams_evidence import thread
 from testbed.consumers import SubscribedConsumer
 from testbed.kafka import Cluster
 from testbed.streams.app import StreamsApp

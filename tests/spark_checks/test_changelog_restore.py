@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pyarrow.parquet as pq
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
 
 from agent.findings import Finding, finding_from_json
 from agent.journal import Journal
@@ -219,6 +219,30 @@ def test_a_window_leaves_out_what_was_written_before_it(kafka: Cluster, journal:
     done = run(tmp_path / "report", "--bootstrap-servers", kafka.bootstrap_servers, *asked)
     assert done.status == 1, done.log
     assert {(one.since, one.at) for one in done.findings} == {(BEGIN + 3 * MINUTE, BEGIN + 4 * MINUTE)}
+
+
+def test_a_changelog_of_which_nothing_can_be_read_is_told_as_such(kafka: Cluster, tmp_path: Path) -> None:
+    """Whether it is empty or its values are of another form."""
+    kafka.create_topic("app-empty-changelog", PARTITIONS)
+    kafka.create_topic("app-other-changelog", PARTITIONS)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+    for number in range(3):
+        producer.produce("app-other-changelog", key=f"key-{number}", value=f'{{"value": {number}}}')
+    assert producer.flush(60) == 0
+    asked = ["--store=app/empty=long", "--store=app/other=long"]
+    done = run(tmp_path, "--bootstrap-servers", kafka.bootstrap_servers, *asked)
+    assert done.status == 0, done.log
+    assert done.log.splitlines()[-1] == (
+        "progress: done: 2 changelogs with 3 committed records: no value went back; "
+        "3 records of app-other-changelog left out: no long."
+    )
+
+
+def test_stores_that_are_not_there_at_all_are_a_failure(kafka: Cluster, tmp_path: Path) -> None:
+    """A misspelled name is not told as if nothing were wrong."""
+    done = run(tmp_path, "--bootstrap-servers", kafka.bootstrap_servers, "--store=app/nome=long")
+    assert done.status == 3
+    assert done.log.splitlines()[-1] == "The check changelog_restore failed: there is no topic app-nome-changelog"
 
 
 def test_a_broker_that_is_away_is_a_sentence(tmp_path: Path) -> None:

@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
-from agent.lost_counts import proof
+from agent.evidence.lost_counts import proof
+from agent.evidence.restored_stores import restored_words
+from agent.evidence.streams import Held, Holding, Move, thread
 from agent.observations import ChangelogFalls, clock
-from agent.restored_stores import restored_words
-from agent.streams_evidence import Held, Holding, Move, thread
 
 
 def held_by(holding: Holding, name: str, at: int) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from agent.evidence import CLOCK_SLACK_MS
+from agent.evidence.streams import Move, may_be_of, store_changelog, thread
 from agent.facts import LATENESS_MS, Facts
 from agent.observations import ChangelogFalls, LogLine, TaskRestore, clock, whole_number
-from agent.streams_evidence import Move, may_be_of, store_changelog, thread
 
 
 def restored(facts: Facts, falls: ChangelogFalls, move: Move | None) -> dict[str, Any]:

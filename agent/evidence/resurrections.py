@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from agent.evidence import CLOCK_SLACK_MS
+from agent.evidence.flink import leader_changes, listed, lives
 from agent.facts import LATENESS_MS, Facts, History
-from agent.flink_evidence import leader_changes, listed, lives
 from agent.observations import FlinkJob, JobGraph, JobListing, JobManagerLeader, clock
 
 _MISSING_MS = 30_000

@@ -1,4 +1,4 @@
-"""Many findings in words: in order of time or of gravity, with what is alike together. One in a sentence: wording."""
+"""Many findings in words: in order of time or of gravity, with what is alike together. One by one: the package."""
 
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from agent.blame import worst_first
 from agent.findings import Finding, Records
-from agent.log_words import gathered, lines_of, together
-from agent.wording import PLACES, change, count, instant, more, place, places, radius, sentence
+from agent.words import PLACES, change, count, instant, more, place, places, radius, sentence
+from agent.words.logs import gathered, lines_of, together
 
 MOST = 10
 """How many findings are told one by one; of more there is a summary and the worst ten."""

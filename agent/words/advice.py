@@ -113,9 +113,14 @@ ADVICE: Mapping[str, Advice] = {
     "offset_reset": Advice(later="auto.offset.reset=none for what reads {topic}, if stopping is better."),
     "values_fell": Advice(
         "stop every instance of {reader}: each further record builds on lost state and overwrites more of {topic}; "
-        "raise min.compaction.lag.ms of {topic}, for compaction erases the good values. Then repair the store "
-        "(docs/spark.md); the keys with their values before: {listed}.{undeclared}",
+        "raise min.compaction.lag.ms of {topic}, for compaction erases the good values. Then list the keys anew with "
+        "`backflow check changelog_restore --out keys.parquet` and repair the store (docs/spark.md); those known by "
+        "now, with their values before: {listed}.{undeclared}",
         "Kafka Streams 2.2 or later (KAFKA-7672).",
+    ),
+    "no_move_seen": Advice(
+        "see what has written to {topic} since {start}: an instance that came back without its state, an operator's "
+        "tool, or another writer. What fell is listed by `backflow check changelog_restore`.{undeclared}"
     ),
     "short_restore": Advice("compare the store behind {place} with its input before you trust it."),
     "precursor": Advice(

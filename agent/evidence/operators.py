@@ -1,4 +1,4 @@
-"""Whether an operator moved a group's offsets, rather than its consumers. What else rules ask: evidence."""
+"""Whether an operator moved a group's offsets, rather than its consumers. Rules judge."""
 
 import math
 from collections.abc import Iterator

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.cases import check
+from agent.evidence.lost_counts import missing
 from agent.facts import Facts
-from agent.lost_counts import missing
 from agent.observations import ChangelogFalls, Commit
 from agent.settings import load
 
@@ -198,7 +198,7 @@ total = 39, first_offset = 361, sum_before = 8000 },
 total = 2700, first_offset = 361, sum_before = 8000, sum_after = %(after)d, sum_at = "50s" },
   { kind = "tick", at = "60s" },
 ]
-findings = [{ rule = "state", current = %(current)s, detail = "store counts of shop went back: since 00:00:10.0 UTC 9 \
+findings = [{ rule = "state", severity = "%(severity)s", current = %(current)s, detail = "store counts of shop went back: since 00:00:10.0 UTC 9 \
 keys of shop-counts-changelog[2] fell by 2,700 in all (from offset 361 on), and nothing is known of who holds its task\
 %(proof)s" }]
 """
@@ -222,12 +222,15 @@ keys of shop-counts-changelog[2] fell by 2,700 in all (from offset 361 on), and 
     ids=["sank", "fell behind", "kept up"],
 )
 def test_the_proof_is_in_the_finding(after: int, current: str, proof: str, tmp_path: Path) -> None:
-    """In figures and in a sentence; nothing is said where nothing is proven."""
+    """In figures and in a sentence, and it makes it critical; nothing is said where nothing is proven."""
+    severity = "critical" if proof else "warning"
     if proof:
         since = "since 00:00:10.0 UTC shop has committed at least 120 more records of orders[2]"
         proof = f"; second proof: {since} while {proof}"
     config, cases = tmp_path / "rules.toml", tmp_path / "cases.toml"
     config.write_text(RULES, encoding="utf-8")
-    cases.write_text(CASES % {"after": after, "current": current, "proof": proof}, encoding="utf-8")
+    cases.write_text(
+        CASES % {"after": after, "current": current, "proof": proof, "severity": severity}, encoding="utf-8"
+    )
     ((_, wrong),) = check(cases, load(config, need_clusters=False))
     assert wrong == []

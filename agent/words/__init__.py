@@ -1,4 +1,4 @@
-"""Findings in words: places, times, one sentence each. Of many: summaries; what an incident says: report."""
+"""Findings in words: places, times, one sentence each. Of many: summaries; an incident as a whole: report."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
