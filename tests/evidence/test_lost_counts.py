@@ -198,7 +198,8 @@ total = 39, first_offset = 361, sum_before = 8000 },
 total = 2700, first_offset = 361, sum_before = 8000, sum_after = %(after)d, sum_at = "50s" },
   { kind = "tick", at = "60s" },
 ]
-findings = [{ rule = "state", severity = "%(severity)s", current = %(current)s, detail = "store counts of shop went back: since 00:00:10.0 UTC 9 \
+findings = [{ rule = "state", severity = "%(severity)s", current = %(current)s, detail = "\
+store counts of shop went back: since 00:00:10.0 UTC 9 \
 keys of shop-counts-changelog[2] fell by 2,700 in all (from offset 361 on), and nothing is known of who holds its task\
 %(proof)s" }]
 """

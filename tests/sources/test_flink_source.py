@@ -112,10 +112,10 @@ def test_the_leader_of_a_1_4_is_who_answers_and_sends_nobody_on() -> None:
     with Misbehaving(_OLD_LISTED) as first, Misbehaving(_OLD_LISTED) as second:
         on = [status("307 Temporary Redirect", headers=f"Location: {one.url}/\r\n") for one in (first, second)]
         second.behaviour = on[0]
-        with _watching(seen, rest=[second.url, first.url]) as source:
-            source.poll()
+        with _watching(seen, rest=[second.url, first.url], timeout="10s") as source:
+            seen.wait_for(source, JobManagerLeader)
             first.behaviour, second.behaviour = on[1], _OLD_LISTED
-            source.poll()
+            seen.wait_for(source, JobManagerLeader, lambda one: one.address == second.url)
     assert [one.address for one in seen.all(JobManagerLeader)] == [first.url, second.url]
     assert seen.all(Blind) == []
 
