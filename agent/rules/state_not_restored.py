@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from agent.declared_stores import DeclaredStore
+from agent.declared_stores import DeclaredStore, declared_once
 from agent.evidence import end_of, recreated
 from agent.evidence.lost_counts import missing
 from agent.evidence.restored_stores import restored
@@ -71,7 +71,7 @@ class StateNotRestored(GroupRule):
     title = "{group} runs with a state that was not restored: {topic}[{partition}]"
     sees = (ChangelogFalls, LogLine, GroupState, LogOffsets, PartitionState)
 
-    stores: tuple[DeclaredStore, ...] = ()
+    stores: Annotated[tuple[DeclaredStore, ...], AfterValidator(declared_once)] = ()
     """The stores that never decrease while all is well: their changelogs are followed. Where a plain count names what
     it `counts`, it is told how many records are surely missing, by what has been committed of that topic.
     """
