@@ -223,7 +223,9 @@ def test_ctrl_c_ends_all_that_a_check_has_started(scripted: Scripted) -> None:
     """Status 3, one sentence."""
     scripted("subprocess.Popen(['sleep', '600']); Path('pid').write_text(str(os.getpid())); time.sleep(600)")
     root = Path(__file__).parents[2]
-    command = [sys.executable, "-c", "from agent.cli import main; main()", "check", "log_segments"]
+    # Started in the background, a suite ignores Ctrl-C, and so does what it starts.
+    attentive = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [sys.executable, "-c", f"{attentive}; from agent.cli import main; main()", "check", "log_segments"]
     with subprocess.Popen(
         command, env={**os.environ, "PYTHONPATH": str(root)}, stderr=subprocess.PIPE, text=True
     ) as backflow:
