@@ -10,7 +10,6 @@ from agent.notifiers.slack import Slack
 from agent.notifiers.webhook import Webhook
 from agent.observations import Observation
 from agent.rules.log_pattern import LogPattern
-from agent.rules.state_not_restored import StateNotRestored
 from agent.settings import Settings
 from agent.settings.sections import Cluster
 from agent.sources import Emit, Source
@@ -30,7 +29,7 @@ def sources_of(settings: Settings, emit_of: Callable[[str, str], Emit], known: l
         name: (one.cluster or next(iter(settings.clusters)), one.application or name)
         for name, one in settings.streams.items()
     }
-    stores = [store for rule in settings.rules.values() if isinstance(rule, StateNotRestored) for store in rule.stores]
+    stores = settings.declared_stores
     for name, cluster in settings.clusters.items():
         kafka_settings = KafkaSourceSettings(
             bootstrap_servers=cluster.bootstrap_servers,
@@ -67,7 +66,7 @@ def sources_of(settings: Settings, emit_of: Callable[[str, str], Emit], known: l
                 name,
                 cluster.bootstrap_servers,
                 _properties(cluster),
-                list(dict.fromkeys(stores)),
+                stores,
                 emit_of(name, ChangelogSource.name),
                 known,
                 memory=cluster.changelog_memory,

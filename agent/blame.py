@@ -5,6 +5,7 @@ from typing import Any
 
 from agent.correlation import CLOCK_SLACK_MS, Correlation, Together, in_order
 from agent.findings import Finding, Records, reader, sight
+from agent.words import count
 from agent.words.logs import first_line, together
 
 
@@ -76,7 +77,7 @@ def _fallen(effects: Iterable[Finding], rule: str) -> str:
     """How many keys of Kafka Streams stores went back, as one rule has found; empty where it tells of none."""
     told = (one.current.get("keys") for one in effects if one.rule == rule)
     keys = sum(one for one in told if isinstance(one, int))
-    return f", {keys:,} key{'' if keys == 1 else 's'} went back" if keys else ""
+    return f", {count(keys, 'key')} went back" if keys else ""
 
 
 def culprit(causes: Iterable[Finding], effect: Finding) -> int | None:

@@ -70,14 +70,14 @@ PARAMS = (
 
 
 class Compared(NamedTuple):
-    """What came of one store. panels: what of it may be drawn. missing: its changelog is not there."""
+    """What came of one store. panels: what of it may be drawn. missing: why its changelog is not there."""
 
     store: DeclaredStore
     findings: Sequence[Finding] = ()
     panels: Sequence[Panel] = ()
     records: int = 0
     unreadable: int = 0
-    missing: bool = False
+    missing: str = ""
 
 
 def mistakes(options: Options) -> list[str]:
@@ -148,7 +148,7 @@ def run(spark: SparkSession, options: Options, progress: Progress) -> Report:
             with stages_told(spark, progress, f"parts of {store.changelog}"):
                 compared.append(_compared(store, source, past, options.cluster, keys))
     if compared and all(one.missing for one in compared):
-        raise MissingTopicError("; ".join(f"there is no topic {one.store.changelog}" for one in compared))
+        raise MissingTopicError("; ".join(one.missing for one in compared))
     findings = [found for one in compared for found in one.findings]
     findings.sort(key=lambda one: (one.at, one.key))
     picture = plot([panel for one in compared for panel in one.panels]) if options.report else None
@@ -174,7 +174,7 @@ def _compared(
                 marks.unpersist()
     except MissingTopicError as error:
         log.warning("%s", error)
-        return Compared(store, missing=True)
+        return Compared(store, missing=str(error))
     return Compared(store, findings, panels, tally.records, tally.unreadable)
 
 
@@ -212,7 +212,7 @@ def _summary(compared: Sequence[Compared], keys: KeyFile, damaged: int) -> str:
     parts = [f"{count(len(there), 'changelog')} with {records}: {result}"]
     if not there:
         parts = ["There was nothing to look at"]
-    parts += [f"there is no topic {one.store.changelog}" for one in compared if one.missing]
+    parts += [one.missing for one in compared if one.missing]
     parts += [
         f"{count(one.unreadable, 'record')} of {one.store.changelog} left out: no {one.store.value}"
         for one in there if one.unreadable

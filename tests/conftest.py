@@ -1,4 +1,4 @@
-"""What tests share: the Slack stand-in, a state file, how hypothesis runs. Real clusters live in integration."""
+"""What tests share: the Slack stand-in, a broker for Kafka Streams, a state file, how hypothesis runs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +7,9 @@ import pytest
 from hypothesis import settings
 
 from agent.store import Store
+from testbed.kafka import Cluster
 from testbed.slack import Slack
+from testbed.streams.broker import streams_broker
 
 # No deadline per example: two loaded cores make one example slow, never wrong.
 settings.register_profile("backflow", deadline=None, print_blob=True)
@@ -33,6 +35,13 @@ def slack() -> Iterator[Slack]:
     """A strict Slack stand-in with the channels alerts and payments; its bot is a member of both."""
     with Slack("alerts", "payments") as stand_in:
         yield stand_in
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One broker of 3.9.1 for all Kafka Streams applications of a file."""
+    with streams_broker(tmp_path_factory.mktemp("broker")) as cluster:
+        yield cluster
 
 
 @pytest.fixture

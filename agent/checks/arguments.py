@@ -56,8 +56,7 @@ def places(check: str, settings: Settings, cluster: str | None) -> list[str]:
     if check == _OF_GROUPS:
         return journal
     if check == OF_CHANGELOGS:
-        stores = [one for rule in settings.rules.values() for one in getattr(rule, "stores", ())]
-        named = [f"{one.application}/{one.store}={one.value}" for one in stores]
+        named = [f"{one.application}/{one.store}={one.value}" for one in settings.declared_stores]
         return (
             [*servers(settings, cluster), *_each_as("--store", named)] if cluster in settings.clusters and named else []
         )

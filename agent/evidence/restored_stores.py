@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from agent.evidence import CLOCK_SLACK_MS
-from agent.evidence.streams import Move, may_be_of, store_changelog, thread
+from agent.evidence.streams import Move, may_be_of, store_lines, thread
 from agent.facts import LATENESS_MS, Facts
 from agent.observations import ChangelogFalls, LogLine, TaskRestore, clock, whole_number
 
@@ -20,7 +20,7 @@ def restored(facts: Facts, falls: ChangelogFalls, move: Move | None) -> dict[str
     if move is None:
         return {}
     found: dict[str, Any] = {}
-    line = _last(_lines(facts, falls, "store_restored"), falls, move)
+    line = _last(store_lines(facts, falls.cluster, (falls.topic, falls.partition), "store_restored"), falls, move)
     records = None if line is None else whole_number(line.values.get("records"))
     reading = _reading(facts, falls, move)
     if line is not None and records is not None:
@@ -32,7 +32,9 @@ def restored(facts: Facts, falls: ChangelogFalls, move: Move | None) -> dict[str
     spanned = facts.log_offsets(falls.cluster, falls.topic, falls.partition).as_of(move.new.begin.at)
     if found and spanned is not None:
         found["spanned"] = spanned.log_end - spanned.log_start
-    line = _last(_lines(facts, falls, "store_without_checkpoint"), falls, move)
+    line = _last(
+        store_lines(facts, falls.cluster, (falls.topic, falls.partition), "store_without_checkpoint"), falls, move
+    )
     if line is not None:
         found["no_checkpoint"] = _place(line)
     return found
@@ -69,16 +71,6 @@ def _reading(facts: Facts, falls: ChangelogFalls, move: Move) -> TaskRestore | N
         and one.restored_total is not None
     ]
     return max(readings, key=lambda one: (one.at, one.endpoint), default=None)
-
-
-def _lines(facts: Facts, falls: ChangelogFalls, pattern: str) -> Iterable[LogLine]:
-    """The lines about the changelog partition; up to 2.0 it stands in the store's place."""
-    place = (falls.topic, falls.partition)
-    nameless = facts.lines_about(falls.cluster, pattern, None, None)
-    return [
-        *facts.lines_about(falls.cluster, pattern, *place),
-        *(one for one in nameless if store_changelog(one) == place),
-    ]
 
 
 def _last(lines: Iterable[LogLine], falls: ChangelogFalls, move: Move) -> LogLine | None:

@@ -91,6 +91,12 @@ def store_changelog(line: LogLine) -> tuple[str, int] | None:
     return None if match is None else (match[1], int(match[2]))
 
 
+def store_lines(facts: Facts, cluster: str, place: tuple[str, int], pattern: str) -> list[LogLine]:
+    """The lines of all logs that matched a pattern and are about the store of a changelog partition."""
+    nameless = facts.lines_about(cluster, pattern, None, None)
+    return [*facts.lines_about(cluster, pattern, *place), *(one for one in nameless if store_changelog(one) == place)]
+
+
 def holdings(
     history: History[GroupState], partition: int, repartition: str, at: int, task: str | None = None
 ) -> list[Held]:

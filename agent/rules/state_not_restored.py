@@ -20,6 +20,7 @@ from agent.evidence.streams import (
     moves,
     owner,
     store_changelog,
+    store_lines,
     thread,
 )
 from agent.facts import FLOOR, LATENESS_MS, Facts
@@ -238,10 +239,8 @@ class StateNotRestored(GroupRule):
 
 def _without_checkpoint(case: Case, facts: Facts) -> list[LogLine]:
     """The lines up to 2.5 that name the case's changelog partition, oldest first."""
-    pattern = "store_without_checkpoint"
-    nameless = ("log_line", case.cluster, case.log, pattern, None, None, None, None)
-    lines = [*facts.log_lines(_subject(case, pattern)), *facts.log_lines(nameless)]
-    return [one for one in lines if "task" in one.values and store_changelog(one) == (case.topic, case.partition)]
+    lines = store_lines(facts, case.cluster, case.in_partition[1:], "store_without_checkpoint")
+    return [one for one in lines if one.log == case.log and "task" in one.values]
 
 
 def _others(case: Case, line: LogLine, facts: Facts) -> bool:

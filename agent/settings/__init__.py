@@ -13,10 +13,12 @@ from pydantic import ValidationError
 
 from agent.checks import CHECKS
 from agent.correlation import Correlation
+from agent.declared_stores import DeclaredStore
 from agent.incidents import Lifetimes
 from agent.options import Section
 from agent.rule import Rule
 from agent.rules import KINDS
+from agent.rules.state_not_restored import StateNotRestored
 from agent.settings.check_sections import Check, Spark
 from agent.settings.correlation_checks import correlation_problems
 from agent.settings.flink_section import Flink
@@ -73,6 +75,12 @@ class Settings(NamedTuple):
     spark: Spark
     checks: Mapping[str, Check]
     """Each check there is, also where the file says nothing of it."""
+
+    @property
+    def declared_stores(self) -> list[DeclaredStore]:
+        """What rules of the kind state_not_restored declare never to decrease, each once."""
+        rules = (rule for rule in self.rules.values() if isinstance(rule, StateNotRestored))
+        return list(dict.fromkeys(store for rule in rules for store in rule.stores))
 
 
 def load(path: Path, *, need_clusters: bool, overrides: Mapping[str, Any] | None = None) -> Settings:

@@ -9,6 +9,7 @@ from agent.evidence.lost_counts import proof
 from agent.evidence.restored_stores import restored_words
 from agent.evidence.streams import Held, Holding, Move, thread
 from agent.observations import ChangelogFalls, clock
+from agent.words import count
 
 
 def held_by(holding: Holding, name: str, at: int) -> dict[str, Any]:
@@ -46,12 +47,12 @@ def fallen(falls: ChangelogFalls) -> dict[str, Any]:
 def told(subject: Mapping[str, Any], previous: Mapping[str, Any], current: Mapping[str, Any], began_at: int) -> str:
     """What fell, after which move, what was restored and what is missing, in a sentence."""
     place = f"{subject['topic']}[{subject['partition']}]"
-    keys = f"{current['keys']:,} key{'' if current['keys'] == 1 else 's'}"
     worst = "".join(f"; worst: {one['key']} {one['before']:,} -> {one['after']:,}" for one in current["worst"][:1])
     what = "was not restored" if previous else "went back"
     return (
-        f"store {subject['store']} of {subject['application']} {what}: since {clock(began_at)} UTC {keys} of "
-        f"{place} fell by {current['total']:,} in all (from offset {current['first_offset']:,} on{worst}), "
+        f"store {subject['store']} of {subject['application']} {what}: since {clock(began_at)} UTC "
+        f"{count(current['keys'], 'key')} of {place} fell by {current['total']:,} in all "
+        f"(from offset {current['first_offset']:,} on{worst}), "
         f"{_moved(_what(subject, current), previous, current)}{restored_words(current)}"
         f"{proof(current, subject['application'], subject['partition'], began_at)}"
     )

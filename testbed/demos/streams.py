@@ -13,6 +13,7 @@ from testbed.agent import Agent
 from testbed.demos.stage import Say, conclude, messages_of, plots_of, sweep, telling, thread_of
 from testbed.kafka import Cluster
 from testbed.slack import Slack
+from testbed.streams.broker import streams_broker
 from testbed.streams.faults import Outcome, instances, lose_state
 from testbed.waiting import wait_until
 
@@ -27,8 +28,7 @@ def run(directory: Path, seed: int | None) -> int:  # noqa: ARG001 - nothing is 
     say = Say()
     sweep(directory)
     say("starting a Kafka 3.9.1 broker")
-    config = {"transaction.state.log.num.partitions": 4}
-    with Slack() as slack, Cluster("3.9.1", [2005], workdir=directory / "kafka", config=config) as kafka:
+    with Slack() as slack, streams_broker(directory / "kafka") as kafka:
         kafka.create_topic(INPUT, 4)
         truth, incidents = _break(kafka, slack, directory, say)
         for plot in (plot for incident in incidents for plot in plots_of(slack, incident)):

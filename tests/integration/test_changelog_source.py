@@ -27,14 +27,6 @@ pytestmark = pytest.mark.integration
 MEMORY = 100_000_000
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One broker of 3.9.1."""
-    config = {"transaction.state.log.num.partitions": 4}
-    with Cluster("3.9.1", [2005], workdir=tmp_path_factory.mktemp("broker"), config=config) as cluster:
-        yield cluster
-
-
 @pytest.fixture
 def store(request: pytest.FixtureRequest) -> DeclaredStore:
     """A store of the test's own."""

@@ -25,14 +25,6 @@ from tests.integration.seen import Seen, last
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One broker of 3.9.1 for all applications of this file."""
-    config = {"transaction.state.log.num.partitions": 4}
-    with Cluster("3.9.1", [2005], workdir=tmp_path_factory.mktemp("broker"), config=config) as cluster:
-        yield cluster
-
-
 Pair: TypeAlias = Callable[[str, str], tuple[StreamsApp, StreamsApp]]
 
 

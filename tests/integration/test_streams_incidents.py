@@ -41,14 +41,6 @@ class Scene(NamedTuple):
 Stage: TypeAlias = Callable[..., Scene]
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One broker of 3.9.1 for all applications of this file."""
-    config = {"transaction.state.log.num.partitions": 4}
-    with Cluster("3.9.1", [2005], workdir=tmp_path_factory.mktemp("broker"), config=config) as cluster:
-        yield cluster
-
-
 @pytest.fixture
 def stage(broker: Cluster, tmp_path: Path) -> Iterator[Stage]:
     """Makes the scene: (variant, version, declared, properties) -> an agent with the shipped rules, in which the store

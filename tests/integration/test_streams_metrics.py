@@ -45,14 +45,6 @@ Make: TypeAlias = Callable[..., StreamsApp]
 Pair: TypeAlias = Callable[..., tuple[StreamsApp, StreamsApp]]
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One broker for all applications of this file."""
-    config = {"transaction.state.log.num.partitions": 4}
-    with Cluster("3.9.1", [2005], workdir=tmp_path_factory.mktemp("broker"), config=config) as cluster:
-        yield cluster
-
-
 @pytest.fixture
 def make(broker: Cluster, tmp_path: Path) -> Iterator[Make]:
     """Starts an application of two partitions with an exporter and some state: (name, exporter, level)."""

@@ -17,6 +17,7 @@ from agent.journal import Journal
 from agent.observations import GroupState, LogLine, LogOffsets, Member, rfc3339
 from agent.sources.changelog_values import key_text
 from testbed.kafka import Cluster
+from testbed.streams.broker import streams_broker
 from testbed.streams.changelog import NUMBERS, Record, falls, last_values, records
 from testbed.streams.faults import VARIANTS, instances, lose_state
 from tests.spark_checks.changelogs import FORMS, began, by_partition, expected, readable, write
@@ -55,8 +56,7 @@ def run(report: Path, *options: str) -> Run:
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One broker."""
-    config = {"transaction.state.log.num.partitions": "4"}
-    with Cluster("3.9.1", [2005], workdir=tmp_path_factory.mktemp("kafka"), config=config) as cluster:
+    with streams_broker(tmp_path_factory.mktemp("kafka")) as cluster:
         yield cluster
 
 

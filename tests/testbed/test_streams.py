@@ -20,14 +20,6 @@ from testbed.waiting import wait_until
 _LONG = NUMBERS["long"]
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One broker of 3.9.1 for all applications of this file."""
-    config = {"transaction.state.log.num.partitions": 4}
-    with Cluster("3.9.1", [2005], workdir=tmp_path_factory.mktemp("broker"), config=config) as cluster:
-        yield cluster
-
-
 Pair: TypeAlias = Callable[..., tuple[StreamsApp, StreamsApp]]
 
 
