@@ -23,9 +23,9 @@ from typing import Any
 import psutil
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 
-from agent.declared_stores import DeclaredStore
-from agent.observations import Blind, ChangelogFalls, Observation
-from agent.sources.changelogs import ChangelogSource
+from agent.model.declared_stores import DeclaredStore
+from agent.model.observations import ChangelogDecreases, Observation, Unavailable
+from agent.sources.streams.changelog_source import ChangelogSource
 from testbed.kafka import Cluster
 
 BROKER = 2005
@@ -142,11 +142,13 @@ def ours(servers: str, partitions: int, megabytes: int) -> dict[str, Any]:
     for _ in range(3):
         source.poll()
         time.sleep(1.1)
-    falls = {one.partition: one.keys for one in seen if isinstance(one, ChangelogFalls)}
+    falls = {one.partition: one.keys for one in seen if isinstance(one, ChangelogDecreases)}
     coverage = changelog.coverage
     source.close()
     blind = [
-        one.reason for one in seen if isinstance(one, Blind) and (one.topic, one.partition) == (STORE.changelog, None)
+        one.reason
+        for one in seen
+        if isinstance(one, Unavailable) and (one.topic, one.partition) == (STORE.changelog, None)
     ]
     return {"live": live, "falls": sum(falls.values()), "keys": coverage.keys, "grown": memory.grown, "blind": blind}
 

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from agent.journal.columns import Columns
-from agent.observations import Commit, millis
+from agent.model.observations import Commit, millis
+from agent.storage.journal.columns import Columns
 from spark_checks.history.clock import Clock
 from spark_checks.history.files import pieces
 from spark_checks.history.moves import Ints

@@ -17,9 +17,9 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet
 
-from agent.journal import Journal, read
-from agent.journal.columns import Columns
-from agent.observations import Commit
+from agent.model.observations import Commit
+from agent.storage.journal import Journal, read
+from agent.storage.journal.columns import Columns
 
 BATCH = 5_000
 STARTED = 1_795_176_000_000

@@ -19,10 +19,10 @@ from datetime import UTC, datetime, timedelta
 from itertools import cycle
 from pathlib import Path
 
-from agent.observations import LogLine, Observation
-from agent.settings.log_section import Logs
-from agent.sources.log_patterns import SHIPPED
-from agent.sources.logs import LogSource
+from agent.config.log_section import Logs
+from agent.model.observations import LogLine, Observation
+from agent.sources.logs.patterns import SHIPPED
+from agent.sources.logs.source import LogSource
 from testbed.kafka import Cluster
 
 GOAL = 3.0

@@ -15,9 +15,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from agent.observations import BrokerRegistration, Commit, LogOffsets, Observation, PartitionState
-from agent.settings import load
-from agent.watch import Watch
+from agent.config.settings import load
+from agent.engine.engine import Engine
+from agent.model.observations import BrokerRegistration, Commit, LogOffsets, Observation, PartitionState
 
 STARTED = 1_795_176_000_000
 SERIES = 10_000
@@ -90,7 +90,7 @@ def burst() -> Iterator[list[Observation]]:
         yield batch
 
 
-def through(watch: Watch, observations: Sequence[Observation]) -> None:
+def through(watch: Engine, observations: Sequence[Observation]) -> None:
     """All of them, in batches."""
     waiting = iter(observations)
     while batch := list(islice(waiting, BATCH)):
@@ -109,9 +109,9 @@ def bare(observations: Sequence[Commit]) -> int:
     return falls
 
 
-def watch() -> Watch:
+def watch() -> Engine:
     """A watch with the shipped rules."""
-    return Watch(SHIPPED.rules, SHIPPED.correlations)
+    return Engine(SHIPPED.rules, SHIPPED.correlations)
 
 
 def main(count: int) -> None:

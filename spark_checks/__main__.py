@@ -19,9 +19,9 @@ from typing import cast
 import click
 
 import spark_checks
-from agent.findings import finding_json
-from agent.usage import CLEAN, FAILED, FOUND, WRONG
-from agent.words import count
+from agent.cli.common import CLEAN, FAILED, FOUND, WRONG
+from agent.model.findings import finding_json
+from agent.model.text import count
 from spark_checks.options import Check, Options, Report, WrongUseError, common, options, refused
 from spark_checks.session import SHIPPED, overruled, session
 

@@ -16,9 +16,9 @@ from pydantic import ValidationError
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
-from agent.declared_stores import DeclaredStore
-from agent.findings import Finding
-from agent.words import count, listed
+from agent.model.declared_stores import DeclaredStore
+from agent.model.findings import Finding
+from agent.model.text import count, listed
 from spark_checks.changelogs import connector
 from spark_checks.changelogs.client import ClientError, java_properties, read_properties
 from spark_checks.changelogs.connector import MissingTopicError, Tally

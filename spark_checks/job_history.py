@@ -14,14 +14,14 @@ from typing import TypeAlias
 import click
 from pyspark.sql import SparkSession
 
-from agent.facts import LATENESS_MS
-from agent.findings import Finding
-from agent.journal import entries
-from agent.journal.segments import FOREVER
-from agent.observations import JobGraphFile
-from agent.options import duration
-from agent.sources.flink_storage import job_graph_files
-from agent.words import count, listed
+from agent.engine.facts import LATENESS_MS
+from agent.model.config_types import duration
+from agent.model.findings import Finding
+from agent.model.observations import JobGraphFile
+from agent.model.text import count, listed
+from agent.sources.flink.ha_storage import job_graph_files
+from agent.storage.journal import entries
+from agent.storage.journal.segments import FOREVER
 from spark_checks.history import job_words
 from spark_checks.history.files import no_journal, pieces
 from spark_checks.history.job_context import Around, Moment, around

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 
 from pyspark.sql import SparkSession
 
-from agent.findings import Finding, Severity
-from agent.segments.log_directory import LogDirectoryError, Segment
-from agent.segments.rows import Found
-from agent.words import count
+from agent.kafka_log.log_directory import LogDirectoryError, Segment
+from agent.kafka_log.rows import Found
+from agent.model.findings import Finding, Severity
+from agent.model.text import count
 from spark_checks.logs import replicas
 from spark_checks.logs.replicas import Replicas, Written
 from spark_checks.options import WHOLE_LOGS, Options, Progress, Report

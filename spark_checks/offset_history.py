@@ -11,12 +11,12 @@ from pathlib import Path
 import click
 from pyspark.sql import SparkSession
 
-from agent.findings import Finding
-from agent.journal.segments import DAY_MS, find
-from agent.options import duration
-from agent.sources.sight import now_ms
-from agent.state_file import FILE, StoreError
-from agent.words import count, span
+from agent.model.config_types import duration
+from agent.model.findings import Finding
+from agent.model.text import count, span
+from agent.sources.availability import now_ms
+from agent.storage.database import FILE, StorageError
+from agent.storage.journal.segments import DAY_MS, find
 from spark_checks.history import live_findings
 from spark_checks.history.compaction import compact, retain
 from spark_checks.history.context import Journal
@@ -83,7 +83,7 @@ def _wrong_journal(journal: Path, cluster: str) -> list[str]:
 
 
 def run(spark: SparkSession, options: Options, progress: Progress) -> Report:
-    """Search the journal. Raises OSError and StoreError where files cannot be read."""
+    """Search the journal. Raises OSError and StorageError where files cannot be read."""
     damaged: list[Path] = []
     days = [one.day for one in find(Path(options.own["journal"]), ["commit", "tick"])]
     first, last = min(days, default=0) * DAY_MS, (max(days, default=0) + 1) * DAY_MS
@@ -132,7 +132,7 @@ def _live(journal: Journal, options: Options) -> Live | None:
     store = Path(options.own["store"] or journal.directory.parent / FILE)
     try:
         return live_findings.findings(store, options.cluster) if store.exists() else None
-    except StoreError as error:
+    except StorageError as error:
         if options.own["store"]:
             raise
         log.warning("what was seen live is not told: %s", error)

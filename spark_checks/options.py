@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import click
 from pyspark.sql import SparkSession
 
-from agent.findings import Finding
-from agent.observations import millis
+from agent.model.findings import Finding
+from agent.model.observations import millis
 
 Progress: TypeAlias = Callable[[str], None]
 """Tells people how far a check has come; a few words, without a full stop."""

@@ -11,10 +11,10 @@ from itertools import combinations, groupby
 from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  # the name that everyone gives it
 
-from agent.findings import Finding
-from agent.segments.log_directory import Partition, Segment
-from agent.segments.rows import Found
-from agent.words import count
+from agent.kafka_log.log_directory import Partition, Segment
+from agent.kafka_log.rows import Found
+from agent.model.findings import Finding
+from agent.model.text import count
 from spark_checks.logs import replicas
 from spark_checks.logs.divergence import Pair, finding, reach, with_faults
 from spark_checks.logs.entries import entries

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from agent.journal import read
-from agent.observations import Observation, Tick, rfc3339
-from agent.settings import shipped
-from agent.state_file import FILE
+from agent.config.settings import shipped
+from agent.model.observations import Observation, Tick, rfc3339
+from agent.storage.database import FILE
+from agent.storage.journal import read
 from testbed.flink.ensemble import FlinkEnsemble
 from testbed.processes import Process
 from testbed.slack import Slack

@@ -12,9 +12,9 @@ from typing import Self, TypeVar
 
 from msgspec import Struct, to_builtins
 
-from agent.observations import rfc3339
+from agent.model.observations import rfc3339
 from testbed.arguments import SCOPES, RefusedError
-from testbed.slack_http import Answer, Request, Server, refusal
+from testbed.slack_http import CheckResult, Request, Server, refusal
 from testbed.waiting import wait_until
 from testbed.workspace import Message, Upload, Workspace
 
@@ -31,7 +31,7 @@ class Fault(Struct, kw_only=True):
     method: str | None
     times: int | None
     after: bool
-    answer: Answer | None = None
+    answer: CheckResult | None = None
     hold: bool = False
 
 
@@ -86,7 +86,7 @@ class Slack:
         """Answer with an HTTP status: 429 (with Retry-After, seconds) or a server's error."""
         headers = () if retry_after is None else (("Retry-After", str(retry_after)),)
         body = {"ok": False, "error": "ratelimited" if status == 429 else "internal_error"}
-        self._fail(Fault(method=method, times=times, after=after, answer=Answer(status, body, headers)))
+        self._fail(Fault(method=method, times=times, after=after, answer=CheckResult(status, body, headers)))
 
     def refuse(self, error: str, *, method: str | None = None, times: int | None = 1) -> None:
         """Answer `ok: false` with one of Slack's error codes, such as fatal_error."""
@@ -156,7 +156,7 @@ class Slack:
             lines = [json.dumps(to_builtins(one) | {"at": rfc3339(one.at)}) for one in self.requests]
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
-    def _decide(self, request: Request, token: str | None, content: bytes) -> Answer | None:
+    def _decide(self, request: Request, token: str | None, content: bytes) -> CheckResult | None:
         """The answer to a request, or None for none; blocks while a fault holds it. Called by the server's threads."""
         with self._lock:
             self.requests.append(request)
@@ -171,7 +171,7 @@ class Slack:
             cleared.wait()
         return answer
 
-    def _act(self, request: Request, token: str | None, content: bytes) -> Answer:
+    def _act(self, request: Request, token: str | None, content: bytes) -> CheckResult:
         if request.method == "webhook":
             return self._webhook(request)
         if request.method == "upload":
@@ -187,22 +187,22 @@ class Slack:
             return refusal(refused.error, refused.problems)
         if "file_id" in fields:
             fields["upload_url"] = f"http://127.0.0.1:{self.port}/upload/v1/{fields['file_id']}"
-        return Answer(200, {"ok": True, **fields})
+        return CheckResult(200, {"ok": True, **fields})
 
-    def _webhook(self, request: Request) -> Answer:
+    def _webhook(self, request: Request) -> CheckResult:
         try:
             self.workspace.post(self.workspace.channel(request.arguments["channel"], named=False), request.arguments)
         except RefusedError as refused:
             gone = refused.error == "channel_not_found"
-            return Answer(404, "no_service") if gone else Answer(400, refused.error)
-        return Answer(200, "ok")
+            return CheckResult(404, "no_service") if gone else CheckResult(400, refused.error)
+        return CheckResult(200, "ok")
 
-    def _upload(self, request: Request, content: bytes) -> Answer:
+    def _upload(self, request: Request, content: bytes) -> CheckResult:
         upload = self.workspace.uploads.get(request.arguments["file"])
         if upload is None or len(content) != upload.length:
-            return Answer(400, "the file was not announced with this length")
+            return CheckResult(400, "the file was not announced with this length")
         upload.content = content
-        return Answer(200, f"OK - {len(content)}")
+        return CheckResult(200, f"OK - {len(content)}")
 
     def _fail(self, fault: Fault) -> None:
         with self._lock:

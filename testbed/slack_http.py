@@ -26,7 +26,7 @@ class Request(Struct, kw_only=True):
     answer: dict[str, Any] | str | None = None
 
 
-class Answer(NamedTuple):
+class CheckResult(NamedTuple):
     """What goes back: text for a webhook, an object for the Web API, with the headers that matter."""
 
     status: int
@@ -34,13 +34,13 @@ class Answer(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
 
 
-def refusal(error: str, problems: Iterable[str] = (), **more: str) -> Answer:
+def refusal(error: str, problems: Iterable[str] = (), **more: str) -> CheckResult:
     """How the Web API says no."""
     messages = [f"[ERROR] {one}" for one in problems]
-    return Answer(200, {"ok": False, "error": error, **more, "response_metadata": {"messages": messages}})
+    return CheckResult(200, {"ok": False, "error": error, **more, "response_metadata": {"messages": messages}})
 
 
-Decide: TypeAlias = Callable[[Request, str | None, bytes], Answer | None]
+Decide: TypeAlias = Callable[[Request, str | None, bytes], CheckResult | None]
 """The answer to a request with this token (None: without one) and this body; None closes the connection without one."""
 
 
@@ -84,11 +84,11 @@ class _Handler(BaseHTTPRequestHandler):
         split = urlsplit(self.path)
         area, _, rest = split.path.removeprefix("/").partition("/")
         token = self.headers.get("Authorization", "").removeprefix("Bearer ") or None
-        answer: Answer | None
+        answer: CheckResult | None
         try:
             arguments = dict(parse_qsl(split.query)) | ({} if area == "upload" else self._arguments(content))
         except ValueError:
-            answer = Answer(400, "invalid_payload") if area == "services" else refusal("invalid_json")
+            answer = CheckResult(400, "invalid_payload") if area == "services" else refusal("invalid_json")
         else:
             method = {"services": "webhook", "upload": "upload"}.get(area, rest)
             if method == "webhook":
@@ -115,7 +115,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise ValueError(kind)
         return dict(parse_qsl(content.decode()))
 
-    def _write(self, answer: Answer) -> None:
+    def _write(self, answer: CheckResult) -> None:
         plain = isinstance(answer.body, str)
         body = (answer.body if isinstance(answer.body, str) else json.dumps(answer.body)).encode()
         self.send_response(answer.status)

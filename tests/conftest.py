@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from agent.store import Store
+from agent.storage.incidents import IncidentStore
 from testbed.kafka import Cluster
 from testbed.slack import Slack
 from testbed.streams.broker import streams_broker
@@ -51,7 +51,7 @@ def state_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(state_file: Path) -> Iterator[Store]:
+def store(state_file: Path) -> Iterator[IncidentStore]:
     """A new state for one receiver, slack."""
-    with Store(state_file, ["slack"]) as opened:
+    with IncidentStore(state_file, ["slack"]) as opened:
         yield opened

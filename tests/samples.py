@@ -4,9 +4,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from agent.asks import Ask
-from agent.findings import Finding, Incident, Records, Severity, Status
-from agent.observations import millis
+from agent.engine.check_requests import CheckRequest
+from agent.model.findings import Finding, Incident, Records, Severity, Status
+from agent.model.observations import millis
 
 DAY = "2026-11-20"
 
@@ -129,8 +129,8 @@ def burst(partitions: int = 200) -> Incident:
 def lost_together(**more: Any) -> Finding:
     """The power loss of KAFKA-3919: 2005 and 2011 were away at the same time."""
     fields: dict[str, Any] = {
-        "rule": "brokers_lost",
-        "kind": "brokers_lost",
+        "rule": "brokers_down_together",
+        "kind": "brokers_down_together",
         "severity": Severity.INFO,
         "at": at("23:25:08.3"),
         "recovered_at": at("23:25:40"),
@@ -178,7 +178,7 @@ def divergence(**more: Any) -> Finding:
     return Finding(**fields | more)
 
 
-def ask(**more: Any) -> Ask:
+def ask(**more: Any) -> CheckRequest:
     """The reset asks for its history."""
     fields: dict[str, Any] = {
         "id": "a1b2c3",
@@ -190,7 +190,7 @@ def ask(**more: Any) -> Ask:
         "topics": ("topic-124",),
         "groups": ("flink-job",),
     }
-    return Ask(**fields | more)
+    return CheckRequest(**fields | more)
 
 
 PLOT = b"\x89PNG\r\n\x1a\nand so on"

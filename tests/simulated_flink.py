@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from agent.observations import (
+from agent.model.observations import (
     Checkpoints,
     FlinkJob,
     JobGraph,

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
-from agent.observations import (
-    ChangelogFalls,
+from agent.model.observations import (
+    ChangelogDecreases,
     Fall,
     GroupState,
     LogLine,
@@ -130,7 +130,7 @@ class Streams:
         at = self._now(30)
         began_at = began_at or at
         self._note(
-            ChangelogFalls(
+            ChangelogDecreases(
                 at=at, cluster=self._cluster, application=APPLICATION, store="counts", topic=CHANGELOG,
                 partition=partition, began_at=began_at, keys=keys, total=40 * keys, first_offset=self._end,
                 worst=(Fall("user-1", 41, 1, self._end),), sum_before=4_000, sum_after=4_000 - 39 * keys, sum_at=at,

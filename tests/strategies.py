@@ -14,13 +14,13 @@ import msgspec
 import tomli
 from hypothesis import strategies as st
 
-from agent.facts import LATENESS_MS
-from agent.findings import Finding, Records, Severity, finding_json
-from agent.observations import (
+from agent.engine.facts import LATENESS_MS
+from agent.model.findings import Finding, Records, Severity, finding_json
+from agent.model.observations import (
     AnyObservation,
-    Blind,
+    Available,
     BrokerRegistration,
-    ChangelogFalls,
+    ChangelogDecreases,
     CheckFinding,
     Checkpoints,
     CheckRun,
@@ -39,10 +39,10 @@ from agent.observations import (
     Observation,
     PartitionState,
     Position,
-    Sighted,
     Subject,
     TaskRestore,
     Tick,
+    Unavailable,
     millis,
 )
 from tests import simulated_flink, simulated_streams
@@ -322,10 +322,12 @@ class World:
         """A source does not see a part of the cluster for a while."""
         source = ("kafka", "zookeeper")[fault.choice % 2]
         group = "flink" if source == "kafka" and fault.target % 2 else None
-        self._note(Blind(at=self._at(9), source=source, cluster=CLUSTER, reason="it does not answer", group=group))
+        self._note(
+            Unavailable(at=self._at(9), source=source, cluster=CLUSTER, reason="it does not answer", group=group)
+        )
         self.later(
             self.second + 30 + 4 * fault.length,
-            lambda: self._note(Sighted(at=self._at(9), source=source, cluster=CLUSTER, group=group)),
+            lambda: self._note(Available(at=self._at(9), source=source, cluster=CLUSTER, group=group)),
         )
 
     def controller(self, fault: Fault) -> None:
@@ -594,7 +596,7 @@ _flink: list[st.SearchStrategy[AnyObservation]] = [
 ]  # fmt: skip
 _streams: list[st.SearchStrategy[AnyObservation]] = [
     st.builds(
-        ChangelogFalls, **_times, topic=st.sampled_from(["t", "g-s-changelog"]), partition=st.just(0),
+        ChangelogDecreases, **_times, topic=st.sampled_from(["t", "g-s-changelog"]), partition=st.just(0),
         application=_group, store=st.just("s"),
         began_at=st.sampled_from([0, BEGINNING, BEGINNING + 20_000]), keys=_count, total=_count, first_offset=_count,
         worst=st.sampled_from([(), (Fall("k", 9, 1, 7),)]),
@@ -648,8 +650,8 @@ _anything: st.SearchStrategy[AnyObservation] = st.one_of(
     ),
     *_flink,
     *_streams,
-    st.builds(Blind, **_sight, reason=st.just("no answer")),
-    st.builds(Sighted, **_sight),
+    st.builds(Unavailable, **_sight, reason=st.just("no answer")),
+    st.builds(Available, **_sight),
     st.builds(Tick, at=st.just(0)),
 )  # fmt: skip
 _FIRST, _LAST = millis("0001-01-01T00:10:00Z"), millis("9999-12-31T23:00:00Z")

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from agent.asks import LOOKBACK_MS, Ask, asks
-from agent.correlation import Correlation, Step, follow
-from agent.facts import SETTLED_MS
-from agent.findings import Finding, Severity
-from agent.settings import load
+from agent.config.settings import load
+from agent.engine.check_requests import LOOKBACK_MS, CheckRequest, asks
+from agent.engine.correlation import Correlation, Step, follow
+from agent.engine.facts import SETTLED_MS
+from agent.model.findings import Finding, Severity
 from tests.samples import at, dip, divergence, lost_together, move, rewind, session
 
 SHIPPED = load(Path(__file__).parents[1] / "rules.toml", need_clusters=False).correlations
@@ -20,7 +20,7 @@ MOVE = move(8, 2005, 2011, "23:25:13", known_at=at("23:25:13"))
 REWIND = rewind(known_at=at("23:25:15"))
 
 
-def asked(*findings: Finding, correlations: Mapping[str, Correlation] = SHIPPED) -> list[Ask]:
+def asked(*findings: Finding, correlations: Mapping[str, Correlation] = SHIPPED) -> list[CheckRequest]:
     """What the findings ask for."""
     return asks(follow(findings, correlations, CHECKED), correlations, CHECKED)
 
@@ -82,5 +82,5 @@ def test_a_correlation_without_asks_asks_nothing_and_one_of_checks_alone_has_not
     """A damaged log and a divergence may belong together; that is no reason to look for them."""
     chain = [Step(rule="session"), Step(rule="leader_moved", shares=["broker"])]
     checks = [Step(rule="segments"), Step(rule="divergence", shares=["topic"])]
-    quiet = {"quiet": Correlation(steps=chain), "checks": Correlation(steps=checks, asks=["log_segments"])}
+    quiet = {"quiet": Correlation(steps=chain), "checks": Correlation(steps=checks, run_checks=["log_segments"])}
     assert asked(SESSION, MOVE, dip(), divergence(), correlations=quiet) == []

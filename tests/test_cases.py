@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import tomli
 
-from agent.cases import CasesError, check
+from agent.cli.docs import reference
+from agent.cli.rule_tests import RuleTestsError, check
+from agent.config.settings import Settings, load
 from agent.rules import KINDS
-from agent.rules_reference import reference
-from agent.settings import Settings, load
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "tests" / "cases").glob("*.toml"))
@@ -58,7 +58,7 @@ def test_the_cases_of_a_file_have_names_of_their_own(path: Path) -> None:
 
 
 def test_the_rules_reference_is_what_the_code_says() -> None:
-    """Renewed by `python -m agent.rules_reference >docs/rules.md`."""
+    """Renewed by `python -m agent.cli.docs >docs/rules.md`."""
     assert (ROOT / "docs" / "rules.md").read_text(encoding="utf-8") == reference()
 
 
@@ -76,7 +76,7 @@ def told(tmp_path: Path, text: str, settings: Settings = SETTINGS) -> list[str]:
     path.write_text(text, encoding="utf-8")
     try:
         found = [sentence for _, sentences in check(path, settings) for sentence in sentences]
-    except CasesError as error:
+    except RuleTestsError as error:
         found = str(error).splitlines()
     return [sentence.replace(f"{tmp_path}/", "") for sentence in found]
 
@@ -170,8 +170,8 @@ def test_an_expectation_about_a_key_that_findings_do_not_have_is_a_mistake(tmp_p
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     """Missing, a directory, or no text."""
     for path, reason in ((tmp_path / "missing.toml", "No such file"), (tmp_path, "Is a directory")):
-        with pytest.raises(CasesError, match=f"{path}: cannot be read: {reason}"):
+        with pytest.raises(RuleTestsError, match=f"{path}: cannot be read: {reason}"):
             list(check(path, SETTINGS))
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(CasesError, match="not TOML: "):
+    with pytest.raises(RuleTestsError, match="not TOML: "):
         list(check(tmp_path / "binary.toml", SETTINGS))

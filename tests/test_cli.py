@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from agent.cli import main
-from agent.settings import shipped
+from agent.cli.main import main
+from agent.config.settings import shipped
 
 RESET = """\
 {"kind":"log_offsets","at":"2026-11-20T09:34:00.000Z","cluster":"any","topic":"t","partition":0,"log_start":0,"log_end":9000}

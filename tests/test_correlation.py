@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from agent.correlation import CHECKED_MS, Correlation, Step, Together, follow, in_order, together
-from agent.findings import Finding, Severity
-from agent.settings import load
+from agent.config.settings import load
+from agent.engine.correlation import CHECKED_MS, Correlation, FindingCluster, Step, follow, in_order, together
+from agent.model.findings import Finding, Severity
 from tests.samples import at, dip, divergence, lost_together, move, rewind, session
 
 SHIPPED = load(Path(__file__).parents[1] / "rules.toml", need_clusters=False).correlations
@@ -18,12 +18,12 @@ RESET = "reset-after-session-loss"
 
 def joined(
     *findings: Finding, correlations: Mapping[str, Correlation] = SHIPPED, checked: Collection[str] = ()
-) -> list[Together]:
+) -> list[FindingCluster]:
     """What becomes of the findings."""
     return together(findings, correlations, follow(findings, correlations, checked))
 
 
-def only(*findings: Finding, correlations: Mapping[str, Correlation] = SHIPPED) -> Together:
+def only(*findings: Finding, correlations: Mapping[str, Correlation] = SHIPPED) -> FindingCluster:
     """The one incident that they make."""
     (made,) = joined(*findings, correlations=correlations)
     return made
@@ -249,7 +249,7 @@ def test_what_checks_find_after_a_power_loss_is_one_incident_with_it() -> None:
     """Both faults, known minutes later, are its effects."""
     (made,) = joined(*POWER_LOSS, dip(), divergence(), checked=CHECKED)
     assert made.correlation == "divergence-after-power-loss"
-    assert [one.rule for one in made.causes] == ["brokers_lost", "leader_moved"]
+    assert [one.rule for one in made.causes] == ["brokers_down_together", "leader_moved"]
     assert sorted(one.rule for one in made.effects) == ["divergence", "segments"]
 
 
@@ -277,6 +277,6 @@ def test_only_checks_are_given_that_time_and_that_doubt() -> None:
 def test_a_chain_is_followed_up_to_what_only_a_check_can_find() -> None:
     """It is worth asking about, and no incident yet; where nothing comes from checks it leads nowhere."""
     (chain,) = follow(POWER_LOSS, SHIPPED, CHECKED)
-    assert [[one.rule for one in step] for step in chain.steps] == [["brokers_lost"], ["leader_moved"]]
+    assert [[one.rule for one in step] for step in chain.steps] == [["brokers_down_together"], ["leader_moved"]]
     assert all(one.correlation is None for one in joined(*POWER_LOSS, checked=CHECKED))
     assert follow(POWER_LOSS, SHIPPED) == []

@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from agent.detection import FORGOTTEN_MS, SOON_MS, Detection
-from agent.facts import LATENESS_MS, LONG_AFTER, SETTLED_MS
-from agent.findings import Finding
-from agent.observations import (
+from agent.config.settings import load
+from agent.engine.evaluator import FORGOTTEN_MS, SOON_MS, Evaluator
+from agent.engine.facts import LATENESS_MS, LONG_AFTER, SETTLED_MS
+from agent.model.findings import Finding
+from agent.model.observations import (
     BrokerRegistration,
     CheckFinding,
     CheckRun,
@@ -17,7 +18,6 @@ from agent.observations import (
     PartitionState,
     Tick,
 )
-from agent.settings import load
 from tests.strategies import BEGINNING, check_finding
 
 SHIPPED = load(Path(__file__).parents[1] / "rules.toml", need_clusters=False).rules
@@ -28,7 +28,7 @@ class Watched:
 
     def __init__(self, *rules: str) -> None:
         """Nothing seen yet."""
-        self.detection = Detection({name: SHIPPED[name] for name in rules})
+        self.detection = Evaluator({name: SHIPPED[name] for name in rules})
         self.standing: dict[object, Finding] = {}
 
     def sees(self, *observations: Observation, at: int | None = None) -> list[Finding]:
@@ -119,7 +119,7 @@ def test_a_finding_is_told_under_the_name_that_its_rule_has_in_the_configuration
 
 def test_time_alone_shows_an_absence_at_the_moment_it_has_lasted() -> None:
     """A broker gone for five minutes; next_due says when to look."""
-    watched = Watched("broker_gone")
+    watched = Watched("broker_down")
     watched.sees(BrokerRegistration(at=_ms(0), cluster="main", broker=1, session="0x1", epoch=1))
     watched.sees(BrokerRegistration(at=_ms(10), cluster="main", broker=1, session=None, epoch=None))
     while watched.found == []:

@@ -8,18 +8,13 @@ from typing import Any
 import pytest
 import tomli
 
-from agent.correlation import Correlation, Step
-from agent.declared_stores import DeclaredStore
-from agent.incidents import Lifetimes
-from agent.options import Names, Section
-from agent.settings import SECTIONS, loads
-from agent.settings.check_sections import Check, Spark
-from agent.settings.correlation_checks import KEYS, PLACEHOLDERS
-from agent.settings.flink_section import Flink
-from agent.settings.kafka_properties import kafka_property_problem
-from agent.settings.log_section import Logs
-from agent.settings.problems import NAMED_TABLES
-from agent.settings.sections import (
+from agent.config.check_sections import Check, Spark
+from agent.config.correlation_checks import KEYS, PLACEHOLDERS
+from agent.config.flink_section import Flink
+from agent.config.kafka_properties import kafka_property_problem
+from agent.config.log_section import Logs
+from agent.config.problems import NAMED_TABLES
+from agent.config.sections import (
     Agent,
     Cluster,
     Journal,
@@ -29,16 +24,21 @@ from agent.settings.sections import (
     ZooKeeperClient,
     ZooKeeperSasl,
 )
-from agent.settings.streams_section import Streams
+from agent.config.settings import SECTIONS, loads
+from agent.config.streams_section import Streams
+from agent.engine.correlation import Correlation, Step
+from agent.engine.incidents import Lifetimes
+from agent.model.config_types import ConfigModel, NameFilter
+from agent.model.declared_stores import DeclaredStore
 
 CONFIGURATION = (Path(__file__).parents[1] / "docs" / "configuration.md").read_text(encoding="utf-8")
 
-DOCUMENTED: dict[str, tuple[type[Section], dict[str, Any]]] = {
+DOCUMENTED: dict[str, tuple[type[ConfigModel], dict[str, Any]]] = {
     "[agent]": (Agent, {}),
     "[journal]": (Journal, {}),
     "[incidents]": (Lifetimes, {}),
     "[clusters.NAME]": (Cluster, {"bootstrap_servers": "k:9092"}),
-    "Name patterns": (Names, {}),
+    "Name patterns": (NameFilter, {}),
     "[clusters.NAME.zookeeper_client]": (ZooKeeperClient, {}),
     "auth": (ZooKeeperAuth, {"env": "A"}),
     "sasl": (ZooKeeperSasl, {"mechanism": "GSSAPI"}),

@@ -6,8 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from agent.facts import FLOOR, KEEP_MS, LONG_AFTER, Facts, History, Taken
-from agent.observations import Blind, CheckRun, Commit, GroupState, LogOffsets, Member, PartitionState, Sighted, Tick
+from agent.engine.facts import FLOOR, KEEP_MS, LONG_AFTER, Facts, History, Taken
+from agent.model.observations import (
+    Available,
+    CheckRun,
+    Commit,
+    GroupState,
+    LogOffsets,
+    Member,
+    PartitionState,
+    Tick,
+    Unavailable,
+)
 from tests.strategies import BEGINNING, check_finding
 
 DAY_MS = 86_400_000
@@ -72,10 +82,10 @@ def test_subjects_do_not_hold_each_other_up() -> None:
 def test_a_blind_and_a_sighted_source_are_two_facts() -> None:
     """They share their subject; what is blind now is told until it is sighted."""
     facts = Facts()
-    blind = Blind(at=BEGINNING, source="kafka", cluster="main", reason="no answer")
+    blind = Unavailable(at=BEGINNING, source="kafka", cluster="main", reason="no answer")
     facts.absorb(blind)
     assert facts.blind() == [blind]
-    assert facts.absorb(Sighted(at=BEGINNING + 1, source="kafka", cluster="main")) is Taken.NEWS
+    assert facts.absorb(Available(at=BEGINNING + 1, source="kafka", cluster="main")) is Taken.NEWS
     assert facts.blind() == []
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import structlog
 
-from agent.first_look import SETTLED_MS, FirstLook
-from agent.observations import Blind, Commit, FlinkJob, LogOffsets, Observation, Sighted
+from agent.daemon.startup_log import SETTLED_MS, StartupLog
+from agent.model.observations import Available, Commit, FlinkJob, LogOffsets, Observation, Unavailable
 
 KNOWN = [
     Commit(at=1, cluster="main", group="old", topic="t", partition=0, offset=5),
@@ -22,7 +22,7 @@ class Watched:
     def __init__(self, *known: Observation) -> None:
         """The agent has just started."""
         self.passed: list[Observation] = []
-        self.look = FirstLook("main", "kafka", self.passed.extend, known, now=0)
+        self.look = StartupLog("main", "kafka", self.passed.extend, known, now=0)
 
     def poll(self, now: int, *told: Observation) -> list[dict[str, Any]]:
         """What is logged after a poll that told this."""
@@ -46,13 +46,13 @@ def test_what_a_source_sees_first_is_one_line_with_how_much_it_is() -> None:
 def test_a_source_that_sees_nothing_says_why_once_and_that_it_sees_at_last() -> None:
     """The cluster comes minutes later than the agent."""
     watched = Watched()
-    blind = Blind(at=1, source="kafka", cluster="main", reason="no broker answers")
+    blind = Unavailable(at=1, source="kafka", cluster="main", reason="no broker answers")
     assert watched.poll(1_000) == []
     assert watched.poll(2_000, blind) == [
         {"event": "cannot see yet", "log_level": "warning", "source": "main/kafka", "reason": "no broker answers"}
     ]
     assert watched.poll(SETTLED_MS) == []
-    seen = Sighted(at=2, source="kafka", cluster="main")
+    seen = Available(at=2, source="kafka", cluster="main")
     commit = Commit(at=3, cluster="main", group="g", topic="t", partition=0, offset=6)
     assert watched.poll(300_000, seen, commit) == [
         {"event": "sees", "log_level": "info", "source": "main/kafka", "groups": 1}
@@ -64,9 +64,9 @@ def test_a_part_of_a_source_that_cannot_see_says_so_though_the_rest_sees() -> No
     """Flink's ZooKeeper, told after its session timeout; a group's own blindness is not the source's."""
     watched = Watched()
     job = KNOWN[-1]
-    group = Blind(at=1, source="kafka", cluster="main", group="g", reason="no coordinator")
+    group = Unavailable(at=1, source="kafka", cluster="main", group="g", reason="no coordinator")
     assert [one["event"] for one in watched.poll(1_000, job, group)] == ["sees"]
-    away = Blind(at=2, source="flink_zookeeper", cluster="main", reason="ZooKeeper does not answer")
+    away = Unavailable(at=2, source="flink_zookeeper", cluster="main", reason="ZooKeeper does not answer")
     (line,) = watched.poll(12_000, away)
     assert (line["event"], line["source"]) == ("cannot see yet", "main/flink_zookeeper")
 

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from agent.blame import culprit, radius, worst_first
-from agent.detection import Changes
-from agent.findings import Finding, Incident, Records, Severity, Status
-from agent.incidents import Incidents, Lifetimes
-from agent.observations import Blind
-from agent.settings import load
+from agent.config.settings import load
+from agent.engine.evaluator import Changes
+from agent.engine.impact import culprit, radius, worst_first
+from agent.engine.incidents import Incidents, Lifetimes
+from agent.model.findings import Finding, Incident, Records, Severity, Status
+from agent.model.observations import Unavailable
 from tests.samples import at, dip, divergence, lost_together, move, rewind, session
 
 SHIPPED = load(Path(__file__).parents[1] / "rules.toml", need_clusters=False)
@@ -29,7 +29,7 @@ class Life:
         self.latest: dict[str, Incident] = {}
 
     def goes_on(
-        self, now: int, *found: Finding, without: tuple[Finding, ...] = (), blind: tuple[Blind, ...] = ()
+        self, now: int, *found: Finding, without: tuple[Finding, ...] = (), blind: tuple[Unavailable, ...] = ()
     ) -> list[Incident]:
         """What changes with these findings, those withdrawn, and what cannot be seen."""
         changed = self.core.apply(Changes(list(found), [one.key for one in without]), blind, now)
@@ -323,7 +323,7 @@ def test_without_a_leader_move_of_its_own_the_first_broker_is_blamed_and_without
 
 def test_an_incident_is_out_of_sight_while_a_source_cannot_see_what_has_not_recovered() -> None:
     """Of the group, its partition or its cluster; not of another."""
-    blind = Blind(at=NOW, source="kafka", cluster="main", group="flink-job", reason="no answer")
+    blind = Unavailable(at=NOW, source="kafka", cluster="main", group="flink-job", reason="no answer")
     life = Life()
     sighted = []
     for findings, unseen in (([REWIND], replace(blind, group="other")), ([], blind), ([BACK], blind)):
@@ -335,10 +335,10 @@ def test_an_incident_is_out_of_sight_while_a_source_cannot_see_what_has_not_reco
 def test_an_incident_tells_which_source_cannot_see_what() -> None:
     """What hides none of its subjects is left out, as are the parts of a cluster that is out of sight as a whole."""
     life = Life()
-    group = Blind(at=NOW, source="kafka", cluster="main", group="flink-job", reason="no answer")
-    place = Blind(at=NOW, source="kafka", cluster="main", topic="topic-124", partition=8, reason="no leader")
+    group = Unavailable(at=NOW, source="kafka", cluster="main", group="flink-job", reason="no answer")
+    place = Unavailable(at=NOW, source="kafka", cluster="main", topic="topic-124", partition=8, reason="no leader")
     other = replace(place, partition=7)
-    whole = Blind(at=NOW, source="kafka", cluster="main", reason="no broker answers")
+    whole = Unavailable(at=NOW, source="kafka", cluster="main", reason="no broker answers")
     told = []
     for finding, blind in ((REWIND, (group, other, place)), (REWIND, (group, other, place, whole)), (BACK, (whole,))):
         life.goes_on(NOW, finding, blind=blind)
@@ -348,7 +348,7 @@ def test_an_incident_tells_which_source_cannot_see_what() -> None:
 
 def test_zookeeper_out_of_sight_hides_no_group() -> None:
     """It knows nothing of groups, but sessions are in it."""
-    blind = Blind(at=NOW, source="zookeeper", cluster="main", reason="no answer")
+    blind = Unavailable(at=NOW, source="zookeeper", cluster="main", reason="no answer")
     life = Life()
     life.goes_on(NOW, REWIND, replace(SESSION, recovered_at=None), blind=(blind,))
     assert {one.findings[0].rule: one.sighted for one in life.standing} == {"rewind": True, "session": False}
@@ -357,7 +357,9 @@ def test_zookeeper_out_of_sight_hides_no_group() -> None:
 def test_a_log_out_of_sight_hides_no_incident_of_a_cluster_of_its_tables_name() -> None:
     """[logs.main] and [streams.main] may stand beside [clusters.main]."""
     life = Life()
-    log, metrics = (Blind(at=NOW, source=one, cluster="main", reason="gone") for one in ("logs", "streams_metrics"))
+    log, metrics = (
+        Unavailable(at=NOW, source=one, cluster="main", reason="gone") for one in ("logs", "streams_metrics")
+    )
     life.goes_on(NOW, REWIND, blind=(log, metrics))
     assert (life.only.sighted, life.only.unseen) == (True, ())
 

@@ -12,12 +12,12 @@ import pytest
 import structlog
 from msgspec.structs import replace
 
-from agent.findings import Incident
-from agent.notifiers import Gone, Handle, Message, NotDelivered, RateLimited, Receiver, Refused, Unanswered
-from agent.notifiers.slack import Slack
-from agent.outbox import LAST_RETRY_MS, PLOT_PATIENCE_MS, REFUSED_RETRY_MS, Outbox
-from agent.queue import Queue
-from agent.store import Evidence, Store
+from agent.model.findings import Incident
+from agent.notify.base import Gone, Handle, Message, NotDelivered, RateLimited, Receiver, Refused, Unanswered
+from agent.notify.dispatcher import LAST_RETRY_MS, PLOT_PATIENCE_MS, REFUSED_RETRY_MS, Dispatcher
+from agent.notify.slack import Slack
+from agent.storage.incidents import CheckReport, IncidentStore
+from agent.storage.outbox import Outbox
 from testbed.slack import Slack as Workspace
 from testbed.waiting import wait_until
 from tests import samples
@@ -28,14 +28,14 @@ SHORT_MS = 20
 CHILD = """
 import sys, threading
 from pathlib import Path
-from agent.notifiers.slack import Slack
-from agent.outbox import Outbox
-from agent.store import Evidence, Store
+from agent.notify.slack import Slack
+from agent.notify.dispatcher import Dispatcher
+from agent.storage.incidents import CheckReport, IncidentStore
 from tests import samples
 state_file, url, token = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-found = Evidence("INC-7F3A9C", None, ("it fell once",), samples.PLOT)
-Store(state_file, ["slack"]).save(1, [samples.incident()], [], [found] * (len(sys.argv) > 4))
-Outbox(state_file, Slack(token, lambda _: "C0000000001", base_url=url)).start()
+found = CheckReport("INC-7F3A9C", None, ("it fell once",), samples.PLOT)
+IncidentStore(state_file, ["slack"]).save(1, [samples.incident()], [], [found] * (len(sys.argv) > 4))
+Dispatcher(state_file, Slack(token, lambda _: "C0000000001", base_url=url)).start()
 threading.Event().wait()
 """
 
@@ -46,9 +46,9 @@ def to_slack(slack: Workspace, channel_of: Callable[[Incident], str] = lambda _:
 
 
 @contextmanager
-def running(state_file: Path, receiver: Receiver) -> Iterator[Outbox]:
+def running(state_file: Path, receiver: Receiver) -> Iterator[Dispatcher]:
     """An outbox at work; it stops within two seconds."""
-    outbox = Outbox(state_file, receiver)
+    outbox = Dispatcher(state_file, receiver)
     outbox.start()
     try:
         yield outbox
@@ -56,12 +56,12 @@ def running(state_file: Path, receiver: Receiver) -> Iterator[Outbox]:
         assert outbox.close(2)
 
 
-def delivered(store: Store) -> None:
+def delivered(store: IncidentStore) -> None:
     """Wait until nothing is left to say."""
     wait_until(lambda: store.pending() == 0, "the outbox to be empty", 60, SHORT_MS / 1000)
 
 
-def test_what_is_queued_is_delivered_and_struck_off(state_file: Path, store: Store, slack: Workspace) -> None:
+def test_what_is_queued_is_delivered_and_struck_off(state_file: Path, store: IncidentStore, slack: Workspace) -> None:
     """Message, timeline, edit; what waited before the start as well as what comes later."""
     store.save(1, [samples.incident()])
     with running(state_file, to_slack(slack)) as outbox:
@@ -77,7 +77,9 @@ def test_what_is_queued_is_delivered_and_struck_off(state_file: Path, store: Sto
     ]
 
 
-def test_a_rate_limited_channel_waits_and_others_do_not(state_file: Path, store: Store, slack: Workspace) -> None:
+def test_a_rate_limited_channel_waits_and_others_do_not(
+    state_file: Path, store: IncidentStore, slack: Workspace
+) -> None:
     """One 429 for an hour: its channel is left alone, for other incidents too; the other channel gets its message."""
     channels = {"INC-7F3A9C": "C0000000001", "INC-SAME": "C0000000001", "INC-OTHER": "C0000000002"}
     slack.answer(429, retry_after=3600, method="chat.postMessage")
@@ -88,7 +90,9 @@ def test_a_rate_limited_channel_waits_and_others_do_not(state_file: Path, store:
     assert [one.status for one in slack.received("chat.postMessage")] == [429, 200, 200]
 
 
-def test_retry_after_is_honoured_and_nothing_is_looked_up(state_file: Path, store: Store, slack: Workspace) -> None:
+def test_retry_after_is_honoured_and_nothing_is_looked_up(
+    state_file: Path, store: IncidentStore, slack: Workspace
+) -> None:
     """A 429 certainly was not delivered."""
     slack.answer(429, retry_after=1)
     store.save(1, [samples.incident()])
@@ -111,7 +115,7 @@ def test_retry_after_is_honoured_and_nothing_is_looked_up(state_file: Path, stor
     ids=["closed", "hangs", "500"],
 )
 def test_a_message_whose_answer_was_lost_is_there_once(
-    state_file: Path, store: Store, slack: Workspace, fault: Callable[[Workspace, bool], None], *, arrived: bool
+    state_file: Path, store: IncidentStore, slack: Workspace, fault: Callable[[Workspace, bool], None], *, arrived: bool
 ) -> None:
     """Whether Slack has it or not: it is looked up before it is sent again."""
     fault(slack, arrived)
@@ -125,7 +129,7 @@ def test_a_message_whose_answer_was_lost_is_there_once(
 
 @pytest.mark.parametrize("arrived", [False, True], ids=["lost", "arrived"])
 def test_a_look_up_that_fails_leaves_the_doubt(
-    state_file: Path, store: Store, slack: Workspace, *, arrived: bool
+    state_file: Path, store: IncidentStore, slack: Workspace, *, arrived: bool
 ) -> None:
     """Rate-limited, then without an answer: it is looked up once more, not sent blindly."""
     slack.close_connection(method="chat.postMessage", after=arrived)
@@ -140,7 +144,7 @@ def test_a_look_up_that_fails_leaves_the_doubt(
 
 @pytest.mark.parametrize("arrived", [False, True], ids=["lost", "arrived"])
 def test_an_entry_whose_answer_was_lost_is_there_once(
-    state_file: Path, store: Store, slack: Workspace, *, arrived: bool
+    state_file: Path, store: IncidentStore, slack: Workspace, *, arrived: bool
 ) -> None:
     """As with messages, by looking through the thread."""
     store.save(1, [samples.incident()])
@@ -155,7 +159,7 @@ def test_an_entry_whose_answer_was_lost_is_there_once(
     assert len(slack.received("conversations.replies")) == 1
 
 
-def test_an_edit_whose_answer_was_lost_is_made_again(state_file: Path, store: Store, slack: Workspace) -> None:
+def test_an_edit_whose_answer_was_lost_is_made_again(state_file: Path, store: IncidentStore, slack: Workspace) -> None:
     """An edit twice is an edit; nothing is looked up."""
     store.save(1, [samples.incident()])
     with running(state_file, to_slack(slack)) as outbox:
@@ -169,7 +173,7 @@ def test_an_edit_whose_answer_was_lost_is_made_again(state_file: Path, store: St
     assert slack.received("conversations.history") == []
 
 
-def test_what_was_found_is_brought_up_to_date(state_file: Path, store: Store, slack: Workspace) -> None:
+def test_what_was_found_is_brought_up_to_date(state_file: Path, store: IncidentStore, slack: Workspace) -> None:
     """The incident went on while nobody knew whether its message had arrived."""
     slack.hang(method="chat.postMessage", after=True)
     store.save(1, [samples.incident()])
@@ -181,7 +185,9 @@ def test_what_was_found_is_brought_up_to_date(state_file: Path, store: Store, sl
     assert "RECOVERED" in message.words
 
 
-def test_what_never_arrived_and_is_over_is_not_sent_again(state_file: Path, store: Store, slack: Workspace) -> None:
+def test_what_never_arrived_and_is_over_is_not_sent_again(
+    state_file: Path, store: IncidentStore, slack: Workspace
+) -> None:
     """Merged in the meantime, and Slack does not have it: there is nothing to say of it any more."""
     slack.hang(method="chat.postMessage")
     store.save(1, [samples.incident()])
@@ -192,7 +198,7 @@ def test_what_never_arrived_and_is_over_is_not_sent_again(state_file: Path, stor
     assert slack.messages() == []
 
 
-def test_a_deleted_message_is_posted_anew(state_file: Path, store: Store, slack: Workspace) -> None:
+def test_a_deleted_message_is_posted_anew(state_file: Path, store: IncidentStore, slack: Workspace) -> None:
     """Found out by an edit; the thread goes on below the new message."""
     store.save(1, [samples.incident()])
     with running(state_file, to_slack(slack)) as outbox:
@@ -207,10 +213,12 @@ def test_a_deleted_message_is_posted_anew(state_file: Path, store: Store, slack:
     assert "recovered at 23:25:26.0" in slack.threads[new.ts][-1].text
 
 
-def test_a_message_deleted_under_an_entry_is_posted_anew(state_file: Path, store: Store, slack: Workspace) -> None:
+def test_a_message_deleted_under_an_entry_is_posted_anew(
+    state_file: Path, store: IncidentStore, slack: Workspace
+) -> None:
     """Found out by a reply."""
     store.save(1, [samples.incident()])
-    queue = Queue(state_file, "slack")
+    queue = Outbox(state_file, "slack")
     sender = to_slack(slack)
     ((_, seq),) = queue.heads()
     row = queue.read(seq)
@@ -227,7 +235,7 @@ def test_a_message_deleted_under_an_entry_is_posted_anew(state_file: Path, store
 
 @pytest.mark.parametrize("arrived", [False, True], ids=["before", "after"])
 def test_a_kill_before_the_answer_leaves_one_message(
-    state_file: Path, store: Store, slack: Workspace, *, arrived: bool
+    state_file: Path, store: IncidentStore, slack: Workspace, *, arrived: bool
 ) -> None:
     """SIGKILL while Slack holds the answer back, before or after it has acted; the next start looks first."""
     root = Path(__file__).parent.parent
@@ -251,7 +259,7 @@ def test_a_kill_before_the_answer_leaves_one_message(
     assert len(slack.received("conversations.history")) == 1
 
 
-def test_a_burst_is_one_message_and_a_thread_in_order(state_file: Path, store: Store, slack: Workspace) -> None:
+def test_a_burst_is_one_message_and_a_thread_in_order(state_file: Path, store: IncidentStore, slack: Workspace) -> None:
     """Two hundred partitions, one by one, while they are being told."""
     with running(state_file, to_slack(slack)) as outbox:
         for partitions in range(1, 201):
@@ -269,7 +277,7 @@ def test_a_burst_is_one_message_and_a_thread_in_order(state_file: Path, store: S
     assert numbers == list(range(1, len(numbers) + 1))
 
 
-FOUND = Evidence("INC-7F3A9C", samples.ask(), ("Spark, offset_history:", "it fell once"), samples.PLOT)
+FOUND = CheckReport("INC-7F3A9C", samples.ask(), ("Spark, offset_history:", "it fell once"), samples.PLOT)
 
 
 @pytest.mark.parametrize("arrived", [False, True], ids=["lost", "arrived"])
@@ -277,7 +285,7 @@ FOUND = Evidence("INC-7F3A9C", samples.ask(), ("Spark, offset_history:", "it fel
     "method", ["files.getUploadURLExternal", "upload", "files.completeUploadExternal", "conversations.replies"]
 )
 def test_a_plot_whose_answer_was_lost_is_in_the_thread_once(
-    state_file: Path, store: Store, slack: Workspace, method: str, *, arrived: bool
+    state_file: Path, store: IncidentStore, slack: Workspace, method: str, *, arrived: bool
 ) -> None:
     """At whichever of its three steps, or when it is looked up; behind the lines that it belongs to."""
     slack.close_connection(method=method, after=arrived)
@@ -295,7 +303,7 @@ def test_a_plot_whose_answer_was_lost_is_in_the_thread_once(
 
 
 def test_where_plots_may_not_be_uploaded_the_lines_stay_and_the_thread_goes_on(
-    state_file: Path, store: Store, slack: Workspace
+    state_file: Path, store: IncidentStore, slack: Workspace
 ) -> None:
     """The missing scope is logged once, by its name."""
     slack.withhold("files:write")
@@ -315,7 +323,7 @@ def test_where_plots_may_not_be_uploaded_the_lines_stay_and_the_thread_goes_on(
 
 @pytest.mark.parametrize("arrived", [False, True], ids=["before", "after"])
 def test_a_kill_while_a_plot_is_uploaded_leaves_it_there_once(
-    state_file: Path, store: Store, slack: Workspace, *, arrived: bool
+    state_file: Path, store: IncidentStore, slack: Workspace, *, arrived: bool
 ) -> None:
     """SIGKILL before or after Slack has shared it."""
     slack.hang(method="files.completeUploadExternal", after=arrived)
@@ -378,8 +386,8 @@ class Script:
 def waits(state_file: Path, failures: int, error: NotDelivered) -> list[int]:
     """How long the outbox waits after each of so many failures, ms; without jitter (drawn at its upper end)."""
     clock = Clock()
-    outbox = Outbox(state_file, Script(*[error] * failures), clock=clock, jitter=lambda: 1.0)
-    queue = Queue(state_file, "slack")
+    outbox = Dispatcher(state_file, Script(*[error] * failures), clock=clock, jitter=lambda: 1.0)
+    queue = Outbox(state_file, "slack")
     found = []
     for _ in range(failures):
         due = outbox.deliver_due(queue)
@@ -391,7 +399,7 @@ def waits(state_file: Path, failures: int, error: NotDelivered) -> list[int]:
     return found
 
 
-def test_failures_are_retried_ever_more_slowly_up_to_a_minute(state_file: Path, store: Store) -> None:
+def test_failures_are_retried_ever_more_slowly_up_to_a_minute(state_file: Path, store: IncidentStore) -> None:
     """Doubling from half a second."""
     store.save(1, [samples.incident()])
     found = waits(state_file, 10, Unanswered("no answer"))
@@ -400,16 +408,16 @@ def test_failures_are_retried_ever_more_slowly_up_to_a_minute(state_file: Path, 
     assert store.pending() == 1  # sent again, though it could not be looked up
 
 
-def test_jitter_spreads_retries_over_the_upper_half_of_their_wait(state_file: Path, store: Store) -> None:
+def test_jitter_spreads_retries_over_the_upper_half_of_their_wait(state_file: Path, store: IncidentStore) -> None:
     """Drawn at its lower end: half."""
     store.save(1, [samples.incident()])
-    outbox = Outbox(state_file, Script(Unanswered("no answer")), clock=Clock(), jitter=lambda: 0.0)
-    queue = Queue(state_file, "slack")
+    outbox = Dispatcher(state_file, Script(Unanswered("no answer")), clock=Clock(), jitter=lambda: 0.0)
+    queue = Outbox(state_file, "slack")
     assert outbox.deliver_due(queue) == 1_000_250
     queue.close()
 
 
-def test_a_refusal_is_kept_retried_slowly_and_told_once(state_file: Path, store: Store) -> None:
+def test_a_refusal_is_kept_retried_slowly_and_told_once(state_file: Path, store: IncidentStore) -> None:
     """An operator reads one error, and one line when it works again; nothing is dropped."""
     store.save(1, [samples.incident()])
     with structlog.testing.capture_logs() as logs:
@@ -419,12 +427,12 @@ def test_a_refusal_is_kept_retried_slowly_and_told_once(state_file: Path, store:
     assert store.pending() == 1
 
 
-def test_a_rate_limit_holds_for_the_whole_channel(state_file: Path, store: Store) -> None:
+def test_a_rate_limit_holds_for_the_whole_channel(state_file: Path, store: IncidentStore) -> None:
     """Neither incident is tried again before; both after."""
     store.save(1, [samples.incident(), samples.burst()])
     clock = Clock()
     receiver = Script(RateLimited("429", 9_000))
-    outbox, queue = Outbox(state_file, receiver, clock=clock), Queue(state_file, "slack")
+    outbox, queue = Dispatcher(state_file, receiver, clock=clock), Outbox(state_file, "slack")
     assert outbox.deliver_due(queue) == clock.now + 9_000
     clock.now += 8_999
     outbox.deliver_due(queue)
@@ -436,13 +444,13 @@ def test_a_rate_limit_holds_for_the_whole_channel(state_file: Path, store: Store
 
 
 def test_a_plot_without_an_answer_keeps_the_thread_waiting_for_minutes_only(
-    state_file: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+    state_file: Path, store: IncidentStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A firewall may let messages through and no files: then the plot is left out, and what comes after it goes on."""
     store.save(1, [samples.incident()], [], [FOUND])
     clock, receiver = Clock(), Script()
-    monkeypatch.setattr("agent.outbox.now_ms", clock)
-    outbox, queue = Outbox(state_file, receiver, clock=clock), Queue(state_file, "slack")
+    monkeypatch.setattr("agent.notify.dispatcher.now_ms", clock)
+    outbox, queue = Dispatcher(state_file, receiver, clock=clock), Outbox(state_file, "slack")
     outbox.deliver_due(queue)
     outbox.deliver_due(queue)
     outbox.deliver_due(queue)
@@ -455,7 +463,7 @@ def test_a_plot_without_an_answer_keeps_the_thread_waiting_for_minutes_only(
     assert PLOT_PATIENCE_MS < clock.now - begin < PLOT_PATIENCE_MS + LAST_RETRY_MS
 
 
-def test_messages_that_vanish_again_and_again_are_made_ever_more_slowly(state_file: Path, store: Store) -> None:
+def test_messages_that_vanish_again_and_again_are_made_ever_more_slowly(state_file: Path, store: IncidentStore) -> None:
     """A channel in which replies find no message must not be flooded with new messages."""
     store.save(1, [samples.incident()])
     clock = Clock()
@@ -469,7 +477,7 @@ def test_messages_that_vanish_again_and_again_are_made_ever_more_slowly(state_fi
             return super().deliver(message, handle)
 
     receiver = Vanishing()
-    outbox, queue = Outbox(state_file, receiver, clock=clock, jitter=lambda: 1.0), Queue(state_file, "slack")
+    outbox, queue = Dispatcher(state_file, receiver, clock=clock, jitter=lambda: 1.0), Outbox(state_file, "slack")
     end = clock.now + 3_600_000
     while clock.now < end:
         clock.now = max(clock.now + 1, outbox.deliver_due(queue) or 0)
@@ -477,7 +485,9 @@ def test_messages_that_vanish_again_and_again_are_made_ever_more_slowly(state_fi
     assert len(receiver.taken) < 75
 
 
-def test_a_defect_in_a_receiver_stops_neither_the_thread_nor_other_incidents(state_file: Path, store: Store) -> None:
+def test_a_defect_in_a_receiver_stops_neither_the_thread_nor_other_incidents(
+    state_file: Path, store: IncidentStore
+) -> None:
     """It is logged and tried again."""
     store.save(1, [samples.incident(), samples.burst()])
     receiver = Script(ZeroDivisionError("a defect"))
@@ -487,7 +497,7 @@ def test_a_defect_in_a_receiver_stops_neither_the_thread_nor_other_incidents(sta
     assert any("ZeroDivisionError" in one.get("reason", "") for one in logs)
 
 
-def test_the_loop_turns_while_there_is_nothing_to_do_and_stops_at_once(state_file: Path, store: Store) -> None:
+def test_the_loop_turns_while_there_is_nothing_to_do_and_stops_at_once(state_file: Path, store: IncidentStore) -> None:
     """Its turns feed the watchdog."""
     assert store.position == 0
     with running(state_file, Script()) as outbox:
@@ -496,11 +506,13 @@ def test_the_loop_turns_while_there_is_nothing_to_do_and_stops_at_once(state_fil
         wait_until(lambda: outbox.turns > turns, "another turn", 10, SHORT_MS / 1000)
 
 
-def test_an_outbox_that_hangs_in_a_call_is_left_behind(state_file: Path, store: Store, slack: Workspace) -> None:
+def test_an_outbox_that_hangs_in_a_call_is_left_behind(
+    state_file: Path, store: IncidentStore, slack: Workspace
+) -> None:
     """The daemon stops in time; what hangs is looked up at the next start."""
     slack.hang(after=True)
     store.save(1, [samples.incident()])
-    outbox = Outbox(state_file, Slack(slack.token, lambda _: CHANNEL, base_url=slack.url, timeout=5))
+    outbox = Dispatcher(state_file, Slack(slack.token, lambda _: CHANNEL, base_url=slack.url, timeout=5))
     outbox.start()
     slack.wait_for(lambda: slack.requests)
     assert not outbox.close(0.2)

@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
-from agent.asks import Answer, Ask
-from agent.findings import Finding, Severity, Status, finding_json
-from agent.journal import Journal, entries
-from agent.notifiers.slack import Slack
-from agent.observations import BrokerRegistration, CheckFinding, CheckRun, Commit, LogOffsets, Observation, Tick
-from agent.observations import PartitionState as State
-from agent.outbox import Outbox
-from agent.pipeline import Pipeline
-from agent.settings import load
-from agent.store import Store
-from agent.watch import Watch
+from agent.config.settings import load
+from agent.daemon.pipeline import Pipeline
+from agent.engine.check_requests import CheckRequest, CheckResult
+from agent.engine.engine import Engine
+from agent.model.findings import Finding, Severity, Status, finding_json
+from agent.model.observations import BrokerRegistration, CheckFinding, CheckRun, Commit, LogOffsets, Observation, Tick
+from agent.model.observations import PartitionState as State
+from agent.notify.dispatcher import Dispatcher
+from agent.notify.slack import Slack
+from agent.storage.incidents import IncidentStore
+from agent.storage.journal import Journal, entries
 from testbed.slack import Slack as Workspace
 from testbed.waiting import wait_until
 from testbed.workspace import Message
@@ -101,12 +101,12 @@ POWER_LOSS: list[Observation] = [
 
 @contextmanager
 def opened(
-    directory: Path, *, wake: Callable[[], None] = lambda: None, ask: Callable[[Ask], None] = lambda _: None
-) -> Iterator[tuple[Pipeline, Store, Watch]]:
+    directory: Path, *, wake: Callable[[], None] = lambda: None, ask: Callable[[CheckRequest], None] = lambda _: None
+) -> Iterator[tuple[Pipeline, IncidentStore, Engine]]:
     """The agent's core on this directory, as after a start."""
-    with Store(directory / "state.sqlite3", ["slack"]) as store:
+    with IncidentStore(directory / "state.sqlite3", ["slack"]) as store:
         journal = Journal(directory / "journal", store.position)
-        watch = Watch(SHIPPED.rules, SHIPPED.correlations)
+        watch = Engine(SHIPPED.rules, SHIPPED.correlations)
         pipeline = Pipeline(journal, store, watch, retention=30 * 86_400_000, wake={"slack": wake}, ask=ask)
         pipeline.restore(entries(directory / "journal"))
         try:
@@ -119,11 +119,11 @@ def opened(
 def telling(directory: Path, slack: Workspace) -> Iterator[None]:
     """What waits is told, all of it."""
     receiver = Slack(slack.token, lambda _: CHANNEL, base_url=slack.url, timeout=1)
-    outbox = Outbox(directory / "state.sqlite3", receiver)
+    outbox = Dispatcher(directory / "state.sqlite3", receiver)
     outbox.start()
     try:
         yield
-        with Store(directory / "state.sqlite3", ["slack"]) as store:
+        with IncidentStore(directory / "state.sqlite3", ["slack"]) as store:
             wait_until(lambda: store.pending() == 0, "the outbox to be empty", 60, 0.02)
     finally:
         assert outbox.close(5)
@@ -145,10 +145,10 @@ def run(check: str, second: float) -> CheckRun:
     )
 
 
-def history(ask: Ask | None) -> Answer:
+def history(ask: CheckRequest | None) -> CheckResult:
     """The rewind, found once more in the journal, with a plot."""
     seen = found("offset_history", 20, 100, {"group": "g"}, severity=Severity.INFO)
-    return Answer(ask, [seen, run("offset_history", 100)], ("it fell once in 14 days",), samples.PLOT)
+    return CheckResult(ask, [seen, run("offset_history", 100)], ("it fell once in 14 days",), samples.PLOT)
 
 
 def thread(slack: Workspace) -> list[Message]:
@@ -159,7 +159,7 @@ def thread(slack: Workspace) -> list[Message]:
 
 def test_a_reset_asks_for_its_history_once_and_is_answered_in_its_thread(tmp_path: Path, slack: Workspace) -> None:
     """The lines under a plain heading, then the plot; later changes of the incident ask nothing more."""
-    asked: list[Ask] = []
+    asked: list[CheckRequest] = []
     with opened(tmp_path, ask=asked.append) as (pipeline, store, _):
         pipeline.take(RESET)
         (ask,) = asked
@@ -178,9 +178,9 @@ def test_a_reset_asks_for_its_history_once_and_is_answered_in_its_thread(tmp_pat
 
 def test_what_was_asked_and_not_answered_is_handed_on_after_a_restart(tmp_path: Path) -> None:
     """Not asked anew: the same ask, and not at all once it was answered."""
-    first: list[Ask] = []
-    second: list[Ask] = []
-    third: list[Ask] = []
+    first: list[CheckRequest] = []
+    second: list[CheckRequest] = []
+    third: list[CheckRequest] = []
     with opened(tmp_path, ask=first.append) as (pipeline, _, _):
         pipeline.take(RESET)
     with opened(tmp_path, ask=second.append) as (pipeline, _, _):
@@ -203,7 +203,7 @@ def test_killed_between_the_answer_and_its_thread_it_is_told_once(
         [sys.executable, "-c", CHILD, str(tmp_path), moment], env=environment, timeout=60, check=False
     )
     assert child.returncode == -signal.SIGKILL
-    asked: list[Ask] = []
+    asked: list[CheckRequest] = []
     with opened(tmp_path, ask=asked.append) as (pipeline, _, _):
         assert len(asked) == (moment == "journaled")
         for ask in asked:
@@ -227,7 +227,7 @@ def test_a_lost_answer_of_slack_to_the_upload_leaves_the_plot_there_once(tmp_pat
 
 def test_a_power_loss_asks_by_itself_and_both_faults_are_one_incident(tmp_path: Path, slack: Workspace) -> None:
     """Nothing is told before the checks have answered; then one message names both, with the brokers as its cause."""
-    asked: list[Ask] = []
+    asked: list[CheckRequest] = []
     dip = found(
         "log_segments", 31, 140, {"broker": 2011, "file": LOG}, labels=("offsets_went_back",), position=161_857,
         previous={"offset": 7_999}, current={"offset": 7_852},
@@ -239,8 +239,8 @@ def test_a_power_loss_asks_by_itself_and_both_faults_are_one_incident(tmp_path: 
         assert [one.check for one in asked] == ["log_segments", "replica_divergence"]
         assert store.pending() == 0
         segments, replicas = asked
-        pipeline.take_answer(Answer(segments, [dip, run("log_segments", 140)], ("one dip",)))
-        pipeline.take_answer(Answer(replicas, [apart, run("replica_divergence", 190)], ("one range",)))
+        pipeline.take_answer(CheckResult(segments, [dip, run("log_segments", 140)], ("one dip",)))
+        pipeline.take_answer(CheckResult(replicas, [apart, run("replica_divergence", 190)], ("one range",)))
         assert store.asks() == []
         (incident,) = [one for one in store.incidents() if one.findings and one.severity is Severity.CRITICAL]
         assert sorted(one.kind for one in incident.findings) == ["log_segments", "replica_divergence"]
@@ -261,8 +261,8 @@ def test_an_answer_about_what_stands_no_more_strikes_its_ask_off(tmp_path: Path)
         pipeline.take(RESET)
         (ask,) = store.asks()
         before = store.pending()
-        pipeline.take_answer(Answer(samples.ask(finding=("session", "{}", 1)), [], ("of long ago",)))
-        pipeline.take_answer(Answer(ask, []))
+        pipeline.take_answer(CheckResult(samples.ask(finding=("session", "{}", 1)), [], ("of long ago",)))
+        pipeline.take_answer(CheckResult(ask, []))
         assert (store.asks(), store.pending()) == ([], before)
 
 
@@ -271,9 +271,9 @@ def test_a_scheduled_run_tells_of_the_one_incident_that_its_findings_make(tmp_pa
     dip = found("log_segments", 31, 140, {"broker": 2011, "file": LOG})
     with opened(tmp_path) as (pipeline, store, _):
         pipeline.take(POWER_LOSS[:3])
-        pipeline.take_answer(Answer(None, [run("log_segments", 100)], ("12 segments are whole",)))
+        pipeline.take_answer(CheckResult(None, [run("log_segments", 100)], ("12 segments are whole",)))
         assert store.pending() == 0
-        pipeline.take_answer(Answer(None, [dip, run("log_segments", 140)], ("one dip",)))
+        pipeline.take_answer(CheckResult(None, [dip, run("log_segments", 140)], ("one dip",)))
     with telling(tmp_path, slack):
         pass
     assert [one.text for one in thread(slack)][1:] == ["Spark, log_segments:\none dip"]

@@ -11,8 +11,11 @@ import msgspec
 from hypothesis import HealthCheck, Phase, event, given, settings
 from hypothesis import strategies as st
 
-from agent.findings import Incident, incident_fields, incident_json
-from agent.observations import (
+from agent.cli.replay import replay
+from agent.config.settings import load
+from agent.engine.engine import Engine
+from agent.model.findings import Incident, incident_fields, incident_json
+from agent.model.observations import (
     BrokerRegistration,
     Commit,
     GroupState,
@@ -23,9 +26,6 @@ from agent.observations import (
     Tick,
     to_json,
 )
-from agent.replay import replay
-from agent.settings import load
-from agent.watch import Watch
 from tests import strategies
 from tests.strategies import FAULTS, Fault, cut, late, suffered, ticks
 
@@ -44,9 +44,9 @@ slow = settings(
 """Each example is five minutes of a cluster's life."""
 
 
-def watch() -> Watch:
+def watch() -> Engine:
     """A watch with the shipped rules."""
-    return Watch(SHIPPED.rules, SHIPPED.correlations)
+    return Engine(SHIPPED.rules, SHIPPED.correlations)
 
 
 def closing(observations: Sequence[Observation]) -> Tick:
@@ -54,7 +54,7 @@ def closing(observations: Sequence[Observation]) -> Tick:
     return Tick(at=max((one.seen for one in observations), default=0) + AFTERWARDS_MS)
 
 
-def live(batches: Iterable[Sequence[Observation]], watching: Watch | None = None) -> dict[str, Incident]:
+def live(batches: Iterable[Sequence[Observation]], watching: Engine | None = None) -> dict[str, Incident]:
     """The incidents, by id, that batches make as they arrive."""
     watching = watching or watch()
     return {one.id: one for batch in batches for one in watching.take(batch)}

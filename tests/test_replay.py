@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.facts import LATENESS_MS
-from agent.findings import Incident
-from agent.journal import Journal
-from agent.observations import BrokerRegistration, Commit, Observation, Tick, rfc3339, to_json
-from agent.replay import LinesError, batches, in_order, news, read, replay
-from agent.settings import load
-from agent.watch import Watch
+from agent.cli.replay import LinesError, batches, in_order, news, read, replay
+from agent.config.settings import load
+from agent.engine.engine import Engine
+from agent.engine.facts import LATENESS_MS
+from agent.model.findings import Incident
+from agent.model.observations import BrokerRegistration, Commit, Observation, Tick, rfc3339, to_json
+from agent.storage.journal import Journal
 from tests.strategies import BEGINNING
 
 SHIPPED = load(Path(__file__).parents[1] / "rules.toml", need_clusters=False)
@@ -18,7 +18,7 @@ SHIPPED = load(Path(__file__).parents[1] / "rules.toml", need_clusters=False)
 
 def replayed(*observations: Observation) -> list[Incident]:
     """The incidents that these make with the rules shipped."""
-    return replay(observations, Watch(SHIPPED.rules, SHIPPED.correlations))
+    return replay(observations, Engine(SHIPPED.rules, SHIPPED.correlations))
 
 
 def commit(at: int, offset: int, group: str = "g", cluster: str = "main") -> Commit:
@@ -65,7 +65,7 @@ def test_a_journal_is_replayed_like_its_lines(tmp_path: Path) -> None:
     journal.append(observations)
     journal.flush()
     journal.close()
-    replayed_journal = replay(read(tmp_path), Watch(SHIPPED.rules, SHIPPED.correlations))
+    replayed_journal = replay(read(tmp_path), Engine(SHIPPED.rules, SHIPPED.correlations))
     assert replayed_journal == replayed(*observations) != []
 
 
@@ -106,7 +106,7 @@ def test_an_absence_is_noticed_though_no_line_says_that_time_passed() -> None:
         finding
         for incident in replayed(broker(0, "0x1"), broker(10_000, None), broker(370_000, "0x2"))
         for finding in incident.findings
-        if finding.kind == "broker_gone"
+        if finding.kind == "broker_down"
     ]
     assert (gone.at, gone.known_at, gone.recovered_at) == (BEGINNING + 10_000, BEGINNING + 310_000, BEGINNING + 370_000)
 

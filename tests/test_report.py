@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from agent.findings import Finding, Incident, Records, Severity, Status
-from agent.observations import Blind
-from agent.report import Report, report, timeline
-from agent.words.advice import ADVICE
+from agent.model.findings import Finding, Incident, Records, Severity, Status
+from agent.model.observations import Unavailable
+from agent.render.advice import ADVICE
+from agent.render.report import Report, report, timeline
 from tests import samples
 
 
@@ -177,7 +177,7 @@ def test_more_than_ten_different_lines_are_summed_up_by_their_rule() -> None:
 def test_what_is_over_asks_for_nothing_more_but_damage_does() -> None:
     """A source that sees again needs no visit; records that were read twice still are."""
     blind = Finding(
-        rule="blind", kind="blind", severity=Severity.WARNING, at=samples.at("23:25:12"),
+        rule="source_unavailable", kind="source_unavailable", severity=Severity.WARNING, at=samples.at("23:25:12"),
         subject={"cluster": "main", "source": "kafka", "group": "g"}, detail="kafka has not seen group g of main",
     )  # fmt: skip
     lasting = samples.incident(findings=(blind,), causes=())
@@ -261,7 +261,7 @@ def test_the_timeline_tells_each_new_thing_once() -> None:
     assert timeline(over, full) == ("open again",)
 
 
-BLIND = Blind(
+BLIND = Unavailable(
     at=samples.at("23:25:20"), source="kafka", cluster="main", group="flink-job", topic="topic-124", partition=8,
     reason="kafka-8:9092 does not answer",
 )  # fmt: skip

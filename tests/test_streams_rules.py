@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from agent.anchors import anchors
-from agent.cases import check
-from agent.detection import Detection
-from agent.findings import Finding, Incident, Severity, Status
-from agent.observations import Commit, LogLine, StreamsApplication, Tick
-from agent.report import report
+from agent.cli.rule_tests import check
+from agent.config.settings import load
+from agent.engine.dependencies import anchors
+from agent.engine.evaluator import Evaluator
+from agent.model.findings import Finding, Incident, Severity, Status
+from agent.model.observations import Commit, LogLine, StreamsApplication, Tick
+from agent.render.report import report
 from agent.rules.offset_rewind import OffsetRewind
-from agent.settings import load
 
 ROOT = Path(__file__).parents[1]
 RULES = """
@@ -37,7 +37,7 @@ def test_a_reset_application_is_never_told_as_a_consumer_that_went_back() -> Non
     """StreamsResetter deletes the changelogs a moment after it has moved the offsets: nothing is said in between."""
     shop: dict[str, Any] = {"cluster": "main", "application": "shop"}
     commit: dict[str, Any] = {"cluster": "main", "group": "shop", "topic": "orders", "partition": 0}
-    detection = Detection({"rewind": OffsetRewind()})
+    detection = Evaluator({"rewind": OffsetRewind()})
     told = []
     for fact in (
         StreamsApplication(at=0, **shop, stores=(("counts", 1),), instances=1),

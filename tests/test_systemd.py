@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.systemd import Systemd
+from agent.daemon.systemd import Systemd
 
 UNIT = Path(__file__).parents[1] / "systemd" / "backflow.service"
 

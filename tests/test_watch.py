@@ -3,19 +3,19 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from agent.facts import LONG_AFTER
-from agent.findings import Incident, Severity
-from agent.observations import BrokerRegistration, Commit, LogOffsets, Observation, PartitionState, Tick
-from agent.settings import load
-from agent.watch import Watch
+from agent.config.settings import load
+from agent.engine.engine import Engine
+from agent.engine.facts import LONG_AFTER
+from agent.model.findings import Incident, Severity
+from agent.model.observations import BrokerRegistration, Commit, LogOffsets, Observation, PartitionState, Tick
 from tests.strategies import BEGINNING
 
 SHIPPED = load(Path(__file__).parents[1] / "rules.toml", need_clusters=False)
 
 
-def watch() -> Watch:
+def watch() -> Engine:
     """A watch with the rules shipped."""
-    return Watch(SHIPPED.rules, SHIPPED.correlations)
+    return Engine(SHIPPED.rules, SHIPPED.correlations)
 
 
 def commit(second: int, offset: int, partition: int = 0, group: str = "g", topic: str = "t") -> Commit:
@@ -87,7 +87,7 @@ def test_one_batch_of_hours_makes_the_incidents_that_its_pieces_make() -> None:
     in_pieces = {one.id: one for observation in hours for one in core.take([observation])}
     assert at_once == in_pieces
     assert {finding.kind for one in at_once.values() for finding in one.findings} == {
-        "offset_rewind", "broker_session_lost", "broker_gone",
+        "offset_rewind", "broker_session_lost", "broker_down",
     }  # fmt: skip
 
 
@@ -109,7 +109,7 @@ def test_an_incident_is_closed_by_ticks_alone() -> None:
 
 
 def test_what_is_last_known_of_each_subject_is_where_sources_start_from_after_a_restart() -> None:
-    """Polled facts are compared with it."""
+    """ChangeDetector facts are compared with it."""
     core = watch()
     facts = [commit(0, 5), commit(0, 7, 1), broker(0, "0x1")]
     core.take([*facts, Tick(at=BEGINNING + 1_000)])

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping
 from glob import escape
 from pathlib import Path
 
-from agent.asks import LOOKBACK_MS, Ask
-from agent.observations import rfc3339
-from agent.settings import Settings
-from agent.settings.check_sections import Spark
-from agent.settings.flink_section import Flink
-from agent.settings.sections import Cluster
+from agent.config.check_sections import Spark
+from agent.config.flink_section import Flink
+from agent.config.sections import Cluster
+from agent.config.settings import Settings
+from agent.engine.check_requests import LOOKBACK_MS, CheckRequest
+from agent.model.observations import rfc3339
 
 ON_JOURNAL = frozenset({"offset_history", "job_history"})
 """The checks that look at the journal; the others look at brokers' logs, or at changelogs."""
@@ -112,7 +112,7 @@ def scheduled_options(check: str, settings: Settings, now: int) -> list[str]:
     return [*span, *(["--compact"] if check == _OF_GROUPS else [])]
 
 
-def asked_options(ask: Ask) -> list[str]:
+def asked_options(ask: CheckRequest) -> list[str]:
     """What an incident wants to know. A log on a disk has no window: what it holds is wrong whenever it was written.
 
     Nor does it know of groups. A changelog is looked at from the incident's first cause on.
@@ -127,7 +127,7 @@ def asked_options(ask: Ask) -> list[str]:
     return [*window, *topics, *_each("--group", ask.groups)] if ask.check == _OF_GROUPS else window
 
 
-def kept_options(ask: Ask, settings: Settings) -> list[str]:
+def kept_options(ask: CheckRequest, settings: Settings) -> list[str]:
     """Where what an incident asked for is kept: the keys to repair, which compaction takes out of the changelog."""
     if ask.check != OF_CHANGELOGS:
         return []

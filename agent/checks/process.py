@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import IO, Literal, NamedTuple
 
 from agent.checks.sessions import kill_session, memory, yield_to_others
-from agent.findings import Finding, finding_from_json
-from agent.options import duration_text
+from agent.model.config_types import duration_text
+from agent.model.findings import Finding, finding_from_json
 
 MOST_FINDINGS = 2_000
 """How many findings of a run are kept; of the others only the number is told."""

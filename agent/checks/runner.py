@@ -1,4 +1,4 @@
-"""The daemon's Spark checks: queued, run a few at a time in threads of their own, each run told as one Answer.
+"""The daemon's Spark checks: queued, run a few at a time in threads of their own, each run told as one CheckResult.
 
 When a check is due is the scheduler's business (daemon); the process itself is in process.
 """
@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from agent.asks import Answer, Ask
 from agent.checks.arguments import (
     asked_options,
     client_options,
@@ -23,10 +22,11 @@ from agent.checks.arguments import (
     spark_options,
 )
 from agent.checks.process import Limits, Outcome, run_check
-from agent.findings import Finding, finding_json
-from agent.observations import CheckFinding, CheckRun, Observation
-from agent.outbox import now_ms
-from agent.settings import Settings
+from agent.config.settings import Settings
+from agent.engine.check_requests import CheckRequest, CheckResult
+from agent.model.findings import Finding, finding_json
+from agent.model.observations import CheckFinding, CheckRun, Observation
+from agent.notify.dispatcher import now_ms
 
 _LINES = 5
 
@@ -40,7 +40,7 @@ class _Job(NamedTuple):
     number: int
     check: str
     cluster: str
-    ask: Ask | None
+    ask: CheckRequest | None
 
     @property
     def id(self) -> tuple[str, ...]:
@@ -51,7 +51,7 @@ class _Job(NamedTuple):
 class Checks:
     """Runs checks one after the other, or as many at a time as [spark] allows."""
 
-    def __init__(self, settings: Settings, answer: Callable[[Answer], None]) -> None:
+    def __init__(self, settings: Settings, answer: Callable[[CheckResult], None]) -> None:
         """answer: told what came of each run, from a thread of the checks."""
         self._settings = settings
         self._answer = answer
@@ -69,7 +69,7 @@ class Checks:
         for thread in self._threads:
             thread.start()
 
-    def ask(self, ask: Ask) -> None:
+    def ask(self, ask: CheckRequest) -> None:
         """Run a check because an incident asks, once things have settled; from any thread.
 
         Asked twice it runs once, for what was asked last. Where it cannot run, as nothing is configured for it, it is
@@ -80,7 +80,7 @@ class Checks:
         if check is None or not enabled or not self._has_places(ask.check, ask.cluster):
             why = "no such check" if check is None else "nothing to look at" if enabled else "not enabled"
             log.info("check not run", check=ask.check, cluster=ask.cluster, ask=ask.id, reason=why)
-            self._answer(Answer(ask, []))
+            self._answer(CheckResult(ask, []))
         else:
             self._put(max(ask.due, now_ms() + check.settle), ask.check, ask.cluster, ask)
 
@@ -103,7 +103,7 @@ class Checks:
         known = cluster in clusters(check, self._settings)
         return known and bool(places(check, self._settings, cluster))
 
-    def _put(self, due: int, check: str, cluster: str, ask: Ask | None) -> None:
+    def _put(self, due: int, check: str, cluster: str, ask: CheckRequest | None) -> None:
         job = _Job(due, next(self._number), check, cluster, ask)
         with self._changed:
             if job.id in self._running:
@@ -133,7 +133,7 @@ class Checks:
                 self._changed.wait(wait)
         return None
 
-    def _run(self, job: _Job) -> Answer | None:
+    def _run(self, job: _Job) -> CheckResult | None:
         started_at = now_ms()
         log.info("check started", check=job.check, cluster=job.cluster, ask=job.ask and job.ask.id)
         with tempfile.TemporaryDirectory(prefix="backflow-check-") as scratch:
@@ -173,7 +173,7 @@ class Checks:
         return not asked_options(job.ask)
 
 
-def _answer(job: _Job, outcome: Outcome, started_at: int, report: Path, *, complete: bool) -> Answer:
+def _answer(job: _Job, outcome: Outcome, started_at: int, report: Path, *, complete: bool) -> CheckResult:
     ended_at = now_ms()
     observations: list[Observation] = [_observed(job, one, ended_at) for one in outcome.findings]
     run = CheckRun(
@@ -186,7 +186,7 @@ def _answer(job: _Job, outcome: Outcome, started_at: int, report: Path, *, compl
         reason=outcome.account,
     )
     summary, plot = report / "summary.txt", report / "plot.png"
-    return Answer(
+    return CheckResult(
         job.ask,
         [*observations, run],
         _lines(job.check, outcome, summary.read_text(encoding="utf-8").strip() if summary.exists() else ""),

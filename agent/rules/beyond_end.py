@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Iterator
 
-from agent.evidence import earliest, end_of, recreated, sure_low, unclean_near
-from agent.facts import Facts
-from agent.findings import Finding, Records
-from agent.observations import Commit, LogOffsets, Observation
-from agent.rule import Case, GroupRule, recovered
+from agent.engine.facts import Facts
+from agent.engine.rule import GroupRule, Scope, recovered
+from agent.model.findings import Finding, Records
+from agent.model.observations import Commit, LogOffsets, Observation
+from agent.rules.queries.partitions import earliest, end_of, recreated, sure_low, unclean_near
 
 
 class BeyondEnd(GroupRule):
@@ -19,9 +19,9 @@ class BeyondEnd(GroupRule):
     """
 
     title = "{group} has read {records} records on {topic}[{partition}] that the log no longer holds"
-    sees = (Commit, LogOffsets)
+    observes = (Commit, LogOffsets)
 
-    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
+    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
         """Each reading below a group's last commit, and each commit above a later reading."""
         match observation:
             case LogOffsets(cluster=cluster, topic=topic, partition=partition, log_end=end):
@@ -36,45 +36,45 @@ class BeyondEnd(GroupRule):
                 groups = [observation.group] if any(one.log_end < offset for one in later) else []
             case _:
                 return ()
-        return [Case(cluster, group, topic, partition) for group in groups if self.judged(group, topic)]
+        return [Scope(cluster, group, topic, partition) for group in groups if self.applies_to(group, topic)]
 
-    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+    def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """The first reading of each time that the end lay below the last commit before it."""
         beyond: int | None = None
-        for reading in facts.log_offsets(*case.in_partition):
-            commit = facts.commits(*case.series).as_of(reading.at - 1)
+        for reading in facts.log_offsets(*scope.in_partition):
+            commit = facts.commits(*scope.series).as_of(reading.at - 1)
             offset = commit.offset if commit is not None else None
             if commit is None or offset is None or offset <= reading.log_end:
                 beyond = None
                 continue
-            if offset == beyond or recreated(facts, case.in_partition, commit.at, reading.at):
+            if offset == beyond or recreated(facts, scope.in_partition, commit.at, reading.at):
                 continue
             beyond = offset
-            known_at = sure_low(facts, case.in_partition, offset, commit.at, reading)
+            known_at = sure_low(facts, scope.in_partition, offset, commit.at, reading)
             if known_at is not None:
-                yield self._finding(case, commit, reading, known_at, facts)
+                yield self._finding(scope, commit, reading, known_at, facts)
 
-    def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
+    def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over when the log holds the offset again, the group went back, or the partition is no more."""
         offset, end = int(finding.previous["offset"]), int(finding.current["log_end"])
-        commits, readings = facts.commits(*case.series), facts.log_offsets(*case.in_partition)
+        commits, readings = facts.commits(*scope.series), facts.log_offsets(*scope.in_partition)
         regained = (one.at for one in readings.after(finding.at) if one.log_end >= offset)
         back = (one.at for one in commits.after(finding.at) if one.offset is not None and one.offset <= end)
-        over = earliest(back, end_of(facts, case.in_partition, finding.at))
+        over = earliest(back, end_of(facts, scope.in_partition, finding.at))
         return recovered(finding, earliest(regained, over))
 
-    def _finding(self, case: Case, commit: Commit, reading: LogOffsets, known_at: int, facts: Facts) -> Finding:
+    def _finding(self, scope: Scope, commit: Commit, reading: LogOffsets, known_at: int, facts: Facts) -> Finding:
         offset = commit.offset or 0
-        return self.find(
-            case,
+        return self.make_finding(
+            scope,
             reading,
             since=max(commit.at, reading.since or commit.at),
             known_at=max(known_at, commit.seen),
             detail=(
-                f"{case.group} on {case.topic}[{case.partition}] had read up to {offset:,} when the log's end was "
+                f"{scope.group} on {scope.topic}[{scope.partition}] had read up to {offset:,} when the log's end was "
                 f"{reading.log_end:,}: at least {offset - reading.log_end:,} records are lost"
             ),
-            labels=("unclean",) if unclean_near(facts, case.in_partition, commit.at, reading.at) else (),
+            labels=("unclean",) if unclean_near(facts, scope.in_partition, commit.at, reading.at) else (),
             previous={"offset": offset},
             current={"log_end": reading.log_end},
             records=Records(lost=offset - reading.log_end),

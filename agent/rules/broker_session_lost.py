@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from agent.facts import Facts
-from agent.findings import Finding, Severity
-from agent.observations import BrokerRegistration, Observation, clock
-from agent.rule import Case, Rule, recovered
+from agent.engine.facts import Facts
+from agent.engine.rule import Rule, Scope, recovered
+from agent.model.findings import Finding, Severity
+from agent.model.observations import BrokerRegistration, Observation, clock
 
 
 class BrokerSessionLost(Rule):
@@ -19,28 +19,28 @@ class BrokerSessionLost(Rule):
 
     title = "broker {broker} lost its session"
     default_severity = Severity.INFO
-    sees = (BrokerRegistration,)
+    observes = (BrokerRegistration,)
 
-    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
+    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
         """Each registration after the first."""
         if not isinstance(observation, BrokerRegistration):
             return ()
         several = len(facts.broker(observation.cluster, observation.broker).changes) > 1
-        return (Case(observation.cluster, broker=observation.broker),) if several else ()
+        return (Scope(observation.cluster, broker=observation.broker),) if several else ()
 
-    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+    def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Each disappearance, and each new session or epoch whose disappearance nobody saw."""
         known: BrokerRegistration | None = None
         gone = False
-        for one in facts.broker(case.cluster, case.broker or 0):
+        for one in facts.broker(scope.cluster, scope.broker or 0):
             if known is not None and not gone and (one.session, one.epoch) != (known.session, known.epoch):
-                yield self._lost(case, known, one)
+                yield self._lost(scope, known, one)
             gone = one.gone
             known = known if one.gone else one
 
-    def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
+    def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over when the broker is registered again: under which session."""
-        history = facts.broker(case.cluster, case.broker or 0)
+        history = facts.broker(scope.cluster, scope.broker or 0)
         at_once = history.as_of(finding.at)
         back = next((one for one in [at_once, *history.after(finding.at)] if one is not None and not one.gone), None)
         if back is None:
@@ -53,12 +53,12 @@ class BrokerSessionLost(Rule):
             detail=f"{before}; back {clock(back.at)} UTC{known}",
         )
 
-    def _lost(self, case: Case, known: BrokerRegistration, now: BrokerRegistration) -> Finding:
+    def _lost(self, scope: Scope, known: BrokerRegistration, now: BrokerRegistration) -> Finding:
         what = f"lost its ZooKeeper session {known.session}" if known.session else "left the cluster's metadata"
-        return self.find(
-            case,
+        return self.make_finding(
+            scope,
             now,
-            detail=f"broker {case.broker} {what} (gone {clock(now.at)} UTC)",
+            detail=f"broker {scope.broker} {what} (gone {clock(now.at)} UTC)",
             previous={"session": known.session, "epoch": known.epoch},
             current={"session": now.session, "epoch": now.epoch},
         )

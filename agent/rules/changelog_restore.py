@@ -1,9 +1,9 @@
 """changelog_restore: what the Spark check of that name finds in the changelogs of Kafka Streams applications."""
 
-from agent.check_rule import CheckRule
-from agent.findings import Severity
-from agent.observations import CheckFinding
-from agent.rule import EventRule, GroupRule
+from agent.engine.check_rule import CheckRule
+from agent.engine.rule import EventRule, GroupRule
+from agent.model.findings import Severity
+from agent.model.observations import CheckFinding
 
 
 class ChangelogRestore(EventRule, CheckRule, GroupRule):
@@ -14,9 +14,10 @@ class ChangelogRestore(EventRule, CheckRule, GroupRule):
     Not: tombstones, after which a key begins anew; records of aborted transactions; what compaction has taken away.
     """
 
+    reads = "Kafka Streams changelogs: keys of declared stores whose values went back or began again"
     title = "{group} runs with a state that was not restored: {topic}[{partition}]"
     default_severity = Severity.CRITICAL
 
     def means(self, observation: CheckFinding) -> bool:
         """Whether it is about an application and a changelog that are judged."""
-        return self.judged(observation.group or "", observation.topic or "")
+        return self.applies_to(observation.group or "", observation.topic or "")

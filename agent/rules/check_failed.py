@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Iterator
 
-from agent.evidence import spells
-from agent.facts import Facts
-from agent.findings import Finding
-from agent.observations import CheckRun, Observation, clock
-from agent.rule import Case, Rule, recovered
+from agent.engine.facts import Facts
+from agent.engine.rule import Rule, Scope, recovered
+from agent.model.findings import Finding
+from agent.model.observations import CheckRun, Observation, clock
+from agent.rules.queries.partitions import spells
 
 _LAST_LINES = 5
 
@@ -18,29 +18,29 @@ class CheckFailed(Rule):
     """
 
     title = "{source} failed on {cluster}"
-    sees = (CheckRun,)
+    observes = (CheckRun,)
 
-    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:  # noqa: ARG002 - the base's signature
+    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:  # noqa: ARG002 - the base's signature
         """Each run that failed."""
         if not isinstance(observation, CheckRun) or not _failed(observation):
             return ()
-        return (Case(observation.cluster, source=observation.check),)
+        return (Scope(observation.cluster, source=observation.check),)
 
-    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+    def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """The first of failed runs in a row."""
-        for run, _ in spells(facts.check_runs(case.cluster, case.source or ""), _failed):
+        for run, _ in spells(facts.check_runs(scope.cluster, scope.source or ""), _failed):
             why, *log = run.reason.splitlines() or ["no reason was given"]
-            yield self.find(
-                case,
+            yield self.make_finding(
+                scope,
                 run,
-                detail=f"the check {case.source} failed at {clock(run.at)} UTC: {why}"
+                detail=f"the check {scope.source} failed at {clock(run.at)} UTC: {why}"
                 + (f"; its log ends: {' | '.join(log[-_LAST_LINES:])}" if log else ""),
                 current={"log": "\n".join(log)} if log else None,
             )
 
-    def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
+    def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over with the next run that does not fail."""
-        runs = facts.check_runs(case.cluster, case.source or "").after(finding.at)
+        runs = facts.check_runs(scope.cluster, scope.source or "").after(finding.at)
         return recovered(finding, next((one.at for one in runs if not _failed(one)), None))
 
 

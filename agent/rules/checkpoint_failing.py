@@ -5,12 +5,12 @@ from itertools import pairwise
 
 from pydantic import Field
 
-from agent.evidence import earliest
-from agent.evidence.flink import named, over, spoken
-from agent.facts import Facts
-from agent.findings import Finding
-from agent.observations import Checkpoints, Observation, clock
-from agent.rule import Case, Rule, recovered
+from agent.engine.facts import Facts
+from agent.engine.rule import Rule, Scope, recovered
+from agent.model.findings import Finding
+from agent.model.observations import Checkpoints, Observation, clock
+from agent.rules.queries.flink import named, over, spoken
+from agent.rules.queries.partitions import earliest
 
 
 class CheckpointFailing(Rule):
@@ -21,20 +21,20 @@ class CheckpointFailing(Rule):
     """
 
     title = "checkpoints of {reader} fail"
-    sees = (Checkpoints,)
+    observes = (Checkpoints,)
 
     min_failures: int = Field(3, ge=1)
     """Fewest failures in a row told."""
 
-    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:  # noqa: ARG002 - the base's signature
+    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:  # noqa: ARG002 - the base's signature
         """Each job of which checkpoints have failed."""
         if not isinstance(observation, Checkpoints) or observation.failed < self.min_failures:
             return ()
-        return (Case(observation.cluster, job=observation.job),)
+        return (Scope(observation.cluster, job=observation.job),)
 
-    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+    def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """The failure that makes it enough, once for each row of failures."""
-        cluster, job = case.cluster, case.job or ""
+        cluster, job = scope.cluster, scope.job or ""
         good: Checkpoints | None = None
         told = False
         for before, one in pairwise(facts.checkpoints(cluster, job)):
@@ -45,8 +45,8 @@ class CheckpointFailing(Rule):
                 continue
             told = True
             last = f"since checkpoint {good.last} " if good.last is not None else ""
-            yield self.find(
-                case,
+            yield self.make_finding(
+                scope,
                 one,
                 detail=f"{one.failed - good.failed} checkpoints of {spoken(facts, cluster, job, one.at)} have failed "
                 f"{last}and none was completed, by {clock(one.at)} UTC",
@@ -55,9 +55,9 @@ class CheckpointFailing(Rule):
                 current={"completed": one.completed, "failed": one.failed, "last": one.last},
             )
 
-    def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
+    def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over with the next completed checkpoint, or with the job."""
-        cluster, job = case.cluster, case.job or ""
+        cluster, job = scope.cluster, scope.job or ""
         history = facts.checkpoints(cluster, job)
         at_once = history.as_of(finding.at)
         later = [*([] if at_once is None else [at_once]), *history.after(finding.at)]

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Iterator
 
-from agent.facts import Facts
-from agent.findings import Finding, Severity
-from agent.observations import Controller, Observation, clock
-from agent.rule import Case, EventRule
+from agent.engine.facts import Facts
+from agent.engine.rule import EventRule, Scope
+from agent.model.findings import Finding, Severity
+from agent.model.observations import Controller, Observation, clock
 
 
 class ControllerMoved(EventRule):
@@ -16,23 +16,23 @@ class ControllerMoved(EventRule):
 
     title = "the controller of {cluster} moved"
     default_severity = Severity.INFO
-    sees = (Controller,)
+    observes = (Controller,)
 
-    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
+    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
         """Each controller after the first."""
         if not isinstance(observation, Controller) or observation.broker is None:
             return ()
-        return (Case(observation.cluster),) if len(facts.controller(observation.cluster).changes) > 1 else ()
+        return (Scope(observation.cluster),) if len(facts.controller(observation.cluster).changes) > 1 else ()
 
-    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+    def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Each move."""
         old: Controller | None = None
-        for one in facts.controller(case.cluster):
+        for one in facts.controller(scope.cluster):
             if one.broker is None:
                 continue
             if old is not None and old.broker != one.broker:
-                yield self.find(
-                    case,
+                yield self.make_finding(
+                    scope,
                     one,
                     detail=f"the controller moved {old.broker} -> {one.broker} at {clock(one.at)} UTC",
                     subject={"brokers": [old.broker, one.broker]},

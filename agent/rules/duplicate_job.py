@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Iterator
 from itertools import combinations
 
-from agent.evidence.flink import Spell, lasting, listed, over
-from agent.facts import LATENESS_MS, SETTLED_MS, Facts
-from agent.findings import Finding
-from agent.observations import FlinkJob, Observation, Position, clock
-from agent.options import Names, Wait
-from agent.rule import Case, Rule, recovered
+from agent.engine.facts import LATENESS_MS, SETTLED_MS, Facts
+from agent.engine.rule import Rule, Scope, recovered
+from agent.model.config_types import NameFilter, PositiveDuration
+from agent.model.findings import Finding
+from agent.model.observations import FlinkJob, Observation, Position, clock
+from agent.rules.queries.flink import Spell, lasting, listed, over
 
-_DEFAULTS = Names(include=["Flink Streaming Job", "Flink Java Job at *", "Flink Batch Job", "insert-into_*"])
+_DEFAULTS = NameFilter(include=["Flink Streaming Job", "Flink Java Job at *", "Flink Batch Job", "insert-into_*"])
 """Names that Flink gives to jobs without one (StreamGraphGenerator, ExecutionEnvironment, TableEnvironment)."""
 
 
@@ -24,12 +24,12 @@ class DuplicateJob(Rule):
     """
 
     title = "two jobs {job_name} run in {cluster}"
-    sees = (FlinkJob, Position)
+    observes = (FlinkJob, Position)
 
-    after: Wait = 10_000
+    after: PositiveDuration = 10_000
     """How long both must run."""
 
-    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
+    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
         """The cluster, with each state of a job whose name another has, and each partition that such a job reads."""
         match observation:
             case FlinkJob(cluster=cluster, job=job, name=name):
@@ -39,26 +39,26 @@ class DuplicateJob(Rule):
             case _:
                 return ()
         others = (facts.job(cluster, other).last for other in facts.jobs_in(cluster) if other != job)
-        return (Case(cluster),) if any(other is not None and other.name == name for other in others) else ()
+        return (Scope(cluster),) if any(other is not None and other.name == name for other in others) else ()
 
-    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+    def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Each time that two run together."""
         by_name: dict[str, list[str]] = {}
-        for job in facts.jobs_in(case.cluster):
-            last = facts.job(case.cluster, job).last
+        for job in facts.jobs_in(scope.cluster):
+            last = facts.job(scope.cluster, job).last
             # What was over that long ago is settled: of a name that runs every few minutes there are thousands.
             if last is not None and (last.state == "RUNNING" or last.at > facts.now - SETTLED_MS):
                 by_name.setdefault(last.name, []).append(job)
         for name, jobs in by_name.items():
             for pair in combinations(jobs, 2):
-                for spell in _together(case.cluster, pair, facts):
+                for spell in _together(scope.cluster, pair, facts):
                     known_at = self._known_at(name, pair, spell, facts)
                     if known_at is not None:
-                        yield self._twice(case, name, pair, spell, known_at)
+                        yield self._twice(scope, name, pair, spell, known_at)
 
-    def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
+    def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over when one of them no longer runs."""
-        cluster, jobs = case.cluster, finding.subject["jobs"]
+        cluster, jobs = scope.cluster, finding.subject["jobs"]
         ends = [over(facts, cluster, job, finding.at) for job in jobs]
         stops = (one.at for job in jobs for one in facts.job(cluster, job).after(finding.at) if one.state != "RUNNING")
         return recovered(finding, min([*stops, *(end for end in ends if end is not None)], default=None))
@@ -73,9 +73,9 @@ class DuplicateJob(Rule):
         by_name = not (mine and theirs) and not _DEFAULTS.match(name)
         return later if by_name and spell.lasted(later - spell.begin.at) else None
 
-    def _twice(self, case: Case, name: str, pair: tuple[str, str], spell: Spell, known_at: int) -> Finding:
-        return self.find(
-            case,
+    def _twice(self, scope: Scope, name: str, pair: tuple[str, str], spell: Spell, known_at: int) -> Finding:
+        return self.make_finding(
+            scope,
             spell.begin,
             known_at=known_at,
             detail=f"jobs {pair[0]} and {pair[1]}, both {name}, run at the same time since {clock(spell.begin.at)} UTC",

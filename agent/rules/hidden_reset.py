@@ -3,7 +3,12 @@
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from agent.evidence import (
+from agent.engine.facts import LATENESS_MS, Facts, History
+from agent.engine.rule import GroupRule, Scope, recovered
+from agent.model.config_types import Duration
+from agent.model.findings import Finding
+from agent.model.observations import Commit, LogOffsets, Observation, PartitionState, clock
+from agent.rules.queries.partitions import (
     CLOCK_SLACK_MS,
     earliest,
     end_falls,
@@ -14,11 +19,6 @@ from agent.evidence import (
     rebalancing,
     recreated,
 )
-from agent.facts import LATENESS_MS, Facts, History
-from agent.findings import Finding
-from agent.observations import Commit, LogOffsets, Observation, PartitionState, clock
-from agent.options import Duration
-from agent.rule import Case, GroupRule, recovered
 
 _REGULAR = 4
 _RECENT = 20
@@ -37,12 +37,12 @@ class HiddenReset(GroupRule):
     """
 
     title = "{group} on {topic}[{partition}] stands still since its leader moved: probably reset"
-    sees = (Commit, LogOffsets, PartitionState)
+    observes = (Commit, LogOffsets, PartitionState)
 
     wait: Duration = 15_000
     """Shortest standstill told."""
 
-    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
+    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
         """Every group on a partition whose state changed or whose log was cut; each commit dated before that."""
         match observation:
             case PartitionState(cluster=cluster, topic=topic, partition=partition):
@@ -58,12 +58,12 @@ class HiddenReset(GroupRule):
                 groups = [observation.group] if late else []
             case _:
                 return ()
-        return [Case(cluster, group, topic, partition) for group in groups if self.judged(group, topic)]
+        return [Scope(cluster, group, topic, partition) for group in groups if self.applies_to(group, topic)]
 
-    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+    def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """The standstill after the first leader move or truncation that no commit followed."""
-        history = facts.commits(*case.series)
-        for at in sorted(_triggers(facts, case.in_partition)):
+        history = facts.commits(*scope.series)
+        for at in sorted(_triggers(facts, scope.in_partition)):
             held = history.as_of(at + CLOCK_SLACK_MS)
             soon_after = history.between(at + CLOCK_SLACK_MS, at + self.wait - 1)
             if held is None or any(one.offset not in (None, held.offset) for one in soon_after):
@@ -73,21 +73,21 @@ class HiddenReset(GroupRule):
             if len(until_then) < _REGULAR:
                 continue
             stood, longest = until_then[-1], max(intervals(until_then[-_RECENT:]))
-            known_at = self._known_at(case, stood, max(at, stood.at), longest, facts)
+            known_at = self._known_at(scope, stood, max(at, stood.at), longest, facts)
             if known_at is None or any(
                 one.start < known_at for one in series if stood.at < one.at <= known_at + LATENESS_MS
             ):
                 continue
-            if at - stood.at > max(60_000, 3 * longest) or recreated(facts, case.in_partition, stood.at, known_at):
+            if at - stood.at > max(60_000, 3 * longest) or recreated(facts, scope.in_partition, stood.at, known_at):
                 continue
-            yield self.find(
-                case,
+            yield self.make_finding(
+                scope,
                 stood,
                 at=at,
                 since=stood.at if stood.at < at else None,
                 known_at=known_at,
                 detail=(
-                    f"{case.group} on {case.topic}[{case.partition}] has stood at {stood.offset:,} since "
+                    f"{scope.group} on {scope.topic}[{scope.partition}] has stood at {stood.offset:,} since "
                     f"{clock(stood.at)} UTC while the log grows: probably reset and reading old records again "
                     "(an auto-commit that never goes back hides it)"
                 ),
@@ -97,21 +97,21 @@ class HiddenReset(GroupRule):
             )
             return
 
-    def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
+    def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over when the offset moves on, or the partition is no more."""
         old = int(finding.previous["offset"])
-        moved_on = (one.at for one in facts.commits(*case.series).after(finding.at) if (one.offset or 0) > old)
-        return recovered(finding, earliest(moved_on, end_of(facts, case.in_partition, finding.at)))
+        moved_on = (one.at for one in facts.commits(*scope.series).after(finding.at) if (one.offset or 0) > old)
+        return recovered(finding, earliest(moved_on, end_of(facts, scope.in_partition, finding.at)))
 
-    def _known_at(self, case: Case, stood: Commit, since: int, longest: int, facts: Facts) -> int | None:
+    def _known_at(self, scope: Scope, stood: Commit, since: int, longest: int, facts: Facts) -> int | None:
         """When the standstill has lasted though there was to read; None where that cannot be said."""
         wait = max(self.wait, 3 * longest)
-        due = _rebalanced(facts, case, since, wait) + wait
+        due = _rebalanced(facts, scope, since, wait) + wait
         if facts.now < due:
             return due
-        grown_at = _grown_at(facts, case.in_partition, stood.offset or 0, since)
+        grown_at = _grown_at(facts, scope.in_partition, stood.offset or 0, since)
         known_at = max(due, (grown_at or 0) + longest + CLOCK_SLACK_MS)
-        return known_at if grown_at is not None and _alive(facts, case, since, known_at) else None
+        return known_at if grown_at is not None and _alive(facts, scope, since, known_at) else None
 
 
 def _fell(ends: History[LogOffsets], since: int) -> bool:
@@ -139,17 +139,17 @@ def _grown_at(facts: Facts, partition: tuple[str, str, int], offset: int, since:
     return None
 
 
-def _rebalanced(facts: Facts, case: Case, since: int, wait: int) -> int:
+def _rebalanced(facts: Facts, scope: Scope, since: int, wait: int) -> int:
     """When the group was done with rebalances that left it less than `wait` to commit; `since` without any."""
-    for before, after in pairwise(facts.group(case.cluster, case.group or "")):
+    for before, after in pairwise(facts.group(scope.cluster, scope.group or "")):
         if rebalancing(before) and before.at < since + wait and after.at > since:
             since = after.at
     return since
 
 
-def _alive(facts: Facts, case: Case, since: int, until: int) -> bool:
+def _alive(facts: Facts, scope: Scope, since: int, until: int) -> bool:
     """Whether the group has a member for the partition by `until`, or has committed other partitions since then."""
-    cluster, group, topic, partition = case.series
+    cluster, group, topic, partition = scope.series
     state = facts.group(cluster, group).as_of(until)
     if state is not None and rebalancing(state):
         return False

@@ -1,10 +1,10 @@
 """job_history: what the Spark check of that name finds in the journal and in the HA storage of Flink."""
 
-from agent.check_rule import CheckRule
-from agent.facts import Facts
-from agent.findings import Finding
-from agent.options import Names
-from agent.rule import Case, recovered
+from agent.engine.check_rule import CheckRule
+from agent.engine.facts import Facts
+from agent.engine.rule import Scope, recovered
+from agent.model.config_types import NameFilter
+from agent.model.findings import Finding
 
 _LASTING = frozenset({"graph_of_ended_job", "graph_without_job"})
 
@@ -18,9 +18,10 @@ class JobHistory(CheckRule):
     What happened is over at once; a graph or a file recovers when a run over all that there is no longer finds it.
     """
 
+    reads = "the journal and Flink's storage: jobs that came back, checkpoint ids begun anew, stray job graphs"
     title = "a Flink job of {cluster} came back or left its job graph behind, as the history shows"
 
-    jobs: Names = Names()
+    jobs: NameFilter = NameFilter()
     """Jobs judged, by name; files whose job nobody knows always are."""
 
     def counts(self, finding: Finding) -> bool:
@@ -28,8 +29,8 @@ class JobHistory(CheckRule):
         name = finding.subject.get("job_name")
         return name is None or self.jobs.match(str(name))
 
-    def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
+    def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over at once, but for what is still there."""
         if _LASTING.isdisjoint(finding.labels):
             return recovered(finding, finding.at)
-        return super().follow(finding, case, facts)
+        return super().follow(finding, scope, facts)

@@ -6,13 +6,13 @@ from itertools import pairwise
 import msgspec
 from pydantic import Field
 
-from agent.evidence import earliest
-from agent.evidence.flink import lasting, named, over, spoken
-from agent.facts import FLOOR, Facts, History
-from agent.findings import Finding
-from agent.observations import FlinkJob, Observation, clock
-from agent.options import Wait, duration_text
-from agent.rule import Case, Rule, recovered
+from agent.engine.facts import FLOOR, Facts, History
+from agent.engine.rule import Rule, Scope, recovered
+from agent.model.config_types import PositiveDuration, duration_text
+from agent.model.findings import Finding
+from agent.model.observations import FlinkJob, Observation, clock
+from agent.rules.queries.flink import lasting, named, over, spoken
+from agent.rules.queries.partitions import earliest
 
 _ON_THE_WAY = ("CREATED", "INITIALIZING", "RECONCILING", "RESTARTING", "FAILING")
 _SOUND_MS = 30_000
@@ -29,43 +29,43 @@ class JobRestarting(Rule):
     """
 
     title = "job {reader} does not get to run"
-    sees = (FlinkJob,)
+    observes = (FlinkJob,)
 
-    after: Wait = 60_000
+    after: PositiveDuration = 60_000
     """How long not all tasks may run."""
 
     restarts: int = Field(3, ge=2)
     """Fewest restarts told."""
 
-    within: Wait = 600_000
+    within: PositiveDuration = 600_000
     """How close together they are."""
 
-    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
+    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
         """Each state of a job that has not ended but for its first sound one: a job that recovers is looked at too."""
         if not isinstance(observation, FlinkJob) or observation.ended:
             return ()
         first = len(facts.job(observation.cluster, observation.job).changes) == 1
-        return () if first and _sound(observation) else (Case(observation.cluster, job=observation.job),)
+        return () if first and _sound(observation) else (Scope(observation.cluster, job=observation.job),)
 
-    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+    def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Each time too long, each row of restarts."""
-        history = facts.job(case.cluster, case.job or "")
+        history = facts.job(scope.cluster, scope.job or "")
         rows = list(self._rows(history))
         for one in rows:
             how = f"has restarted {self.restarts} times within {duration_text(self.within)}"
-            yield self._told(case, one, "again_and_again", how, facts)
+            yield self._told(scope, one, "again_and_again", how, facts)
         for spell in lasting([history], lambda at: _stuck(history, at)):
             begin = history.as_of(spell.begin.at)
             if begin is None or begin in rows or not spell.lasted(self.after):
                 continue
             tasks = f"{begin.tasks_running} of {begin.tasks} tasks run"
             how = f"is {begin.state} and {tasks} since {clock(begin.at)} UTC"
-            told = self._told(case, begin, "not_running", how, facts)
+            told = self._told(scope, begin, "not_running", how, facts)
             yield msgspec.structs.replace(told, known_at=spell.known_at(self.after))
 
-    def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
+    def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over when all tasks have run for long enough, or with the job."""
-        cluster, job = case.cluster, case.job or ""
+        cluster, job = scope.cluster, scope.job or ""
         history = facts.job(cluster, job)
         held = history.as_of(finding.at)
         later = [*([] if held is None else [held]), *history.after(finding.at)]
@@ -89,10 +89,10 @@ class JobRestarting(Rule):
     def _enough(self, row: list[FlinkJob]) -> bool:
         return len(row) >= self.restarts and row[-1].at - row[-self.restarts].at <= self.within
 
-    def _told(self, case: Case, one: FlinkJob, label: str, how: str, facts: Facts) -> Finding:
-        cluster, job = case.cluster, case.job or ""
-        return self.find(
-            case,
+    def _told(self, scope: Scope, one: FlinkJob, label: str, how: str, facts: Facts) -> Finding:
+        cluster, job = scope.cluster, scope.job or ""
+        return self.make_finding(
+            scope,
             one,
             labels=(label,),
             detail=f"{spoken(facts, cluster, job, one.at)} {how}",

@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from agent.evidence import earliest
-from agent.evidence.flink import ZOOKEEPER, graph_znode, lasting, lives, named, over, spoken, told_at
-from agent.evidence.resurrections import beside, restored, returns
-from agent.facts import Facts
-from agent.findings import Finding, Severity
-from agent.observations import FlinkJob, JobGraph, JobListing, JobManagerLeader, Observation, Sight, clock
-from agent.options import Wait
-from agent.rule import Case, Rule, recovered
+from agent.engine.facts import Facts
+from agent.engine.rule import Rule, Scope, recovered
+from agent.model.config_types import PositiveDuration
+from agent.model.findings import Finding, Severity
+from agent.model.observations import Availability, FlinkJob, JobGraph, JobListing, JobManagerLeader, Observation, clock
+from agent.rules.queries.flink import ZOOKEEPER, graph_znode, lasting, lives, named, over, spoken, told_at
+from agent.rules.queries.partitions import earliest
+from agent.rules.queries.resurrections import beside, restored, returns
 
 _SHOWN = 3
 
@@ -30,36 +30,36 @@ class JobResurrected(Rule):
     """
 
     title = "job {reader} of {cluster} comes back at a JobManager failover"
-    sees = (FlinkJob, JobGraph, JobManagerLeader, JobListing, Sight)
+    observes = (FlinkJob, JobGraph, JobManagerLeader, JobListing, Availability)
 
-    session_timeout: Wait = 60_000
+    session_timeout: PositiveDuration = 60_000
     """high-availability.zookeeper.client.session-timeout of the JobManagers: so long a dead one's locks outlive it."""
 
-    linger: Wait = 30_000
+    linger: PositiveDuration = 30_000
     """How long the graph of a job that has ended may stand."""
 
-    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
+    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
         """Each job that has had a graph, with all that is seen of it; a leader and a listing concern all of them."""
         match observation:
             case FlinkJob(cluster=cluster, job=job) | JobGraph(cluster=cluster, job=job):
                 jobs: Iterable[str] = (job,) if facts.job_graph(cluster, job).last is not None else ()
             case JobManagerLeader(cluster=cluster) | JobListing(cluster=cluster):
                 jobs = facts.job_graphs_in(cluster)
-            case Sight(cluster=cluster, source=source) if source == ZOOKEEPER:
+            case Availability(cluster=cluster, source=source) if source == ZOOKEEPER:
                 jobs = facts.job_graphs_in(cluster)
             case _:
                 return ()
-        return [Case(cluster, job=job) for job in jobs]
+        return [Scope(cluster, job=job) for job in jobs]
 
-    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+    def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Each lock, each graph left, each return; the return last, which replaces what began at the same moment."""
-        yield from self._foreign_locks(case, facts)
-        yield from self._graphs_left(case, facts)
-        yield from self._returns(case, facts)
+        yield from self._foreign_locks(scope, facts)
+        yield from self._graphs_left(scope, facts)
+        yield from self._returns(scope, facts)
 
-    def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
+    def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over when the lock or the graph is gone, or the job no longer runs."""
-        cluster, job, at = case.cluster, case.job or "", finding.at
+        cluster, job, at = scope.cluster, scope.job or "", finding.at
         graphs, leaders = facts.job_graph(cluster, job), facts.job_manager_leader(cluster)
         gone = (one.at for one in graphs.after(at) if one.made_at is None)
         if "running" in finding.labels:
@@ -73,8 +73,8 @@ class JobResurrected(Rule):
         )
         return recovered(finding, next(left, None))
 
-    def _foreign_locks(self, case: Case, facts: Facts) -> Iterator[Finding]:
-        cluster, job = case.cluster, case.job or ""
+    def _foreign_locks(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
+        cluster, job = scope.cluster, scope.job or ""
         graphs, leaders = facts.job_graph(cluster, job), facts.job_manager_leader(cluster)
         hold = self.session_timeout + 10_000
         begun: dict[int, tuple[Observation, int, list[str]]] = {}
@@ -92,8 +92,8 @@ class JobResurrected(Rule):
         for begin, known_at, owners in begun.values():
             leader, graph = leaders.as_of(begin.at), graphs.as_of(begin.at)
             session = None if leader is None else leader.session
-            yield self.find(
-                case,
+            yield self.make_finding(
+                scope,
                 begin,
                 known_at=known_at,
                 labels=("foreign_lock",),
@@ -104,8 +104,8 @@ class JobResurrected(Rule):
                 current={"locks": owners, "session": session, "file": None if graph is None else graph.file},
             )
 
-    def _graphs_left(self, case: Case, facts: Facts) -> Iterator[Finding]:
-        cluster, job = case.cluster, case.job or ""
+    def _graphs_left(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
+        cluster, job = scope.cluster, scope.job or ""
         graphs, jobs = facts.job_graph(cluster, job), facts.job(cluster, job)
 
         def left(at: int) -> bool | None:
@@ -117,8 +117,8 @@ class JobResurrected(Rule):
             known_at = told_at(facts, cluster, spell, self.linger, (ZOOKEEPER,))
             if graph is None or one is None or known_at is None:
                 continue
-            yield self.find(
-                case,
+            yield self.make_finding(
+                scope,
                 spell.begin,
                 known_at=known_at,
                 labels=("ended_with_graph",),
@@ -133,8 +133,8 @@ class JobResurrected(Rule):
                 },
             )
 
-    def _returns(self, case: Case, facts: Facts) -> Iterator[Finding]:
-        cluster, job = case.cluster, case.job or ""
+    def _returns(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
+        cluster, job = scope.cluster, scope.job or ""
         for one in returns(cluster, job, facts):
             back, graph = one.back, one.graph
             restores = restored(cluster, job, one, facts)
@@ -142,8 +142,8 @@ class JobResurrected(Rule):
             company = [spoken(facts, cluster, other, back.at) for other in others[:_SHOWN]]
             company += [f"{len(others) - _SHOWN} more"] * (len(others) > _SHOWN)
             age = (back.at - (graph.made_at or back.at)) / 1000
-            yield self.find(
-                case,
+            yield self.make_finding(
+                scope,
                 back,
                 known_at=one.known_at,
                 severity=Severity.CRITICAL,

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from agent.evidence.flink import leader_changes
-from agent.facts import Facts
-from agent.findings import Finding, Severity
-from agent.observations import JobManagerLeader, Observation, clock
-from agent.rule import Case, EventRule
+from agent.engine.facts import Facts
+from agent.engine.rule import EventRule, Scope
+from agent.model.findings import Finding, Severity
+from agent.model.observations import JobManagerLeader, Observation, clock
+from agent.rules.queries.flink import leader_changes
 
 
 class JobmanagerMoved(EventRule):
@@ -19,23 +19,23 @@ class JobmanagerMoved(EventRule):
 
     title = "the JobManager of {cluster} moved"
     default_severity = Severity.INFO
-    sees = (JobManagerLeader,)
+    observes = (JobManagerLeader,)
 
-    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
+    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
         """Each leader after the first."""
         if not isinstance(observation, JobManagerLeader) or observation.address is None:
             return ()
         several = len(facts.job_manager_leader(observation.cluster).changes) > 1
-        return (Case(observation.cluster),) if several else ()
+        return (Scope(observation.cluster),) if several else ()
 
-    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+    def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Each move."""
-        for old, new in leader_changes(facts.job_manager_leader(case.cluster)):
+        for old, new in leader_changes(facts.job_manager_leader(scope.cluster)):
             sessions = f" (session {old.session} -> {new.session})" if old.session and new.session else ""
-            yield self.find(
-                case,
+            yield self.make_finding(
+                scope,
                 new,
-                detail=f"the JobManager leader of {case.cluster} moved {old.address} -> {new.address} at "
+                detail=f"the JobManager leader of {scope.cluster} moved {old.address} -> {new.address} at "
                 f"{clock(new.at)} UTC{sessions}",
                 previous=_leader(old),
                 current=_leader(new),

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Iterator
 
-from agent.evidence import deleted, leader_moves, leader_of, unclean_elections
-from agent.facts import Facts
-from agent.findings import Finding, Severity
-from agent.observations import Observation, PartitionState, clock
-from agent.rule import Case, TopicRule, recovered
+from agent.engine.facts import Facts
+from agent.engine.rule import Scope, TopicRule, recovered
+from agent.model.findings import Finding, Severity
+from agent.model.observations import Observation, PartitionState, clock
+from agent.rules.queries.partitions import deleted, leader_moves, leader_of, unclean_elections
 
 
 class LeaderMoved(TopicRule):
@@ -18,9 +18,9 @@ class LeaderMoved(TopicRule):
 
     title = "leader of {topic}[{partition}] moved"
     default_severity = Severity.INFO
-    sees = (PartitionState,)
+    observes = (PartitionState,)
 
-    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
+    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
         """Each partition state after the first that has a leader."""
         if (
             not isinstance(observation, PartitionState)
@@ -30,27 +30,27 @@ class LeaderMoved(TopicRule):
             return ()
         history = facts.partition(observation.cluster, observation.topic, observation.partition).changes
         moved = len(history) > 1 and leader_of(history[-2]) != leader_of(observation)
-        return (Case(observation.cluster, None, observation.topic, observation.partition),) if moved else ()
+        return (Scope(observation.cluster, None, observation.topic, observation.partition),) if moved else ()
 
-    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+    def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Each move within one incarnation."""
-        for old, new in leader_moves(facts.partition(*case.in_partition)):
-            unclean = any(after is new for _, after in unclean_elections(facts.partition(*case.in_partition)))
+        for old, new in leader_moves(facts.partition(*scope.in_partition)):
+            unclean = any(after is new for _, after in unclean_elections(facts.partition(*scope.in_partition)))
             move = f"{leader_of(old)} -> {leader_of(new)} at {clock(new.at)} UTC{' (unclean)' * unclean}"
-            yield self.find(
-                case,
+            yield self.make_finding(
+                scope,
                 new,
-                detail=f"leader of {case.topic}[{case.partition}] {move}",
+                detail=f"leader of {scope.topic}[{scope.partition}] {move}",
                 labels=("unclean",) if unclean else (),
                 subject={"brokers": [leader_of(old), leader_of(new)]},
                 previous={"leader": leader_of(old), "leader_epoch": old.leader_epoch},
                 current={"leader": leader_of(new), "leader_epoch": new.leader_epoch, "isr": list(new.isr)},
             )
 
-    def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
+    def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over when the old leader leads or is in sync again, or the partition or the replica is no more."""
         old = finding.previous["leader"]
-        history = facts.partition(*case.in_partition)
+        history = facts.partition(*scope.in_partition)
         held = history.as_of(finding.at)
         states = [*([] if held is None else [held]), *history.after(finding.at)]
         back = (

@@ -8,12 +8,12 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from agent.facts import Facts
-from agent.findings import Finding
-from agent.observations import LogLine, Observation
-from agent.options import Names
-from agent.rule import Case, EventRule
-from agent.words.logs import counted
+from agent.engine.facts import Facts
+from agent.engine.rule import EventRule, Scope
+from agent.model.config_types import NameFilter
+from agent.model.findings import Finding
+from agent.model.log_text import counted
+from agent.model.observations import LogLine, Observation
 
 
 def _regex(value: str) -> str:
@@ -42,18 +42,18 @@ class LogPattern(EventRule):
     """
 
     title = "{rule} in {log}: {line}"
-    sees = (LogLine,)
+    observes = (LogLine,)
 
     pattern: Annotated[str, AfterValidator(_regex)]
     """A regular expression as Python's re knows it, found anywhere in a line."""
 
-    components: Names = Names()
+    components: NameFilter = NameFilter()
     """Whose lines: what writes the log (kafka, zookeeper, consumer, librdkafka, streams, flink; "" where unknown)."""
 
-    logs: Names = Names()
+    logs: NameFilter = NameFilter()
     """Which files, by their paths."""
 
-    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:  # noqa: ARG002 - the base's signature
+    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:  # noqa: ARG002 - the base's signature
         """Each line that matched, by what it names."""
         if (
             not isinstance(observation, LogLine)
@@ -63,11 +63,20 @@ class LogPattern(EventRule):
         ):
             return ()
         one = observation
-        return (Case(one.cluster, None, one.topic, one.partition, one.broker, job=one.job, log=one.log),)
+        return (Scope(one.cluster, None, one.topic, one.partition, one.broker, job=one.job, log=one.log),)
 
-    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+    def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Each line; one for those of the same millisecond."""
-        subject = ("log_line", case.cluster, case.log, self.pattern, case.topic, case.partition, case.broker, case.job)
+        subject = (
+            "log_line",
+            scope.cluster,
+            scope.log,
+            self.pattern,
+            scope.topic,
+            scope.partition,
+            scope.broker,
+            scope.job,
+        )
         lines = [one for one in facts.log_lines(subject) if self.components.match(one.component)]
         for _, moment in groupby(lines, attrgetter("at")):
             line, *others = moment
@@ -77,4 +86,4 @@ class LogPattern(EventRule):
             told = counted(one.text for one in (line, *others))
             also = "".join(f"; and {number} x {text}" for text, number in list(told.items())[1:])
             detail = f"{where}{named}: {line.text}{also}"
-            yield self.find(case, line, detail=detail, current={**line.values, "lines": told})
+            yield self.make_finding(scope, line, detail=detail, current={**line.values, "lines": told})

@@ -1,7 +1,7 @@
 """log_segments: what the Spark check of that name finds in a broker's log segments."""
 
-from agent.check_rule import CheckRule
-from agent.findings import Severity
+from agent.engine.check_rule import CheckRule
+from agent.model.findings import Severity
 
 
 class LogSegments(CheckRule):
@@ -12,5 +12,6 @@ class LogSegments(CheckRule):
     Recovers when a run over all that is configured no longer finds it.
     """
 
+    reads = "brokers' log segments: offsets that go back, bad checksums, indexes that point wrong"
     title = "log of {topic}[{partition}] on broker {broker} is damaged"
     default_severity = Severity.CRITICAL

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Iterator
 
-from agent.evidence import earliest, end_falls, end_of, recreated, unclean_near
-from agent.facts import Facts
-from agent.findings import Finding, Records
-from agent.observations import LogOffsets, Observation
-from agent.rule import Case, TopicRule, recovered
+from agent.engine.facts import Facts
+from agent.engine.rule import Scope, TopicRule, recovered
+from agent.model.findings import Finding, Records
+from agent.model.observations import LogOffsets, Observation
+from agent.rules.queries.partitions import earliest, end_falls, end_of, recreated, unclean_near
 
 
 class LogTruncated(TopicRule):
@@ -20,46 +20,46 @@ class LogTruncated(TopicRule):
     """
 
     title = "{topic}[{partition}] lost at least {records} records: its log was truncated"
-    sees = (LogOffsets,)
+    observes = (LogOffsets,)
 
     min_records: int = 1
     """Smallest fall told, in records."""
 
-    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
+    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
         """Each reading below the one before it."""
         if not isinstance(observation, LogOffsets) or not self.topics.match(observation.topic):
             return ()
         readings = facts.log_offsets(observation.cluster, observation.topic, observation.partition).changes[-2:]
         fell = len(readings) > 1 and readings[0].log_end - readings[1].log_end >= self.min_records
-        return (Case(observation.cluster, None, observation.topic, observation.partition),) if fell else ()
+        return (Scope(observation.cluster, None, observation.topic, observation.partition),) if fell else ()
 
-    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+    def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Each fall that is no passing dip."""
-        for before, after, known_at in end_falls(facts, case.in_partition):
+        for before, after, known_at in end_falls(facts, scope.in_partition):
             fall = before.log_end - after.log_end
             if fall < self.min_records:
                 continue
-            furthest, reader = max(_positions(facts, case.in_partition, before, after), default=(0, ""))
+            furthest, reader = max(_positions(facts, scope.in_partition, before, after), default=(0, ""))
             lost = max(fall, furthest - after.log_end)
             read = f"; {reader} had read up to {furthest:,}" if lost > fall else ""
             ends = f"log end {before.log_end:,} -> {after.log_end:,}"
-            yield self.find(
-                case,
+            yield self.make_finding(
+                scope,
                 after,
                 since=before.at if after.since is None else after.since,
                 known_at=known_at,
-                detail=f"{case.topic}[{case.partition}]: {ends}{read}: at least {lost:,} records are lost",
-                labels=("unclean",) if unclean_near(facts, case.in_partition, before.at, after.at) else (),
+                detail=f"{scope.topic}[{scope.partition}]: {ends}{read}: at least {lost:,} records are lost",
+                labels=("unclean",) if unclean_near(facts, scope.in_partition, before.at, after.at) else (),
                 previous={"log_end": before.log_end},
                 current={"log_end": after.log_end},
                 records=Records(lost=lost),
             )
 
-    def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
+    def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over when the log has grown to its old end, or the partition is no more."""
         old = int(finding.previous["log_end"])
-        regained = (one.at for one in facts.log_offsets(*case.in_partition).after(finding.at) if one.log_end >= old)
-        return recovered(finding, earliest(regained, end_of(facts, case.in_partition, finding.at)))
+        regained = (one.at for one in facts.log_offsets(*scope.in_partition).after(finding.at) if one.log_end >= old)
+        return recovered(finding, earliest(regained, end_of(facts, scope.in_partition, finding.at)))
 
 
 def _positions(

@@ -1,9 +1,9 @@
 """offset_history: what the Spark check of that name finds in the journal."""
 
-from agent.check_rule import CheckRule
-from agent.findings import Finding
-from agent.observations import CheckFinding
-from agent.rule import EventRule, GroupRule
+from agent.engine.check_rule import CheckRule
+from agent.engine.rule import EventRule, GroupRule
+from agent.model.findings import Finding
+from agent.model.observations import CheckFinding
 
 
 class OffsetHistory(EventRule, CheckRule, GroupRule):
@@ -14,6 +14,7 @@ class OffsetHistory(EventRule, CheckRule, GroupRule):
     Not: a gap in the journal, in which nothing can be compared; the check says that where it is asked.
     """
 
+    reads = "the journal: every rewind, jump and gap of committed offsets, with what happened around it"
     title = "{group} on {topic}[{partition}] went back or leapt {records} records, as its history shows"
 
     min_records: int = 1000
@@ -22,7 +23,7 @@ class OffsetHistory(EventRule, CheckRule, GroupRule):
     def means(self, observation: CheckFinding) -> bool:
         """Whether it is about a group on a topic, and both are judged."""
         group, topic = observation.group, observation.topic
-        return group is not None and topic is not None and self.judged(group, topic)
+        return group is not None and topic is not None and self.applies_to(group, topic)
 
     def counts(self, finding: Finding) -> bool:
         """Whether the move is far enough."""

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from agent.evidence import CLOCK_SLACK_MS, earliest, end_of, moves, recreated
-from agent.evidence.operators import by_operator, stopped
-from agent.facts import Facts, History
-from agent.findings import Finding, Records, Severity
-from agent.observations import Commit, GroupState, LogOffsets, Observation
-from agent.rule import Case, GroupRule, recovered
+from agent.engine.facts import Facts, History
+from agent.engine.rule import GroupRule, Scope, recovered
+from agent.model.findings import Finding, Records, Severity
+from agent.model.observations import Commit, GroupState, LogOffsets, Observation
+from agent.rules.queries.operators import by_operator, stopped
+from agent.rules.queries.partitions import CLOCK_SLACK_MS, earliest, end_of, moves, recreated
 
 _RHYTHM = 3
 _RECENT = 8
@@ -26,7 +26,7 @@ class OffsetJump(GroupRule):
     """
 
     title = "{group} skipped {records} records on {topic}[{partition}]"
-    sees = (Commit, LogOffsets, GroupState)
+    observes = (Commit, LogOffsets, GroupState)
 
     min_records: int = 1000
     """Smallest leap told, in records skipped."""
@@ -35,7 +35,7 @@ class OffsetJump(GroupRule):
     surge: int = 20
     """How many times faster than ever before a lagging group may catch up."""
 
-    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
+    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
         """Each commit that advanced by `min_records` as none before it; what comes late and may tell why it did."""
         match observation:
             case Commit(cluster=cluster, group=group, topic=topic, partition=partition, offset=int() as offset):
@@ -53,24 +53,24 @@ class OffsetJump(GroupRule):
                 groups = [*facts.groups_of(cluster, topic, partition)] if last[0].log_start < start else []
             case GroupState(cluster=cluster, group=group, at=at):
                 return [
-                    Case(cluster, group, *pair)
+                    Scope(cluster, group, *pair)
                     for pair in facts.partitions_of(cluster, group)
-                    if facts.commits(cluster, group, *pair).after(at) and self.judged(group, pair[0])
+                    if facts.commits(cluster, group, *pair).after(at) and self.applies_to(group, pair[0])
                 ]
             case _:
                 return ()
-        return [Case(cluster, group, topic, partition) for group in groups if self.judged(group, topic)]
+        return [Scope(cluster, group, topic, partition) for group in groups if self.applies_to(group, topic)]
 
-    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+    def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Each leap that cannot have been read."""
-        history, ends = facts.commits(*case.series), facts.log_offsets(*case.in_partition)
+        history, ends = facts.commits(*scope.series), facts.log_offsets(*scope.in_partition)
         series = moves(history)
         for index, (before, after) in enumerate(pairwise(series)):
             old, new = before.offset or 0, after.offset or 0
             reading = ends.as_of(after.at)
             start = reading.log_start if reading is not None else 0
             skipped = new - max(old, start)
-            if skipped < self.min_records or recreated(facts, case.in_partition, before.at, after.at):
+            if skipped < self.min_records or recreated(facts, scope.in_partition, before.at, after.at):
                 continue
             forgotten = any(one.offset is None for one in history.between(before.at - 1, after.at - 1))
             if not forgotten and old >= start and self._reads(series[max(index + 2 - _RECENT, 0) : index + 2], facts):
@@ -86,11 +86,11 @@ class OffsetJump(GroupRule):
             ):
                 continue
             labels = {"to_latest": to_latest, "after_expiry": forgotten, "operator_reset": operator}
-            yield self.find(
-                case,
+            yield self.make_finding(
+                scope,
                 after,
                 detail=(
-                    f"{case.group} on {case.topic}[{case.partition}] leapt from {old:,} to {new:,}: "
+                    f"{scope.group} on {scope.topic}[{scope.partition}] leapt from {old:,} to {new:,}: "
                     f"{skipped:,} records were not read"
                 ),
                 severity=Severity.INFO if operator else None,
@@ -100,12 +100,12 @@ class OffsetJump(GroupRule):
                 records=Records(skipped=skipped),
             )
 
-    def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
+    def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over when the group goes back to read what it skipped, or the partition is no more."""
         old = int(finding.previous["offset"])
-        after = facts.commits(*case.series).after(finding.at)
+        after = facts.commits(*scope.series).after(finding.at)
         back = (one.at for one in after if one.offset is not None and one.offset <= old)
-        return recovered(finding, earliest(back, end_of(facts, case.in_partition, finding.at)))
+        return recovered(finding, earliest(back, end_of(facts, scope.in_partition, finding.at)))
 
     def _reads(self, commits: list[Commit], facts: Facts) -> bool:
         """Whether the last of these moves went no further, in no longer time, than those before. Cheap.

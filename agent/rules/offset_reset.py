@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
-from agent.facts import LATENESS_MS, Facts
-from agent.findings import Finding
-from agent.observations import LogLine, Observation, clock, whole_number
-from agent.rule import Case, EventRule, TopicRule
+from agent.engine.facts import LATENESS_MS, Facts
+from agent.engine.rule import EventRule, Scope, TopicRule
+from agent.model.findings import Finding
+from agent.model.observations import LogLine, Observation, clock, whole_number
 
 
 class OffsetReset(TopicRule, EventRule):
@@ -19,54 +19,54 @@ class OffsetReset(TopicRule, EventRule):
     """
 
     title = "a consumer was reset on {topic}[{partition}]"
-    sees = (LogLine,)
+    observes = (LogLine,)
 
     LOST: ClassVar[dict[str, str]] = {
         "fetch_offset_out_of_range": "is out of range",
         "truncation_detected": "is beyond where the log was truncated",
         "offset_reset": "was reset",
     }
-    """What each pattern, by its name in agent/sources/log_patterns.py, says of the offset that it names."""
+    """What each pattern, by its name in agent/sources/logs/patterns.py, says of the offset that it names."""
 
     TO: ClassVar[str] = "offset_reset"
     """The pattern that says where to; of Java's consumer it names no other offset, of librdkafka's both."""
 
-    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:  # noqa: ARG002 - the base's signature
+    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:  # noqa: ARG002 - the base's signature
         """Each line that names the offset lost, and where to."""
         if not isinstance(observation, LogLine) or observation.pattern not in self.LOST or observation.topic is None:
             return ()
         one = observation
-        return (Case(one.cluster, None, one.topic, one.partition, one.broker, job=one.job, log=one.log),)
+        return (Scope(one.cluster, None, one.topic, one.partition, one.broker, job=one.job, log=one.log),)
 
-    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+    def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Each line of the partition in that log."""
-        if not self.topics.match(case.topic or ""):
+        if not self.topics.match(scope.topic or ""):
             return
         for pattern, what in self.LOST.items():
-            for one in facts.log_lines(_subject(case, pattern)):
+            for one in facts.log_lines(_subject(scope, pattern)):
                 offset = whole_number(one.values.get("offset"))
                 if offset is None:
                     continue
-                to = one.values.get("to") or self._to(case, one, facts)
+                to = one.values.get("to") or self._to(scope, one, facts)
                 to_offset = whole_number(to)
-                where = f"{case.topic}[{case.partition}]"
+                where = f"{scope.topic}[{scope.partition}]"
                 on = f" on {one.host}" if one.host else ""
                 at = f", and the consumer goes to {to}" if to else ""
-                yield self.find(
-                    case,
+                yield self.make_finding(
+                    scope,
                     one,
                     detail=f"{one.component}{on} logs that offset {offset:,} of {where} {what}{at} "
-                    f"({case.log}, {clock(one.at)} UTC)",
+                    f"({scope.log}, {clock(one.at)} UTC)",
                     subject={"component": one.component, **({"host": one.host} if one.host else {})},
                     previous={"offset": offset},
                     current={} if to is None else {"to": to} if to_offset is None else {"offset": to_offset},
                 )
 
-    def _to(self, case: Case, line: LogLine, facts: Facts) -> str | None:
+    def _to(self, scope: Scope, line: LogLine, facts: Facts) -> str | None:
         """Where the next line about the same partition says that it went."""
-        later = facts.log_lines(_subject(case, self.TO)).between(line.at - 1, line.at + LATENESS_MS)
+        later = facts.log_lines(_subject(scope, self.TO)).between(line.at - 1, line.at + LATENESS_MS)
         return next((one.values["to"] for one in later if "offset" not in one.values and "to" in one.values), None)
 
 
-def _subject(case: Case, pattern: str) -> tuple[str | int | None, ...]:
-    return ("log_line", case.cluster, case.log, pattern, case.topic, case.partition, case.broker, case.job)
+def _subject(scope: Scope, pattern: str) -> tuple[str | int | None, ...]:
+    return ("log_line", scope.cluster, scope.log, pattern, scope.topic, scope.partition, scope.broker, scope.job)

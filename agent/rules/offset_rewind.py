@@ -4,13 +4,13 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
-from agent.evidence import earliest, end_falls, end_of, recreated, unclean_near
-from agent.evidence.operators import by_operator, sure_at
-from agent.evidence.restores import around, explained
-from agent.facts import LATENESS_MS, Facts, History
-from agent.findings import Finding, Records, Severity
-from agent.observations import Commit, Observation, Position, clock
-from agent.rule import Case, GroupRule, recovered
+from agent.engine.facts import LATENESS_MS, Facts, History
+from agent.engine.rule import GroupRule, Scope, recovered
+from agent.model.findings import Finding, Records, Severity
+from agent.model.observations import Commit, Observation, Position, clock
+from agent.rules.queries.operators import by_operator, sure_at
+from agent.rules.queries.partitions import earliest, end_falls, end_of, recreated, unclean_near
+from agent.rules.queries.restores import around, explained
 
 Offset: TypeAlias = Commit | Position
 
@@ -45,61 +45,61 @@ class OffsetRewind(GroupRule):
     """
 
     title = "{reader} went back {records} records on {topic}[{partition}]"
-    sees = (Commit, Position)
+    observes = (Commit, Position)
 
     min_records: int = 1000
     """Smallest fall told, in records."""
 
-    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
+    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
         """Each commit and position below one before it."""
         if not isinstance(observation, Commit | Position) or observation.offset is None:
             return ()
-        case = _case(observation)
-        if not self.judged(_reader(observation), observation.topic):
+        scope = _scope(observation)
+        if not self.applies_to(_reader(observation), observation.topic):
             return ()
         # A position's fall is told by the reading after it.
-        known = [one.offset for one in _offsets(case, facts).changes[-4:] if one.offset is not None]
-        fell = any(after < before for before, after in pairwise(known[-3 if case.job else -2 :]))
-        return (case,) if fell else ()
+        known = [one.offset for one in _offsets(scope, facts).changes[-4:] if one.offset is not None]
+        fell = any(after < before for before, after in pairwise(known[-3 if scope.job else -2 :]))
+        return (scope,) if fell else ()
 
-    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+    def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Each fall within one incarnation of the partition."""
-        history = _offsets(case, facts)
+        history = _offsets(scope, facts)
         for before, after in falls(history, self.min_records):
-            fall = _Fall(before, after, list(self._committed_with(case, before, after, facts)))
+            fall = _Fall(before, after, list(self._committed_with(scope, before, after, facts)))
             known_at = sure_at(facts, after) if isinstance(after, Commit) else _sure_of(fall, history)
-            if known_at is not None and not recreated(facts, case.in_partition, before.at, after.at):
-                yield self._rewind(case, fall, known_at, facts)
+            if known_at is not None and not recreated(facts, scope.in_partition, before.at, after.at):
+                yield self._rewind(scope, fall, known_at, facts)
 
-    def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
+    def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over when the old offset is reached again, or the partition is no more."""
         old = int(finding.previous["offset"])
-        regained = (one.at for one in _offsets(case, facts).after(finding.at) if (one.offset or 0) >= old)
-        return recovered(finding, earliest(regained, end_of(facts, case.in_partition, finding.at)))
+        regained = (one.at for one in _offsets(scope, facts).after(finding.at) if (one.offset or 0) >= old)
+        return recovered(finding, earliest(regained, end_of(facts, scope.in_partition, finding.at)))
 
-    def _committed_with(self, case: Case, before: Offset, after: Offset, facts: Facts) -> Iterator[Offset]:
+    def _committed_with(self, scope: Scope, before: Offset, after: Offset, facts: Facts) -> Iterator[Offset]:
         """The commits of the partition that fell when a position there did."""
-        for group in facts.groups_of(*case.in_partition) if case.job is not None else ():
-            for high, low in falls(facts.commits(case.cluster, group, *case.in_partition[1:]), self.min_records):
+        for group in facts.groups_of(*scope.in_partition) if scope.job is not None else ():
+            for high, low in falls(facts.commits(scope.cluster, group, *scope.in_partition[1:]), self.min_records):
                 if low.start <= after.at + LATENESS_MS and before.at - LATENESS_MS <= low.at and high.at <= after.at:
                     yield low
 
-    def _rewind(self, case: Case, fall: _Fall, known_at: int, facts: Facts) -> Finding:
+    def _rewind(self, scope: Scope, fall: _Fall, known_at: int, facts: Facts) -> Finding:
         before, after, _ = fall
         old, new = before.offset or 0, after.offset or 0
-        log_start = _log_start(case, after, facts)
-        labels = list(self._labels(case, fall, log_start, facts))
+        log_start = _log_start(scope, after, facts)
+        labels = list(self._labels(scope, fall, log_start, facts))
         severity = Severity.CRITICAL if "to_earliest" in labels else None
         if "operator_reset" in labels or "checkpoint_restore" in labels:
             severity = Severity.INFO
-        where = f"{case.topic}[{case.partition}]"
+        where = f"{scope.topic}[{scope.partition}]"
         bound = " or below, as a poll sees it" if after.since is not None else ""
         start = " (the log's start)" if "to_earliest" in labels else ""
         start_at = {"log_start": log_start} if "to_earliest" in labels else {}
-        until = _back_by(old, after, _offsets(case, facts))
-        checkpoints = around(facts, case.in_partition, before.at, after.at)
-        return self.find(
-            case,
+        until = _back_by(old, after, _offsets(scope, facts))
+        checkpoints = around(facts, scope.in_partition, before.at, after.at)
+        return self.make_finding(
+            scope,
             after,
             detail=f"{_who(after)} on {where} went back from {old:,} to {new:,}{bound}{start}{until}",
             known_at=known_at,
@@ -111,29 +111,29 @@ class OffsetRewind(GroupRule):
             subject=_of_flink(after),
         )
 
-    def _labels(self, case: Case, fall: _Fall, log_start: int | None, facts: Facts) -> Iterator[str]:
+    def _labels(self, scope: Scope, fall: _Fall, log_start: int | None, facts: Facts) -> Iterator[str]:
         before, after, committed = fall
         old = before.offset or 0
         # All tell where the reader was at some moment after its fall: the lowest one is nearest to where it went.
         new = min(one.offset or 0 for one in (after, *committed))
         cuts = [
             low.log_end
-            for fallen, low, _ in end_falls(facts, case.in_partition)
+            for fallen, low, _ in end_falls(facts, scope.in_partition)
             if low.log_end < old and before.at <= low.at <= after.at + LATENESS_MS and fallen.at <= after.at
         ]
         below_the_cut = bool(cuts) and new < min(cuts) - self.min_records
         start = new if log_start is None else log_start
         near = max(self.min_records, (old - start) * 0.05)
         if below_the_cut:  # no divergence but out of range: all the way back, and what was read since lies in between
-            near = max(near, _read_since(after, _offsets(case, facts)))
+            near = max(near, _read_since(after, _offsets(scope, facts)))
         if log_start is not None and new - start <= near:
             yield "to_earliest"
-        elif not below_the_cut and (cuts or unclean_near(facts, case.in_partition, before.at, after.at)):
+        elif not below_the_cut and (cuts or unclean_near(facts, scope.in_partition, before.at, after.at)):
             yield "to_divergence"
         if explained(facts, before, after):
             yield "checkpoint_restore"
         if isinstance(before, Commit) and isinstance(after, Commit):
-            if any(one.offset is None for one in facts.commits(*case.series).between(before.at - 1, after.at - 1)):
+            if any(one.offset is None for one in facts.commits(*scope.series).between(before.at - 1, after.at - 1)):
                 yield "after_expiry"
             if by_operator(facts, before, after, self.min_records):
                 yield "operator_reset"
@@ -152,23 +152,23 @@ def _sure_of(fall: _Fall, readings: History[Commit] | History[Position]) -> int 
     return min(sure, default=None)
 
 
-def _log_start(case: Case, after: Offset, facts: Facts) -> int | None:
-    ends = facts.log_offsets(*case.in_partition)
+def _log_start(scope: Scope, after: Offset, facts: Facts) -> int | None:
+    ends = facts.log_offsets(*scope.in_partition)
     reading = ends.as_of(after.at) or next((one for one in ends if one.at <= after.at + LATENESS_MS), None)
     return None if reading is None else reading.log_start
 
 
-def _case(observation: Offset) -> Case:
+def _scope(observation: Offset) -> Scope:
     group = observation.group if isinstance(observation, Commit) else None
     job = observation.job if isinstance(observation, Position) else None
-    return Case(observation.cluster, group, observation.topic, observation.partition, job=job)
+    return Scope(observation.cluster, group, observation.topic, observation.partition, job=job)
 
 
-def _offsets(case: Case, facts: Facts) -> History[Commit] | History[Position]:
-    if case.job is None:
-        return facts.commits(*case.series)
-    cluster, topic, partition = case.in_partition
-    return facts.positions(cluster, case.job, topic, partition)
+def _offsets(scope: Scope, facts: Facts) -> History[Commit] | History[Position]:
+    if scope.job is None:
+        return facts.commits(*scope.series)
+    cluster, topic, partition = scope.in_partition
+    return facts.positions(cluster, scope.job, topic, partition)
 
 
 def _reader(observation: Offset) -> str:
@@ -184,7 +184,7 @@ def _who(observation: Offset) -> str:
 
 
 def _of_flink(observation: Offset) -> dict[str, Any]:
-    """What a position names besides its case."""
+    """What a position names besides its scope."""
     if isinstance(observation, Commit):
         return {}
     named = {

@@ -2,21 +2,21 @@
 
 from collections.abc import Iterable, Iterator
 
-from agent.evidence import earliest
-from agent.evidence.flink import REST, STORAGE, ZOOKEEPER, Spell, graph_znode, lasting, named, spoken, told_at
-from agent.facts import SETTLED_MS, Facts
-from agent.findings import Finding
-from agent.observations import (
+from agent.engine.facts import SETTLED_MS, Facts
+from agent.engine.rule import Rule, Scope, recovered
+from agent.model.config_types import PositiveDuration
+from agent.model.findings import Finding
+from agent.model.observations import (
+    Availability,
     JobGraph,
     JobGraphFile,
     JobListing,
     JobManagerLeader,
     Observation,
-    Sight,
     clock,
 )
-from agent.options import Wait
-from agent.rule import Case, Rule, recovered
+from agent.rules.queries.flink import REST, STORAGE, ZOOKEEPER, Spell, graph_znode, lasting, named, spoken, told_at
+from agent.rules.queries.partitions import earliest
 
 
 class OrphanJobGraph(Rule):
@@ -30,15 +30,15 @@ class OrphanJobGraph(Rule):
     """
 
     title = "a job graph without its job in {cluster}"
-    sees = (JobGraph, JobGraphFile, JobListing, JobManagerLeader, Sight)
+    observes = (JobGraph, JobGraphFile, JobListing, JobManagerLeader, Availability)
 
-    after: Wait = 30_000
+    after: PositiveDuration = 30_000
     """How long a job graph's job may be missing from the leader's listing."""
 
-    file_after: Wait = 120_000
+    file_after: PositiveDuration = 120_000
     """How long a file may be without its znode."""
 
-    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
+    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
         """The graph, or the cluster for its files; what concerns all of a cluster's graphs names them all."""
         cluster = getattr(observation, "cluster", "")
         match observation:
@@ -46,27 +46,27 @@ class OrphanJobGraph(Rule):
                 graphs: Iterable[str] = (job,)
             case JobListing() | JobManagerLeader():
                 graphs = facts.job_graphs_in(cluster)
-            case Sight(source=source) if source in (REST, ZOOKEEPER, STORAGE):
+            case Availability(source=source) if source in (REST, ZOOKEEPER, STORAGE):
                 graphs = facts.job_graphs_in(cluster)
             case _:
                 graphs = ()
         files = not isinstance(observation, JobListing) and facts.job_graph_files_in(cluster)
-        return [*(Case(cluster, job=graph) for graph in graphs), *([Case(cluster)] if files else [])]
+        return [*(Scope(cluster, job=graph) for graph in graphs), *([Scope(cluster)] if files else [])]
 
-    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+    def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Each time long enough."""
-        if case.job is None:
-            yield from self._files(case, facts)
+        if scope.job is None:
+            yield from self._files(scope, facts)
             return
-        cluster, job = case.cluster, case.job
+        cluster, job = scope.cluster, scope.job
         for spell in _without_job(cluster, job, facts):
             graph = facts.job_graph(cluster, job).as_of(spell.begin.at)
             known_at = told_at(facts, cluster, spell, self.after, (REST, ZOOKEEPER))
             if graph is None or known_at is None:
                 continue
             kept = f"znode {graph_znode(job, graph.file, graph.znode)}{f', file {graph.file}' if graph.file else ''}"
-            yield self.find(
-                case,
+            yield self.make_finding(
+                scope,
                 spell.begin,
                 known_at=known_at,
                 labels=("znode",),
@@ -76,10 +76,10 @@ class OrphanJobGraph(Rule):
                 current={"made_at": graph.made_at, "file": graph.file, "checkpoints": graph.checkpoints},
             )
 
-    def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
+    def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over when the znode or the file is gone, or has its job or its znode."""
-        cluster, at = case.cluster, finding.at
-        if case.job is None:
+        cluster, at = scope.cluster, finding.at
+        if scope.job is None:
             file = str(finding.subject["file"])
             gone = (one.at for one in facts.job_graph_file(cluster, file).after(at) if one.modified_at is None)
             found = [
@@ -89,21 +89,21 @@ class OrphanJobGraph(Rule):
                 if one.made_at is not None and one.file == file
             ]
             return recovered(finding, earliest(gone, min(found, default=None)))
-        gone = (one.at for one in facts.job_graph(cluster, case.job).after(at) if one.made_at is None)
-        listed = (one.at for one in facts.job_listing(cluster).after(at) if case.job in one.jobs)
+        gone = (one.at for one in facts.job_graph(cluster, scope.job).after(at) if one.made_at is None)
+        listed = (one.at for one in facts.job_listing(cluster).after(at) if scope.job in one.jobs)
         return recovered(finding, earliest(gone, next(listed, None)))
 
-    def _files(self, case: Case, facts: Facts) -> Iterator[Finding]:
-        for file in facts.job_graph_files_in(case.cluster):
-            last = facts.job_graph_file(case.cluster, file).last
+    def _files(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
+        for file in facts.job_graph_files_in(scope.cluster):
+            last = facts.job_graph_file(scope.cluster, file).last
             if last is None or (last.modified_at is None and last.at <= facts.now - SETTLED_MS):
                 continue
-            for spell in _without_znode(case.cluster, file, facts):
-                known_at = told_at(facts, case.cluster, spell, self.file_after, (ZOOKEEPER, STORAGE))
+            for spell in _without_znode(scope.cluster, file, facts):
+                known_at = told_at(facts, scope.cluster, spell, self.file_after, (ZOOKEEPER, STORAGE))
                 if known_at is None:
                     continue
-                yield self.find(
-                    case,
+                yield self.make_finding(
+                    scope,
                     spell.begin,
                     known_at=known_at,
                     labels=("file",),

@@ -8,14 +8,14 @@ from itertools import pairwise
 import msgspec
 from pydantic import Field
 
-from agent.evidence import rebalancing
-from agent.evidence.flink import Spell, lasting
-from agent.evidence.streams import thread
-from agent.facts import FLOOR, SETTLED_MS, Facts, History
-from agent.findings import Finding, Severity
-from agent.observations import GroupState, Member, Observation, clock
-from agent.options import Names, Wait, duration_text
-from agent.rule import Case, Rule, recovered
+from agent.engine.facts import FLOOR, SETTLED_MS, Facts, History
+from agent.engine.rule import Rule, Scope, recovered
+from agent.model.config_types import NameFilter, PositiveDuration, duration_text
+from agent.model.findings import Finding, Severity
+from agent.model.observations import GroupState, Member, Observation, clock
+from agent.rules.queries.flink import Spell, lasting
+from agent.rules.queries.partitions import rebalancing
+from agent.rules.queries.streams import thread
 
 _START_MS = 60_000
 """How long after a group was without members its members may still be coming."""
@@ -45,60 +45,60 @@ class Rebalancing(Rule):
     """
 
     title = "{group} is rebalancing"
-    sees = (GroupState,)
+    observes = (GroupState,)
 
-    groups: Names = Names()
+    groups: NameFilter = NameFilter()
     """Groups judged."""
 
-    longer_than: Wait = 30_000
+    longer_than: PositiveDuration = 30_000
     """How long a rebalance may last."""
 
     times: int = Field(5, ge=2, le=8)
     """Fewest rebalances told."""
 
-    within: Wait = 600_000
+    within: PositiveDuration = 600_000
     """How close together they are."""
 
-    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
+    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
         """Each group in a rebalance, and each whose members or their partitions are others."""
         if not isinstance(observation, GroupState) or not self.groups.match(observation.group):
             return ()
         cluster, group = observation.cluster, observation.group
         changed = bool(observation.members) and len(facts.group(cluster, group).changes) > 1
-        return (Case(cluster, group),) if changed or rebalancing(observation) else ()
+        return (Scope(cluster, group),) if changed or rebalancing(observation) else ()
 
-    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+    def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """What each rebalance moved, each that is long, each row; of one moment the last counts."""
-        history = facts.group(case.cluster, case.group or "")
+        history = facts.group(scope.cluster, scope.group or "")
         for place, state in enumerate(history.changes):
             # Of one that is settled nothing is asked any more, and groups may have thousands of partitions.
             if state.seen > facts.now - SETTLED_MS and state.members and not rebalancing(state):
-                yield from self._moved(case, history.changes[max(place - FLOOR, 0) : place + 1])
-        rows = list(self._rows(case, facts))
+                yield from self._moved(scope, history.changes[max(place - FLOOR, 0) : place + 1])
+        rows = list(self._rows(scope, facts))
         for one in rows:
             how = f"has rebalanced {self.times} times within {duration_text(self.within)}"
-            yield self.find(case, one, labels=("again_and_again",), detail=f"{case.group} {how}: {_UNREAD}")
+            yield self.make_finding(scope, one, labels=("again_and_again",), detail=f"{scope.group} {how}: {_UNREAD}")
         for spell in lasting([history], lambda at: _holds(history.as_of(at))):
             if spell.begin in rows or not self._is_long(spell, history):
                 continue
-            yield self.find(
-                case,
+            yield self.make_finding(
+                scope,
                 spell.begin,
                 known_at=spell.known_at(self.longer_than),
                 labels=("long",),
-                detail=self._lasting(case, spell.begin.at, ""),
+                detail=self._lasting(scope, spell.begin.at, ""),
             )
 
-    def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
+    def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over when the group has been at rest for a minute; at once where it tells only what moved."""
         if finding.severity is Severity.INFO:
             return recovered(finding, finding.at)
-        history = facts.group(case.cluster, case.group or "")
+        history = facts.group(scope.cluster, scope.group or "")
         held = history.as_of(finding.at)
         later = [*([] if held is None else [held]), *history.after(finding.at)]
         end = next((one.at for one in later if not rebalancing(one)), None)
         if "long" in finding.labels and end is not None and "until" not in finding.current:
-            detail = self._lasting(case, finding.at, f", until {clock(end)} UTC")
+            detail = self._lasting(scope, finding.at, f", until {clock(end)} UTC")
             finding = msgspec.structs.replace(finding, current={"until": end}, detail=detail)
         calm = (
             max(one.at, finding.at) + _CALM_MS
@@ -107,7 +107,7 @@ class Rebalancing(Rule):
         )
         return recovered(finding, next(calm, None))
 
-    def _moved(self, case: Case, states: list[GroupState]) -> Iterator[Finding]:
+    def _moved(self, scope: Scope, states: list[GroupState]) -> Iterator[Finding]:
         """Which partitions the last of the states shows with another member than before."""
         now, owners = _owners(states[-1]), dict[tuple[str, int], Member]()
         for one in reversed(states[:-1]):
@@ -129,30 +129,30 @@ class Rebalancing(Rule):
             begin = one
         went = [f"{number:,} from {old} to {new}" for (old, new), number in moved.most_common(_SHOWN)]
         went += [f"{moved.total() - sum(one for _, one in moved.most_common(_SHOWN)):,} more"] * (len(moved) > _SHOWN)
-        yield self.find(
-            case,
+        yield self.make_finding(
+            scope,
             states[-1],
             since=begin.start if begin.start < states[-1].at else None,
             severity=Severity.INFO,
             labels=("moved",),
-            detail=f"{case.group} rebalanced by {clock(states[-1].at)} UTC, and partitions went to other members: "
+            detail=f"{scope.group} rebalanced by {clock(states[-1].at)} UTC, and partitions went to other members: "
             f"{', '.join(went)}",
             current={"members": len(states[-1].members), "moved": moved.total()},
         )
 
-    def _lasting(self, case: Case, begin: int, until: str) -> str:
+    def _lasting(self, scope: Scope, begin: int, until: str) -> str:
         how = f"has rebalanced for more than {duration_text(self.longer_than)} since {clock(begin)} UTC{until}"
-        return f"{case.group} {how}: {_UNREAD}"
+        return f"{scope.group} {how}: {_UNREAD}"
 
     def _is_long(self, spell: Spell, history: History[GroupState]) -> bool:
         """Whether it surely lasted: seen by polls, it may have ended when it was last seen."""
         end = None if spell.end is None else history.as_of(spell.end)
         return end is None or end.start > spell.begin.at + self.longer_than
 
-    def _rows(self, case: Case, facts: Facts) -> Iterator[GroupState]:
+    def _rows(self, scope: Scope, facts: Facts) -> Iterator[GroupState]:
         """The rebalances that make it enough, where the one before did not."""
-        changes = facts.group(case.cluster, case.group or "").changes
-        places = [place for place in range(1, len(changes)) if self._counts(case, changes, place, facts)]
+        changes = facts.group(scope.cluster, scope.group or "").changes
+        places = [place for place in range(1, len(changes)) if self._counts(scope, changes, place, facts)]
         for count, place in enumerate(places, 1):
             # No further back than histories surely reach, or what is told would hang on what they still hold.
             row = [each for each in places[:count] if each > place - FLOOR]
@@ -167,10 +167,10 @@ class Rebalancing(Rule):
         most = max(Counter(one for each in _turnovers(changes, recent) for one in each).values(), default=0)
         return most > min(_TURNS, self.times - 2)
 
-    def _counts(self, case: Case, changes: list[GroupState], place: int, facts: Facts) -> bool:
+    def _counts(self, scope: Scope, changes: list[GroupState], place: int, facts: Facts) -> bool:
         """Whether another rebalance of a group at work begins there."""
         one, before = changes[place], changes[max(place - FLOOR, 0) : place]
-        if not _begins(before[-1], one) or not facts.had_members(case.cluster, case.group or "", one.at - _START_MS):
+        if not _begins(before[-1], one) or not facts.had_members(scope.cluster, scope.group or "", one.at - _START_MS):
             return False
         if any(other.at > one.at - _START_MS for other in before if not other.members and not rebalancing(other)):
             return False

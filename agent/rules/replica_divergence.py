@@ -1,7 +1,7 @@
 """replica_divergence: what the Spark check of that name finds where replicas of a partition differ."""
 
-from agent.check_rule import CheckRule
-from agent.findings import Severity
+from agent.engine.check_rule import CheckRule
+from agent.model.findings import Severity
 
 
 class ReplicaDivergence(CheckRule):
@@ -12,5 +12,6 @@ class ReplicaDivergence(CheckRule):
     Recovers when a run over all that is configured no longer finds it.
     """
 
+    reads = "replicas of one partition compared: from which offset on they differ, what each would lose"
     title = "replicas of {topic}[{partition}] differ"
     default_severity = Severity.CRITICAL

@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from agent.evidence import earliest
-from agent.evidence.flink import Spell, had_state, lasting, leader_changes, named, over, spoken
-from agent.facts import LATENESS_MS, Facts
-from agent.findings import Finding
-from agent.observations import Checkpoints, FlinkJob, Observation, clock
-from agent.options import Wait
-from agent.rule import Case, Rule, recovered
+from agent.engine.facts import LATENESS_MS, Facts
+from agent.engine.rule import Rule, Scope, recovered
+from agent.model.config_types import PositiveDuration
+from agent.model.findings import Finding
+from agent.model.observations import Checkpoints, FlinkJob, Observation, clock
+from agent.rules.queries.flink import Spell, had_state, lasting, leader_changes, named, over, spoken
+from agent.rules.queries.partitions import earliest
 
 
 class RestartWithoutState(Rule):
@@ -23,12 +23,12 @@ class RestartWithoutState(Rule):
     """
 
     title = "job {reader} runs again without its state"
-    sees = (Checkpoints, FlinkJob)
+    observes = (Checkpoints, FlinkJob)
 
-    wait: Wait = 15_000
+    wait: PositiveDuration = 15_000
     """How long it must run: REST tells of a restore 8 to 10 s after the failover, seconds after the tasks run."""
 
-    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
+    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
         """Each job whose counts began anew, and each that runs after it did not, or not all of it."""
         match observation:
             case Checkpoints(cluster=cluster, job=job):
@@ -38,11 +38,11 @@ class RestartWithoutState(Rule):
                 concerned = len(facts.job(cluster, job).changes) > 1
             case _:
                 return ()
-        return (Case(cluster, job=job),) if concerned else ()
+        return (Scope(cluster, job=job),) if concerned else ()
 
-    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+    def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Each start without state."""
-        cluster, job = case.cluster, case.job or ""
+        cluster, job = scope.cluster, scope.job or ""
         history = facts.checkpoints(cluster, job)
         for before, anew in pairwise(history):
             if not _anew(before, anew):
@@ -57,8 +57,8 @@ class RestartWithoutState(Rule):
             failover = next((new for _, new in leader_changes(leaders) if before.at <= new.at <= known_at), None)
             had = f"checkpoint {before.last or before.restored_id or before.completed}"
             moved = f"; {failover.address} leads since {clock(failover.at)} UTC" if failover is not None else ""
-            yield self.find(
-                case,
+            yield self.make_finding(
+                scope,
                 run.begin,
                 known_at=known_at,
                 labels=("after_failover",) if failover is not None else (),
@@ -69,9 +69,9 @@ class RestartWithoutState(Rule):
                 current={"completed": anew.completed, "last": anew.last, "restored_id": None},
             )
 
-    def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
+    def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over when the job is restored, or with the job."""
-        cluster, job = case.cluster, case.job or ""
+        cluster, job = scope.cluster, scope.job or ""
         restored = (one.at for one in facts.checkpoints(cluster, job).after(finding.at) if one.restored_id is not None)
         return recovered(finding, earliest(restored, over(facts, cluster, job, finding.at)))
 

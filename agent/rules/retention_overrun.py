@@ -5,12 +5,12 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
-from agent.evidence import CLOCK_SLACK_MS, earliest, end_of, intervals, moves, recreated
-from agent.facts import LATENESS_MS, Facts
-from agent.findings import Finding, Records
-from agent.observations import Commit, LogOffsets, Observation
-from agent.options import Duration
-from agent.rule import Case, GroupRule, recovered
+from agent.engine.facts import LATENESS_MS, Facts
+from agent.engine.rule import GroupRule, Scope, recovered
+from agent.model.config_types import Duration
+from agent.model.findings import Finding, Records
+from agent.model.observations import Commit, LogOffsets, Observation
+from agent.rules.queries.partitions import CLOCK_SLACK_MS, earliest, end_of, intervals, moves, recreated
 
 
 class RetentionOverrun(GroupRule):
@@ -25,12 +25,12 @@ class RetentionOverrun(GroupRule):
     """
 
     title = "{group} lost {records} unread records on {topic}[{partition}] to retention"
-    sees = (Commit, LogOffsets)
+    observes = (Commit, LogOffsets)
 
     alive: Duration = 60_000
     """How long after its last commit a group surely lives."""
 
-    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
+    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
         """Each reading whose start passed a group's offset, and each commit below a later start."""
         match observation:
             case LogOffsets(cluster=cluster, topic=topic, partition=partition, log_start=start):
@@ -48,12 +48,12 @@ class RetentionOverrun(GroupRule):
                 groups = [observation.group] if any(one.log_start > offset for one in later) else []
             case _:
                 return ()
-        return [Case(cluster, group, topic, partition) for group in groups if self.judged(group, topic)]
+        return [Scope(cluster, group, topic, partition) for group in groups if self.applies_to(group, topic)]
 
-    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+    def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Each reading whose start passed the offset that held then."""
-        history = facts.commits(*case.series)
-        for before, after in pairwise(facts.log_offsets(*case.in_partition)):
+        history = facts.commits(*scope.series)
+        for before, after in pairwise(facts.log_offsets(*scope.in_partition)):
             commit = history.as_of(after.at)
             offset = commit.offset if commit is not None else None
             if commit is None or offset is None or not before.log_start <= offset < after.log_start:
@@ -61,38 +61,38 @@ class RetentionOverrun(GroupRule):
             later = (one for one in history.after(after.at) if one.at <= after.at + LATENESS_MS)
             if any(one.start <= after.at and (one.offset or 0) >= after.log_start for one in later):
                 continue
-            if recreated(facts, case.in_partition, min(before.at, commit.at), after.at):
+            if recreated(facts, scope.in_partition, min(before.at, commit.at), after.at):
                 continue
-            if self._lives(case, after.at, facts):
+            if self._lives(scope, after.at, facts):
                 polled_ms = CLOCK_SLACK_MS if after.since is not None else 0
-                yield self.find(
-                    case,
+                yield self.make_finding(
+                    scope,
                     after,
                     known_at=max(after.seen + polled_ms, commit.seen),
-                    detail=_detail(case, offset, after.log_start),
+                    detail=_detail(scope, offset, after.log_start),
                     previous={"offset": offset, "log_start": before.log_start},
                     current={"log_start": after.log_start},
                     records=Records(lost=after.log_start - offset),
                 )
 
-    def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
+    def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over when the group commits within the log again, or the partition is no more; until then losses add up."""
-        ends, commits = facts.log_offsets(*case.in_partition), facts.commits(*case.series).after(finding.at)
+        ends, commits = facts.log_offsets(*scope.in_partition), facts.commits(*scope.series).after(finding.at)
         within = (one.at for one in commits if (one.offset or 0) >= _start(ends.as_of(one.at)))
-        over = earliest(within, end_of(facts, case.in_partition, finding.at))
+        over = earliest(within, end_of(facts, scope.in_partition, finding.at))
         reading = ends.last if over is None else ends.as_of(over)
         offset = int(finding.previous["offset"])
         start = int(finding.current["log_start"]) if reading is None else max(reading.log_start, offset)
         grown = replace(
             finding,
-            detail=_detail(case, offset, start),
+            detail=_detail(scope, offset, start),
             current={"log_start": start},
             records=Records(lost=start - offset),
         )
         return recovered(grown, over)
 
-    def _lives(self, case: Case, at: int, facts: Facts) -> bool:
-        cluster, group, topic, partition = case.series
+    def _lives(self, scope: Scope, at: int, facts: Facts) -> bool:
+        cluster, group, topic, partition = scope.series
         state = facts.group(cluster, group).as_of(at)
         assigned = {pair for member in state.members for pair in member.partitions} if state is not None else set()
         if assigned:
@@ -109,8 +109,8 @@ def _start(reading: LogOffsets | None) -> int:
     return 0 if reading is None else reading.log_start
 
 
-def _detail(case: Case, offset: int, start: int) -> str:
+def _detail(scope: Scope, offset: int, start: int) -> str:
     return (
-        f"{case.group} on {case.topic}[{case.partition}] stood at {offset:,} when the log's start rose to {start:,}: "
+        f"{scope.group} on {scope.topic}[{scope.partition}] stood at {offset:,} when the log's start rose to {start:,}: "
         f"{start - offset:,} records were deleted unread"
     )

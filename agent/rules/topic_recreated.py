@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Iterator
 
-from agent.evidence import deleted, endings
-from agent.facts import LATENESS_MS, Facts
-from agent.findings import Finding, Severity
-from agent.observations import Observation, PartitionState
-from agent.rule import Case, EventRule, TopicRule
+from agent.engine.facts import LATENESS_MS, Facts
+from agent.engine.rule import EventRule, Scope, TopicRule
+from agent.model.findings import Finding, Severity
+from agent.model.observations import Observation, PartitionState
+from agent.rules.queries.partitions import deleted, endings
 
 
 class TopicRecreated(EventRule, TopicRule):
@@ -19,9 +19,9 @@ class TopicRecreated(EventRule, TopicRule):
 
     title = "{topic} was deleted and created again"
     default_severity = Severity.INFO
-    sees = (PartitionState,)
+    observes = (PartitionState,)
 
-    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
+    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
         """Each partition state under another id than the one before, or after a deletion."""
         if (
             not isinstance(observation, PartitionState)
@@ -31,15 +31,15 @@ class TopicRecreated(EventRule, TopicRule):
             return ()
         history = facts.partition(observation.cluster, observation.topic, observation.partition).changes[-2:]
         changed = len(history) > 1 and (deleted(history[0]) or history[0].topic_id != observation.topic_id)
-        return (Case(observation.cluster, topic=observation.topic),) if changed else ()
+        return (Scope(observation.cluster, topic=observation.topic),) if changed else ()
 
-    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+    def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Each incarnation after the first, at the earliest state of any of its partitions."""
-        topic = case.topic or ""
+        topic = scope.topic or ""
         births = [
             (one.new, one.old_id)
-            for partition in facts.partitions_in(case.cluster, topic)
-            for one in endings(facts.partition(case.cluster, topic, partition))
+            for partition in facts.partitions_in(scope.cluster, topic)
+            for one in endings(facts.partition(scope.cluster, topic, partition))
             if one.new is not None
         ]
         told: list[PartitionState] = []
@@ -48,8 +48,8 @@ class TopicRecreated(EventRule, TopicRule):
                 continue
             told.append(state)
             ids = f"{old or 'unknown'} -> {state.topic_id or 'unknown'}"
-            yield self.find(
-                case,
+            yield self.make_finding(
+                scope,
                 state,
                 detail=f"{topic} was deleted and created again (id {ids})",
                 previous={"topic_id": old},

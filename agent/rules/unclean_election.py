@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Iterator
 
-from agent.evidence import deleted, leader_of, unclean_elections
-from agent.facts import Facts
-from agent.findings import Finding
-from agent.observations import Observation, PartitionState, clock
-from agent.rule import Case, TopicRule, recovered
+from agent.engine.facts import Facts
+from agent.engine.rule import Scope, TopicRule, recovered
+from agent.model.findings import Finding
+from agent.model.observations import Observation, PartitionState, clock
+from agent.rules.queries.partitions import deleted, leader_of, unclean_elections
 
 
 class UncleanElection(TopicRule):
@@ -19,9 +19,9 @@ class UncleanElection(TopicRule):
     """
 
     title = "unclean leader election on {topic}[{partition}]"
-    sees = (PartitionState,)
+    observes = (PartitionState,)
 
-    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:
+    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
         """Each partition state whose leader was not in the ISR before."""
         if not isinstance(observation, PartitionState) or not self.topics.match(observation.topic):
             return ()
@@ -29,18 +29,18 @@ class UncleanElection(TopicRule):
         outside = (
             len(history) > 1 and leader_of(observation) is not None and leader_of(observation) not in history[-2].isr
         )
-        return (Case(observation.cluster, None, observation.topic, observation.partition),) if outside else ()
+        return (Scope(observation.cluster, None, observation.topic, observation.partition),) if outside else ()
 
-    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+    def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Each unclean election."""
-        for before, after in unclean_elections(facts.partition(*case.in_partition)):
+        for before, after in unclean_elections(facts.partition(*scope.in_partition)):
             old, new = leader_of(before), leader_of(after)
             brokers = [one for one in (*before.isr, new) if one is not None]
-            yield self.find(
-                case,
+            yield self.make_finding(
+                scope,
                 after,
                 detail=(
-                    f"{case.topic}[{case.partition}] elected {new}, which was not in the ISR {list(before.isr)}, "
+                    f"{scope.topic}[{scope.partition}] elected {new}, which was not in the ISR {list(before.isr)}, "
                     f"at {clock(after.at)} UTC"
                 ),
                 subject={"brokers": list(dict.fromkeys(brokers))},
@@ -48,10 +48,10 @@ class UncleanElection(TopicRule):
                 current={"leader": new, "leader_epoch": after.leader_epoch, "isr": list(after.isr)},
             )
 
-    def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
+    def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over when those in sync before are in sync again, as far as they are replicas still."""
         in_sync = set(finding.previous["isr"])
-        states = facts.partition(*case.in_partition).after(finding.at)
+        states = facts.partition(*scope.in_partition).after(finding.at)
         return recovered(
             finding,
             next((one.at for one in states if deleted(one) or in_sync & set(one.replicas) <= set(one.isr)), None),

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Iterator
 
-from agent.evidence import spells
-from agent.facts import Facts
-from agent.findings import Finding
-from agent.observations import Observation, PartitionState, clock
-from agent.options import Duration
-from agent.rule import Case, TopicRule, recovered
+from agent.engine.facts import Facts
+from agent.engine.rule import Scope, TopicRule, recovered
+from agent.model.config_types import Duration
+from agent.model.findings import Finding
+from agent.model.observations import Observation, PartitionState, clock
+from agent.rules.queries.partitions import spells
 
 
 class UnderReplicated(TopicRule):
@@ -17,12 +17,12 @@ class UnderReplicated(TopicRule):
     """
 
     title = "{topic}[{partition}] is under-replicated"
-    sees = (PartitionState,)
+    observes = (PartitionState,)
 
     after: Duration = 300_000
     """How long it may last."""
 
-    def cases(self, observation: Observation, facts: Facts) -> Iterable[Case]:  # noqa: ARG002 - the base's signature
+    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:  # noqa: ARG002 - the base's signature
         """Each partition state that lacks replicas."""
         if (
             not isinstance(observation, PartitionState)
@@ -30,16 +30,16 @@ class UnderReplicated(TopicRule):
             or not self.topics.match(observation.topic)
         ):
             return ()
-        return (Case(observation.cluster, None, observation.topic, observation.partition),)
+        return (Scope(observation.cluster, None, observation.topic, observation.partition),)
 
-    def detect(self, case: Case, facts: Facts) -> Iterator[Finding]:
+    def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Each time long enough."""
-        for begin, end in spells(facts.partition(*case.in_partition), _lacking):
+        for begin, end in spells(facts.partition(*scope.in_partition), _lacking):
             if end is None or end.at >= begin.at + self.after:
                 missing = sorted(set(begin.replicas) - set(begin.isr))
-                where = f"{case.topic}[{case.partition}]"
-                yield self.find(
-                    case,
+                where = f"{scope.topic}[{scope.partition}]"
+                yield self.make_finding(
+                    scope,
                     begin,
                     known_at=max(begin.at + self.after, begin.seen),
                     detail=f"{where} lacks in-sync replicas on {missing} since {clock(begin.at)} UTC",
@@ -48,9 +48,9 @@ class UnderReplicated(TopicRule):
                     current={"isr": list(begin.isr)},
                 )
 
-    def follow(self, finding: Finding, case: Case, facts: Facts) -> Finding:
+    def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over when the partition is whole again or deleted."""
-        states = facts.partition(*case.in_partition).after(finding.at)
+        states = facts.partition(*scope.in_partition).after(finding.at)
         return recovered(finding, next((one.at for one in states if not _lacking(one)), None))
 
 

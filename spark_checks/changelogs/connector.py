@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sql
 
-from agent.declared_stores import DeclaredStore
+from agent.model.declared_stores import DeclaredStore
 
 # The connector is an inner part of Spark's and must be of its minor version.
 _CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyarrow import parquet
 from pyspark.sql import DataFrame
 
-from agent.sources.changelog_values import key_text
+from agent.sources.streams.changelog_values import key_text
 
 SCHEMA = pa.schema([
     ("topic", pa.string()),

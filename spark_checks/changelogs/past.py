@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
-from agent.declared_stores import DeclaredStore
-from agent.evidence.streams import store_changelog
-from agent.journal import read
-from agent.journal.segments import DAY_MS, FOREVER
-from agent.observations import GroupState, LogLine
+from agent.model.declared_stores import DeclaredStore
+from agent.model.observations import GroupState, LogLine
+from agent.rules.queries.streams import store_changelog
+from agent.storage.journal import read
+from agent.storage.journal.segments import DAY_MS, FOREVER
 from spark_checks.changelogs.dates import LogEnds
 from spark_checks.changelogs.falls import Stretch
 from spark_checks.changelogs.rebalances import Ownership, by_group

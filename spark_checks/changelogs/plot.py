@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from agent.words import count
+from agent.model.text import count
 from spark_checks.changelogs.falls import KeyFall, Stretch
 
 MOST = 2

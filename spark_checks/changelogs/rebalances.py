@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from agent.evidence.streams import thread
-from agent.observations import GroupState
+from agent.model.observations import GroupState
+from agent.rules.queries.streams import thread
 
 
 class Move(NamedTuple):

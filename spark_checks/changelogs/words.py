@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from agent.declared_stores import DeclaredStore
-from agent.evidence import CLOCK_SLACK_MS
-from agent.findings import Finding, Severity
-from agent.observations import LogLine
-from agent.sources.changelog_values import key_text
-from agent.words import count, day_of, instant, listed
+from agent.model.declared_stores import DeclaredStore
+from agent.model.findings import Finding, Severity
+from agent.model.observations import LogLine
+from agent.model.text import count, day_of, instant, listed
+from agent.rules.queries.partitions import CLOCK_SLACK_MS
+from agent.sources.streams.changelog_values import key_text
 from spark_checks.changelogs.dates import Written
 from spark_checks.changelogs.falls import KeyFall, Stretch
 from spark_checks.changelogs.rebalances import Move, Ownership
@@ -17,7 +17,7 @@ from spark_checks.changelogs.rebalances import Move, Ownership
 KIND = "changelog_restore"
 RESTORED = "store_restored"
 RESTORING = frozenset({RESTORED, "store_without_checkpoint"})
-"""The patterns of log lines that tell how a store came to its task (agent/sources/log_patterns.py)."""
+"""The patterns of log lines that tell how a store came to its task (agent/sources/logs/patterns.py)."""
 
 _LINES = 3
 _OFTEN = 3

@@ -13,8 +13,8 @@ import pyarrow as pa
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
-from agent.journal import Journal, JournalError
-from agent.journal.segments import (
+from agent.storage.journal import Journal, JournalError
+from agent.storage.journal.segments import (
     DAY_MS,
     ROW_GROUP,
     UNREADABLE,

@@ -11,9 +11,9 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from agent.evidence import CLOCK_SLACK_MS
-from agent.journal.segments import Unreadable
-from agent.observations import PartitionState
+from agent.model.observations import PartitionState
+from agent.rules.queries.partitions import CLOCK_SLACK_MS
+from agent.storage.journal.segments import Unreadable
 from spark_checks.history.events import States
 from spark_checks.history.files import Piece, pieces, scan
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from agent.facts import Facts, History, Partition
-from agent.observations import Blind, BrokerRegistration, PartitionState, Sight
+from agent.engine.facts import Facts, History, Partition
+from agent.model.observations import Availability, BrokerRegistration, PartitionState, Unavailable
 from spark_checks.history.clock import HOLE_MS
 
 
@@ -72,15 +72,15 @@ def _losses(registrations: list[BrokerRegistration]) -> Iterator[Loss]:
         yield Loss(gone.broker, gone.at, known.session, None)
 
 
-def spells(sights: Iterable[Sight], until: int) -> list[Spell]:
+def spells(sights: Iterable[Availability], until: int) -> list[Spell]:
     """The stretches of HOLE_MS or more in which a source did not see something, oldest first. Given in order.
 
     until: when those end that last.
     """
-    began: dict[Any, Blind] = {}
+    began: dict[Any, Unavailable] = {}
     found = []
     for one in sights:
-        if isinstance(one, Blind):
+        if isinstance(one, Unavailable):
             began.setdefault(one.subject, one)
         elif (first := began.pop(one.subject, None)) is not None:
             found.append(_spell(first, one.at))
@@ -88,6 +88,6 @@ def spells(sights: Iterable[Sight], until: int) -> list[Spell]:
     return sorted((one for one in found if one.end - one.begin >= HOLE_MS), key=lambda one: one.begin)
 
 
-def _spell(first: Blind, end: int) -> Spell:
+def _spell(first: Unavailable, end: int) -> Spell:
     named = {name: getattr(first, name) for name in ("source", "group", "topic", "partition")}
     return Spell(first.at, end, {name: value for name, value in named.items() if value is not None}, first.reason)

@@ -1,6 +1,6 @@
 """The journal's files as Spark's workers read them: cut into pieces, columns and times asked for, nothing else.
 
-How segments are named and found lives in `agent.journal.segments`; merging those of past dates in `compaction`.
+How segments are named and found lives in `agent.storage.journal.segments`; merging those of past dates in `compaction`.
 """
 
 import logging
@@ -17,9 +17,9 @@ from pyarrow import parquet
 from pyspark import RDD
 from pyspark.sql import DataFrame, SparkSession
 
-from agent.journal.columns import Columns
-from agent.journal.segments import DAY_MS, FOREVER, UNREADABLE, Segment, Unreadable, batches, find
-from agent.observations import KINDS
+from agent.model.observations import KINDS
+from agent.storage.journal.columns import Columns
+from agent.storage.journal.segments import DAY_MS, FOREVER, UNREADABLE, Segment, Unreadable, batches, find
 
 PIECE_ROWS = 1 << 20
 """How many rows a piece has at most, as far as row groups permit: what a worker holds at once."""

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from agent.findings import Finding, Records, Severity
-from agent.journal import entries
-from agent.observations import BrokerRegistration, Sight
+from agent.model.findings import Finding, Records, Severity
+from agent.model.observations import Availability, BrokerRegistration
+from agent.storage.journal import entries
 from spark_checks.history import curves
 from spark_checks.history.clock import Clock
 from spark_checks.history.context import Journal, Place
@@ -39,7 +39,7 @@ def unseen(journal: Journal) -> tuple[Clock, list[Spell]]:
     sights = [
         one
         for _, one in entries(journal.directory, journal.since, journal.until, ["blind", "sighted"], journal.unreadable)
-        if isinstance(one, Sight) and one.cluster == journal.cluster
+        if isinstance(one, Availability) and one.cluster == journal.cluster
     ]
     last = int(times.max()) if times.size else journal.until
     holes = [Spell(begin, end, {}, "") for begin, end in clock.holes(positions, times)]

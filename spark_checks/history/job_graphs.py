@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
-from agent.evidence.flink import REST, STORAGE, ZOOKEEPER
-from agent.observations import Blind, JobGraphFile, Observation, Subject
+from agent.model.observations import JobGraphFile, Observation, Subject, Unavailable
+from agent.rules.queries.flink import REST, STORAGE, ZOOKEEPER
 from spark_checks.history.jobs import queried
 
 
@@ -58,7 +58,7 @@ def seen_until(spark: SparkSession, last: int, sights: Iterable[Observation]) ->
     """Each Flink cluster's last look: `last` (ms) or, where the source has not seen it since, when it went blind."""
     blind: dict[Subject, tuple[str, int]] = {}
     for one in sights:
-        if isinstance(one, Blind) and one.source in (REST, ZOOKEEPER, STORAGE):
+        if isinstance(one, Unavailable) and one.source in (REST, ZOOKEEPER, STORAGE):
             blind.setdefault(one.subject, (one.cluster, one.at))
         else:
             blind.pop(one.subject, None)

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from agent.evidence.flink import graph_znode
-from agent.findings import Finding, Severity
-from agent.observations import clock
-from agent.words import count, day_of, instant, listed
+from agent.model.findings import Finding, Severity
+from agent.model.observations import clock
+from agent.model.text import count, day_of, instant, listed
+from agent.rules.queries.flink import graph_znode
 from spark_checks.history.job_context import Around, Beside
 from spark_checks.history.job_graphs import Kept, Orphan
 from spark_checks.history.jobs import Restart, Return

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import Row, SparkSession
 
-from agent.evidence.flink import REST, STORAGE, ZOOKEEPER
-from agent.facts import LATENESS_MS
-from agent.journal.segments import FOREVER, UNREADABLE
-from agent.sources import HEARTBEAT_MS
+from agent.engine.facts import LATENESS_MS
+from agent.rules.queries.flink import REST, STORAGE, ZOOKEEPER
+from agent.sources.base import HEARTBEAT_MS
+from agent.storage.journal.segments import FOREVER, UNREADABLE
 from spark_checks.history.files import Piece, pieces, read, scan
 
 COLUMNS: Mapping[str, str] = {

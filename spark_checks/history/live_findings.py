@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from agent.evidence import CLOCK_SLACK_MS
-from agent.findings import Finding, Incident
-from agent.state_file import StoreError
+from agent.model.findings import Finding, Incident
+from agent.rules.queries.partitions import CLOCK_SLACK_MS
+from agent.storage.database import StorageError
 from spark_checks.history.keys import Key
 
 Live: TypeAlias = Mapping[Key, Sequence[Finding]]
@@ -20,13 +20,13 @@ _KINDS = ("offset_rewind", "offset_jump", "retention_overrun", "hidden_reset")
 
 
 def findings(path: Path, cluster: str) -> Live:
-    """The findings about committed offsets in all incidents of a cluster. Raises StoreError."""
+    """The findings about committed offsets in all incidents of a cluster. Raises StorageError."""
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as store:
             bodies = [str(body) for (body,) in store.execute("SELECT body FROM incidents")]
     except sqlite3.Error as error:
         msg = f"{path}: the agent's state cannot be read: {error}"
-        raise StoreError(msg) from error
+        raise StorageError(msg) from error
     found: dict[Key, list[Finding]] = {}
     for incident in (msgspec.json.decode(body, type=Incident) for body in bodies):
         for one in (*incident.causes, *incident.findings):

@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from agent.evidence import leader_of
-from agent.observations import clock
-from agent.words import count, day_of
+from agent.model.observations import clock
+from agent.model.text import count, day_of
+from agent.rules.queries.partitions import leader_of
 from spark_checks.history import curves
 from spark_checks.history.context import Journal
 from spark_checks.history.curves import Series

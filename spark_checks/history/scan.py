@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark import RDD
 from pyspark.sql import SparkSession
 
-from agent.journal.segments import UNREADABLE, Unreadable
+from agent.storage.journal.segments import UNREADABLE, Unreadable
 from spark_checks.history.clock import Clock
 from spark_checks.history.files import PIECE_ROWS, Piece, read, shared
 from spark_checks.history.keys import Key, Keys, Wants

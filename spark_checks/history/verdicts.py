@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from agent.evidence import CLOCK_SLACK_MS, leader_moves, recreated
-from agent.facts import LATENESS_MS
-from agent.findings import Records
-from agent.observations import PartitionState
+from agent.engine.facts import LATENESS_MS
+from agent.model.findings import Records
+from agent.model.observations import PartitionState
+from agent.rules.queries.partitions import CLOCK_SLACK_MS, leader_moves, recreated
 from spark_checks.history.clock import Clock
 from spark_checks.history.context import Place, Reading, Truncation
 from spark_checks.history.events import Loss, Spell, States

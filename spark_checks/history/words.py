@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
-from agent.evidence import leader_of
-from agent.observations import clock
-from agent.words import count, day_of, instant, span
+from agent.model.observations import clock
+from agent.model.text import count, day_of, instant, span
+from agent.rules.queries.partitions import leader_of
 from spark_checks.history.events import Spell
 from spark_checks.history.verdicts import Event, Verdict
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from agent.findings import Finding, Records, Severity
-from agent.segments.rows import Found
-from agent.words import count
+from agent.kafka_log.rows import Found
+from agent.model.findings import Finding, Records, Severity
+from agent.model.text import count
 from spark_checks.logs.ranges import Divergence, Run, Side
 from spark_checks.logs.replicas import Written
 

@@ -1,6 +1,6 @@
 """The entries of logs as a DataFrame: of directories read by Python workers, of digests as they are.
 
-A row is what `agent.segments.rows` says. Faults are not told here: they are the matter of log_segments.
+A row is what `agent.kafka_log.rows` says. Faults are not told here: they are the matter of log_segments.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from agent.segments.log_directory import Segment
-from agent.segments.rows import SCHEMA, rows
+from agent.kafka_log.log_directory import Segment
+from agent.kafka_log.rows import SCHEMA, rows
 from spark_checks.logs.replicas import Replicas, cores, packs
 
 _SPARK_TYPES = {pa.string(): "string", pa.int8(): "tinyint", pa.int32(): "int", pa.int64(): "bigint"}

@@ -1,6 +1,6 @@
 """What the checks of logs read: the partitions and segments at `--path BROKER=DIR`, shared out to Spark's tasks.
 
-Segments are decoded by `agent.segments`; what is made of that is the checks' matter.
+Segments are decoded by `agent.kafka_log`; what is made of that is the checks' matter.
 """
 
 import heapq
@@ -12,9 +12,9 @@ import click
 from pyarrow.fs import FileSelector
 from pyspark.sql import SparkSession
 
-from agent.segments.digest import Digest, read_digest
-from agent.segments.log_directory import LogDirectoryError, Partition, Segment, opened, partitions
-from agent.segments.rows import Found, read
+from agent.kafka_log.digest import Digest, read_digest
+from agent.kafka_log.log_directory import LogDirectoryError, Partition, Segment, opened, partitions
+from agent.kafka_log.rows import Found, read
 from spark_checks.options import Options
 
 PATH = click.Option(

@@ -83,7 +83,7 @@ def _problems(truth: PowerLoss, incidents: list[dict[str, Any]], slack: Slack) -
     (incident,) = about
     if incident["severity"] != "critical":
         yield f"it is {incident['severity']}, not critical"
-    if not any(one["kind"] == "brokers_lost" for one in incident["causes"]):
+    if not any(one["kind"] == "brokers_down_together" for one in incident["causes"]):
         yield "that brokers were lost together is none of its causes"
     yield from _wrong_faults(truth, incident)
     yield from _wrong_differences(truth, incident)

@@ -11,7 +11,7 @@ from typing import Any
 import click
 import msgspec
 
-from agent.usage import WRONG, fail
+from agent.cli.common import WRONG, fail
 from testbed.slack import Slack
 from testbed.workspace import Message
 

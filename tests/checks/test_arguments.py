@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from agent.asks import LOOKBACK_MS, Ask
 from agent.checks.arguments import asked_options, kept_options, places
-from agent.declared_stores import DeclaredStore
-from agent.observations import millis
-from agent.settings import load
+from agent.config.settings import load
+from agent.engine.check_requests import LOOKBACK_MS, CheckRequest
+from agent.model.declared_stores import DeclaredStore
+from agent.model.observations import millis
 from spark_checks.changelog_restore import declared
 
 TOML = """
@@ -19,9 +19,9 @@ STORES = TOML + '[rules.state]\nkind = "state_not_restored"\nstores = [{ applica
 CAUSE = millis("2026-11-20T23:25:00Z")
 
 
-def ask(check: str, groups: tuple[str, ...] = ()) -> Ask:
+def ask(check: str, groups: tuple[str, ...] = ()) -> CheckRequest:
     """An incident whose first cause was at CAUSE."""
-    return Ask(
+    return CheckRequest(
         id="7", check=check, cluster="main", finding=("r", "{}", 1), since=CAUSE - LOOKBACK_MS, until=CAUSE + 1,
         topics=("shop-counts-changelog",), groups=groups,
     )  # fmt: skip

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from agent.checks import CHECKS
 from agent.checks.sessions import members
-from agent.cli import main
+from agent.cli.main import main
+from agent.rules import CHECKS
 from spark_checks.__main__ import names
 from testbed.waiting import wait_until
 from tests.checks.conftest import Scripted, written
@@ -169,7 +169,7 @@ def test_on_a_terminal_progress_is_one_line_that_changes(scripted: Scripted, tmp
     """Findings go where standard output goes, be that a file."""
     scripted("log('progress: 1/2 segments'); time.sleep(1); say(finding(3)); log('progress: done: one'); sys.exit(1)")
     ours, terminal = os.openpty()
-    command = [sys.executable, "-c", "from agent.cli import main; main()", "check", "log_segments", "--json"]
+    command = [sys.executable, "-c", "from agent.cli.main import main; main()", "check", "log_segments", "--json"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TERM": "xterm"}
     out = tmp_path / "out"
     with out.open("wb") as stdout:
@@ -186,7 +186,7 @@ def test_on_a_terminal_the_summary_is_told_once(scripted: Scripted, kind: str) -
     """On one that can go back in its line and on one that cannot; here nothing was found."""
     scripted("log('progress: 1/2 segments'); log('progress: done: 2 segments, nothing wrong.')")
     ours, terminal = os.openpty()
-    command = [sys.executable, "-c", "from agent.cli import main; main()", "check", "log_segments"]
+    command = [sys.executable, "-c", "from agent.cli.main import main; main()", "check", "log_segments"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TERM": kind}
     ended = subprocess.run(command, env=environment, stdout=terminal, stderr=terminal, check=False, timeout=60)
     assert ended.returncode == 0
@@ -225,7 +225,7 @@ def test_ctrl_c_ends_all_that_a_check_has_started(scripted: Scripted) -> None:
     root = Path(__file__).parents[2]
     # Started in the background, a suite ignores Ctrl-C, and so does what it starts.
     attentive = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    command = [sys.executable, "-c", f"{attentive}; from agent.cli import main; main()", "check", "log_segments"]
+    command = [sys.executable, "-c", f"{attentive}; from agent.cli.main import main; main()", "check", "log_segments"]
     with subprocess.Popen(
         command, env={**os.environ, "PYTHONPATH": str(root)}, stderr=subprocess.PIPE, text=True
     ) as backflow:

@@ -10,7 +10,7 @@ import pytest
 
 from agent.checks.process import MOST_FINDINGS, Limits, Outcome, run_check
 from agent.checks.sessions import members
-from agent.findings import finding_from_json
+from agent.model.findings import finding_from_json
 from testbed.waiting import wait_until
 from tests.checks.conftest import Scripted, written
 

@@ -10,11 +10,11 @@ from typing import Any
 import psutil
 import pytest
 
-from agent.asks import Answer, Ask
 from agent.checks.runner import Checks
 from agent.checks.sessions import memory
-from agent.observations import CheckFinding, CheckRun, millis
-from agent.settings import Settings, loads
+from agent.config.settings import Settings, loads
+from agent.engine.check_requests import CheckRequest, CheckResult
+from agent.model.observations import CheckFinding, CheckRun, millis
 from testbed.waiting import wait_until
 from tests.checks.conftest import Scripted, written
 
@@ -35,17 +35,17 @@ packages = ["a:b:1"]
 """
 
 
-def ask(check: str = "replica_divergence", **more: Any) -> Ask:
+def ask(check: str = "replica_divergence", **more: Any) -> CheckRequest:
     """What an incident asks."""
     fields: dict[str, Any] = {"id": "7", "check": check, "cluster": "main", "finding": ("lost", "{}", AT)}
-    return Ask(**fields | {"since": AT - 1_000, "until": AT} | more)
+    return CheckRequest(**fields | {"since": AT - 1_000, "until": AT} | more)
 
 
 @contextmanager
-def running(directory: Path, toml: str = TOML) -> Iterator[tuple[Checks, SimpleQueue[Answer]]]:
+def running(directory: Path, toml: str = TOML) -> Iterator[tuple[Checks, SimpleQueue[CheckResult]]]:
     """Checks at work, and what they answer."""
     settings: Settings = loads(f'agent.state_directory = "{directory}"\n{toml}', "rules.toml", need_clusters=True)
-    answers: SimpleQueue[Answer] = SimpleQueue()
+    answers: SimpleQueue[CheckResult] = SimpleQueue()
     checks = Checks(settings, answers.put)
     checks.start()
     try:
@@ -137,7 +137,7 @@ def test_a_failed_run_is_answered_too_and_the_next_one_runs(scripted: Scripted, 
     [(ask(), True), (ask(topics=("t",)), False), (ask("offset_history"), False), (None, False)],
 )
 def test_a_run_is_complete_that_looks_at_everything(
-    scripted: Scripted, tmp_path: Path, asked: Ask | None, *, complete: bool
+    scripted: Scripted, tmp_path: Path, asked: CheckRequest | None, *, complete: bool
 ) -> None:
     """Not at some topics, nor at the time around an incident, nor at a schedule's window."""
     scripted("")
@@ -171,11 +171,11 @@ def test_a_schedule_runs_a_check_for_each_cluster_that_has_something_for_it(scri
 @pytest.mark.parametrize(
     "asked", [ask("log_segments"), ask(cluster="other"), ask(cluster="gone"), ask("no_such_check")]
 )
-def test_a_check_that_cannot_look_at_anything_is_answered_at_once(tmp_path: Path, asked: Ask) -> None:
+def test_a_check_that_cannot_look_at_anything_is_answered_at_once(tmp_path: Path, asked: CheckRequest) -> None:
     """Not enabled, no directories, a cluster or a check that is no longer configured: nothing to say."""
     with running(tmp_path) as (checks, answers):
         checks.ask(asked)
-        assert answers.get(timeout=30) == Answer(asked, [])
+        assert answers.get(timeout=30) == CheckResult(asked, [])
 
 
 def test_what_is_asked_twice_runs_once_for_what_was_asked_last(scripted: Scripted, tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cases import check
-from agent.evidence.lost_counts import missing
-from agent.facts import Facts
-from agent.observations import ChangelogFalls, Commit
-from agent.settings import load
+from agent.cli.rule_tests import check
+from agent.config.settings import load
+from agent.engine.facts import Facts
+from agent.model.observations import ChangelogDecreases, Commit
+from agent.rules.queries.lost_counts import missing
 
 SLACK = 5_000
 FALL = 100_000
@@ -50,14 +50,14 @@ def _commit(at: int, offset: int | None, since: int | None = None) -> Commit:
     return Commit(at=at, since=since, cluster="main", group="shop", topic="orders", partition=2, offset=offset)
 
 
-def _falls(before: int | None, after: int | None, read: int | None, began_at: int = FALL) -> ChangelogFalls:
-    return ChangelogFalls(
+def _falls(before: int | None, after: int | None, read: int | None, began_at: int = FALL) -> ChangelogDecreases:
+    return ChangelogDecreases(
         at=began_at, cluster="main", application="shop", store="counts", topic="shop-counts-changelog", partition=2,
         began_at=began_at, keys=9, total=351, first_offset=361, sum_before=before, sum_after=after, sum_at=read,
     )  # fmt: skip
 
 
-def _missing(commits: list[Commit], falls: ChangelogFalls, counts: str | None = "orders") -> dict[str, Any]:
+def _missing(commits: list[Commit], falls: ChangelogDecreases, counts: str | None = "orders") -> dict[str, Any]:
     facts = Facts()
     for one in commits:
         facts.absorb(one)
@@ -160,7 +160,7 @@ def test_what_was_surely_committed_meanwhile_is_missing_too() -> None:
     ],
 )
 def test_where_a_side_is_not_known_nothing_is_proven(
-    why: str, commits: list[Commit], falls: ChangelogFalls, counts: str | None
+    why: str, commits: list[Commit], falls: ChangelogDecreases, counts: str | None
 ) -> None:
     """Nor where the group went back in its input: counts that begin again do so by right."""
     assert _missing(commits, falls, counts) == {}, why

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from agent.observations import Commit, Observation
+from agent.model.observations import Commit, Observation
 from testbed import groups
 from testbed.agent import Agent
 from testbed.kafka import Cluster

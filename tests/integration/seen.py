@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from agent.observations import Observation
-from agent.sources import Batch, Source
+from agent.model.observations import Observation
+from agent.sources.base import Batch, Source
 from testbed.waiting import wait_until
 
 T = TypeVar("T", bound=Observation)

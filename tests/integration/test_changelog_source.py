@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 
-from agent.declared_stores import DeclaredStore
-from agent.observations import Blind, ChangelogFalls, Observation, Sighted
-from agent.sources.changelogs import ChangelogSource
+from agent.model.declared_stores import DeclaredStore
+from agent.model.observations import Available, ChangelogDecreases, Observation, Unavailable
+from agent.sources.streams.changelog_source import ChangelogSource
 from testbed.kafka import Cluster
 from testbed.streams.app import StreamsApp
 from testbed.streams.changelog import NUMBERS, Fall, Record, falls, last_values, log_ends, records
@@ -94,13 +94,13 @@ def test_what_falls_is_told_and_the_past_is_not(broker: Cluster, store: Declared
         _wait_until_read(source, broker, store)
         begin = time.time_ns() // 1_000_000
         _write(broker, store.changelog, [("a", 2), ("b", 1), ("new", 1)])
-        first = seen.wait_for(source, ChangelogFalls)
+        first = seen.wait_for(source, ChangelogDecreases)
         _write(broker, store.changelog, [("b", 2), ("c", 38), ("b", 1)])
-        second = seen.wait_for(source, ChangelogFalls, lambda one: one.keys == 2 and one.total == 42)
+        second = seen.wait_for(source, ChangelogDecreases, lambda one: one.keys == 2 and one.total == 42)
         seen.mark()
         _write(broker, store.changelog, [("b", 2), ("c", 39)])
         _wait_until_read(source, broker, store)
-    assert seen.all(ChangelogFalls) == []
+    assert seen.all(ChangelogDecreases) == []
     assert (first.cluster, first.application, first.store) == ("main", store.application, "counts")
     assert (first.partition, first.keys, first.total, first.first_offset) == (0, 1, 39, 5)
     assert [(one.key, one.before, one.after, one.offset) for one in first.worst] == [("b", 40, 1, 5)]
@@ -120,7 +120,7 @@ def test_a_tombstone_lets_a_key_begin_anew(broker: Cluster, store: DeclaredStore
     with _watching(broker, seen, store) as source:
         _wait_until_read(source, broker, store)
         _write(broker, store.changelog, [("a", 1), ("b", None), ("b", 1), ("c", 3), ("c", 2)])
-        told = seen.wait_for(source, ChangelogFalls)
+        told = seen.wait_for(source, ChangelogDecreases)
     assert [one.key for one in told.worst] == ["c"]
     assert told.keys == 1
 
@@ -135,9 +135,9 @@ def test_what_was_never_committed_has_not_fallen(broker: Cluster, store: Declare
         _write(broker, store.changelog, [("a", 1), ("b", 99)], transaction="aborted", abort=True)
         _write(broker, store.changelog, [("a", 41), ("b", 41)], transaction="committed")
         _wait_until_read(source, broker, store)
-        assert seen.all(ChangelogFalls) == []
+        assert seen.all(ChangelogDecreases) == []
         _write(broker, store.changelog, [("a", 2)], transaction="committed")
-        told = seen.wait_for(source, ChangelogFalls)
+        told = seen.wait_for(source, ChangelogDecreases)
     assert [(one.key, one.before, one.after) for one in told.worst] == [("a", 41, 2)]
 
 
@@ -154,9 +154,9 @@ def test_a_topic_that_is_made_again_begins_anew(rounds: int, broker: Cluster, st
         low = [(f"key-{number}", one) for one in range(rounds) for number in range(20)]
         _write(broker, store.changelog, low[:10] if rounds == 1 else low)
         _wait_until_read(source, broker, store)
-        assert seen.all(ChangelogFalls) == []
+        assert seen.all(ChangelogDecreases) == []
         _write(broker, store.changelog, [("key-1", -1)])
-        told = seen.wait_for(source, ChangelogFalls)
+        told = seen.wait_for(source, ChangelogDecreases)
     assert [(one.key, one.after) for one in told.worst] == [("key-1", -1)]
     assert told.keys == 1
 
@@ -165,15 +165,15 @@ def test_topics_and_partitions_that_come_later_are_read(broker: Cluster, store: 
     """Until there is a topic, the source says that there is none."""
     seen = Seen()
     with _watching(broker, seen, store) as source:
-        blind = seen.wait_for(source, Blind, topic=store.changelog)
+        blind = seen.wait_for(source, Unavailable, topic=store.changelog)
         assert blind.reason == f"there is no topic {store.changelog}, the changelog of the declared store counts"
         broker.create_topic(store.changelog)
-        seen.wait_for(source, Sighted, topic=store.changelog)
+        seen.wait_for(source, Available, topic=store.changelog)
         broker.admin.create_partitions([NewPartitions(store.changelog, 3)])[store.changelog].result(30)
         wait_until(lambda: len(log_ends(broker.bootstrap_servers, store.changelog)) == 3, "three partitions")
         _wait_until_read(source, broker, store)
         _write(broker, store.changelog, [("a", 2), ("a", 1)], partition=2)
-        assert seen.wait_for(source, ChangelogFalls).partition == 2
+        assert seen.wait_for(source, ChangelogDecreases).partition == 2
 
 
 def test_values_that_cannot_be_read_are_counted_and_passed_over(broker: Cluster, store: DeclaredStore) -> None:
@@ -182,12 +182,12 @@ def test_values_that_cannot_be_read_are_counted_and_passed_over(broker: Cluster,
     broker.create_topic(store.changelog, 2)
     _write(broker, store.changelog, [("a", 40), ("a", b"?"), ("b", b"1234"), ("c", b"")], partition=1)
     with _watching(broker, seen, store) as source:
-        blind = seen.wait_for(source, Blind, topic=store.changelog, partition=1)
+        blind = seen.wait_for(source, Unavailable, topic=store.changelog, partition=1)
         assert blind.reason.startswith(f"3 records of {store.changelog}-1 have no key, or a value that is no")
         _wait_until_read(source, broker, store)
         _write(broker, store.changelog, [("a", 1)], partition=1)
-        assert seen.wait_for(source, ChangelogFalls).total == 39
-    assert seen.all(Blind, partition=0) == []
+        assert seen.wait_for(source, ChangelogDecreases).total == 39
+    assert seen.all(Unavailable, partition=0) == []
 
 
 def test_a_broker_that_is_away_is_told_and_then_read_on(broker: Cluster, store: DeclaredStore) -> None:
@@ -198,18 +198,18 @@ def test_a_broker_that_is_away_is_told_and_then_read_on(broker: Cluster, store: 
     with _watching(broker, seen, store) as source:
         _wait_until_read(source, broker, store)
         broker.stop(2005)
-        seen.wait_for(source, Blind, topic=None)
+        seen.wait_for(source, Unavailable, topic=None)
         broker.start(2005)
-        seen.wait_for(source, Sighted, topic=None)
+        seen.wait_for(source, Available, topic=None)
         _write(broker, store.changelog, [("a", 3)])
-        assert seen.wait_for(source, ChangelogFalls).total == 37
+        assert seen.wait_for(source, ChangelogDecreases).total == 37
 
 
 def test_closing_ends_the_thread_and_nothing_is_told_afterwards(broker: Cluster, store: DeclaredStore) -> None:
     """Even while it waits for a topic."""
     seen = Seen()
     with _watching(broker, seen, store) as source:
-        seen.wait_for(source, Blind, topic=store.changelog)
+        seen.wait_for(source, Unavailable, topic=store.changelog)
     seen.mark()
     source.poll()
     assert seen.all(Observation) == []
@@ -249,12 +249,12 @@ def _as_told(falls: Sequence[Fall]) -> dict[int, tuple[int, int, int]]:
 
 
 def _told(seen: Seen) -> dict[int, tuple[int, int, int]]:
-    return {one.partition: (one.keys, one.total, one.first_offset) for one in seen.all(ChangelogFalls)}
+    return {one.partition: (one.keys, one.total, one.first_offset) for one in seen.all(ChangelogDecreases)}
 
 
 def _check_worst(seen: Seen, falls: Sequence[Fall]) -> None:
     """The five that fell deepest, of each partition, with values and offsets."""
-    last = {one.partition: one for one in seen.all(ChangelogFalls)}
+    last = {one.partition: one for one in seen.all(ChangelogDecreases)}
     for partition, one in last.items():
         truth = {
             (fall.key.decode(), fall.before, fall.after, fall.after_offset)
@@ -293,11 +293,11 @@ def test_state_that_was_not_restored_is_told_key_by_key(
         outcome = lose_state(first, second, variant, progress=lambda _: _wait_until_read(source, broker, declared))
         assert outcome.falls
         truth = _as_told(outcome.falls)
-        seen.wait_for(source, ChangelogFalls, lambda _: _told(seen) == truth)
+        seen.wait_for(source, ChangelogDecreases, lambda _: _told(seen) == truth)
         _wait_until_read(source, broker, declared)
     assert _told(seen) == truth
     _check_worst(seen, outcome.falls)
-    assert seen.all(Blind, partition=None, topic=None) == []
+    assert seen.all(Unavailable, partition=None, topic=None) == []
 
 
 def _sums(log: Sequence[Record], begin: int, end: int) -> set[int]:
@@ -321,11 +321,11 @@ def test_the_sums_of_a_count_that_lost_state_are_those_of_its_log(
         outcome = lose_state(first, second, variant, progress=lambda _: _wait_until_read(source, broker, declared))
         truth = _as_told(outcome.falls)
 
-        def summed(_: ChangelogFalls) -> bool:
-            last = {one.partition: one for one in seen.all(ChangelogFalls)}
+        def summed(_: ChangelogDecreases) -> bool:
+            last = {one.partition: one for one in seen.all(ChangelogDecreases)}
             return _told(seen) == truth and all(one.sum_after is not None for one in last.values())
 
-        seen.wait_for(source, ChangelogFalls, summed)
+        seen.wait_for(source, ChangelogDecreases, summed)
         _wait_until_read(source, broker, declared)
         sums = {number: one.sum for number, one in source._changelogs[store.changelog].partitions.items()}
     log = records(broker.bootstrap_servers, store.changelog)
@@ -336,7 +336,7 @@ def test_the_sums_of_a_count_that_lost_state_are_those_of_its_log(
     }
     came_in = log_ends(broker.bootstrap_servers, first.input_topic)
     assert {number for number, sum_ in sums.items() if sum_ != came_in[number]} == truth.keys()
-    for number, told in {one.partition: one for one in seen.all(ChangelogFalls)}.items():
+    for number, told in {one.partition: one for one in seen.all(ChangelogDecreases)}.items():
         last_fall = max(one.after_offset for one in falls(logs[number], NUMBERS["long"]))
         assert {told.sum_before} == _sums(logs[number], told.first_offset, told.first_offset)
         assert told.sum_after in _sums(logs[number], last_fall + 1, ends[number])
@@ -358,7 +358,7 @@ def test_state_that_was_restored_is_not_told(
         outcome = lose_state(first, second, variant, progress=lambda _: _wait_until_read(source, broker, store))
         _wait_until_read(source, broker, store)
     assert outcome.moves
-    assert seen.all(ChangelogFalls) == []
+    assert seen.all(ChangelogDecreases) == []
 
 
 @pytest.mark.acceptance
@@ -385,7 +385,7 @@ def test_an_instance_killed_at_work_is_not_told(
         wait_until_processed(first)
         _wait_until_read(source, broker, store)
     assert outcome.moves
-    assert seen.all(ChangelogFalls) == []
+    assert seen.all(ChangelogDecreases) == []
 
 
 @pytest.mark.acceptance
@@ -410,4 +410,4 @@ def test_a_reset_application_is_not_told(version: str, broker: Cluster, store: D
         feed(app.bootstrap_servers, app.input_topic, 1)
         wait_until_processed(app)
         _wait_until_read(source, broker, store)
-    assert seen.all(ChangelogFalls) == []
+    assert seen.all(ChangelogDecreases) == []

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from agent.checks.sessions import members
-from agent.observations import CheckFinding, CheckRun, Observation
+from agent.model.observations import CheckFinding, CheckRun, Observation
 from testbed.agent import Agent
 from testbed.processes import free_port
 from testbed.waiting import wait_until
@@ -100,7 +100,7 @@ def test_a_running_check_leaves_the_daemon_as_small_as_it_is(tmp_path: Path) -> 
 
 def test_the_daemon_imports_nothing_of_spark() -> None:
     """Whatever its modules import in turn."""
-    code = "import agent.daemon, sys; print({one.partition('.')[0] for one in sys.modules})"
+    code = "import agent.daemon.daemon, sys; print({one.partition('.')[0] for one in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "'pyarrow'" in loaded
     assert not [one for one in ("pyspark", "py4j", "matplotlib", "pandas", "spark_checks") if f"'{one}'" in loaded]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.observations import Blind, Sighted
+from agent.model.observations import Available, Unavailable
 from testbed.agent import Agent
 from testbed.kafka import Cluster
 from testbed.processes import free_port
@@ -49,7 +49,7 @@ def test_frozen_brokers_do_not_keep_it_from_stopping(kafka_3_9: Cluster, tmp_pat
         agent.wait_for(lambda _: True, "the first observation")
         for broker in kafka_3_9.brokers:
             kafka_3_9.freeze(broker)
-        agent.wait_for(lambda one: isinstance(one, Blind), "a frozen cluster to be noticed", 120)
+        agent.wait_for(lambda one: isinstance(one, Unavailable), "a frozen cluster to be noticed", 120)
         begun = time.monotonic()
         agent.stop(seconds=10)
         assert time.monotonic() - begun < 10
@@ -58,14 +58,14 @@ def test_frozen_brokers_do_not_keep_it_from_stopping(kafka_3_9: Cluster, tmp_pat
 
 @pytest.mark.acceptance
 def test_a_cluster_that_starts_later_than_the_agent_is_said_once_and_then_seen(tmp_path: Path) -> None:
-    """Blind after a minute, one message; recovered when the cluster is there."""
+    """Unavailable after a minute, one message; recovered when the cluster is there."""
     cluster = Cluster("3.9.1", (1,), workdir=tmp_path / "kafka")
     table = {"bootstrap_servers": cluster.bootstrap_servers, "poll_interval": "1s"}
     with Slack() as slack, Agent(tmp_path / "agent", {"main": table}, slack) as agent:
-        incident = agent.wait_for_incident(lambda one: has(one, "blind"), "the blindness", 120)
+        incident = agent.wait_for_incident(lambda one: has(one, "source_unavailable"), "the blindness", 120)
         wait_until(slack.messages, "the message")
         with cluster:
-            agent.wait_for(lambda one: isinstance(one, Sighted), "the cluster to be seen")
+            agent.wait_for(lambda one: isinstance(one, Available), "the cluster to be seen")
             agent.wait_for_incident(
                 lambda one: one["id"] == incident["id"] and one["status"] == "recovered", "the recovery"
             )

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from agent.observations import (
-    Blind,
+from agent.config.flink_section import Flink
+from agent.model.observations import (
+    Available,
     Checkpoints,
     FlinkJob,
     JobGraph,
@@ -17,10 +18,9 @@ from agent.observations import (
     JobListing,
     JobManagerLeader,
     Position,
-    Sighted,
+    Unavailable,
 )
-from agent.settings.flink_section import Flink
-from agent.sources.flink import FlinkSource
+from agent.sources.flink.source import FlinkSource
 from testbed import traffic
 from testbed.artifacts import KAFKA
 from testbed.flink.cluster import FlinkCluster
@@ -117,14 +117,14 @@ def test_a_jobs_whole_life_is_seen(flink: FlinkCluster) -> None:
     assert graph.made_at == stands.ctime
     assert file.size > 0
     assert (counted.restored, counted.restored_id) == (0, None)
-    assert seen.all(Blind) == []
+    assert seen.all(Unavailable) == []
 
 
 def test_a_wrong_path_in_zookeeper_is_told_with_the_settings_that_make_it(flink: FlinkCluster) -> None:
     """REST is seen; that no listing is the leader's is not its fault."""
     seen = Seen()
     with _watching(flink, seen, cluster_id="/elsewhere") as source:
-        blind = seen.wait_for(source, Blind, lambda one: one.source == "flink_zookeeper")
+        blind = seen.wait_for(source, Unavailable, lambda one: one.source == "flink_zookeeper")
     assert "`zookeeper_root` and `cluster_id`" in blind.reason
     assert seen.all(JobListing) == []
 
@@ -158,7 +158,7 @@ def test_a_failover_is_seen_as_what_it_is(flink: FlinkCluster, fault: str) -> No
     assert (restored.restored_id or 0) >= (checkpoints.last or 0)
     assert all(job in one.jobs for one in seen.all(JobListing))
     assert last(seen.all(JobManagerLeader)).session == leads.session
-    assert len(seen.all(Blind)) == len(seen.all(Sighted))
+    assert len(seen.all(Unavailable)) == len(seen.all(Available))
 
 
 @pytest.mark.acceptance

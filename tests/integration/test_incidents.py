@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.observations import BrokerRegistration, Commit, GroupState, LogOffsets, Observation
+from agent.model.observations import BrokerRegistration, Commit, GroupState, LogOffsets, Observation
 from testbed.consumers import AutoCommitConsumer, ExplicitConsumer, SubscribedConsumer
 from testbed.faults import clean_failover, flink_reset
 from testbed.kafka import Cluster

@@ -11,19 +11,19 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from structlog.testing import capture_logs
 
-from agent.observations import (
-    Blind,
+from agent.model.config_types import NameFilter
+from agent.model.observations import (
+    Availability,
+    Available,
     BrokerRegistration,
     Commit,
     GroupState,
     LogOffsets,
     Observation,
     PartitionState,
-    Sight,
-    Sighted,
+    Unavailable,
 )
-from agent.options import Names
-from agent.sources.kafka import KafkaSource, KafkaSourceSettings
+from agent.sources.kafka.source import KafkaSource, KafkaSourceSettings
 from testbed.consumers import SubscribedConsumer
 from testbed.groups import delete_group
 from testbed.kafka import Cluster
@@ -48,7 +48,7 @@ def cluster(request: pytest.FixtureRequest) -> Cluster:
 @contextmanager
 def _watching(cluster: Cluster, name: str, seen: Seen, known: Iterable[Observation] = ()) -> Iterator[KafkaSource]:
     """A source that watches the groups and topics of this name."""
-    only = Names(include=[f"{name}*"])
+    only = NameFilter(include=[f"{name}*"])
     settings = KafkaSourceSettings(
         bootstrap_servers=cluster.bootstrap_servers, timeout=5_000, groups=only, topics=only, watch_partitions=True
     )
@@ -98,7 +98,7 @@ def test_commits_log_offsets_leaders_brokers_and_groups_are_seen(cluster: Cluste
     assert [member.partitions for member in stable.members] == [((name, 0), (name, 1))]
     assert empty.members == ()
     assert [one.broker for one in seen.all(BrokerRegistration, session=None, epoch=-1)] == [2005, 2011, 2024]
-    assert seen.all(Blind) == []
+    assert seen.all(Unavailable) == []
     order = [PartitionState, BrokerRegistration, GroupState, LogOffsets, Commit]
     for batch in seen.batches:
         kinds = [order.index(type(one)) for one in batch]
@@ -120,7 +120,7 @@ def test_an_end_is_never_dated_before_the_commits_it_is_held_against(kafka_3_9: 
 
 
 def test_a_frozen_leader_does_not_stretch_the_polls_of_others(kafka_3_9: Cluster) -> None:
-    """While a broker hangs, ends and commits elsewhere are told as fast as ever; its own partition alone is Blind."""
+    """While a broker hangs, ends and commits elsewhere are told as fast as ever; its own partition alone is Unavailable."""
     name, seen = named("frozen"), Seen()
     kafka_3_9.create_topic(name, assignment={0: [2005], 1: [2011]})
     _commit(kafka_3_9, name, {(name, 1): 0})
@@ -128,7 +128,7 @@ def test_a_frozen_leader_does_not_stretch_the_polls_of_others(kafka_3_9: Cluster
         seen.wait_for(source, LogOffsets, topic=name, partition=0)
         seen.wait_for(source, Commit, offset=0)
         kafka_3_9.freeze(2005)
-        blind = seen.wait_for(source, Blind, topic=name, partition=0)
+        blind = seen.wait_for(source, Unavailable, topic=name, partition=0)
         polls = []
         for offset in range(1, 5):
             fill(kafka_3_9.bootstrap_servers, [(name, 1)], records=1)
@@ -137,12 +137,12 @@ def test_a_frozen_leader_does_not_stretch_the_polls_of_others(kafka_3_9: Cluster
             source.poll()
             polls.append(time.monotonic() - begin)
         kafka_3_9.thaw(2005)
-        sighted = seen.wait_for(source, Sighted, topic=name, partition=0)
+        sighted = seen.wait_for(source, Available, topic=name, partition=0)
     assert "leader" in blind.reason
     assert sorted(polls)[1] < 1, f"polls of {polls} s beside a frozen broker"
     assert [one.offset for one in seen.all(Commit)] == [0, 1, 2, 3, 4]
     assert [one.log_end for one in seen.all(LogOffsets, partition=1)] == [0, 1, 2, 3, 4]
-    assert {one.partition for one in seen.all(Sight)} == {0}
+    assert {one.partition for one in seen.all(Availability)} == {0}
     assert sighted.start <= sighted.at
 
 
@@ -155,12 +155,12 @@ def test_a_group_is_blind_while_its_coordinator_is_away_and_sighted_when_it_is_b
     with _watching(cluster, name, seen) as source:
         seen.wait_for(source, Commit, offset=7)
         cluster.freeze(2024)
-        blind = seen.wait_for(source, Blind, group=name)
+        blind = seen.wait_for(source, Unavailable, group=name)
         fill(cluster.bootstrap_servers, [(name, 0)], records=5)
         seen.wait_for(source, LogOffsets, log_end=5)
         seen.wait_for(source, BrokerRegistration, broker=2024, epoch=None)
         cluster.thaw(2024)
-        sighted = seen.wait_for(source, Sighted, group=name)
+        sighted = seen.wait_for(source, Available, group=name)
         cluster.wait_until_registered(2024)
         cluster.wait_until_in_sync()
         _commit(cluster, name, {(name, 0): 8})
@@ -228,37 +228,37 @@ def test_offsets_forgotten_while_nobody_looked_are_told_at_start(kafka_3_9: Clus
     known = [
         Commit(at=at, cluster="main", group=name, topic=name, partition=0, offset=9),
         BrokerRegistration(at=at, cluster="main", broker=99, session=None, epoch=-1),
-        Blind(at=at, source="kafka", cluster="main", group=name, reason="it was so"),
+        Unavailable(at=at, source="kafka", cluster="main", group=name, reason="it was so"),
     ]
     with _watching(kafka_3_9, name, seen, known) as source:
         forgotten = seen.wait_for(source, Commit, group=name, offset=None)
         gone = seen.wait_for(source, BrokerRegistration, broker=99, epoch=None)
-        seen.wait_for(source, Sighted, group=name)
+        seen.wait_for(source, Available, group=name)
     assert forgotten.since == gone.since == at
 
 
 def test_a_cluster_out_of_reach_is_said_once(kafka_4_1: Cluster) -> None:
-    """All brokers hang: one Blind for the source. They go on: Sighted, and what happens next is seen."""
+    """All brokers hang: one Unavailable for the source. They go on: Available, and what happens next is seen."""
     name, seen = named("reach"), Seen()
     kafka_4_1.create_topic(name, assignment={0: [2005]})
     with _watching(kafka_4_1, name, seen) as source:
         seen.wait_for(source, LogOffsets, topic=name)
         for broker in kafka_4_1.brokers:
             kafka_4_1.freeze(broker)
-        seen.wait_for(source, Blind, topic=None, group=None)
+        seen.wait_for(source, Unavailable, topic=None, group=None)
         for _ in range(3):
             source.poll()
         for broker in kafka_4_1.brokers:
             kafka_4_1.thaw(broker)
-        seen.wait_for(source, Sighted, topic=None, group=None)
+        seen.wait_for(source, Available, topic=None, group=None)
         kafka_4_1.wait_until_in_sync()
         fill(kafka_4_1.bootstrap_servers, [(name, 0)], records=5)
         seen.wait_for(source, LogOffsets, log_end=5)
-    assert len(seen.all(Blind, topic=None, group=None)) == 1
+    assert len(seen.all(Unavailable, topic=None, group=None)) == 1
 
 
 def test_a_client_process_that_dies_is_replaced(kafka_4_1: Cluster) -> None:
-    """As when librdkafka aborts it: at most one Blind, then the source sees again."""
+    """As when librdkafka aborts it: at most one Unavailable, then the source sees again."""
     name, seen = named("client"), Seen()
     kafka_4_1.create_topic(name, assignment={0: [2005]})
     with _watching(kafka_4_1, name, seen) as source:
@@ -269,8 +269,8 @@ def test_a_client_process_that_dies_is_replaced(kafka_4_1: Cluster) -> None:
         process.wait()
         fill(kafka_4_1.bootstrap_servers, [(name, 0)], records=5)
         seen.wait_for(source, LogOffsets, log_end=5)
-    assert len(seen.all(Blind)) <= 1
-    assert len(seen.all(Blind)) == len(seen.all(Sighted))
+    assert len(seen.all(Unavailable)) <= 1
+    assert len(seen.all(Unavailable)) == len(seen.all(Available))
 
 
 def test_a_group_that_gets_another_coordinator_is_followed(tmp_path: Path) -> None:

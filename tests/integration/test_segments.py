@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import pytest
 
-from agent.segments import Batch, Fault
-from agent.segments.log_directory import Segment, partitions
-from agent.segments.rows import Found, rows
-from agent.segments.scan import scan
+from agent.kafka_log import Batch, Fault
+from agent.kafka_log.log_directory import Segment, partitions
+from agent.kafka_log.rows import Found, rows
+from agent.kafka_log.scan import scan
 from testbed import corpus
 from testbed.corpus import STATES, Specimen
 from testbed.dump_log import Dump, DumpedBatch, dump

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.journal import Journal
-from agent.observations import Commit, rfc3339
+from agent.model.observations import Commit, rfc3339
+from agent.storage.journal import Journal
 from testbed.spark import SparkCluster
 from tests.spark_checks import disks
 

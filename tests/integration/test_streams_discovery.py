@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 import pytest
 from structlog.testing import capture_logs
 
-from agent.evidence.streams import thread
-from agent.observations import Blind, GroupState, LogOffsets, PartitionState, StreamsApplication
-from agent.options import Names
-from agent.sources import kafka_wire as wire
-from agent.sources.kafka import KafkaSource, KafkaSourceSettings
+from agent.model.config_types import NameFilter
+from agent.model.observations import GroupState, LogOffsets, PartitionState, StreamsApplication, Unavailable
+from agent.rules.queries.streams import thread
+from agent.sources.kafka import admin_protocol as wire
+from agent.sources.kafka.source import KafkaSource, KafkaSourceSettings
 from testbed.consumers import SubscribedConsumer
 from testbed.kafka import Cluster
 from testbed.streams.app import StreamsApp
@@ -61,7 +61,7 @@ class _Watch:
     def __init__(self, cluster: Cluster, name: str, **settings: Any) -> None:
         self.seen = Seen()
         self.asked: list[wire.Question] = []
-        groups, nothing = Names(include=[f"{name}*"]), Names(exclude=["*"])
+        groups, nothing = NameFilter(include=[f"{name}*"]), NameFilter(exclude=["*"])
         self.source = KafkaSource(
             "main",
             KafkaSourceSettings(
@@ -218,4 +218,4 @@ def test_a_broker_that_hangs_delays_tasks_and_stretches_no_poll(kafka_3_9: Clust
         assert watch.for_tasks > 1
     assert state.members[0].tasks == ()
     assert sorted(polls)[len(polls) // 2] < 1, f"polls of {polls} s beside a frozen broker"
-    assert watch.seen.all(Blind, group=name) == []
+    assert watch.seen.all(Unavailable, group=name) == []

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import pytest
 from confluent_kafka import Producer
 
-from agent.observations import Commit, Observation
+from agent.model.observations import Commit, Observation
 from testbed.agent import Agent
 from testbed.kafka import Cluster
 from testbed.slack import Slack

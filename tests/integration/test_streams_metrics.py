@@ -23,9 +23,9 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from agent.observations import Blind, TaskRestore
-from agent.settings.streams_section import Streams
-from agent.sources.streams_metrics import StreamsMetricsSource
+from agent.config.streams_section import Streams
+from agent.model.observations import TaskRestore, Unavailable
+from agent.sources.streams.metrics_source import StreamsMetricsSource
 from testbed.agent import Agent, logs_table
 from testbed.kafka import Cluster
 from testbed.streams.app import StreamsApp
@@ -124,7 +124,7 @@ def test_what_is_not_counted_is_not_told_as_nothing(make: Make) -> None:
     assert told.restored_total is None
     assert told.remaining is not None
     app.kill()
-    assert app.metrics_url.removesuffix("/metrics") in seen.wait_for(source, Blind).reason
+    assert app.metrics_url.removesuffix("/metrics") in seen.wait_for(source, Unavailable).reason
     source.close()
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from agent.observations import Blind, BrokerRegistration, Controller, Observation, PartitionState, Sighted
-from agent.options import Names
-from agent.sources.zookeeper import ZooKeeperSource
+from agent.model.config_types import NameFilter
+from agent.model.observations import Available, BrokerRegistration, Controller, Observation, PartitionState, Unavailable
+from agent.sources.zookeeper.source import ZooKeeperSource
 from testbed.artifacts import KAFKA
 from testbed.kafka import Cluster
 from testbed.proxy import Proxy
@@ -67,7 +67,7 @@ def _watching(
         seen,
         known,
         interval=1000,
-        topics=Names(include=[topics]),
+        topics=NameFilter(include=[topics]),
         also=also,
         options={"timeout": _SESSION_SECONDS},
     )
@@ -126,7 +126,7 @@ def test_registrations_controller_and_partitions_are_seen(cluster: Cluster) -> N
     assert controller.broker in cluster.brokers
     assert (controller.epoch or 0) > 0
     assert {one.topic for one in seen.all(PartitionState)} == {name}
-    assert seen.all(Blind) == []
+    assert seen.all(Unavailable) == []
 
 
 @pytest.mark.parametrize("cluster", _VERSIONS, indirect=True)
@@ -204,7 +204,7 @@ def test_sessions_are_told_by_owner_and_czxid_not_by_existence(server: ZooKeeper
 def test_a_link_that_is_cut_is_blind_once_and_sighted_when_it_heals(
     server: ZooKeeperServer, client: KazooClient
 ) -> None:
-    """Blind when our session may be lost; then all is read anew, and what was missed dates from the last sighting."""
+    """Unavailable when our session may be lost; then all is read anew, and what was missed dates from the last sighting."""
     path, seen = f"/{named('k')}", Seen()
     state = f"{path}/brokers/topics/t/partitions/0/state"
     client.create(f"{path}/brokers/ids/7", _BROKER, ephemeral=True, makepath=True)
@@ -215,19 +215,19 @@ def test_a_link_that_is_cut_is_blind_once_and_sighted_when_it_heals(
         source.poll()
         cut = now()
         link.cut()
-        blind = seen.wait_for(source, Blind)
+        blind = seen.wait_for(source, Unavailable)
         for epoch in (1, 2, 3):
             _write(client, state, _state(2, epoch, [2]))
         client.delete(f"{path}/brokers/ids/7")
         source.poll()
         link.heal()
-        seen.wait_for(source, Sighted)
+        seen.wait_for(source, Available)
         missed = seen.wait_for(source, PartitionState, leader_epoch=3)
         gone = seen.wait_for(source, BrokerRegistration, broker=7, epoch=None)
         _write(client, state, _state(1, 4, [1]))
         again = seen.wait_for(source, PartitionState, leader_epoch=4)
     assert blind.at - cut > _SESSION_SECONDS * 1000
-    assert len(seen.all(Blind)) == len(seen.all(Sighted)) == 1
+    assert len(seen.all(Unavailable)) == len(seen.all(Available)) == 1
     assert missed.since is not None
     assert gone.since is not None
     assert missed.since <= cut
@@ -236,36 +236,36 @@ def test_a_link_that_is_cut_is_blind_once_and_sighted_when_it_heals(
 
 
 def test_a_zookeeper_that_starts_later_is_waited_for(tmp_path: Path) -> None:
-    """Nothing answers at first: Blind, once. Sighted when a broker has registered."""
+    """Nothing answers at first: Unavailable, once. Available when a broker has registered."""
     seen = Seen()
     server = ZooKeeperServer(KAFKA["3.9.1"], tmp_path)
     with _watching(f"{server.address}/later", seen) as source:
-        blind = seen.wait_for(source, Blind)
+        blind = seen.wait_for(source, Unavailable)
         with server:
             broker = server.connect()
             broker.create("/later/brokers/ids/1", _BROKER, ephemeral=True, makepath=True)
             seen.wait_for(source, BrokerRegistration, broker=1)
-            seen.wait_for(source, Sighted)
+            seen.wait_for(source, Available)
             broker.stop()
             broker.close()
     assert server.address in blind.reason
-    assert len(seen.all(Blind)) == 1
+    assert len(seen.all(Unavailable)) == 1
 
 
 def test_a_path_without_brokers_is_blind(server: ZooKeeperServer, client: KazooClient) -> None:
     """A wrong chroot, or a cluster that never ran: said, and taken back when the first broker registers."""
     path, seen = f"/{named('k')}", Seen()
     with _watching(f"{server.address}{path}", seen) as source:
-        blind = seen.wait_for(source, Blind)
+        blind = seen.wait_for(source, Unavailable)
         client.create(f"{path}/brokers/ids/7", _BROKER, ephemeral=True, makepath=True)
         seen.wait_for(source, BrokerRegistration, broker=7)
-        seen.wait_for(source, Sighted)
+        seen.wait_for(source, Available)
     assert path in blind.reason
-    assert len(seen.all(Blind)) == 1
+    assert len(seen.all(Unavailable)) == 1
 
 
 def test_what_cannot_be_decoded_is_blind_and_stops_nothing(server: ZooKeeperServer, client: KazooClient) -> None:
-    """The topic or partition whose znode is not Kafka's is Blind until it is; all others go on."""
+    """The topic or partition whose znode is not Kafka's is Unavailable until it is; all others go on."""
     path, seen = f"/{named('k')}", Seen()
     topics = f"{path}/brokers/topics"
     client.ensure_path(f"{path}/brokers/ids")
@@ -275,13 +275,13 @@ def test_what_cannot_be_decoded_is_blind_and_stops_nothing(server: ZooKeeperServ
     _write(client, f"{topics}/bad", b"[]")
     with _watching(f"{server.address}{path}", seen) as source:
         seen.wait_for(source, PartitionState, topic="good", partition=0)
-        seen.wait_for(source, Blind, topic="good", partition=1)
-        seen.wait_for(source, Blind, topic="bad", partition=None)
+        seen.wait_for(source, Unavailable, topic="good", partition=1)
+        seen.wait_for(source, Unavailable, topic="bad", partition=None)
         _write(client, f"{topics}/good/partitions/1/state", _state(1, 0, [1]))
         seen.wait_for(source, PartitionState, topic="good", partition=1)
-        seen.wait_for(source, Sighted, topic="good", partition=1)
+        seen.wait_for(source, Available, topic="good", partition=1)
         client.delete(f"{topics}/bad")
-        seen.wait_for(source, Sighted, topic="bad")
+        seen.wait_for(source, Available, topic="bad")
 
 
 def test_what_changed_before_this_run_is_told_at_start(server: ZooKeeperServer, client: KazooClient) -> None:

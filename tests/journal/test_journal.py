@@ -20,10 +20,7 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from pyarrow import parquet
 
-from agent.journal import Journal, JournalError, entries, last_at, read
-from agent.journal.columns import Columns
-from agent.journal.segments import DAY_MS
-from agent.observations import (
+from agent.model.observations import (
     KINDS,
     BrokerRegistration,
     Commit,
@@ -34,6 +31,9 @@ from agent.observations import (
     Tick,
     millis,
 )
+from agent.storage.journal import Journal, JournalError, entries, last_at, read
+from agent.storage.journal.columns import Columns
+from agent.storage.journal.segments import DAY_MS
 
 NOON = millis("2026-11-20T12:00:00.000Z")
 MIDNIGHT = millis("2026-11-21T00:00:00.000Z")

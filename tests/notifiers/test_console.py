@@ -2,9 +2,9 @@
 
 from io import StringIO
 
-from agent.notifiers import Message
-from agent.notifiers.console import Console
-from agent.report import report
+from agent.notify.base import Message
+from agent.notify.console import Console
+from agent.render.report import report
 from tests import samples
 
 

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from agent.findings import Incident, Severity
-from agent.notifiers import Declined, Gone, Handle, Message, NotDelivered, RateLimited, Refused, Unanswered
-from agent.notifiers.slack import Slack, blocks, clipped
-from agent.report import report, timeline
+from agent.model.findings import Incident, Severity
+from agent.notify.base import Declined, Gone, Handle, Message, NotDelivered, RateLimited, Refused, Unanswered
+from agent.notify.slack import Slack, blocks, clipped
+from agent.render.report import report, timeline
 from testbed import blockkit
 from testbed.slack import Slack as Workspace
 from tests import samples

@@ -4,9 +4,9 @@ import logging
 
 import pytest
 
-from agent.findings import Severity, Status
-from agent.notifiers import Message, RateLimited, Refused, Unanswered
-from agent.notifiers.webhook import Webhook
+from agent.model.findings import Severity, Status
+from agent.notify.base import Message, RateLimited, Refused, Unanswered
+from agent.notify.webhook import Webhook
 from testbed.slack import Slack as Workspace
 from tests import samples
 

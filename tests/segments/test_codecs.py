@@ -4,8 +4,8 @@ import gzip
 
 import pytest
 
-from agent.segments import codecs
-from agent.segments.codecs import UndecodableError, decompress, xxh32
+from agent.kafka_log import codecs
+from agent.kafka_log.codecs import UndecodableError, decompress, xxh32
 from tests.segments import writer
 
 PLAIN = b"".join(bytes([n % 7, n % 11]) * 9 for n in range(4_000))

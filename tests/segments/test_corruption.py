@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.segments import LABELS, Batch, Fault, window
-from agent.segments.scan import scan
+from agent.kafka_log import LABELS, Batch, Fault, window
+from agent.kafka_log.scan import scan
 from tests.segments import writer
 
 BASE = 7_000

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from agent.segments.digest import Pace, digest, read_digest
-from agent.segments.log_directory import LogDirectoryError, Segment, partitions
-from agent.segments.rows import SCHEMA, Found, rows
+from agent.kafka_log.digest import Pace, digest, read_digest
+from agent.kafka_log.log_directory import LogDirectoryError, Segment, partitions
+from agent.kafka_log.rows import SCHEMA, Found, rows
 from tests.segments.writer import batch, entry, wrapper
 
 

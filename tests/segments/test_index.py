@@ -5,8 +5,8 @@ import struct
 import numpy as np
 import pytest
 
-from agent.segments import Fault
-from agent.segments.index import IndexCheck, LogEnd, time_index_faults
+from agent.kafka_log import Fault
+from agent.kafka_log.index import IndexCheck, LogEnd, time_index_faults
 
 BASE = 1_000
 # Batches of 10 offsets and 500 bytes each; the log is seen in two parts.

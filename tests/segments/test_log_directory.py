@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.segments.log_directory import LogDirectoryError, opened, partitions
+from agent.kafka_log.log_directory import LogDirectoryError, opened, partitions
 from tests.segments.writer import entry
 
 

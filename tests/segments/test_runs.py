@@ -6,10 +6,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from agent.segments import Batch, Fault, messages, scan, window
-from agent.segments.codecs import UndecodableError
-from agent.segments.messages import Inner
-from agent.segments.runs import MOST, Run, joined, run_of
+from agent.kafka_log import Batch, Fault, messages, scan, window
+from agent.kafka_log.codecs import UndecodableError
+from agent.kafka_log.messages import Inner
+from agent.kafka_log.runs import MOST, Run, joined, run_of
 from tests.segments import writer
 from tests.segments.test_corruption import BASE, damaged, segments
 

@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from agent.segments import Batch, Fault
-from agent.segments.scan import scan
+from agent.kafka_log import Batch, Fault
+from agent.kafka_log.scan import scan
 from tests.segments import writer
 from tests.segments.writer import batch, entry, message, wrapper
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from agent.settings.credentials import Credential, CredentialError, resolve
+from agent.config.credentials import Credential, CredentialError, resolve
 
 
 def test_a_secret_in_a_file_is_read_without_the_newline_at_its_end(tmp_path: Path) -> None:

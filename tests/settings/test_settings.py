@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.checks import CHECKS
-from agent.findings import Severity
-from agent.settings import Settings, load, loads
-from agent.settings.check_sections import trigger
-from agent.settings.problems import SettingsError
-from agent.settings.sections import Slack
+from agent.config.check_sections import trigger
+from agent.config.problems import SettingsError
+from agent.config.sections import Slack
+from agent.config.settings import Settings, load, loads
+from agent.model.findings import Severity
+from agent.rules import CHECKS
 
 CLUSTER = '[clusters.main]\nbootstrap_servers = "k1:9092,k2:9092"\n'
 RULES = '[rules.session]\nkind = "broker_session_lost"\n[rules.rewind]\nkind = "offset_rewind"\n'
@@ -395,7 +395,7 @@ KEYS = [
         "rules",
         "kind",
     ),
-    *("correlations", "steps", "rule", "any", "shares", "optional", "title", "severity", "asks"),
+    *("correlations", "steps", "rule", "any", "shares", "optional", "title", "severity", "run_checks"),
     *("spark", "conf", "spark.x", "packages", "checks", "offset_history", "schedule", "log_directories", "5"),
     *("slack", "routes", "channel"),
 ]

@@ -8,7 +8,7 @@ import tomli
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.settings.toml_places import Path, Place, find_places
+from agent.config.toml_places import Path, Place, find_places
 
 BARE = st.text("ab-_19", min_size=1, max_size=3)
 QUOTED = st.text("a.b\"\\#=[]{}' ,é\t\n", max_size=4)

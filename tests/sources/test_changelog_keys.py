@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.sources.changelog_keys import LastNumbers
-from agent.sources.changelog_table import NOTHING, PLACE_BYTES, SMALLEST, Table, sampled, table_bytes
+from agent.sources.streams.changelog_keys import LastNumbers
+from agent.sources.streams.key_table import NOTHING, PLACE_BYTES, SMALLEST, Table, sampled, table_bytes
 
 _NUMBERS = st.one_of(st.just(NOTHING), st.integers(-5, 5), st.integers(-(2**63) + 1, 2**63 - 1))
 _HASHES = st.one_of(st.integers(0, 40), st.integers(0, 2**64 - 1), st.integers(2**64 - 40, 2**64 - 1))

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.declared_stores import DeclaredStore
-from agent.observations import ChangelogFalls
-from agent.sources.changelog_keys import LastNumbers
-from agent.sources.changelog_log import Changelog, Records
-from agent.sources.sight import Unit
+from agent.model.declared_stores import DeclaredStore
+from agent.model.observations import ChangelogDecreases
+from agent.sources.availability import Unit
+from agent.sources.streams.changelog_keys import LastNumbers
+from agent.sources.streams.changelog_log import Changelog, Records
 
 _STORE = DeclaredStore(application="shop", store="counts")
 _TOPIC = "shop-counts-changelog"
@@ -52,7 +52,7 @@ class _Log:
         self._changelog.take(told, now, drained)
 
 
-def _told(changelog: Changelog) -> list[ChangelogFalls]:
+def _told(changelog: Changelog) -> list[ChangelogDecreases]:
     facts = []
     for stretch, fact in changelog.untold("main"):
         stretch.told = stretch.news

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.sources.changelog_table import NOTHING
-from agent.sources.changelog_values import KEY_CHARACTERS, decoder, key_text, window_hours
+from agent.sources.streams.changelog_values import KEY_CHARACTERS, decoder, key_text, window_hours
+from agent.sources.streams.key_table import NOTHING
 
 _START = 1_795_243_500_000  # 2026-11-21T06:45:00Z
 

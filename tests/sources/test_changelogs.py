@@ -2,9 +2,9 @@
 
 import pytest
 
-from agent.declared_stores import DeclaredStore
-from agent.settings.sections import SMALLEST_MEMORY
-from agent.sources.changelogs import ChangelogSource
+from agent.config.sections import SMALLEST_MEMORY
+from agent.model.declared_stores import DeclaredStore
+from agent.sources.streams.changelog_source import ChangelogSource
 
 
 def test_too_little_memory_is_refused() -> None:

@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from agent.observations import Checkpoints, FlinkJob
-from agent.sources.flink_answers import (
+from agent.model.observations import Checkpoints, FlinkJob
+from agent.sources.flink.metrics import Offset, Place, offsets
+from agent.sources.flink.responses import (
     CheckpointCounts,
     Details,
     Listing,
@@ -19,7 +20,6 @@ from agent.sources.flink_answers import (
     checkpoints,
     flink_job,
 )
-from agent.sources.flink_metrics import Offset, Place, offsets
 
 T = TypeVar("T")
 

@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from agent.sources.flink_jobmanagers import JobManagers
-from agent.sources.flink_positions import _queries
-from agent.sources.http_endpoint import UnansweredError
+from agent.sources.flink.jobmanagers import JobManagers
+from agent.sources.flink.positions import _queries
+from agent.sources.http import UnansweredError
 from tests.sources.endpoints import Misbehaving, answering
 
 _AKKA = "akka.tcp://flink@JM-1:6123/user/jobmanager"

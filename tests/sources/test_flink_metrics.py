@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.sources.flink_answers import Metric
-from agent.sources.flink_metrics import (
+from agent.sources.flink.metrics import (
     Offset,
     Place,
     Readings,
@@ -14,6 +13,7 @@ from agent.sources.flink_metrics import (
     operator_named,
     topic_named,
 )
+from agent.sources.flink.responses import Metric
 
 _SOURCE = "Source__kafka-source"
 _PLACE = Place("v", _SOURCE, 0, "t", 3)

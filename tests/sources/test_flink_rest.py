@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from agent.sources.flink_answers import Listing, Metric
-from agent.sources.flink_rest import RestEndpoint
-from agent.sources.http_endpoint import LateError, RefusedError, UnansweredError
+from agent.sources.flink.responses import Listing, Metric
+from agent.sources.flink.rest import RestEndpoint
+from agent.sources.http import LateError, RefusedError, UnansweredError
 from testbed.processes import free_port
 from tests.sources.endpoints import Behaviour, Misbehaving, dripping, hanging, saying, status
 

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from agent.observations import (
-    Blind,
+from agent.config.flink_section import Flink
+from agent.model.observations import (
+    Available,
     Checkpoints,
     FlinkJob,
     JobGraphFile,
     JobListing,
     JobManagerLeader,
     Observation,
-    Sighted,
+    Unavailable,
 )
-from agent.settings.flink_section import Flink
-from agent.sources.flink import FlinkSource
+from agent.sources.flink.source import FlinkSource
 from testbed.processes import free_port
 from tests.integration.seen import Seen
 from tests.sources.endpoints import Behaviour, Misbehaving, answering, dripping, hanging, saying, status
@@ -70,22 +70,22 @@ def test_one_bad_address_keeps_no_other_from_being_heard(bad: Behaviour) -> None
             for _ in range(4):
                 source.poll()
     assert [one.address for one in seen.all(JobListing)] == [good.url]
-    assert seen.all(Blind) == []
+    assert seen.all(Unavailable) == []
 
 
 def test_a_cluster_where_nobody_answers_is_blind_once_and_sighted_when_somebody_does() -> None:
-    """The reason names each address; no exception, no second Blind."""
+    """The reason names each address; no exception, no second Unavailable."""
     seen = Seen()
     with Misbehaving(hanging) as first, Misbehaving(saying(b"noise\r\n")) as second:
         nobody = f"http://127.0.0.1:{free_port()}"
         with _watching(seen, rest=[first.url, second.url, nobody]) as source:
             for _ in range(3):
                 source.poll()
-            (blind,) = seen.all(Blind)
+            (blind,) = seen.all(Unavailable)
             assert all(url in blind.reason for url in (first.url, second.url, nobody))
             assert (blind.source, blind.cluster) == ("flink", "f")
             second.behaviour = _LISTED
-            seen.wait_for(source, Sighted)
+            seen.wait_for(source, Available)
     assert [one.address for one in seen.all(JobListing)] == [second.url]
 
 
@@ -117,7 +117,7 @@ def test_the_leader_of_a_1_4_is_who_answers_and_sends_nobody_on() -> None:
             first.behaviour, second.behaviour = on[1], _OLD_LISTED
             seen.wait_for(source, JobManagerLeader, lambda one: one.address == second.url)
     assert [one.address for one in seen.all(JobManagerLeader)] == [first.url, second.url]
-    assert seen.all(Blind) == []
+    assert seen.all(Unavailable) == []
 
 
 def test_a_cluster_that_is_upgraded_is_asked_in_its_new_words() -> None:
@@ -150,7 +150,7 @@ def test_a_listing_that_is_not_whole_is_none() -> None:
     with Misbehaving(answering({"/jobs/overview": broken})) as server, _watching(seen, rest=[server.url]) as source:
         source.poll()
     assert seen.all(JobListing) == []
-    assert len(seen.all(Blind)) == 1
+    assert len(seen.all(Unavailable)) == 1
 
 
 def test_jobs_of_which_nothing_more_is_told_in_time_are_told_by_the_listing() -> None:
@@ -165,7 +165,7 @@ def test_jobs_of_which_nothing_more_is_told_in_time_are_told_by_the_listing() ->
         source.poll()
         source.poll()
     assert {one.job for one in seen.all(FlinkJob)} == {_JOB, _OTHER}
-    (blind,) = seen.all(Blind)
+    (blind,) = seen.all(Unavailable)
     assert f"does not answer /jobs/{_JOB}" in blind.reason
     assert [path for path in server.asked if path != "/jobs/overview"] == [f"/jobs/{_JOB}", f"/jobs/{_OTHER}"]
 
@@ -181,7 +181,7 @@ def test_what_is_refused_of_one_job_for_a_moment_makes_nobody_blind() -> None:
     with Misbehaving(answering(answers)) as server, _watching(seen, rest=[server.url]) as source:
         source.poll()
     assert {one.job: one.restarting_at for one in seen.all(FlinkJob)} == {_JOB: None, _OTHER: 1500}
-    assert seen.all(Blind) == []
+    assert seen.all(Unavailable) == []
     assert seen.all(Checkpoints) == []
 
 
@@ -205,8 +205,11 @@ def test_a_storage_directory_that_goes_away_is_blind_and_no_file_is_gone(tmp_pat
         source.poll()
     files = [(one.file[-4:], one.modified_at is not None) for one in seen.all(JobGraphFile)]
     assert files == [("e38d", True), ("0000", False), ("e38d", False)]
-    assert [type(one).__name__ for one in (*seen.all(Blind), *seen.all(Sighted))] == ["Blind", "Sighted"]
-    assert seen.all(Blind, source="flink_storage")
+    assert [type(one).__name__ for one in (*seen.all(Unavailable), *seen.all(Available))] == [
+        "Unavailable",
+        "Available",
+    ]
+    assert seen.all(Unavailable, source="flink_storage")
 
 
 def test_a_zookeeper_that_does_not_answer_is_blind_of_its_own() -> None:
@@ -217,11 +220,11 @@ def test_a_zookeeper_that_does_not_answer_is_blind_of_its_own() -> None:
         Misbehaving(answering({"/jobs/overview": {"jobs": [_job(_JOB, "orders")]}})) as server,
         _watching(seen, rest=[server.url], **fields) as source,
     ):
-        blind = seen.wait_for(source, Blind)
+        blind = seen.wait_for(source, Unavailable)
     assert blind.source == "flink_zookeeper"
     assert [one.job for one in seen.all(FlinkJob)] == [_JOB]
     assert seen.all(JobListing) == []
-    assert len(seen.all(Blind)) == 1
+    assert len(seen.all(Unavailable)) == 1
 
 
 def test_nothing_is_emitted_after_the_end() -> None:

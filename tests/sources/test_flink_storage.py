@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.sources.flink_storage import job_graph_files
+from agent.sources.flink.ha_storage import job_graph_files
 
 
 def test_job_graphs_are_found_in_the_layout_of_every_version(tmp_path: Path) -> None:

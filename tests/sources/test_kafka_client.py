@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from agent.observations import Blind, Observation
-from agent.sources import Batch
-from agent.sources.kafka import KafkaSource, KafkaSourceSettings
+from agent.model.observations import Observation, Unavailable
+from agent.sources.base import Batch
+from agent.sources.kafka.source import KafkaSource, KafkaSourceSettings
 from testbed.processes import free_port
 from testbed.waiting import wait_until
 
@@ -17,7 +17,7 @@ from testbed.waiting import wait_until
     ids=["nobody-there", "unknown-property"],
 )
 def test_a_cluster_that_cannot_be_asked_is_said_once_and_why(properties: dict[str, str], why: str) -> None:
-    """One Blind for the source, in words that help; then nothing more, and closing takes no time."""
+    """One Unavailable for the source, in words that help; then nothing more, and closing takes no time."""
     emitted: list[Observation] = []
 
     def emit(batch: Batch) -> None:
@@ -26,9 +26,9 @@ def test_a_cluster_that_cannot_be_asked_is_said_once_and_why(properties: dict[st
     address = f"127.0.0.1:{free_port()}"
     source = KafkaSource("main", KafkaSourceSettings(bootstrap_servers=address, properties=properties), emit)
 
-    def blind() -> Blind | None:
+    def blind() -> Unavailable | None:
         source.poll()
-        return next((one for one in emitted if isinstance(one, Blind)), None)
+        return next((one for one in emitted if isinstance(one, Unavailable)), None)
 
     told = wait_until(blind, "the source to say that it is blind")
     for _ in range(3):

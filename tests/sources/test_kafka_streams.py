@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from agent.observations import GroupState, Member, Observation, StreamsApplication
-from agent.sources.kafka_streams import StreamsView
-from agent.sources.streams_assignment import Assignment
+from agent.model.observations import GroupState, Member, Observation, StreamsApplication
+from agent.sources.streams.assignment import Assignment
+from agent.sources.streams.discovery import StreamsView
 
 _FIRST, _SECOND = (("in", 0), ("in", 1)), (("in", 0),)
 _TASKS = {"m": Assignment(_FIRST, ("0_0", "0_1"))}

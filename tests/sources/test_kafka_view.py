@@ -1,12 +1,12 @@
 """What the Kafka source makes of answers: late ones, refusals, half ones."""
 
-from agent.observations import BrokerRegistration, Commit, GroupState, LogOffsets, Observation, PartitionState
-from agent.options import Names
-from agent.sources import Polled
-from agent.sources import kafka_wire as wire
-from agent.sources.kafka_calls import Answer, Call
-from agent.sources.kafka_view import KafkaView
-from agent.sources.sight import SOURCE, Sights, Unit
+from agent.model.config_types import NameFilter
+from agent.model.observations import BrokerRegistration, Commit, GroupState, LogOffsets, Observation, PartitionState
+from agent.sources.availability import SOURCE, Sights, Unit
+from agent.sources.base import ChangeDetector
+from agent.sources.kafka import admin_protocol as wire
+from agent.sources.kafka.admin_client import Call, CheckResult
+from agent.sources.kafka.changes import KafkaChanges
 
 _REFUSED, _UNKNOWN_TOPIC, _NOT_COORDINATOR = (
     wire.Failure(30, "refused"),
@@ -16,28 +16,28 @@ _REFUSED, _UNKNOWN_TOPIC, _NOT_COORDINATOR = (
 _HANGS = wire.Failure(-185, "timed out")
 
 
-def _view(*known: Observation) -> KafkaView:
-    view = KafkaView("main", Names(), Names(), Polled(), known, watch_partitions=True)
+def _view(*known: Observation) -> KafkaChanges:
+    view = KafkaChanges("main", NameFilter(), NameFilter(), ChangeDetector(), known, watch_partitions=True)
     view.begin()
     return view
 
 
-def _answer(view: KafkaView, question: wire.Question, result: wire.Result, asked: int = 1, at: int = 2) -> None:
+def _answer(view: KafkaChanges, question: wire.Question, result: wire.Result, asked: int = 1, at: int = 2) -> None:
     name = question.group if isinstance(question, wire.ListCommits | wire.DescribeGroup) else ""
     kinds = {wire.ListCommits: "commits", wire.DescribeGroup: "states"}
     key = (kinds.get(type(question), type(question).__name__), name)
-    view.take(Answer(Call(key, key, asked, question), at, result))
+    view.take(CheckResult(Call(key, key, asked, question), at, result))
 
 
-def _layout(view: KafkaView, brokers: list[int], leaders: dict[int, int], at: int = 2) -> None:
+def _layout(view: KafkaChanges, brokers: list[int], leaders: dict[int, int], at: int = 2) -> None:
     _answer(view, wire.Layout(), wire.Metadata(brokers, {"t": leaders}), at=at)
 
 
-def _ends(view: KafkaView, end: int, asked: int) -> None:
+def _ends(view: KafkaChanges, end: int, asked: int) -> None:
     _answer(view, wire.ListOffsets([("t", 0)]), wire.Offsets([wire.LogRange("t", 0, 0, end, None)]), asked=asked)
 
 
-def _unseen(view: KafkaView, *overdue: Call, complaint: str | None = None) -> dict[Unit, str]:
+def _unseen(view: KafkaChanges, *overdue: Call, complaint: str | None = None) -> dict[Unit, str]:
     return view.unseen(overdue, complaint, Sights("kafka", "main"))
 
 
@@ -58,7 +58,7 @@ def test_an_offset_no_longer_listed_is_forgotten_once() -> None:
 
 
 def test_one_partition_that_is_refused_is_neither_forgotten_nor_everybodys_trouble() -> None:
-    """The group's other commits are told; this one is Blind."""
+    """The group's other commits are told; this one is Unavailable."""
     view = _view(Commit(at=1, cluster="main", group="g", topic="t", partition=1, offset=5))
     offsets = [wire.CommittedOffset("t", 0, 7, None, None), wire.CommittedOffset("t", 1, -1, None, _REFUSED)]
     _answer(view, wire.ListCommits("g"), wire.Commits(offsets))
@@ -67,7 +67,7 @@ def test_one_partition_that_is_refused_is_neither_forgotten_nor_everybodys_troub
 
 
 def test_an_end_of_minus_1001_is_unknown_not_a_fall() -> None:
-    """The leader is away: Blind for the partition, and no log offsets."""
+    """The leader is away: Unavailable for the partition, and no log offsets."""
     view = _view()
     _layout(view, [1], {0: 1})
     _ends(view, -1001, asked=5)

@@ -7,8 +7,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from agent.observations import Blind, Sighted, millis
-from agent.sources.log_clock import LogClock
+from agent.model.observations import Available, Unavailable, millis
+from agent.sources.logs.timestamps import LogClock
 from tests.sources.test_logs import Agent, agent
 
 __all__ = ["agent"]
@@ -111,7 +111,7 @@ def _write(agent: Agent, path: Path, zone: str, polls: int) -> None:
 
 
 def _sights(agent: Agent) -> list[type]:
-    return [type(one) for one in agent.told() if isinstance(one, Blind | Sighted)]
+    return [type(one) for one in agent.told() if isinstance(one, Unavailable | Available)]
 
 
 def test_the_source_is_blind_while_fresh_lines_are_of_another_zone(agent: Agent, tmp_path: Path) -> None:
@@ -122,19 +122,19 @@ def test_the_source_is_blind_while_fresh_lines_are_of_another_zone(agent: Agent,
     _write(agent, path, "Europe/Berlin", polls=5)
     assert _sights(agent) == []
     _write(agent, path, "Europe/Berlin", polls=5)
-    (blind,) = (one for one in agent.told() if isinstance(one, Blind))
+    (blind,) = (one for one in agent.told() if isinstance(one, Unavailable))
     assert (blind.source, blind.cluster, blind.topic) == ("logs", "brokers", None)
     assert '"Europe/Berlin" would fit' in blind.reason
     _write(agent, path, "UTC", polls=2)
-    assert _sights(agent) == [Blind, Sighted]
+    assert _sights(agent) == [Unavailable, Available]
 
 
 def test_old_lines_that_are_read_at_the_start_say_nothing_of_the_zone(
     agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A backlog of hours, read poll by poll."""
-    monkeypatch.setattr("agent.sources.log_files.BLOCK", 4096)
-    monkeypatch.setattr("agent.sources.logs.BYTES_A_POLL", 4096)
+    monkeypatch.setattr("agent.sources.logs.files.BLOCK", 4096)
+    monkeypatch.setattr("agent.sources.logs.source.BYTES_A_POLL", 4096)
     path = tmp_path / "server.log"
     path.touch()
     agent.start(path).close()

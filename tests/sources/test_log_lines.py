@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.observations import millis
-from agent.sources.log_lines import begins_entry, codec_of, component_of, line_end, lines_end, time_of
+from agent.model.observations import millis
+from agent.sources.logs.lines import begins_entry, codec_of, component_of, line_end, lines_end, time_of
 
 UTC, BERLIN = ZoneInfo("UTC"), ZoneInfo("Europe/Berlin")
 LATER = millis("2030-01-01T00:00:00Z")

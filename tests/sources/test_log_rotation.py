@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.observations import LogFile, LogLine, Observation, Sight
-from agent.settings.log_section import Logs
-from agent.sources import Batch, logs
-from agent.sources.logs import LogSource
+from agent.config.log_section import Logs
+from agent.model.observations import Availability, LogFile, LogLine, Observation
+from agent.sources.base import Batch
+from agent.sources.logs import source as logs
+from agent.sources.logs.source import LogSource
 
 _LINE = (
     "[2026-11-21 06:21:30,{ms:03}] INFO Fetch offset {number} is out of range for partition t-0, resetting offset (F)"
@@ -46,7 +47,7 @@ class Writer:
         self._source.poll()
 
     def _start(self) -> LogSource:
-        known = {one.subject: one for one in self.told if isinstance(one, LogFile | Sight)}
+        known = {one.subject: one for one in self.told if isinstance(one, LogFile | Availability)}
 
         def emit(batch: Batch) -> None:
             self.told += batch

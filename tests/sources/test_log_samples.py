@@ -6,12 +6,12 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from agent.observations import LogLine, Observation, millis
-from agent.settings.log_section import Logs
-from agent.sources.log_lines import begins_entry, time_of
-from agent.sources.log_patterns import SHIPPED
-from agent.sources.log_sieve import Sieve
-from agent.sources.logs import LogSource
+from agent.config.log_section import Logs
+from agent.model.observations import LogLine, Observation, millis
+from agent.sources.logs.lines import begins_entry, time_of
+from agent.sources.logs.matcher import Sieve
+from agent.sources.logs.patterns import SHIPPED
+from agent.sources.logs.source import LogSource
 
 SAMPLES = Path(__file__).parent / "log_samples"
 EXPECTED: dict[str, list[tuple[str, dict[str, str]]]] = {

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent.sources.log_lines import begins_entry
-from agent.sources.log_patterns import SHIPPED, Pattern
-from agent.sources.log_sieve import Sieve
+from agent.sources.logs.lines import begins_entry
+from agent.sources.logs.matcher import Sieve
+from agent.sources.logs.patterns import SHIPPED, Pattern
 
 _TIME = "2026-11-21 06:21:30,001"
 _LINES = st.text(st.sampled_from("ab 0\t\x0b\x1c\ré²K\u2028{},3:[]()Z-"), max_size=12).map(lambda one: one.strip("\r"))

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.observations import Blind, LogFile, LogLine, Observation, Sighted, millis
-from agent.settings.log_section import Logs
-from agent.sources import HEARTBEAT_MS, log_files, logs
-from agent.sources.logs import LogSource
+from agent.config.log_section import Logs
+from agent.model.observations import Available, LogFile, LogLine, Observation, Unavailable, millis
+from agent.sources.base import HEARTBEAT_MS
+from agent.sources.logs import files as log_files
+from agent.sources.logs import source as logs
+from agent.sources.logs.source import LogSource
 
 NOW = millis("2026-11-21T12:00:00Z")
 RESET = (
@@ -262,12 +264,12 @@ def test_a_backlog_is_read_poll_by_poll_each_file_in_turn(
 
 
 def test_what_cannot_be_read_is_said_once_and_the_rest_is_followed(agent: Agent, tmp_path: Path) -> None:
-    """A pattern that nothing matches, a link into nowhere; Sighted when all is there."""
+    """A pattern that nothing matches, a link into nowhere; Available when all is there."""
     good, missing, broken = tmp_path / "good.log", tmp_path / "missing.log", tmp_path / "broken.log"
     good.touch()
     broken.symlink_to(tmp_path / "nowhere")
     source = agent.start(good, missing, broken)
-    (blind,) = (one for one in agent.told() if isinstance(one, Blind))
+    (blind,) = (one for one in agent.told() if isinstance(one, Unavailable))
     assert (blind.source, blind.cluster) == ("logs", "brokers")
     assert f"no file matches {missing}" in blind.reason
     assert f"{broken} cannot be read: No such file or directory" in blind.reason
@@ -278,7 +280,7 @@ def test_what_cannot_be_read_is_said_once_and_the_rest_is_followed(agent: Agent,
     (tmp_path / "nowhere").write_text(RESET.format(3))
     source.poll()
     source.poll()
-    assert [type(one) for one in agent.told() if isinstance(one, Blind | Sighted)] == [Blind, Sighted]
+    assert [type(one) for one in agent.told() if isinstance(one, Unavailable | Available)] == [Unavailable, Available]
     assert sorted(agent.offsets()) == ["1", "2", "3"]
 
 

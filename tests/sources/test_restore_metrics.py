@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.sources.restore_metrics import TaskMetrics, task_metrics
+from agent.sources.streams.restore_metrics import TaskMetrics, task_metrics
 
 _THREAD = "shop-StreamThread-1"
 # As the JMX exporter 0.20.0 writes them; 1.0.1 leaves `_total` and the last comma out.

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.sources.streams_assignment import Assignment, UndecodableAssignmentError, decode
+from agent.sources.streams.assignment import Assignment, UndecodableAssignmentError, decode
 
 SAMPLES = [
     json.loads(line)

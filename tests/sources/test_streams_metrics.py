@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from agent.observations import Blind, Observation, Sighted, TaskRestore
-from agent.settings.streams_section import Streams
-from agent.sources.streams_metrics import StreamsMetricsSource
+from agent.config.streams_section import Streams
+from agent.model.observations import Available, Observation, TaskRestore, Unavailable
+from agent.sources.streams.metrics_source import StreamsMetricsSource
 from testbed.processes import free_port
 from tests.integration.seen import Seen
 from tests.sources.endpoints import Behaviour, Misbehaving, dripping, hanging, saying, status
@@ -75,14 +75,14 @@ def test_one_bad_instance_is_named_and_keeps_no_other_from_being_heard(bad: Beha
     ):
         source.poll()
         source.poll()
-        (blind,) = seen.all(Blind)
+        (blind,) = seen.all(Unavailable)
         assert (blind.source, blind.cluster) == ("streams_metrics", "shop")
         assert first.url in blind.reason
         assert second.url not in blind.reason
         assert any(part in blind.reason for part in said.split("|"))
         assert _told(seen) == [("0_0", "b-StreamThread-1", 7)]
         first.behaviour = _metrics(("0_1", "a-StreamThread-1", 9))
-        seen.wait_for(source, Sighted)
+        seen.wait_for(source, Available)
     assert ("0_1", "a-StreamThread-1", 9) in _told(seen)
 
 
@@ -91,7 +91,7 @@ def test_nobody_listens_at_the_address_of_an_instance_that_is_down() -> None:
     seen = Seen()
     with _watching(seen, [f"http://127.0.0.1:{free_port()}"]) as source:
         source.poll()
-    assert "cannot be reached: Connection refused" in seen.all(Blind)[0].reason
+    assert "cannot be reached: Connection refused" in seen.all(Unavailable)[0].reason
 
 
 def test_what_has_not_changed_is_not_told_again() -> None:

@@ -11,18 +11,18 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from agent.observations import (
-    Blind,
+from agent.model.observations import (
+    Available,
     BrokerRegistration,
     Commit,
     LogOffsets,
     Observation,
     PartitionState,
-    Sighted,
     Tick,
+    Unavailable,
     millis,
 )
-from agent.sources import HEARTBEAT_MS
+from agent.sources.base import HEARTBEAT_MS
 
 MIDNIGHT = millis("2026-11-21T00:00:00.000Z")
 BEGIN, END = MIDNIGHT - 5_400_000, MIDNIGHT + 5_400_000
@@ -310,11 +310,11 @@ def out_of_sight(history: History, topic: str) -> None:
     history.hidden.append(reader.group)
     reader.until(history.moment())
     where: dict[str, Any] = {"source": "kafka", "cluster": CLUSTER, "group": reader.group}
-    history.add(reader.now, Blind(at=reader.now, reason="its coordinator does not answer", **where))
+    history.add(reader.now, Unavailable(at=reader.now, reason="its coordinator does not answer", **where))
     reader.sighted = False
     reader.until(reader.now + 200_000)
     reader.sighted = True
-    history.add(reader.now, Sighted(at=reader.now, **where))
+    history.add(reader.now, Available(at=reader.now, **where))
     reader.step(reader.offset - 30_000, "rewind", "over_a_gap")
     reader.until(END)
 

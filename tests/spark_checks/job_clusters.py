@@ -1,6 +1,6 @@
 """Flink clusters that exist in a journal only: jobs, checkpoints, graphs and files, polled like those of a real one.
 
-What is unchanged is dropped, and told again as a heartbeat, by the sources' own `Polled`.
+What is unchanged is dropped, and told again as a heartbeat, by the sources' own `ChangeDetector`.
 """
 
 import random
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agent.observations import (
+from agent.model.observations import (
     Checkpoints,
     FlinkJob,
     JobGraph,
@@ -19,7 +19,7 @@ from agent.observations import (
     Observation,
     millis,
 )
-from agent.sources import Polled
+from agent.sources.base import ChangeDetector
 
 MIDNIGHT = millis("2026-11-21T00:00:00.000Z")
 BEGIN, END = MIDNIGHT - 2_700_000, MIDNIGHT + 2_700_000
@@ -66,7 +66,7 @@ class Cluster:
         self.files: dict[str, JobGraphFile] = {}
         self.now = BEGIN + chance.randrange(POLL)
         self.sighted = True
-        self._polled = Polled()
+        self._polled = ChangeDetector()
         self.leader = JobManagerLeader(at=0, cluster=name, address=None)
         self.elect()
         self.submit("beside")

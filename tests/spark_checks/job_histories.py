@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from agent.observations import Blind, Observation, Tick
+from agent.model.observations import Observation, Tick, Unavailable
 from tests.spark_checks.job_clusters import BEGIN, END, POLL, Cluster, Expected, Job
 
 CRITICAL, WARNING, INFO = "critical", "warning", "info"
@@ -217,7 +217,7 @@ def out_of_sight(cluster: Cluster) -> None:
     cluster.some()
     cluster.end(job, graph=True)
     cluster.until(cluster.now + 30_000)
-    cluster.observations.append(Blind(at=cluster.now, source="flink", cluster=cluster.name, reason="it hangs"))
+    cluster.observations.append(Unavailable(at=cluster.now, source="flink", cluster=cluster.name, reason="it hangs"))
     cluster.sighted = False
 
 

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
-from agent.findings import Finding, finding_from_json
-from agent.journal import Journal
-from agent.observations import GroupState, LogLine, LogOffsets, Member, rfc3339
-from agent.sources.changelog_values import key_text
+from agent.model.findings import Finding, finding_from_json
+from agent.model.observations import GroupState, LogLine, LogOffsets, Member, rfc3339
+from agent.sources.streams.changelog_values import key_text
+from agent.storage.journal import Journal
 from testbed.kafka import Cluster
 from testbed.streams.broker import streams_broker
 from testbed.streams.changelog import NUMBERS, Record, falls, last_values, records

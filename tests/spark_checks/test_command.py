@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.findings import finding_from_json
+from agent.model.findings import finding_from_json
 from spark_checks.__main__ import check, parse
 from spark_checks.options import Options, WrongUseError, common
 from spark_checks.session import settings

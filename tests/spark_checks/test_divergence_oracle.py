@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from agent.segments.log_directory import Partition, Segment
+from agent.kafka_log.log_directory import Partition, Segment
 from spark_checks import replica_divergence
 from spark_checks.logs.divergence import Pair
 from spark_checks.options import Options

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from agent.checks.arguments import places
-from agent.findings import Finding, Severity
-from agent.journal import Journal, read
-from agent.observations import (
-    Blind,
+from agent.config.settings import load
+from agent.model.findings import Finding, Severity
+from agent.model.observations import (
+    Available,
     Checkpoints,
     FlinkJob,
     JobGraph,
@@ -22,10 +22,10 @@ from agent.observations import (
     JobListing,
     JobManagerLeader,
     Observation,
-    Sighted,
     Tick,
+    Unavailable,
 )
-from agent.settings import load
+from agent.storage.journal import Journal, read
 from spark_checks import job_history
 from spark_checks.__main__ import main
 from spark_checks.options import Options, Report
@@ -148,9 +148,9 @@ def oracle(observations: list[Observation], clusters: list[Cluster]) -> set[tupl
                 in_zookeeper.add(cluster)
             case JobGraphFile(cluster=cluster, file=file):
                 files[cluster, file] = one
-            case Blind(cluster=cluster):
+            case Unavailable(cluster=cluster):
                 looks[cluster] = one.at
-            case Sighted(cluster=cluster):
+            case Available(cluster=cluster):
                 del looks[cluster]
     for (cluster, job), known_job in jobs.items():
         last_state, graphs = known_job.states[-1], known_job.graphs
@@ -300,8 +300,8 @@ def of_two(tmp_path: Path) -> Path:
     journal = tmp_path / "journal"
     told: list[Observation] = [
         JobListing(at=NOW, cluster="jobs", jobs=()),
-        Blind(at=NOW, cluster="dark", source="flink", reason="refused"),
-        Blind(at=NOW, cluster="main", source="kafka", reason="refused"),
+        Unavailable(at=NOW, cluster="dark", source="flink", reason="refused"),
+        Unavailable(at=NOW, cluster="main", source="kafka", reason="refused"),
     ]
     write(journal, told)
     return journal

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from agent.findings import Severity, finding_from_json, finding_json
-from agent.segments.digest import digest
-from agent.segments.log_directory import Segment
+from agent.kafka_log.digest import digest
+from agent.kafka_log.log_directory import Segment
+from agent.model.findings import Severity, finding_from_json, finding_json
 from spark_checks import log_segments
 from spark_checks.logs.replicas import packs
 from spark_checks.options import Options, Report

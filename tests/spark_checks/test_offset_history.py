@@ -8,8 +8,8 @@ import duckdb
 import pytest
 from pyspark.sql import SparkSession
 
-from agent.findings import Severity
-from agent.journal import Journal
+from agent.model.findings import Severity
+from agent.storage.journal import Journal
 from spark_checks import offset_history
 from spark_checks.options import Options, Report
 from tests.spark_checks.histories import CLUSTER, DOWN, LEAST, Expected, History, drawn

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from agent.journal import Journal, entries
-from agent.journal.segments import DAY_MS, find
-from agent.observations import Commit, Observation, Tick, millis
+from agent.model.observations import Commit, Observation, Tick, millis
+from agent.storage.journal import Journal, entries
+from agent.storage.journal.segments import DAY_MS, find
 from spark_checks.history import compaction
 from spark_checks.history.compaction import clear, compact, groups, merge, retain, sealed
 from spark_checks.history.files import pieces, read

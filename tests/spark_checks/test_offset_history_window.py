@@ -8,11 +8,11 @@ import pytest
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
-from agent.findings import Finding, Incident, Records, Severity, Status
-from agent.journal import Journal
-from agent.observations import BrokerRegistration, Commit, Tick, millis
-from agent.state_file import StoreError
-from agent.store import Store
+from agent.model.findings import Finding, Incident, Records, Severity, Status
+from agent.model.observations import BrokerRegistration, Commit, Tick, millis
+from agent.storage.database import StorageError
+from agent.storage.incidents import IncidentStore
+from agent.storage.journal import Journal
 from spark_checks import offset_history
 from spark_checks.history import live_findings
 from spark_checks.history.keys import Key
@@ -68,7 +68,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
         updated_at=REWINDS[2],
         findings=(rewind(REWINDS[2]), read),
     )
-    with Store(path) as store:
+    with IncidentStore(path) as store:
         store.save(1, [incident])
     return path
 
@@ -176,7 +176,7 @@ def test_live_findings_are_those_of_the_interval_and_key(state: Path) -> None:
     assert not live_findings.seen(live, KEY, at - 60_000, at - 6_000)
     assert not live_findings.seen(live, KEY._replace(partition=4), at, at)
     assert live_findings.findings(state, "other") == {}
-    with pytest.raises(StoreError, match="cannot be read"):
+    with pytest.raises(StorageError, match="cannot be read"):
         live_findings.findings(Path(__file__), "main")
 
 

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from agent.observations import GroupState, Member
+from agent.model.observations import GroupState, Member
 from spark_checks.changelogs.rebalances import Move, Rebalance, by_group, ownership
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from agent.findings import Finding
-from agent.segments.digest import digest
+from agent.kafka_log.digest import digest
+from agent.model.findings import Finding
 from spark_checks import replica_divergence
 from spark_checks.options import Options, Report
 from tests.spark_checks import disks

@@ -1,0 +1,1 @@
+"""rules.toml as typed settings."""

@@ -1,0 +1,169 @@
+"""What is wrong with rules.toml, in sentences for an operator, each with its place. What may stand there: sections."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, NamedTuple, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from agent.config.toml_places import Path
+
+SECRET = re.compile(r"password|passphrase|secret|token|credential|webhook|auth|key\.pem|private", re.IGNORECASE)
+"""Keys whose values are never echoed, whatever is wrong with them."""
+
+NAMED_TABLES = ("clusters", "flink", "streams", "logs", "rules", "correlations", "checks")
+"""The sections that hold tables by name: [clusters.main]."""
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+_EXPECTED = {
+    "string_type": "text in quotes",
+    "string_sub_type": "text in quotes",
+    "path_type": "text in quotes",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "set_type": "a list",
+    "frozen_set_type": "a list",
+    "dict_type": "a table",
+    "model_type": "a table",
+    "model_attributes_type": "a table",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "{ge} or more",
+    "less_than": "less than {lt}",
+    "less_than_equal": "{le} or less",
+    "finite_number": "a finite number",
+}
+"""What was expected, by pydantic's type of error; the braces are of the error's context."""
+
+
+class Problem(NamedTuple):
+    """One mistake. line: where it stands in the file, counted from 1; None where it came with an override."""
+
+    path: str
+    line: int | None
+    where: str
+    message: str
+
+    def __str__(self) -> str:
+        place = self.path if self.line is None else f"{self.path}:{self.line}"
+        return ": ".join(part for part in (place, self.where, self.message) if part)
+
+
+class SettingsError(Exception):
+    """The configuration cannot be used. problems: all that is wrong with it, in the order of the file."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = tuple(problems)
+
+
+def where(path: Path) -> str:
+    """A key path as it reads in the file: the table in brackets, then the key: `[clusters.main] groups.include[0]`."""
+    size = 2 if path and path[0] in NAMED_TABLES else 1
+    table, key = path[:size], path[size:]
+    return " ".join(part for part in (f"[{_dotted(table)}]" if table else "", _dotted(key)) if part)
+
+
+def _dotted(path: Path) -> str:
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += ("." if text else "") + (part if _BARE_KEY.fullmatch(part) else f'"{part}"')
+    return text
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown name: the name most like it, else all that are known, else nothing."""
+    names = sorted(known)
+    if close := get_close_matches(name, names, n=1):
+        return f"; did you mean `{close[0]}`?"
+    return f"; known: {', '.join(names)}" if names else ""
+
+
+def complaints(error: ValidationError, model: type[BaseModel], table: Any) -> Iterator[tuple[Path, str]]:
+    """Each of pydantic's errors about a table that was to be the model: the key path in the table, and the sentence."""
+    for detail in error.errors(include_url=False):
+        path = _path_in(table, detail)
+        yield path, _sentence(detail, path, model)
+
+
+def _path_in(table: Any, detail: ErrorDetails) -> Path:
+    """The error's location without what is no key of the file: the tags of unions, the names of validators."""
+    path: Path = ()
+    for part in detail["loc"]:
+        if isinstance(table, Mapping) and part in table:
+            table = table[str(part)]
+        elif isinstance(table, list) and isinstance(part, int):
+            table = table[part]
+        else:
+            continue
+        path = (*path, part)
+    return (*path, detail["loc"][-1]) if detail["type"] == "missing" else path
+
+
+def _sentence(detail: ErrorDetails, path: Path, model: type[BaseModel]) -> str:
+    kind, context = detail["type"], detail.get("ctx", {})
+    match kind:
+        case "missing":
+            return "is required"
+        case "extra_forbidden":
+            return f"unknown key{did_you_mean(str(path[-1]), _keys(model, path[:-1]))}"
+        case "value_error" | "assertion_error":
+            return str(context["error"])
+        case "literal_error" | "enum":
+            choices = str(context["expected"]).replace("'", '"')
+            return f"expected {choices}{_got(path, detail['input'])}"
+        case "too_short":
+            return f"needs at least {context['min_length']} of them, has {context['actual_length']}"
+        case "json_invalid":  # JSON is how tables reach pydantic, which reads some 200 levels
+            return "lists or tables stand too deep in one another"
+        case "string_too_short":
+            return "must not be empty"
+        case _ if kind in _EXPECTED:
+            return f"expected {_EXPECTED[kind].format(**context)}{_got(path, detail['input'])}"
+        case _:
+            message = detail["msg"]
+            return message[:1].lower() + message[1:]
+
+
+def _got(path: Path, value: Any) -> str:
+    """What stood there instead, as TOML writes it; never the value of a secret."""
+    if isinstance(value, Mapping):
+        return ", got a table"
+    if isinstance(value, list):
+        return ", got a list"
+    if any(isinstance(part, str) and SECRET.search(part) for part in path):
+        return ""
+    if isinstance(value, bool):
+        return f", got {str(value).lower()}"
+    text = f'"{value}"' if isinstance(value, str) else str(value)
+    return f", got {text if len(text) <= 60 else text[:57] + '...'}"
+
+
+def _keys(model: type[BaseModel], path: Path) -> Iterable[str]:
+    """The keys of the table at this path in a table of the model; none where that is no model."""
+    parts = [part for part in path if isinstance(part, str)]
+    while parts:
+        annotation = model.model_fields[parts.pop(0)].annotation
+        if get_origin(annotation) is dict:
+            del parts[:1]  # the name that the file gives it
+        inner = next(_models(annotation), None)
+        if inner is None:
+            return ()
+        model = inner
+    return model.model_fields
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models(inner)

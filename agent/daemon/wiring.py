@@ -1,0 +1,102 @@
+"""What the configuration asks for, made: a source for each system that is watched, and who is told."""
+
+from collections.abc import Callable
+from typing import TextIO
+
+from agent.config.sections import Cluster
+from agent.config.settings import Settings
+from agent.model.findings import Incident
+from agent.model.observations import Observation
+from agent.notify.base import Receiver
+from agent.notify.console import Console
+from agent.notify.slack import Slack
+from agent.notify.webhook import Webhook
+from agent.rules.log_pattern import LogPattern
+from agent.sources.base import Emit, Source
+from agent.sources.flink.source import FlinkSource
+from agent.sources.kafka.source import KafkaSource, KafkaSourceSettings
+from agent.sources.logs.source import LogSource
+from agent.sources.streams.changelog_source import ChangelogSource
+from agent.sources.streams.metrics_source import StreamsMetricsSource
+from agent.sources.zookeeper.source import ZooKeeperSource
+
+
+def sources_of(settings: Settings, emit_of: Callable[[str, str], Emit], known: list[Observation]) -> list[Source]:
+    """A source for each system that is watched. emit_of: where the source of that cluster, by its name, emits."""
+    sources: list[Source] = []
+    topics = {}
+    applications = {
+        name: (one.cluster or next(iter(settings.clusters)), one.application or name)
+        for name, one in settings.streams.items()
+    }
+    stores = settings.declared_stores
+    for name, cluster in settings.clusters.items():
+        kafka_settings = KafkaSourceSettings(
+            bootstrap_servers=cluster.bootstrap_servers,
+            properties=_properties(cluster),
+            interval=cluster.poll_interval,
+            timeout=cluster.timeout,
+            groups=cluster.groups,
+            topics=cluster.topics,
+            watch_partitions=cluster.zookeeper is None,
+            streams=[application for on, application in applications.values() if on == name],
+            declared={one.changelog for one in stores},
+        )
+        kafka = KafkaSource(name, kafka_settings, emit_of(name, KafkaSource.name), known)
+        topics[name] = kafka.topics
+        sources.append(kafka)
+        if cluster.zookeeper is not None:
+            zookeeper = ZooKeeperSource(
+                name,
+                cluster.zookeeper,
+                emit_of(name, ZooKeeperSource.name),
+                known,
+                interval=cluster.poll_interval,
+                topics=cluster.topics,
+                also=kafka.is_changelog,
+                options=cluster.zookeeper_client.options(),
+            )
+            sources.append(zookeeper)
+    for name, flink in settings.flink.items():
+        emit = emit_of(name, FlinkSource.name)
+        sources.append(FlinkSource(name, flink, emit, known, topics=topics.get(flink.kafka or "")))
+    for name, cluster in settings.clusters.items() if stores else ():
+        sources.append(
+            ChangelogSource(
+                name,
+                cluster.bootstrap_servers,
+                _properties(cluster),
+                stores,
+                emit_of(name, ChangelogSource.name),
+                known,
+                memory=cluster.changelog_memory,
+                interval=cluster.poll_interval,
+            )
+        )
+    for name, streams in settings.streams.items():
+        if streams.metrics:
+            emit = emit_of(name, StreamsMetricsSource.name)
+            sources.append(StreamsMetricsSource(name, *applications[name], streams, emit, known))
+    patterns = [rule.pattern for rule in settings.rules.values() if isinstance(rule, LogPattern)]
+    for name, logs in settings.logs.items():
+        sources.append(LogSource(name, logs, patterns, emit_of(name, LogSource.name), known))
+    return sources
+
+
+def _properties(cluster: Cluster) -> dict[str, str]:
+    return {key: str(value) for key, value in cluster.kafka_properties().items() if key != "bootstrap.servers"}
+
+
+def receivers_of(settings: Settings, stream: TextIO) -> list[Receiver]:
+    """Whoever is told of incidents. stream: where the console prints."""
+    slack = settings.slack
+    if slack is None:
+        return [Console(stream)]
+    token, webhook = slack.token(), slack.webhook()
+    if webhook is not None:
+        return [Webhook(webhook.get_secret_value())]
+
+    def channel_of(incident: Incident) -> str:
+        return slack.channel_for(incident.severity, incident.cluster) or ""
+
+    return [Slack(token.get_secret_value() if token is not None else "", channel_of, base_url=slack.base_url)]

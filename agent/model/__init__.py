@@ -1,0 +1,1 @@
+"""Facts, findings and the value types of options: plain data, no I/O."""

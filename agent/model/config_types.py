@@ -1,0 +1,61 @@
+"""The value types that settings and rule options share: durations and name patterns. Sections and their checks live
+in settings.
+"""
+
+import re
+from fnmatch import fnmatchcase
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|d)")
+
+
+def duration(value: Any) -> int:
+    """A duration such as "500ms", "10s", "5m", "24h" or "7d" in ms. Raises ValueError; a bare number names no unit."""
+    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        msg = f'expected a duration such as "500ms", "10s", "5m" or "7d", got {value!r}'
+        raise ValueError(msg)
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def duration_text(value: int) -> str:
+    """The duration of so many ms as it is written: 300000 is "5m"."""
+    unit, size = next((unit, size) for unit, size in reversed(_UNITS.items()) if value % size == 0)
+    return f"{value // size}{unit}"
+
+
+Duration = Annotated[int, BeforeValidator(duration)]
+"""A duration, ms."""
+
+PositiveDuration = Annotated[Duration, Field(gt=0)]
+"""A duration that is not zero, ms."""
+
+
+def non_empty(value: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A list that is not empty. Raises ValueError."""
+    if not value:
+        msg = "name at least one"
+        raise ValueError(msg)
+    return value
+
+
+class ConfigModel(BaseModel):
+    """A table of rules.toml: strict types, unknown keys refused, frozen once read."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, hide_input_in_errors=True)
+
+
+class NameFilter(ConfigModel):
+    """Which names are meant: shell patterns; a name is in when an include matches and no exclude does."""
+
+    include: list[str] = ["*"]
+    exclude: list[str] = []
+
+    def match(self, name: str) -> bool:
+        """Whether the name is meant."""
+        return any(fnmatchcase(name, one) for one in self.include) and not any(
+            fnmatchcase(name, one) for one in self.exclude
+        )

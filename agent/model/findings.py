@@ -1,0 +1,194 @@
+"""What rules find and what incidents are made of; their public JSON. No I/O lives here."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from agent.model.observations import Unavailable, millis, rfc3339
+
+FindingKey: TypeAlias = tuple[str, str, int]
+
+
+class Severity(StrEnum):
+    """How loud: info is never posted alone."""
+
+    INFO = "info"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+    @property
+    def rank(self) -> int:
+        """0 for info, 2 for critical."""
+        return ("info", "warning", "critical").index(self.value)
+
+
+class Records(Struct, frozen=True, forbid_unknown_fields=True):
+    """The blast radius, in records: read again, lost for good, skipped unread."""
+
+    reread: int = 0
+    lost: int = 0
+    skipped: int = 0
+
+    def __add__(self, other: "Records") -> "Records":
+        return Records(self.reread + other.reread, self.lost + other.lost, self.skipped + other.skipped)
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """One thing that a rule found, identified by (rule, subject, at): emitted again it replaces, withdrawn it goes.
+
+    rule: its name in rules.toml; kind: the rule's kind. at, since, recovered_at: event times, ms.
+    subject: the named keys (cluster, group, topic, partition, broker; `brokers` where there are several).
+    position: the byte in the file that the subject names, where it names one.
+    previous, current: what moved, by the observation's field names ({"offset": 7832} -> {"offset": 0}).
+    detail: one sentence for an operator. known_at: when it could first be known (not part of the JSON).
+    """
+
+    rule: str
+    kind: str
+    severity: Severity
+    at: int
+    since: int | None = None
+    recovered_at: int | None = None
+    subject: Mapping[str, Any]
+    labels: tuple[str, ...] = ()
+    position: int | None = None
+    previous: Mapping[str, Any] = {}
+    current: Mapping[str, Any] = {}
+    records: Records = Records()
+    detail: str
+    known_at: int = 0
+
+    @property
+    def key(self) -> FindingKey:
+        """The identity: (rule, subject as canonical JSON, at)."""
+        return (self.rule, msgspec.json.encode(self.subject, order="sorted").decode(), self.at)
+
+    @property
+    def start(self) -> int:
+        """The earliest moment at which it can have happened."""
+        return self.at if self.since is None else min(self.since, self.at)
+
+
+def reader(subject: Mapping[str, Any]) -> str:
+    """Who reads, by a finding's subject: the group, or the job by its name."""
+    return str(subject.get("group") or subject.get("job_name") or subject.get("job") or "the reader")
+
+
+def sight(subject: Mapping[str, Any]) -> str:
+    """What a source sees or not, by the named keys: group g on t[3] of main, cluster main, all of [logs.brokers]."""
+    cluster = str(subject.get("cluster", "?"))
+    table = {"logs": "logs", "streams_metrics": "streams"}.get(subject.get("source", ""))
+    if table is not None:
+        return f"all of [{table}.{cluster}]"
+    group, topic, partition = (subject.get(name) for name in ("group", "topic", "partition"))
+    place = topic if partition is None else f"{topic}[{partition}]"
+    named = [*([f"group {group}"] if group is not None else []), *([str(place)] if topic is not None else [])]
+    return f"{' on '.join(named)} of {cluster}" if named else f"cluster {cluster}"
+
+
+class Status(StrEnum):
+    """Where an incident stands in its life."""
+
+    OPEN = "open"
+    RECOVERED = "recovered"
+    CLOSED = "closed"
+
+
+class Incident(Struct, frozen=True, kw_only=True):
+    """Causes and effects that belong together. Times are event times, ms.
+
+    sighted: false while a source cannot see a subject of it that has not recovered; unseen: which source, and what.
+    merged_into: the incident that took this one in. correlation: the name in rules.toml of what joined it, None where
+    findings were merely grouped. causes: the findings of a correlation's earlier steps; findings: the effects.
+    """
+
+    id: str
+    status: Status
+    sighted: bool = True
+    unseen: tuple[Unavailable, ...] = ()
+    merged_into: str | None = None
+    severity: Severity
+    title: str
+    correlation: str | None = None
+    cluster: str | None
+    opened_at: int
+    updated_at: int
+    recovered_at: int | None = None
+    records: Records = Records()
+    causes: tuple[Finding, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+
+def _instant(at: int | None) -> str | None:
+    return None if at is None else rfc3339(at)
+
+
+def finding_fields(finding: Finding) -> dict[str, Any]:
+    """The finding's public JSON object."""
+    return {
+        "rule": finding.rule,
+        "kind": finding.kind,
+        "severity": finding.severity.value,
+        "at": rfc3339(finding.at),
+        "since": _instant(finding.since),
+        "recovered_at": _instant(finding.recovered_at),
+        "subject": dict(finding.subject),
+        "labels": list(finding.labels),
+        "position": finding.position,
+        "previous": dict(finding.previous),
+        "current": dict(finding.current),
+        "records": msgspec.to_builtins(finding.records),
+        "detail": finding.detail,
+    }
+
+
+def finding_json(finding: Finding) -> str:
+    """The finding as one JSON line."""
+    return msgspec.json.encode(finding_fields(finding)).decode()
+
+
+def finding_from_json(line: str | bytes) -> Finding:
+    """The finding of such a line; `known_at` is its `at`. Raises ValueError with what is wrong."""
+    fields = msgspec.json.decode(line)
+    if not isinstance(fields, dict):
+        msg = f"expected an object, got {type(fields).__name__}"
+        raise ValueError(msg)
+    for name in ("at", "since", "recovered_at"):
+        if fields.get(name) is not None:
+            fields[name] = millis(str(fields[name]))
+    return msgspec.convert({**fields, "known_at": fields.get("at")}, Finding)
+
+
+def _unseen_fields(one: Unavailable) -> dict[str, Any]:
+    named = {"cluster": one.cluster, "group": one.group, "topic": one.topic, "partition": one.partition}
+    where = {name: value for name, value in named.items() if value is not None}
+    return {"source": one.source, **where, "since": rfc3339(one.at), "reason": one.reason}
+
+
+def incident_fields(incident: Incident) -> dict[str, Any]:
+    """The incident's public JSON object."""
+    return {
+        "id": incident.id,
+        "status": incident.status.value,
+        "sighted": incident.sighted,
+        "unseen": [_unseen_fields(one) for one in incident.unseen],
+        "merged_into": incident.merged_into,
+        "severity": incident.severity.value,
+        "title": incident.title,
+        "correlation": incident.correlation,
+        "cluster": incident.cluster,
+        "opened_at": rfc3339(incident.opened_at),
+        "updated_at": rfc3339(incident.updated_at),
+        "recovered_at": _instant(incident.recovered_at),
+        "records": msgspec.to_builtins(incident.records),
+        "causes": [finding_fields(cause) for cause in incident.causes],
+        "findings": [finding_fields(finding) for finding in incident.findings],
+    }
+
+
+def incident_json(incident: Incident) -> str:
+    """The incident as one JSON line."""
+    return msgspec.json.encode(incident_fields(incident)).decode()

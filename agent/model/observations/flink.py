@@ -1,0 +1,148 @@
+"""Facts about Flink: jobs and their checkpoints, who leads, what high availability keeps, where subtasks read.
+
+cluster: the Flink cluster's name in rules.toml, but for `Position`, which is about a partition of a Kafka cluster.
+job: the job id, 32 hex digits.
+"""
+
+from agent.model.observations.base import Observation, Subject
+
+
+class FlinkJob(Observation, frozen=True, kw_only=True, tag="flink_job", gc=False):
+    """A job as REST tells it: its state as Flink names it (CREATED, RUNNING, FAILING, RESTARTING, CANCELED, ...).
+
+    started_at, ended_at: of this execution on this JobManager; ended_at None while it has not ended.
+    restarting_at: when it last entered RESTARTING, None where it never did or Flink does not tell.
+    tasks, tasks_running: the number of subtasks, and of those that run.
+    """
+
+    cluster: str
+    job: str
+    name: str
+    state: str
+    started_at: int
+    ended_at: int | None = None
+    restarting_at: int | None = None
+    tasks: int = 0
+    tasks_running: int = 0
+
+    @property
+    def subject(self) -> Subject:
+        return ("flink_job", self.cluster, self.job)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it will not run again by itself. SUSPENDED is no end: another JobManager takes the job over."""
+        return self.state in ("FINISHED", "CANCELED", "FAILED")
+
+
+class JobListing(Observation, frozen=True, kw_only=True, tag="job_listing", gc=False):
+    """The ids of all jobs that a complete listing of the leader names, ended ones included; sorted.
+
+    address: of the JobManager that answered as the leader.
+    """
+
+    cluster: str
+    jobs: tuple[str, ...]
+    address: str | None = None
+
+    @property
+    def subject(self) -> Subject:
+        return ("job_listing", self.cluster)
+
+
+class Checkpoints(Observation, frozen=True, kw_only=True, tag="checkpoints", gc=False):
+    """A job's checkpoints since it was started on this JobManager, counted by REST, and what it was restored from.
+
+    last: the id of the last completed one. restored_id: None where it was not restored; restored_path: where from.
+    """
+
+    cluster: str
+    job: str
+    completed: int
+    failed: int
+    restored: int = 0
+    last: int | None = None
+    restored_id: int | None = None
+    restored_at: int | None = None
+    restored_savepoint: bool = False
+    restored_path: str | None = None
+
+    @property
+    def subject(self) -> Subject:
+        return ("checkpoints", self.cluster, self.job)
+
+
+class JobManagerLeader(Observation, frozen=True, kw_only=True, tag="job_manager_leader", gc=False):
+    """Which JobManager leads (address None: none). leader_id: the leader session's UUID.
+
+    session: the ephemeralOwner of the leader's znode as 0x hex; both None where only REST tells of the leader.
+    """
+
+    cluster: str
+    address: str | None
+    leader_id: str | None = None
+    session: str | None = None
+
+    @property
+    def subject(self) -> Subject:
+        return ("job_manager_leader", self.cluster)
+
+
+class JobGraph(Observation, frozen=True, kw_only=True, tag="job_graph", gc=False):
+    """A job graph in ZooKeeper: what a new leader recovers. made_at: its znode's ctime; None: there is none (any more).
+
+    locks: the sessions (0x hex, sorted) that own its lock nodes. file: the file name in the HA storage directory
+    that its znode points to. checkpoints: how many completed ones stand in ZooKeeper for the job, None where unknown.
+    znode: its path, the chroot left out.
+    """
+
+    cluster: str
+    job: str
+    made_at: int | None
+    locks: tuple[str, ...] = ()
+    file: str | None = None
+    checkpoints: int | None = None
+    znode: str | None = None
+
+    @property
+    def subject(self) -> Subject:
+        return ("job_graph", self.cluster, self.job)
+
+
+class JobGraphFile(Observation, frozen=True, kw_only=True, tag="job_graph_file", gc=False):
+    """A job graph's file in the HA storage directory. modified_at None: it is gone. size: bytes."""
+
+    cluster: str
+    file: str
+    modified_at: int | None
+    size: int = 0
+
+    @property
+    def subject(self) -> Subject:
+        return ("job_graph_file", self.cluster, self.file)
+
+
+class Position(Observation, frozen=True, kw_only=True, tag="position", gc=False):
+    """Where a job's source subtask reads in a partition: the next record, one above Flink's currentOffset(s).
+
+    cluster: the Kafka cluster. flink: the Flink cluster. task: the source operator's name; subtask: from 0.
+    committed: the offset that the subtask last committed to Kafka, None where it has not or Flink does not tell.
+    host: the TaskManager's, attempt: of the subtask, counted from 0; None where unknown.
+    """
+
+    cluster: str
+    flink: str
+    job: str
+    name: str
+    topic: str
+    partition: int
+    offset: int
+    committed: int | None = None
+    task: str | None = None
+    subtask: int | None = None
+    host: str | None = None
+    attempt: int | None = None
+
+    @property
+    def subject(self) -> Subject:
+        return ("position", self.cluster, self.job, self.topic, self.partition)

@@ -1,0 +1,1 @@
+"""Incidents as text, without markup."""

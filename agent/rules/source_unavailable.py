@@ -1,0 +1,56 @@
+"""source_unavailable: a source does not see what it should watch."""
+
+from collections.abc import Iterable, Iterator
+
+from agent.engine.facts import Facts
+from agent.engine.rule import Rule, Scope, recovered
+from agent.model.config_types import Duration
+from agent.model.findings import Finding, sight
+from agent.model.observations import Availability, Observation, Subject, Unavailable, clock
+from agent.rules.queries.partitions import spells
+
+
+class SourceUnavailable(Rule):
+    """A source has not seen its subject (a cluster, a group, a partition) for `after`. Recovers when it sees it again.
+
+    An alerting system that has gone blind must alert; a cluster that is down, slow or not there yet is told once.
+    """
+
+    title = "{source} cannot see {sight}"
+    observes = (Unavailable,)
+
+    after: Duration = 60_000
+    """How long it may last."""
+
+    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:  # noqa: ARG002 - the base's signature
+        """Each subject that cannot be seen."""
+        if not isinstance(observation, Unavailable):
+            return ()
+        one = observation
+        return (Scope(one.cluster, one.group, one.topic, one.partition, source=one.source),)
+
+    def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
+        """Each time long enough."""
+        for begin, end in spells(facts.sight(_subject(scope)), _unseen):
+            if isinstance(begin, Unavailable) and (end is None or end.at >= begin.at + self.after):
+                yield self.make_finding(
+                    scope,
+                    begin,
+                    known_at=max(begin.at + self.after, begin.seen),
+                    detail=f"{scope.source} has not seen {sight(scope.subject)} since {clock(begin.at)} UTC: "
+                    f"{begin.reason}",
+                )
+
+    def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
+        """Over when it is seen again."""
+        return recovered(
+            finding, next((one.at for one in facts.sight(_subject(scope)).after(finding.at) if not _unseen(one)), None)
+        )
+
+
+def _unseen(sight: Availability) -> bool:
+    return isinstance(sight, Unavailable)
+
+
+def _subject(scope: Scope) -> Subject:
+    return ("sight", scope.source, scope.cluster, scope.group, scope.topic, scope.partition)

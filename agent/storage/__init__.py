@@ -1,0 +1,1 @@
+"""The state file and the journal."""

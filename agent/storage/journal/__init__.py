@@ -1,0 +1,252 @@
+"""The journal: observations written as they happen, and read back in the order in which they were taken.
+
+Every observation has a position, journal-wide and ever-increasing. Files live in `agent.storage.journal.segments`, columns in
+`agent.storage.journal.columns`.
+"""
+
+import fcntl
+import heapq
+import os
+import shutil
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
+from operator import itemgetter
+from pathlib import Path
+from typing import IO
+
+import pyarrow as pa
+import structlog
+
+from agent.model.observations import KINDS, Observation
+from agent.storage.journal.columns import MISFITS, Columns
+from agent.storage.journal.segments import (
+    DAY_MS,
+    FOREVER,
+    UNREADABLE,
+    Segment,
+    Stream,
+    Unreadable,
+    batches,
+    day_of,
+    find,
+    folders,
+    recover,
+    seal,
+)
+
+SEGMENT_BYTES = 64 << 20
+SEGMENT_MS = 3_600_000
+_LATE_MS = 300_000
+
+_COLUMNS = {name: Columns(kind) for name, kind in KINDS.items()}
+_NAMES = {kind: name for name, kind in KINDS.items()}
+
+
+class JournalError(Exception):
+    """The journal cannot be written; a sentence for an operator."""
+
+
+def warn(path: Path, reason: str) -> None:
+    """Say in the agent's log what the journal left out."""
+    structlog.get_logger(__name__).warning("journal_left_out", path=str(path), reason=reason)
+
+
+def entries(
+    directory: Path,
+    since: int | None = None,
+    until: int | None = None,
+    kinds: Collection[str] | None = None,
+    unreadable: Unreadable = warn,
+) -> Iterator[tuple[int, Observation]]:
+    """Positions and observations with since <= at < until (ms), in order of position, be a writer at work or not.
+
+    Only the dates asked for are read, a batch of each kind at a time. What cannot be read is told to `unreadable` and
+    passed over.
+    """
+    since, until = -FOREVER if since is None else since, FOREVER if until is None else until
+    days = range(since // DAY_MS, (until - 1) // DAY_MS + 1)
+    # Segments that follow one another share a lane: few more files are open at once than there are kinds.
+    lanes: list[list[Segment]] = []
+    for segment in find(directory, _COLUMNS if kinds is None else kinds, days):
+        lane = next((one for one in lanes if one[-1].last is not None and one[-1].last < segment.first), None)
+        if lane is None:
+            lanes.append([segment])
+        else:
+            lane.append(segment)
+
+    def rows(segment: Segment) -> Iterator[tuple[int, Observation]]:
+        try:
+            for batch in batches(segment, since, until):
+                for entry in _COLUMNS[segment.kind].rows(batch):
+                    if since <= entry[1].at < until:
+                        yield entry
+        except UNREADABLE as error:
+            unreadable(segment.path, str(error))
+
+    return heapq.merge(*(chain.from_iterable(map(rows, lane)) for lane in lanes), key=itemgetter(0))
+
+
+def read(
+    directory: Path,
+    since: int | None = None,
+    until: int | None = None,
+    kinds: Collection[str] | None = None,
+    unreadable: Unreadable = warn,
+) -> Iterator[Observation]:
+    """The observations of `entries` without their positions."""
+    return map(itemgetter(1), entries(directory, since, until, kinds, unreadable))
+
+
+def last_at(directory: Path) -> int | None:
+    """When the newest tick of the journal was (ms): until then its writer lived. None in an empty one."""
+    newest = max((day_of(folder) for folder in folders(directory) if folder.parent.name == "tick"), default=None)
+    since = None if newest is None else newest * DAY_MS
+    ticks = () if newest is None else read(directory, since=since, kinds=["tick"])
+    return max((one.at for one in ticks), default=None)
+
+
+class Journal:
+    """The journal's only writer, for use by one thread. What a killed writer left is recovered when it opens.
+
+    position: that of the next observation. What cannot be read or written is told to `unreadable` and passed over.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        position: int = 0,
+        unreadable: Unreadable = warn,
+        segment_bytes: int = SEGMENT_BYTES,
+        segment_ms: int = SEGMENT_MS,
+    ) -> None:
+        """position: the lowest to go on from, should files be gone. Raises JournalError, as for a second writer."""
+        self._directory, self._unreadable = directory, unreadable
+        self._segment_bytes, self._segment_ms = segment_bytes, segment_ms
+        self._waiting: defaultdict[tuple[str, int], tuple[list[int], list[Observation]]] = defaultdict(lambda: ([], []))
+        self._open: dict[tuple[str, int], Stream] = {}
+        self._lock = _locked(directory)
+        try:
+            recover(directory, unreadable)
+        except OSError as error:
+            self._lock.close()
+            msg = f"the journal {directory} cannot be recovered: {error}"
+            raise JournalError(msg) from error
+        self.position = max((position, *(one.last + 1 for one in find(directory) if one.last is not None)))
+
+    def append(self, observations: Sequence[Observation]) -> int:
+        """Take observations in; they wait in memory for the next flush. Returns the next position."""
+        kinds = set(map(type, observations))
+        days = {one.at // DAY_MS for one in observations}
+        if len(kinds) == len(days) == 1:
+            positions, waiting = self._waiting[_NAMES[kinds.pop()], days.pop()]
+            positions.extend(range(self.position, self.position + len(observations)))
+            waiting.extend(observations)
+        else:
+            for position, one in enumerate(observations, self.position):
+                positions, waiting = self._waiting[_NAMES[type(one)], one.at // DAY_MS]
+                positions.append(position)
+                waiting.append(one)
+        self.position += len(observations)
+        return self.position
+
+    def flush(self) -> None:
+        """Write what waits and return when the disk has it. Raises JournalError; what is not written waits on."""
+        for (kind, day), (positions, observations) in list(self._waiting.items()):
+            batch = self._batch(kind, positions, observations)
+            try:
+                if batch.num_rows:
+                    stream = self._open.get((kind, day))
+                    if stream is None:
+                        stream = Stream(self._directory, kind, day, positions[0], batch.schema)
+                        self._open[kind, day] = stream
+                    stream.write(batch)
+            except OSError as error:
+                msg = f"the journal {self._directory} cannot be written: {error}; observations wait in memory"
+                raise JournalError(msg) from error
+            del self._waiting[kind, day]
+
+    def seal(self, now: int) -> None:
+        """Seal the segments that are large, old, or of another date than now (ms); to be called every few seconds."""
+        for key, stream in list(self._open.items()):
+            if stream.noticed_at is None:
+                stream.noticed_at = now
+            limit = self._segment_ms if key[1] == now // DAY_MS else _LATE_MS
+            if stream.size >= self._segment_bytes or now - stream.noticed_at >= limit:
+                self._seal(key)
+
+    def close(self) -> None:
+        """Write what waits, seal everything and let another writer in, even where that raises JournalError."""
+        try:
+            self.flush()
+            for key in list(self._open):
+                self._seal(key)
+        finally:
+            self._lock.close()
+
+    def retain(self, days: int, now: int) -> None:
+        """Remove the dates more than `days` before now (ms), but not the folder of the last position.
+
+        Raises JournalError.
+        """
+        last = max(find(self._directory), key=_end, default=None)
+        for folder in folders(self._directory):
+            if last is not None and folder != last.path.parent and day_of(folder) < now // DAY_MS - days:
+                for key in [key for key, stream in self._open.items() if stream.path.parent == folder]:
+                    self._open.pop(key).close()
+                try:
+                    shutil.rmtree(folder)
+                except OSError as error:
+                    msg = f"{folder} is past its retention and cannot be removed: {error}"
+                    raise JournalError(msg) from error
+
+    def _batch(self, kind: str, positions: Sequence[int], observations: Sequence[Observation]) -> pa.RecordBatch:
+        """A batch without what fits no column: one mistaken value from outside must not keep the rest from the disk."""
+        columns = _COLUMNS[kind]
+        try:
+            return columns.batch(positions, observations)
+        except MISFITS:
+            fitting = []
+            for entry in zip(positions, observations, strict=True):
+                try:
+                    columns.batch(entry[:1], entry[1:])
+                    fitting.append(entry)
+                except MISFITS as error:
+                    self._unreadable(self._directory / kind, f"cannot be written: {entry[1]}: {error}")
+            return columns.batch([position for position, _ in fitting], [one for _, one in fitting])
+
+    def _seal(self, key: tuple[str, int]) -> None:
+        stream = self._open.pop(key)
+        stream.close()
+        try:
+            seal(stream.path, self._unreadable)
+        except OSError as error:
+            msg = f"{stream.path} cannot be sealed: {error}; it can be read as it is and is sealed at the next start"
+            raise JournalError(msg) from error
+
+
+def _end(segment: Segment) -> tuple[int, int]:
+    """Sorts segments by their last positions; those of open ones are yet to come."""
+    return (FOREVER if segment.last is None else segment.last, segment.first)
+
+
+def _locked(directory: Path) -> IO[str]:
+    """The lock file, held until it is closed or the process dies."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = (directory / "writer.lock").open("a+")
+    except OSError as error:
+        msg = f"the journal {directory} cannot be opened: {error}"
+        raise JournalError(msg) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.seek(0)
+        writer = lock.read().strip() or "unknown"
+        lock.close()
+        msg = f"the journal {directory} is being written by process {writer}: stop that one or name another directory"
+        raise JournalError(msg) from None
+    lock.truncate(0)
+    lock.write(f"{os.getpid()}\n")
+    lock.flush()
+    return lock

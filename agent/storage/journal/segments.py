@@ -1,0 +1,222 @@
+"""The journal's files: how a segment is named, found, written, sealed and read. `agent.storage.journal` decides when.
+
+`<directory>/<kind>/date=YYYY-MM-DD/` holds the segments of a kind and a UTC date of `at`. The open one is an Arrow IPC
+stream, readable up to where a kill cut it; the others are Parquet. Both are named by the first position in them, so
+that a crash between the two leaves no duplicates: the sealed one counts. NameFilter of open and half-made files begin with
+an underscore, as Spark passes over those.
+"""
+
+import os
+import re
+from collections.abc import Callable, Container, Iterable, Iterator
+from datetime import date
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import pyarrow as pa
+from pyarrow import compute, parquet
+
+DAY_MS = 86_400_000
+FOREVER = 1 << 63
+UNREADABLE = (pa.ArrowException, OSError, ValueError)
+
+Unreadable: TypeAlias = Callable[[Path, str], None]
+"""Is told the path and the reason of what the journal had to leave out."""
+
+_EPOCH = date(1970, 1, 1).toordinal()
+_FOLDER = re.compile(r"date=\d{4}-\d\d-\d\d")
+_NAME = re.compile(r"_?(\d{19})(?:-(\d{19})\.parquet|\.arrow)")
+ROW_GROUP = 65_536
+"""Rows in a row group of a sealed segment."""
+
+_BATCH = 8_192
+
+
+class Segment(NamedTuple):
+    """A file of the journal. day: days since the epoch. first, last: positions; last is None while it is open."""
+
+    kind: str
+    day: int
+    first: int
+    last: int | None
+    path: Path
+
+    def holds(self, other: "Segment") -> bool:
+        """Whether it is sealed, and all of the other stands in it too."""
+        return self.last is not None and self.first <= other.first and (other.last or other.first) <= self.last
+
+
+def find(directory: Path, kinds: Container[str] | None = None, days: range | None = None) -> list[Segment]:
+    """The segments of these kinds and days by first position. Of what stands in two files the larger sealed one counts:
+    a crash between two steps of sealing or merging has left the other.
+    """
+    found: list[Segment] = []
+    for folder in folders(directory):
+        if (kinds is None or folder.parent.name in kinds) and (days is None or day_of(folder) in days):
+            found += apart(segments_in(folder))[0]
+    return sorted(found, key=lambda segment: segment.first)
+
+
+def segments_in(folder: Path) -> list[Segment]:
+    """All segments of a folder by first position; of those that begin together the one that holds most first."""
+    named = [(path, name) for path in folder.iterdir() if (name := _NAME.fullmatch(path.name)) is not None]
+    kind, day = folder.parent.name, day_of(folder) if named else 0
+    found = [Segment(kind, day, int(name[1]), None if name[2] is None else int(name[2]), path) for path, name in named]
+    return sorted(found, key=lambda one: (one.first, 0 if one.last is None else -one.last))
+
+
+def apart(segments: Iterable[Segment]) -> tuple[list[Segment], list[Segment]]:
+    """Those of a folder's segments, in the order of `segments_in`, that count, and those that stand in one of them."""
+    counted: list[Segment] = []
+    left: list[Segment] = []
+    for segment in segments:
+        (left if counted and counted[-1].holds(segment) else counted).append(segment)
+    return counted, left
+
+
+def folders(directory: Path) -> list[Path]:
+    """The folders that hold a kind's segments of a date."""
+    return [folder for folder in directory.glob("*/date=*") if _FOLDER.fullmatch(folder.name)]
+
+
+def day_of(folder: Path) -> int:
+    """A folder's date as days since the epoch."""
+    return date.fromisoformat(folder.name.removeprefix("date=")).toordinal() - _EPOCH
+
+
+class Stream:
+    """An open segment being written. Raises OSError; a write that failed can be tried again."""
+
+    def __init__(self, directory: Path, kind: str, day: int, first: int, schema: pa.Schema) -> None:
+        """day: days since the epoch; what lies outside the calendar is filed under its first or last day."""
+        filed = date.fromordinal(min(max(day + _EPOCH, 1), date.max.toordinal()))
+        self.path = directory / kind / f"date={filed.isoformat()}" / f"_{first:019d}.arrow"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640)
+        for folder in (self.path.parent, self.path.parent.parent, directory):
+            sync(folder)
+        self._schema = schema
+        self.size = 0
+        self.noticed_at: int | None = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write the batch and wait until the disk has it."""
+        content = memoryview(batch.serialize())
+        if self.size == 0:
+            content = memoryview(self._schema.serialize().to_pybytes() + content)
+        written = 0
+        while written < len(content):
+            written += os.pwrite(self._file, content[written:], self.size + written)
+        os.fdatasync(self._file)
+        self.size += written
+
+    def close(self) -> None:
+        """Let go of the file; it stays open as a segment until it is sealed."""
+        os.close(self._file)
+
+
+def seal(path: Path, unreadable: Unreadable) -> None:
+    """Turn a stream into Parquet beside it, atomically. Raises OSError, and then the stream remains.
+
+    What precedes damage is sealed; the damaged stream is told to `unreadable` and kept as `.damaged`.
+    """
+    batches: list[pa.RecordBatch] = []
+    kept = None
+    try:
+        for batch in _stream(path):
+            batches.append(batch)  # noqa: PERF402 - a damaged stream keeps what came before the damage
+    except UNREADABLE as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the system's trouble (no rights, too many open files), not the file's; Arrow's own have no errno
+        kept = path.with_suffix(".damaged")
+        unreadable(kept, str(error))
+    if batches:
+        table = pa.Table.from_batches(batches).combine_chunks()  # a batch a second takes four times as long
+        first, last = path.stem.removeprefix("_"), table.column("position")[-1].as_py()
+        half = path.with_suffix(".tmp")
+        write(half, table.schema, [table])
+        half.rename(path.with_name(f"{first}-{last:019d}.parquet"))
+        sync(path.parent)
+    if kept is None:
+        path.unlink()
+    else:
+        path.rename(kept)
+
+
+def write(target: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
+    """Write a sealed segment's rows and return when the disk has them. Raises OSError."""
+    # Half the size and time of the defaults: positions, times and offsets rise slowly.
+    rising = [one.name for one in schema if one.type in (pa.int64(), pa.timestamp("ms", tz="UTC"))]
+    with target.open("wb") as file:
+        with parquet.ParquetWriter(
+            file,
+            schema,
+            compression="zstd",
+            use_dictionary=[one.name for one in schema if one.type == pa.string()],
+            column_encoding=dict.fromkeys(rising, "DELTA_BINARY_PACKED"),
+            write_page_checksum=True,
+        ) as writer:
+            for table in tables:
+                writer.write_table(table, row_group_size=ROW_GROUP)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def recover(directory: Path, unreadable: Unreadable) -> None:
+    """Seal the streams and clear away the half-made files that a killed writer left. Raises OSError."""
+    for path in sorted(directory.glob("*/date=*/_*")):
+        if path.suffix == ".tmp" or any(path.parent.glob(f"{path.stem.removeprefix('_')}-*.parquet")):
+            path.unlink(missing_ok=True)  # a stream sealed just now has taken its .tmp with it
+        elif path.suffix == ".arrow":
+            seal(path, unreadable)
+
+
+def batches(segment: Segment, since: int, until: int) -> Iterator[pa.RecordBatch]:
+    """The batches of a segment that may hold observations with since <= at < until. Raises one of UNREADABLE."""
+    try:
+        yield from _stream(segment.path) if segment.last is None else _parquet(segment.path, since, until)
+    except FileNotFoundError:
+        # Since it was listed a live writer has sealed it, or a merge has made it part of a larger one; or it is gone.
+        there = segments_in(segment.path.parent) if segment.path.parent.exists() else ()
+        for holder in [one for one in there if one.holds(segment)][:1]:
+            for batch in _parquet(holder.path, since, until):
+                position = batch.column("position")
+                within = compute.greater_equal(position, segment.first)
+                if segment.last is not None:
+                    within = compute.and_(within, compute.less_equal(position, segment.last))
+                yield batch.filter(within)
+
+
+def _stream(path: Path) -> Iterator[pa.RecordBatch]:
+    with pa.memory_map(str(path)) as file:
+        try:
+            with pa.ipc.open_stream(file) as stream:
+                for batch in stream:
+                    batch.validate(full=True)
+                    yield batch
+        except (pa.ArrowException, OSError):
+            # What a kill cut ends before it should, so that all of the file has been read; anything else is damage.
+            if file.tell() < file.size():
+                raise
+
+
+def _parquet(path: Path, since: int, until: int) -> Iterator[pa.RecordBatch]:
+    with parquet.ParquetFile(path, page_checksum_verification=True) as file:
+        groups = range(file.metadata.num_row_groups)
+        wanted = [one for one in groups if _overlaps(file.metadata.row_group(one), since, until)]
+        yield from file.iter_batches(batch_size=_BATCH, row_groups=wanted, use_threads=False)
+
+
+def _overlaps(group: parquet.RowGroupMetaData, since: int, until: int) -> bool:
+    columns = (group.column(index) for index in range(group.num_columns))
+    at = next((one.statistics for one in columns if one.path_in_schema == "at"), None)
+    return at is None or not at.has_min_max or (at.max_raw >= since and at.min_raw < until)
+
+
+def sync(folder: Path) -> None:
+    """Make the names in a folder last."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
