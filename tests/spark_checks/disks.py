@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.segments import writer
+from tests.kafka_log import writer
 
 STARTED = 1_795_176_000_000
 """The time of the record at offset 0, ms; each offset is a millisecond later."""

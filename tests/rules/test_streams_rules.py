@@ -14,7 +14,7 @@ from agent.model.observations import Commit, LogLine, StreamsApplication, Tick
 from agent.render.report import report
 from agent.rules.offset_rewind import OffsetRewind
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 RULES = """
 [rules.state_not_restored]
 kind = "state_not_restored"

@@ -13,7 +13,7 @@ from agent.model.observations import BrokerRegistration, Commit, Observation, Ti
 from agent.storage.journal import Journal
 from tests.strategies import BEGINNING
 
-SHIPPED = load(Path(__file__).parents[1] / "rules.toml", need_clusters=False)
+SHIPPED = load(Path(__file__).parents[2] / "rules.toml", need_clusters=False)
 
 
 def replayed(*observations: Observation) -> list[Incident]:

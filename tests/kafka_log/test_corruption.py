@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agent.kafka_log import LABELS, Batch, Fault, window
 from agent.kafka_log.scan import scan
-from tests.segments import writer
+from tests.kafka_log import writer
 
 BASE = 7_000
 FORMATS = [

@@ -13,7 +13,7 @@ from agent.sources.logs.matcher import Sieve
 from agent.sources.logs.patterns import SHIPPED
 from agent.sources.logs.source import LogSource
 
-SAMPLES = Path(__file__).parent / "log_samples"
+SAMPLES = Path(__file__).parent / "samples"
 EXPECTED: dict[str, list[tuple[str, dict[str, str]]]] = {
     "consumer-0.11.0.0": [
         ("fetch_offset_out_of_range", {"offset": "999999", "topic": "my-topic-2", "partition": "2"}),

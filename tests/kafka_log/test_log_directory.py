@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent.kafka_log.log_directory import LogDirectoryError, opened, partitions
-from tests.segments.writer import entry
+from tests.kafka_log.writer import entry
 
 
 def lay_out(root: Path) -> Path:

@@ -14,7 +14,7 @@ from agent.model.findings import Finding, Incident, Records, Severity, Status
 from agent.model.observations import Unavailable
 from tests.samples import at, dip, divergence, lost_together, move, rewind, session
 
-SHIPPED = load(Path(__file__).parents[1] / "rules.toml", need_clusters=False)
+SHIPPED = load(Path(__file__).parents[2] / "rules.toml", need_clusters=False)
 TITLES = {name: rule.title for name, rule in SHIPPED.rules.items()}
 NOW = at("23:25:20")
 MINUTE = 60_000

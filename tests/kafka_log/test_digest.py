@@ -10,7 +10,7 @@ import pytest
 from agent.kafka_log.digest import Pace, digest, read_digest
 from agent.kafka_log.log_directory import LogDirectoryError, Segment, partitions
 from agent.kafka_log.rows import SCHEMA, Found, rows
-from tests.segments.writer import batch, entry, wrapper
+from tests.kafka_log.writer import batch, entry, wrapper
 
 
 def log_of(root: Path, *entries: bytes, base: int = 0, topic: str = "t") -> Path:

@@ -6,7 +6,7 @@ import pytest
 
 from agent.kafka_log import codecs
 from agent.kafka_log.codecs import UndecodableError, decompress, xxh32
-from tests.segments import writer
+from tests.kafka_log import writer
 
 PLAIN = b"".join(bytes([n % 7, n % 11]) * 9 for n in range(4_000))
 

@@ -8,8 +8,8 @@ import pytest
 
 from agent.kafka_log import Batch, Fault
 from agent.kafka_log.scan import scan
-from tests.segments import writer
-from tests.segments.writer import batch, entry, message, wrapper
+from tests.kafka_log import writer
+from tests.kafka_log.writer import batch, entry, message, wrapper
 
 FORMATS = [
     (magic, codec) for magic in (0, 1, 2) for codec in writer.CODECS if magic == 2 or codec in ("none", *writer.LEGACY)

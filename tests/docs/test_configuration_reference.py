@@ -31,7 +31,7 @@ from agent.engine.incidents import Lifetimes
 from agent.model.config_types import ConfigModel, NameFilter
 from agent.model.declared_stores import DeclaredStore
 
-CONFIGURATION = (Path(__file__).parents[1] / "docs" / "configuration.md").read_text(encoding="utf-8")
+CONFIGURATION = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
 
 DOCUMENTED: dict[str, tuple[type[ConfigModel], dict[str, Any]]] = {
     "[agent]": (Agent, {}),

@@ -11,7 +11,7 @@ from agent.cli.rule_tests import RuleTestsError, check
 from agent.config.settings import Settings, load
 from agent.rules import KINDS
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "tests" / "cases").glob("*.toml"))
 SETTINGS = load(ROOT / "rules.toml", need_clusters=False)
 FALL = """

@@ -238,7 +238,7 @@ def test_a_kill_before_the_answer_leaves_one_message(
     state_file: Path, store: IncidentStore, slack: Workspace, *, arrived: bool
 ) -> None:
     """SIGKILL while Slack holds the answer back, before or after it has acted; the next start looks first."""
-    root = Path(__file__).parent.parent
+    root = Path(__file__).parents[2]
     slack.hang(after=arrived)
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, str(state_file), slack.url, slack.token],
@@ -329,7 +329,7 @@ def test_a_kill_while_a_plot_is_uploaded_leaves_it_there_once(
     slack.hang(method="files.completeUploadExternal", after=arrived)
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, str(state_file), slack.url, slack.token, "with evidence"],
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)},
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
     )
     try:
         slack.wait_for(lambda: slack.received("files.completeUploadExternal"), 30)

@@ -12,7 +12,7 @@ from agent.engine.correlation import CHECKED_MS, Correlation, FindingCluster, St
 from agent.model.findings import Finding, Severity
 from tests.samples import at, dip, divergence, lost_together, move, rewind, session
 
-SHIPPED = load(Path(__file__).parents[1] / "rules.toml", need_clusters=False).correlations
+SHIPPED = load(Path(__file__).parents[2] / "rules.toml", need_clusters=False).correlations
 RESET = "reset-after-session-loss"
 
 

@@ -29,7 +29,7 @@ from agent.model.observations import (
 from tests import strategies
 from tests.strategies import FAULTS, Fault, cut, late, suffered, ticks
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 RULES = ROOT / "rules.toml"
 SHIPPED = load(RULES, need_clusters=False)
 AFTERWARDS_MS = 400_000

@@ -31,7 +31,7 @@ from testbed.workspace import Message
 from tests import samples
 from tests.strategies import BEGINNING
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SHIPPED = load(ROOT / "rules.toml", need_clusters=False)
 CHANNEL = "C0000000001"
 LOG = "00000000000000000000.log"
@@ -39,7 +39,7 @@ LOG = "00000000000000000000.log"
 CHILD = """
 import os, signal, sys
 from pathlib import Path
-from tests import test_pipeline as here
+from tests.daemon import test_pipeline as here
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 directory, moment = Path(sys.argv[1]), sys.argv[2]

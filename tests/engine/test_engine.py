@@ -10,7 +10,7 @@ from agent.model.findings import Incident, Severity
 from agent.model.observations import BrokerRegistration, Commit, LogOffsets, Observation, PartitionState, Tick
 from tests.strategies import BEGINNING
 
-SHIPPED = load(Path(__file__).parents[1] / "rules.toml", need_clusters=False)
+SHIPPED = load(Path(__file__).parents[2] / "rules.toml", need_clusters=False)
 
 
 def watch() -> Engine:

@@ -13,7 +13,7 @@ from agent.engine.facts import SETTLED_MS
 from agent.model.findings import Finding, Severity
 from tests.samples import at, dip, divergence, lost_together, move, rewind, session
 
-SHIPPED = load(Path(__file__).parents[1] / "rules.toml", need_clusters=False).correlations
+SHIPPED = load(Path(__file__).parents[2] / "rules.toml", need_clusters=False).correlations
 CHECKED = {"segments", "divergence", "history"}
 SESSION = session(known_at=at("23:25:14.3"))
 MOVE = move(8, 2005, 2011, "23:25:13", known_at=at("23:25:13"))

@@ -20,7 +20,7 @@ from agent.model.observations import (
 )
 from tests.strategies import BEGINNING, check_finding
 
-SHIPPED = load(Path(__file__).parents[1] / "rules.toml", need_clusters=False).rules
+SHIPPED = load(Path(__file__).parents[2] / "rules.toml", need_clusters=False).rules
 
 
 class Watched:

@@ -9,7 +9,7 @@ import pytest
 
 from agent.model.observations import Available, Unavailable, millis
 from agent.sources.logs.timestamps import LogClock
-from tests.sources.test_logs import Agent, agent
+from tests.sources.logs.test_source import Agent, agent
 
 __all__ = ["agent"]
 

@@ -31,7 +31,7 @@ class _Answers:
     """One version's answers, taken after a failover: the first job was restored and runs, the second was cancelled."""
 
     def __init__(self, version: str) -> None:
-        text = (Path(__file__).parent / "samples" / f"flink-{version}.json").read_text()
+        text = (Path(__file__).parents[1] / "samples" / f"flink-{version}.json").read_text()
         self._answers: dict[str, Any] = json.loads(text)
         shape: type[Listing | OldListing] = OldListing if "/joboverview" in self._answers else Listing
         self.jobs = {job.name: job for job in self.take("overview", shape).jobs}

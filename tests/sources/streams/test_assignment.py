@@ -18,7 +18,7 @@ from agent.sources.streams.assignment import Assignment, UndecodableAssignmentEr
 
 SAMPLES = [
     json.loads(line)
-    for line in (Path(__file__).parent / "samples" / "streams-assignments.jsonl").read_text("utf-8").splitlines()
+    for line in (Path(__file__).parents[1] / "samples" / "streams-assignments.jsonl").read_text("utf-8").splitlines()
 ]
 _MAX = 2**31 - 1
 

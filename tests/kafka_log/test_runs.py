@@ -10,8 +10,8 @@ from agent.kafka_log import Batch, Fault, messages, scan, window
 from agent.kafka_log.codecs import UndecodableError
 from agent.kafka_log.messages import Inner
 from agent.kafka_log.runs import MOST, Run, joined, run_of
-from tests.segments import writer
-from tests.segments.test_corruption import BASE, damaged, segments
+from tests.kafka_log import writer
+from tests.kafka_log.test_corruption import BASE, damaged, segments
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 

@@ -12,7 +12,7 @@ import pytest
 
 from agent.daemon.systemd import Systemd
 
-UNIT = Path(__file__).parents[1] / "systemd" / "backflow.service"
+UNIT = Path(__file__).parents[2] / "systemd" / "backflow.service"
 
 
 @pytest.fixture
