@@ -6,24 +6,11 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from agent.model.findings import Finding, Records, reader, sight
+from agent.model.findings import Finding, Records, sight
 from agent.model.observations import Unavailable, clock, rfc3339
 
 PLACES = 5
 """How many places are told by name."""
-
-_LASTING = {
-    "beyond_end", "source_unavailable", "broker_down", "check_failed", "checkpoint_failing", "duplicate_job", "hidden_reset",
-    "job_restarting", "job_resurrected", "partition_offline", "orphan_job_graph", "rebalancing", "state_not_restored",
-    "under_replicated",
-}  # fmt: skip
-_HOW = {
-    "operator_reset": "was reset by an operator",
-    "checkpoint_restore": "was taken back by a checkpoint restore",
-    "after_expiry": "came back after its committed offsets had expired",
-    "to_earliest": "was reset to the log's start",
-    "to_divergence": "went back to where the logs diverge",
-}
 
 
 def day_of(at: int) -> str:
@@ -100,21 +87,6 @@ def radius(records: Records) -> str:
     return ", ".join(f"{count(number, 'record')} {what}" for number, what in parts if number)
 
 
-def sentence(finding: Finding, day: str) -> str:
-    """One finding in one sentence, with its time and, where that means something, that it is over."""
-    if finding.kind == "offset_rewind" and "offset" in finding.previous and "offset" in finding.current:
-        return _rewind(finding, day)
-    if finding.kind == "unclean_election":
-        return _election(finding, day)
-    if finding.kind in ("log_segments", "replica_divergence"):
-        return _on_disk(finding, day)
-    if finding.kind == "log_pattern":
-        return _logged(finding, day)
-    time = "" if " UTC" in finding.detail else f", {time_range(finding, day)}"
-    lasted = finding.kind in _LASTING and finding.recovered_at is not None
-    return f"{finding.detail.rstrip('.')}{time}{recovery(finding, day, 'over') if lasted else ''}"
-
-
 def more(left_out: int, one: str, many: str | None = None) -> tuple[str, ...]:
     """That so many of something are left out; nothing where none are."""
     return (f"and {left_out} {one if left_out == 1 else many or f'{one}s'}",) if left_out > 0 else ()
@@ -124,10 +96,11 @@ def change(finding: Finding) -> str:
     """Who led before and who leads now; empty of what is no leader move."""
     if "leader" not in finding.previous or "leader" not in finding.current:
         return ""
-    return f" {_leader(finding.previous['leader'])} -> {_leader(finding.current['leader'])}"
+    return f" {leader_name(finding.previous['leader'])} -> {leader_name(finding.current['leader'])}"
 
 
-def _leader(leader: int | None) -> str:
+def leader_name(leader: int | None) -> str:
+    """Return the broker that leads, or "nobody"."""
     return "nobody" if leader is None or leader < 0 else str(leader)
 
 
@@ -137,56 +110,11 @@ def is_bounded(finding: Finding) -> bool:
 
 
 def time_range(finding: Finding, day: str) -> str:
+    """Return when it happened: at a moment, or between two sightings."""
     at = instant(finding.at, day)
     return f"between {instant(finding.start, day)} and {at}" if is_bounded(finding) else f"at {at}"
 
 
 def recovery(finding: Finding, day: str, words: str) -> str:
+    """Return when the finding recovered as a clause, empty while it has not."""
     return "" if finding.recovered_at is None else f"; {words} at {instant(finding.recovered_at, day)}"
-
-
-def _rewind(finding: Finding, day: str) -> str:
-    how = next((words for label, words in _HOW.items() if label in finding.labels), "went back")
-    to, least, when = "", "", time_range(finding, day)
-    if is_bounded(finding):
-        to, least = "at least back to ", "at least "
-        when = f"by {instant(finding.at, day)} (seen before it at {instant(finding.start, day)})"
-    lasts = finding.recovered_at is None
-    again = f"{least}{count(finding.records.reread, 'record')} {'are' if lasts else 'were'} read again"
-    # What the rule adds behind its first clause is when it will be back: of use until it is.
-    until = f"; {finding.detail.partition('; ')[2]}".rstrip("; ") if lasts else ""
-    subtask = finding.subject.get("subtask")
-    who = f"{'' if subtask is None else f'subtask {subtask} of '}{reader(finding.subject)}"
-    host = f" ({finding.subject['host']})" if "host" in finding.subject else ""
-    return (
-        f"{who}{host} on {place(finding.subject)} {how}: "
-        f"{finding.previous['offset']:,} -> {to}{finding.current['offset']:,} {when}; "
-        f"{again}{until}{recovery(finding, day, 'back where it was')}"
-    )
-
-
-def _election(finding: Finding, day: str) -> str:
-    isr = ", ".join(map(str, finding.previous.get("isr") or ())) or "nobody"
-    leader = _leader(finding.current.get("leader"))
-    return (
-        f"leader of {place(finding.subject)}{change(finding)} {time_range(finding, day)} "
-        f"(unclean: {leader} was not in the ISR, which was {isr})"
-    )
-
-
-def _logged(finding: Finding, day: str) -> str:
-    """Which rule asked for the line, and when it was written: times in a line are of any zone."""
-    return f"{finding.rule}: {finding.detail.rstrip('.')}, {time_range(finding, day)}"
-
-
-def _on_disk(finding: Finding, day: str) -> str:
-    """What is wrong with logs on disks: when it came there is known by the records' own timestamps only."""
-    told = finding.detail.rstrip(".")
-    before, after = (side.get("offset") for side in (finding.previous, finding.current))
-    if "offsets_went_back" in finding.labels and isinstance(before, int) and isinstance(after, int):
-        byte = "" if finding.position is None else f" at byte {finding.position:,}"
-        told = (
-            f"offsets go back in broker {finding.subject.get('broker')}'s copy of {place(finding.subject)}: "
-            f"{after:,} follows {before:,}{byte} of {finding.subject.get('file', 'its log')}"
-        )
-    return f"{told} (records of {instant(finding.at, day)} UTC){recovery(finding, day, 'no longer found')}"

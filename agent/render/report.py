@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from agent.engine.impact import culprit, worst_first
+from agent.engine.rule import Rule
 from agent.model.findings import Finding, Incident, Severity, Status, reader, sight
 from agent.model.text import day_of, instant, listed, place, places, radius, sights, span
-from agent.render.advice import ADVICE, Advice
 from agent.render.summaries import summary, worst
+from agent.rules import KINDS
 
 _ADVICE_LINES = 4
 
@@ -42,9 +43,6 @@ class Report(Struct, frozen=True, kw_only=True):
             told.append(f"{heading}: {first}" if heading else first)
             told += [" " * (len(heading) + 2 if heading else 0) + line for line in others]
         return [self.headline, *told, self.context]
-
-
-_MOVES = {"offset_rewind", "hidden_reset", "offset_jump", "beyond_end", "log_truncated"}
 
 
 def report(incident: Incident) -> Report:
@@ -164,7 +162,7 @@ def _sections(incident: Incident) -> tuple[Section, ...]:
         Section("Ruled out", _ruled_out(incident)),
         Section("Also", _also(incident)),
         Section("Still to do" if _state(incident) else "Do now", _advice(effects, day, "now")),
-        Section("Do later", _advice([*effects, *_blamed(incident), *incident.causes], day, "later")),
+        Section("Do later", _advice([*effects, *_blamed(incident), *incident.causes], day, "prevent")),
     )
     return tuple(section for section in sections if section.lines)
 
@@ -190,7 +188,7 @@ def _blamed(incident: Incident) -> list[Finding]:
 
 def _ruled_out(incident: Incident) -> tuple[str, ...]:
     """Only what the findings support: a rule looked for each of these and did not find it."""
-    moved = [one for one in incident.findings if one.kind in _MOVES]
+    moved = [one for one in incident.findings if KINDS.get(one.kind, Rule).moves_position]
     rewound = [one for one in moved if one.kind == "offset_rewind"]
     labels = {label for one in rewound for label in one.labels}
     lines = []
@@ -229,9 +227,9 @@ def _advice(findings: Iterable[Finding], day: str, when: str) -> tuple[str, ...]
     """One line for the first finding of each kind of advice, at most four; what is over asks for what is still due."""
     alike: dict[str, list[Finding]] = {}
     for finding in findings:
-        advice = next((told for key, told in ADVICE.items() if key == finding.kind or key in finding.labels), Advice())
-        moot = when == "now" and advice.moot and finding.recovered_at is not None
-        template: str = "" if moot else getattr(advice, when)
+        advice = KINDS.get(finding.kind, Rule).advice_for(finding)
+        is_done = when == "now" and advice.only_while_open and finding.recovered_at is not None
+        template: str = "" if is_done else getattr(advice, when)
         if template:
             alike.setdefault(template, []).append(finding)
     return tuple(template.format_map(_names(ones, day)) for template, ones in list(alike.items())[:_ADVICE_LINES])

@@ -6,9 +6,11 @@ from operator import itemgetter
 from msgspec.structs import replace
 
 from agent.engine.impact import worst_first
+from agent.engine.rule import Rule
 from agent.model.findings import Finding, Records
 from agent.model.log_text import gathered, lines_of, together
-from agent.model.text import PLACES, change, count, instant, more, place, places, radius, sentence
+from agent.model.text import PLACES, change, count, instant, more, place, places, radius
+from agent.rules import KINDS
 
 MOST = 10
 """How many findings are told one by one; of more there is a summary and the worst ten."""
@@ -42,7 +44,7 @@ def _summed_up(findings: Iterable[Finding], day: str, most: int) -> list[tuple[i
     return [
         (
             ones[0].at,
-            sentence(ones[0], day)
+            describe(ones[0], day)
             if len(ones) == 1
             else f"{title}{moved}: {_extent(ones, day)}: {places(one.subject for one in ones)}",
         )
@@ -91,9 +93,9 @@ def _repeated(findings: Sequence[Finding], day: str) -> str:
     first, *again = findings
     number = sum(sum(lines_of(one).values()) for one in again)
     if not number:
-        return sentence(first, day)
+        return describe(first, day)
     until = instant(max(one.at for one in again), day)
-    return f"{sentence(first, day)}; {number:,} more such until {until}"
+    return f"{describe(first, day)}; {number:,} more such until {until}"
 
 
 def _title(finding: Finding) -> str:
@@ -108,3 +110,8 @@ def _extent(findings: Sequence[Finding], day: str) -> str:
     lines = together(findings)
     number = f"{lines}," if lines else count(len(parts), "partition") if parts else count(len(findings), "time")
     return f"{number} {f'at {first}' if first == last else f'between {first} and {last}'}"
+
+
+def describe(finding: Finding, day: str) -> str:
+    """Return the finding as its rule describes it."""
+    return KINDS.get(finding.kind, Rule).describe(finding, day)

@@ -1,11 +1,13 @@
 """beyond_end: a committed offset lies beyond the end of the log."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import ClassVar
 
 from agent.engine.facts import Facts
-from agent.engine.rule import GroupRule, Scope, recovered
+from agent.engine.rule import Advice, GroupRule, Scope, recovered
 from agent.model.findings import Finding, Records
 from agent.model.observations import Commit, LogOffsets, Observation
+from agent.rules.queries.advice import DURABLE_WRITES
 from agent.rules.queries.partitions import earliest, end_of, recreated, sure_low, unclean_near
 
 
@@ -19,6 +21,15 @@ class BeyondEnd(GroupRule):
     """
 
     title = "{group} has read {records} records on {topic}[{partition}] that the log no longer holds"
+    is_ongoing = True
+    moves_position = True
+    advice: ClassVar[Mapping[str, Advice]] = {
+        "": Advice(
+            now="watch {reader} on {place}: its next fetch is out of range, and auto.offset.reset decides where it goes on.",
+            prevent=DURABLE_WRITES,
+            only_while_open=True,
+        ),
+    }
     observes = (Commit, LogOffsets)
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:

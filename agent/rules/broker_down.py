@@ -1,9 +1,10 @@
 """broker_down: a broker stays away."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import ClassVar
 
 from agent.engine.facts import Facts
-from agent.engine.rule import Rule, Scope, recovered
+from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import Duration
 from agent.model.findings import Finding
 from agent.model.observations import BrokerRegistration, Observation, clock
@@ -17,6 +18,10 @@ class BrokerDown(Rule):
     """
 
     title = "broker {broker} is gone"
+    is_ongoing = True
+    advice: ClassVar[Mapping[str, Advice]] = {
+        "": Advice(now="start broker {broker} again; its log's last lines say why it went.", only_while_open=True),
+    }
     observes = (BrokerRegistration,)
 
     after: Duration = 300_000

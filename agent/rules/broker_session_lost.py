@@ -1,11 +1,12 @@
 """broker_session_lost: a broker is no longer registered, or is so anew."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import ClassVar
 
 import msgspec
 
 from agent.engine.facts import Facts
-from agent.engine.rule import Rule, Scope, recovered
+from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.findings import Finding, Severity
 from agent.model.observations import BrokerRegistration, Observation, clock
 
@@ -19,6 +20,9 @@ class BrokerSessionLost(Rule):
 
     title = "broker {broker} lost its session"
     default_severity = Severity.INFO
+    advice: ClassVar[Mapping[str, Advice]] = {
+        "": Advice(prevent="why did broker {broker} let its session expire{pause}? (GC log, disk, network)"),
+    }
     observes = (BrokerRegistration,)
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:

@@ -1,10 +1,10 @@
 """brokers_down_together: several brokers were away at the same time, as after a power loss."""
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import ClassVar, NamedTuple
 
 from agent.engine.facts import Facts, History
-from agent.engine.rule import Rule, Scope, recovered
+from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.findings import Finding, Severity
 from agent.model.observations import BrokerRegistration, Observation, clock
 
@@ -19,6 +19,11 @@ class BrokersDownTogether(Rule):
 
     title = "several brokers of {cluster} were lost together"
     default_severity = Severity.INFO
+    advice: ClassVar[Mapping[str, Advice]] = {
+        "": Advice(
+            prevent="min.insync.replicas=2 with acks=all, and replicas that do not share a power supply (broker.rack): {place} were lost together."
+        ),
+    }
     observes = (BrokerRegistration,)
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:

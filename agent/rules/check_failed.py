@@ -1,9 +1,10 @@
 """check_failed: a Spark check does not do its work."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import ClassVar
 
 from agent.engine.facts import Facts
-from agent.engine.rule import Rule, Scope, recovered
+from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.findings import Finding
 from agent.model.observations import CheckRun, Observation, clock
 from agent.rules.queries.partitions import spells
@@ -18,6 +19,12 @@ class CheckFailed(Rule):
     """
 
     title = "{source} failed on {cluster}"
+    is_ongoing = True
+    advice: ClassVar[Mapping[str, Advice]] = {
+        "": Advice(
+            now="the last lines of its log say why; `backflow check {source}` runs it by hand.", only_while_open=True
+        ),
+    }
     observes = (CheckRun,)
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:  # noqa: ARG002 - the base's signature

@@ -1,12 +1,13 @@
 """checkpoint_failing: a Flink job's checkpoints fail one after the other."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
+from typing import ClassVar
 
 from pydantic import Field
 
 from agent.engine.facts import Facts
-from agent.engine.rule import Rule, Scope, recovered
+from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.findings import Finding
 from agent.model.observations import Checkpoints, Observation, clock
 from agent.rules.queries.flink import named, over, spoken
@@ -21,6 +22,13 @@ class CheckpointFailing(Rule):
     """
 
     title = "checkpoints of {reader} fail"
+    is_ongoing = True
+    advice: ClassVar[Mapping[str, Advice]] = {
+        "": Advice(
+            now="see why the checkpoints of {reader} fail: at a failure it goes back to the last one that completed.",
+            only_while_open=True,
+        ),
+    }
     observes = (Checkpoints,)
 
     min_failures: int = Field(3, ge=1)

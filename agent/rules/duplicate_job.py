@@ -1,10 +1,11 @@
 """duplicate_job: two jobs of one name run at the same time."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations
+from typing import ClassVar
 
 from agent.engine.facts import LATENESS_MS, SETTLED_MS, Facts
-from agent.engine.rule import Rule, Scope, recovered
+from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import NameFilter, PositiveDuration
 from agent.model.findings import Finding
 from agent.model.observations import FlinkJob, Observation, Position, clock
@@ -24,6 +25,12 @@ class DuplicateJob(Rule):
     """
 
     title = "two jobs {job_name} run in {cluster}"
+    is_ongoing = True
+    advice: ClassVar[Mapping[str, Advice]] = {
+        "": Advice(
+            now="cancel the one of the two jobs {reader} that should not run: both write.", only_while_open=True
+        ),
+    }
     observes = (FlinkJob, Position)
 
     after: PositiveDuration = 10_000

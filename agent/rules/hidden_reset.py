@@ -1,10 +1,11 @@
 """hidden_reset: a committed offset that stands still because its consumer is reading old records again."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
+from typing import ClassVar
 
 from agent.engine.facts import LATENESS_MS, Facts, History
-from agent.engine.rule import GroupRule, Scope, recovered
+from agent.engine.rule import Advice, GroupRule, Scope, recovered
 from agent.model.config_types import Duration
 from agent.model.findings import Finding
 from agent.model.observations import Commit, LogOffsets, Observation, PartitionState, clock
@@ -37,6 +38,14 @@ class HiddenReset(GroupRule):
     """
 
     title = "{group} on {topic}[{partition}] stands still since its leader moved: probably reset"
+    is_ongoing = True
+    moves_position = True
+    advice: ClassVar[Mapping[str, Advice]] = {
+        "": Advice(
+            now="look for 'offset reset' or 'out of range' on {place} in the log of {reader}'s consumer: its committed offset hides where it reads; dedupe its output from {start}.",
+            prevent="commit offsets explicitly in {reader}: librdkafka's auto-commit never goes back.",
+        ),
+    }
     observes = (Commit, LogOffsets, PartitionState)
 
     wait: Duration = 15_000

@@ -1,13 +1,14 @@
 """job_restarting: a Flink job does not get all its tasks to run, or restarts again and again."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
+from typing import ClassVar
 
 import msgspec
 from pydantic import Field
 
 from agent.engine.facts import FLOOR, Facts, History
-from agent.engine.rule import Rule, Scope, recovered
+from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import PositiveDuration, duration_text
 from agent.model.findings import Finding
 from agent.model.observations import FlinkJob, Observation, clock
@@ -29,6 +30,10 @@ class JobRestarting(Rule):
     """
 
     title = "job {reader} does not get to run"
+    is_ongoing = True
+    advice: ClassVar[Mapping[str, Advice]] = {
+        "": Advice(now="see the exceptions of {reader} and the free slots in Flink's web page.", only_while_open=True),
+    }
     observes = (FlinkJob,)
 
     after: PositiveDuration = 60_000

@@ -1,10 +1,10 @@
 """job_resurrected: a Flink job that had ended runs again after a failover, or is about to at the next one."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from agent.engine.facts import Facts
-from agent.engine.rule import Rule, Scope, recovered
+from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding, Severity
 from agent.model.observations import Availability, FlinkJob, JobGraph, JobListing, JobManagerLeader, Observation, clock
@@ -30,6 +30,23 @@ class JobResurrected(Rule):
     """
 
     title = "job {reader} of {cluster} comes back at a JobManager failover"
+    is_ongoing = True
+    advice: ClassVar[Mapping[str, Advice]] = {
+        "running": Advice(
+            now="cancel {reader} ({job}) and delete its job graph, {graph}, before another JobManager leads; then see that {others} got its slots back, and what {reader} has written since {start}.",
+            prevent="Flink 1.5.4, 1.6.1 or later (FLINK-10011).",
+        ),
+        "ended_with_graph": Advice(
+            now="delete the job graph of {reader} ({job}), {graph}, before a JobManager fails over.",
+            prevent="Flink 1.5.4, 1.6.1 or later (FLINK-10011).",
+            only_while_open=True,
+        ),
+        "foreign_lock": Advice(
+            now="restart the standby JobManager that holds the lock on the job graph of {reader} ({job}): its session ends, and its lock with it; do not cancel {reader} before that.",
+            prevent="Flink 1.5.4, 1.6.1 or later (FLINK-10011).",
+            only_while_open=True,
+        ),
+    }
     observes = (FlinkJob, JobGraph, JobManagerLeader, JobListing, Availability)
 
     session_timeout: PositiveDuration = 60_000

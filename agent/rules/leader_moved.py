@@ -18,6 +18,7 @@ class LeaderMoved(TopicRule):
 
     title = "leader of {topic}[{partition}] moved"
     default_severity = Severity.INFO
+    changes_leader = True
     observes = (PartitionState,)
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:

@@ -14,6 +14,7 @@ from agent.model.config_types import NameFilter
 from agent.model.findings import Finding
 from agent.model.log_text import counted
 from agent.model.observations import LogLine, Observation
+from agent.model.text import time_range
 
 
 def _regex(value: str) -> str:
@@ -52,6 +53,11 @@ class LogPattern(EventRule):
 
     logs: NameFilter = NameFilter()
     """Which files, by their paths."""
+
+    @classmethod
+    def describe(cls, finding: Finding, day: str) -> str:
+        """Say which rule asked for the line and when it was written: times in a line are of any zone."""
+        return f"{finding.rule}: {finding.detail.rstrip('.')}, {time_range(finding, day)}"
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:  # noqa: ARG002 - the base's signature
         """Each line that matched, by what it names."""

@@ -1,11 +1,13 @@
 """log_truncated: the end of a partition's log falls."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import ClassVar
 
 from agent.engine.facts import Facts
-from agent.engine.rule import Scope, TopicRule, recovered
+from agent.engine.rule import Advice, Scope, TopicRule, recovered
 from agent.model.findings import Finding, Records
 from agent.model.observations import LogOffsets, Observation
+from agent.rules.queries.advice import DURABLE_WRITES
 from agent.rules.queries.partitions import earliest, end_falls, end_of, recreated, unclean_near
 
 
@@ -20,6 +22,13 @@ class LogTruncated(TopicRule):
     """
 
     title = "{topic}[{partition}] lost at least {records} records: its log was truncated"
+    moves_position = True
+    advice: ClassVar[Mapping[str, Advice]] = {
+        "": Advice(
+            now="have the producers of {topic} send again what they wrote to {place} shortly before {start}.",
+            prevent=DURABLE_WRITES,
+        ),
+    }
     observes = (LogOffsets,)
 
     min_records: int = 1

@@ -1,9 +1,13 @@
 """offset_history: what the Spark check of that name finds in the journal."""
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from agent.engine.check_rule import CheckRule
-from agent.engine.rule import EventRule, GroupRule
+from agent.engine.rule import Advice, EventRule, GroupRule
 from agent.model.findings import Finding
 from agent.model.observations import CheckFinding
+from agent.rules.queries.advice import DEDUPLICATE, DURABLE_WRITES
 
 
 class OffsetHistory(EventRule, CheckRule, GroupRule):
@@ -16,6 +20,14 @@ class OffsetHistory(EventRule, CheckRule, GroupRule):
 
     reads = "the journal: every rewind, jump and gap of committed offsets, with what happened around it"
     title = "{group} on {topic}[{partition}] went back or leapt {records} records, as its history shows"
+    advice: ClassVar[Mapping[str, Advice]] = {
+        "operator_reset": Advice(),
+        "checkpoint_restore": Advice(),
+        "after_expiry": Advice(
+            now=DEDUPLICATE, prevent="offsets.retention.minutes longer than the longest pause of {reader}."
+        ),
+        "to_divergence": Advice(now=DEDUPLICATE, prevent=DURABLE_WRITES),
+    }
 
     min_records: int = 1000
     """How many records a move must skip or read again to be told."""

@@ -1,10 +1,11 @@
 """offset_jump: a committed offset leaps ahead over records that cannot have been read."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
+from typing import ClassVar
 
 from agent.engine.facts import Facts, History
-from agent.engine.rule import GroupRule, Scope, recovered
+from agent.engine.rule import Advice, GroupRule, Scope, recovered
 from agent.model.findings import Finding, Records, Severity
 from agent.model.observations import Commit, GroupState, LogOffsets, Observation
 from agent.rules.queries.operators import by_operator, stopped
@@ -26,6 +27,13 @@ class OffsetJump(GroupRule):
     """
 
     title = "{group} skipped {records} records on {topic}[{partition}]"
+    moves_position = True
+    advice: ClassVar[Mapping[str, Advice]] = {
+        "": Advice(
+            now="read {place} offsets {low}-{high} again with {reader} before retention deletes them.",
+            prevent="auto.offset.reset=none or earliest for {reader}.",
+        ),
+    }
     observes = (Commit, LogOffsets, GroupState)
 
     min_records: int = 1000

@@ -1,10 +1,10 @@
 """offset_reset: a consumer's log says that its offset was out of range and that it resets it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar
 
 from agent.engine.facts import LATENESS_MS, Facts
-from agent.engine.rule import EventRule, Scope, TopicRule
+from agent.engine.rule import Advice, EventRule, Scope, TopicRule
 from agent.model.findings import Finding
 from agent.model.observations import LogLine, Observation, clock, whole_number
 
@@ -19,6 +19,9 @@ class OffsetReset(TopicRule, EventRule):
     """
 
     title = "a consumer was reset on {topic}[{partition}]"
+    advice: ClassVar[Mapping[str, Advice]] = {
+        "": Advice(prevent="auto.offset.reset=none for what reads {topic}, if stopping is better."),
+    }
     observes = (LogLine,)
 
     LOST: ClassVar[dict[str, str]] = {

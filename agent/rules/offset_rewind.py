@@ -1,18 +1,28 @@
 """offset_rewind: a committed offset, or the position of a Flink subtask, goes back."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from agent.engine.facts import LATENESS_MS, Facts, History
-from agent.engine.rule import GroupRule, Scope, recovered
-from agent.model.findings import Finding, Records, Severity
+from agent.engine.rule import Advice, GroupRule, Scope, recovered
+from agent.model.findings import Finding, Records, Severity, reader
 from agent.model.observations import Commit, Observation, Position, clock
+from agent.model.text import count, instant, is_bounded, place, recovery, time_range
+from agent.rules.queries.advice import DEDUPLICATE, DURABLE_WRITES
 from agent.rules.queries.operators import by_operator, sure_at
 from agent.rules.queries.partitions import earliest, end_falls, end_of, recreated, unclean_near
 from agent.rules.queries.restores import around, explained
 
 Offset: TypeAlias = Commit | Position
+
+_HOW = {
+    "operator_reset": "was reset by an operator",
+    "checkpoint_restore": "was taken back by a checkpoint restore",
+    "after_expiry": "came back after its committed offsets had expired",
+    "to_earliest": "was reset to the log's start",
+    "to_divergence": "went back to where the logs diverge",
+}
 
 _PACE_MS = 3_000
 _CACHED_MS = 60_000
@@ -45,10 +55,46 @@ class OffsetRewind(GroupRule):
     """
 
     title = "{reader} went back {records} records on {topic}[{partition}]"
+    moves_position = True
+    advice: ClassVar[Mapping[str, Advice]] = {
+        "operator_reset": Advice(),
+        "checkpoint_restore": Advice(),
+        "after_expiry": Advice(
+            now=DEDUPLICATE, prevent="offsets.retention.minutes longer than the longest pause of {reader}."
+        ),
+        "to_divergence": Advice(now=DEDUPLICATE, prevent=DURABLE_WRITES),
+        "": Advice(
+            now=DEDUPLICATE,
+            prevent="auto.offset.reset=none for {reader}, if stopping is better than reading all again.",
+        ),
+    }
     observes = (Commit, Position)
 
     min_records: int = 1000
     """Smallest fall told, in records."""
+
+    @classmethod
+    def describe(cls, finding: Finding, day: str) -> str:
+        """Say who moved from where to where, how much is reprocessed and until when."""
+        if "offset" not in finding.previous or "offset" not in finding.current:
+            return super().describe(finding, day)
+        how = next((words for label, words in _HOW.items() if label in finding.labels), "went back")
+        to, least, when = "", "", time_range(finding, day)
+        if is_bounded(finding):
+            to, least = "at least back to ", "at least "
+            when = f"by {instant(finding.at, day)} (seen before it at {instant(finding.start, day)})"
+        is_open = finding.recovered_at is None
+        again = f"{least}{count(finding.records.reread, 'record')} {'are' if is_open else 'were'} read again"
+        # What the rule adds behind its first clause is when it will be back: of use until it is.
+        until = f"; {finding.detail.partition('; ')[2]}".rstrip("; ") if is_open else ""
+        subtask = finding.subject.get("subtask")
+        who = f"{'' if subtask is None else f'subtask {subtask} of '}{reader(finding.subject)}"
+        host = f" ({finding.subject['host']})" if "host" in finding.subject else ""
+        return (
+            f"{who}{host} on {place(finding.subject)} {how}: "
+            f"{finding.previous['offset']:,} -> {to}{finding.current['offset']:,} {when}; "
+            f"{again}{until}{recovery(finding, day, 'back where it was')}"
+        )
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
         """Each commit and position below one before it."""

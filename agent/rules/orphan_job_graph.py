@@ -1,9 +1,10 @@
 """orphan_job_graph: a job graph in ZooKeeper whose job nobody runs, or a job graph's file to which no znode points."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import ClassVar
 
 from agent.engine.facts import SETTLED_MS, Facts
-from agent.engine.rule import Rule, Scope, recovered
+from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding
 from agent.model.observations import (
@@ -30,6 +31,10 @@ class OrphanJobGraph(Rule):
     """
 
     title = "a job graph without its job in {cluster}"
+    is_ongoing = True
+    advice: ClassVar[Mapping[str, Advice]] = {
+        "": Advice(prevent="delete what Flink's high availability keeps of jobs that are no more."),
+    }
     observes = (JobGraph, JobGraphFile, JobListing, JobManagerLeader, Availability)
 
     after: PositiveDuration = 30_000

@@ -1,9 +1,10 @@
 """partition_offline: nobody leads a partition."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import ClassVar
 
 from agent.engine.facts import Facts
-from agent.engine.rule import Scope, TopicRule, recovered
+from agent.engine.rule import Advice, Scope, TopicRule, recovered
 from agent.model.config_types import Duration
 from agent.model.findings import Finding
 from agent.model.observations import Observation, PartitionState, clock
@@ -17,6 +18,13 @@ class PartitionOffline(TopicRule):
     """
 
     title = "{topic}[{partition}] has no leader"
+    is_ongoing = True
+    advice: ClassVar[Mapping[str, Advice]] = {
+        "": Advice(
+            now="bring back a replica of {place} that was in the ISR; an unclean election instead would lose records.",
+            only_while_open=True,
+        ),
+    }
     observes = (PartitionState,)
 
     after: Duration = 300_000

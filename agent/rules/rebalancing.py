@@ -4,12 +4,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
+from typing import ClassVar
 
 import msgspec
 from pydantic import Field
 
 from agent.engine.facts import FLOOR, SETTLED_MS, Facts, History
-from agent.engine.rule import Rule, Scope, recovered
+from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import NameFilter, PositiveDuration, duration_text
 from agent.model.findings import Finding, Severity
 from agent.model.observations import GroupState, Member, Observation, clock
@@ -45,6 +46,10 @@ class Rebalancing(Rule):
     """
 
     title = "{group} is rebalancing"
+    is_ongoing = True
+    advice: ClassVar[Mapping[str, Advice]] = {
+        "": Advice(now="see which member of {reader} comes and goes, and its log.", only_while_open=True),
+    }
     observes = (GroupState,)
 
     groups: NameFilter = NameFilter()

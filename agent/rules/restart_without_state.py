@@ -1,10 +1,11 @@
 """restart_without_state: a Flink job that had completed checkpoints runs again with none restored."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
+from typing import ClassVar
 
 from agent.engine.facts import LATENESS_MS, Facts
-from agent.engine.rule import Rule, Scope, recovered
+from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding
 from agent.model.observations import Checkpoints, FlinkJob, Observation, clock
@@ -23,6 +24,11 @@ class RestartWithoutState(Rule):
     """
 
     title = "job {reader} runs again without its state"
+    advice: ClassVar[Mapping[str, Advice]] = {
+        "": Advice(
+            now="stop {reader} and start it from its last good checkpoint or savepoint before it overwrites its results."
+        ),
+    }
     observes = (Checkpoints, FlinkJob)
 
     wait: PositiveDuration = 15_000

@@ -1,12 +1,13 @@
 """retention_overrun: records are deleted before a living group has read them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
+from typing import ClassVar
 
 from msgspec.structs import replace
 
 from agent.engine.facts import LATENESS_MS, Facts
-from agent.engine.rule import GroupRule, Scope, recovered
+from agent.engine.rule import Advice, GroupRule, Scope, recovered
 from agent.model.config_types import Duration
 from agent.model.findings import Finding, Records
 from agent.model.observations import Commit, LogOffsets, Observation
@@ -25,6 +26,12 @@ class RetentionOverrun(GroupRule):
     """
 
     title = "{group} lost {records} unread records on {topic}[{partition}] to retention"
+    advice: ClassVar[Mapping[str, Advice]] = {
+        "": Advice(
+            now="raise retention.ms and retention.bytes of {topic} until {reader} has caught up; what was deleted is to be had only where it came from.",
+            prevent="why does {reader} read {topic} more slowly than it is written?",
+        ),
+    }
     observes = (Commit, LogOffsets)
 
     alive: Duration = 60_000

@@ -1,9 +1,10 @@
 """source_unavailable: a source does not see what it should watch."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import ClassVar
 
 from agent.engine.facts import Facts
-from agent.engine.rule import Rule, Scope, recovered
+from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import Duration
 from agent.model.findings import Finding, sight
 from agent.model.observations import Availability, Observation, Subject, Unavailable, clock
@@ -17,6 +18,12 @@ class SourceUnavailable(Rule):
     """
 
     title = "{source} cannot see {sight}"
+    is_ongoing = True
+    advice: ClassVar[Mapping[str, Advice]] = {
+        "": Advice(
+            now="see why {source} cannot see {sight}; until it does, nothing is known of it.", only_while_open=True
+        ),
+    }
     observes = (Unavailable,)
 
     after: Duration = 60_000

@@ -1,14 +1,14 @@
 """state_not_restored: a Kafka Streams task runs with less state than its changelog holds (KAFKA-7672)."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from pydantic import AfterValidator, Field
 
 from agent.engine.facts import FLOOR, LATENESS_MS, Facts
-from agent.engine.rule import GroupRule, Scope, recovered
+from agent.engine.rule import Advice, GroupRule, Scope, recovered
 from agent.model.config_types import PositiveDuration
 from agent.model.declared_stores import DeclaredStore, declared_once
 from agent.model.findings import Finding, Severity
@@ -70,6 +70,21 @@ class StateNotRestored(GroupRule):
     """
 
     title = "{group} runs with a state that was not restored: {topic}[{partition}]"
+    is_ongoing = True
+    advice: ClassVar[Mapping[str, Advice]] = {
+        "values_fell": Advice(
+            now="stop every instance of {reader}: each further record builds on lost state and overwrites more of {topic}; raise min.compaction.lag.ms of {topic}, for compaction erases the good values. Then list the keys anew with `backflow check changelog_restore --out keys.parquet` and repair the store (docs/spark.md); those known by now, with their values before: {listed}.{undeclared}",
+            prevent="Kafka Streams 2.2 or later (KAFKA-7672).",
+        ),
+        "no_move_seen": Advice(
+            now="see what has written to {topic} since {start}: an instance that came back without its state, an operator's tool, or another writer. What fell is listed by `backflow check changelog_restore`.{undeclared}"
+        ),
+        "short_restore": Advice(now="compare the store behind {place} with its input before you trust it."),
+        "precursor": Advice(
+            now="declare the store behind {place} in rules.toml if its values never fall; compare it with its input.",
+            prevent="Kafka Streams 2.2 or later (KAFKA-7672).",
+        ),
+    }
     observes = (ChangelogDecreases, LogLine, GroupState, LogOffsets, PartitionState)
 
     stores: Annotated[tuple[DeclaredStore, ...], AfterValidator(declared_once)] = ()

@@ -1,9 +1,10 @@
 """topic_recreated: a topic was deleted and created again under its name."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import ClassVar
 
 from agent.engine.facts import LATENESS_MS, Facts
-from agent.engine.rule import EventRule, Scope, TopicRule
+from agent.engine.rule import Advice, EventRule, Scope, TopicRule
 from agent.model.findings import Finding, Severity
 from agent.model.observations import Observation, PartitionState
 from agent.rules.queries.partitions import deleted, endings
@@ -19,6 +20,12 @@ class TopicRecreated(EventRule, TopicRule):
 
     title = "{topic} was deleted and created again"
     default_severity = Severity.INFO
+    advice: ClassVar[Mapping[str, Advice]] = {
+        "": Advice(
+            now="unless it was meant, find out who deleted {topic}; its consumers begin anew.",
+            prevent="auto.create.topics.enable=false, and ACLs on deletion.",
+        ),
+    }
     observes = (PartitionState,)
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:

@@ -1,11 +1,13 @@
 """unclean_election: a partition's new leader was not in its ISR."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import ClassVar
 
 from agent.engine.facts import Facts
-from agent.engine.rule import Scope, TopicRule, recovered
+from agent.engine.rule import Advice, Scope, TopicRule, recovered
 from agent.model.findings import Finding
 from agent.model.observations import Observation, PartitionState, clock
+from agent.model.text import change, leader_name, place, time_range
 from agent.rules.queries.partitions import deleted, leader_of, unclean_elections
 
 
@@ -19,7 +21,21 @@ class UncleanElection(TopicRule):
     """
 
     title = "unclean leader election on {topic}[{partition}]"
+    changes_leader = True
+    advice: ClassVar[Mapping[str, Advice]] = {
+        "": Advice(prevent="unclean.leader.election.enable=false for {topic}."),
+    }
     observes = (PartitionState,)
+
+    @classmethod
+    def describe(cls, finding: Finding, day: str) -> str:
+        """Say who led, who leads and why that is unclean."""
+        isr = ", ".join(map(str, finding.previous.get("isr") or ())) or "nobody"
+        leader = leader_name(finding.current.get("leader"))
+        return (
+            f"leader of {place(finding.subject)}{change(finding)} {time_range(finding, day)} "
+            f"(unclean: {leader} was not in the ISR, which was {isr})"
+        )
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
         """Each partition state whose leader was not in the ISR before."""

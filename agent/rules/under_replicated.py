@@ -1,9 +1,10 @@
 """under_replicated: a partition lacks in-sync replicas."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import ClassVar
 
 from agent.engine.facts import Facts
-from agent.engine.rule import Scope, TopicRule, recovered
+from agent.engine.rule import Advice, Scope, TopicRule, recovered
 from agent.model.config_types import Duration
 from agent.model.findings import Finding
 from agent.model.observations import Observation, PartitionState, clock
@@ -17,6 +18,10 @@ class UnderReplicated(TopicRule):
     """
 
     title = "{topic}[{partition}] is under-replicated"
+    is_ongoing = True
+    advice: ClassVar[Mapping[str, Advice]] = {
+        "": Advice(now="see why replicas of {place} do not follow (broker down, disk, network).", only_while_open=True),
+    }
     observes = (PartitionState,)
 
     after: Duration = 300_000

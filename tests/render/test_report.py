@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from agent.model.findings import Finding, Incident, Records, Severity, Status
 from agent.model.observations import Unavailable
-from agent.render.advice import ADVICE
 from agent.render.report import Report, report, timeline
+from agent.rules import KINDS
 from tests import samples
 
 
@@ -300,7 +300,7 @@ def test_the_timeline_tells_what_no_longer_holds_and_where_it_went() -> None:
     assert timeline(full, gone) == ("withdrawn: nothing that it was made of holds any more",)
 
 
-_KINDS = sorted(set(ADVICE) | {"leader_moved", "controller_moved", "something_new"})
+_KINDS = sorted({*KINDS, "something_new"})
 _names = st.fixed_dictionaries(
     {},
     optional={
@@ -366,7 +366,7 @@ def test_every_incident_can_be_told(first: Incident, second: Incident) -> None:
     assert timeline(first, first) == ()
 
 
-@pytest.mark.parametrize("kind", sorted(ADVICE))
+@pytest.mark.parametrize("kind", sorted(KINDS))
 def test_advice_needs_no_field_that_a_finding_may_lack(kind: str) -> None:
     """Each template is filled from a finding that names nothing."""
     bare = samples.rewind(kind=kind, labels=(), subject={}, previous={}, current={}, detail="Something happened.")
