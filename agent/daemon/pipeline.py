@@ -123,7 +123,7 @@ class Pipeline:
     def take_answer(self, answer: CheckResult) -> None:
         """What came of a check, all the way through: its findings, and its evidence in the thread of an incident."""
         changed = self._take(answer.observations)
-        held = None if answer.ask is None else self._watch.holder(answer.ask.finding)
+        held = None if answer.ask is None else self._watch.incident_of(answer.ask.finding)
         holder = None if held is None else self._unsaved.get(held) or self._store.incident(held)
         told_of = evidence_in(answer, holder, changed)
         where = None if told_of is None else told_of.id
@@ -179,7 +179,7 @@ class Pipeline:
             self._complaint = ""
 
     def _save(self) -> None:
-        asks = self._watch.asks
+        asks = self._watch.check_requests
         grown = asks if asks != self._asks else []
         woken = self._store.save(self._journal.position, self._unsaved.values(), grown, self._evidence)
         self._unsaved, self._evidence, self._asks = {}, [], asks

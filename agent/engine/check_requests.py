@@ -1,6 +1,6 @@
-"""Which checks are asked for: by the causes and effects found so far, for what window, topics and groups.
+"""Which Spark checks incidents request: by the causes and effects found so far, for what window, topics and groups.
 
-Pure: the same findings ask the same. Who keeps the asks is the store, who runs the checks the daemon.
+Pure: the same findings make the same requests. The store keeps requests, the daemon runs the checks.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from agent.engine.correlation import GROUPING_MS, Chain, Correlation, before_checks, flat
-from agent.engine.facts import SETTLED_MS
+from agent.engine.correlation import GROUPING_MS, Chain, Correlation, flatten, steps_before_checks
+from agent.engine.facts import FINALIZATION_MS
 from agent.model.findings import Finding, FindingKey, Severity
 from agent.model.observations import Observation
 
@@ -19,10 +19,10 @@ LOOKBACK_MS = 14 * 86_400_000
 
 
 class CheckRequest(Struct, frozen=True, kw_only=True):
-    """An incident asks for a check that can explain or prove it. Durable: kept until it is answered.
+    """An incident's request for a check that can explain or prove it. Durable: kept until it has a result.
 
-    id: made from check and finding, so that the same question is asked once. finding: the root cause's, else the worst
-    effect's key; the incident that holds it gets the answer. since, until: the window to look at, event time, ms.
+    id: made from check and finding, so that the same request is made once. finding: the key of the root cause; the
+    incident that contains it gets the result. since, until: the window to look at, event time, ms.
     topics, groups: what it is about; empty: everything. due: not to be run before, ms.
     """
 
@@ -38,9 +38,9 @@ class CheckRequest(Struct, frozen=True, kw_only=True):
 
 
 class CheckResult(NamedTuple):
-    """What came of a run. ask: None where the schedule asked. observations: CheckFindings, then one CheckRun.
+    """The result of a run. ask: None for a scheduled run. observations: CheckFindings, then one CheckRun.
 
-    lines: what to say in the incident's thread, the most important first; plot: a PNG, None where there is none.
+    lines: for the incident's thread, the most important first; plot: a PNG, or None.
     """
 
     ask: CheckRequest | None
@@ -49,61 +49,62 @@ class CheckResult(NamedTuple):
     plot: bytes | None = None
 
 
-class _Question(NamedTuple):
-    """What one root cause makes worth checking: all that was found of its chains, and the last of it."""
+class _Candidate(NamedTuple):
+    """One root cause worth a check: all findings of its chains, and those of the last step found."""
 
     root: Finding
-    chain: dict[FindingKey, Finding]
-    outcome: dict[FindingKey, Finding]
+    findings: dict[FindingKey, Finding]
+    last: dict[FindingKey, Finding]
 
 
-def asks(
-    chains: Iterable[Chain], correlations: Mapping[str, Correlation], checked: Collection[str]
+def request_checks(
+    chains: Iterable[Chain], correlations: Mapping[str, Correlation], check_rules: Collection[str]
 ) -> list[CheckRequest]:
-    """What was followed asks for, in time order of the root causes: each check once per root.
+    """Return the requests of all chains, in time order of the root causes: each check once per root.
 
-    Of two roots within a minute of each other that led to the same, the later one asks nothing. checked: the rules
-    whose findings come from checks; what they found asks nothing more.
+    Of two roots within a minute of each other that led to the same, only the first makes a request. check_rules: the
+    rules whose findings come from checks; these request nothing more.
     """
-    questions: dict[tuple[str, FindingKey], _Question] = {}
+    candidates: dict[tuple[str, FindingKey], _Candidate] = {}
     for name, steps in chains:
         correlation = correlations[name]
-        found = steps[: before_checks(correlation, checked)]
+        found = steps[: steps_before_checks(correlation, check_rules)]
         for check in correlation.run_checks if found else ():
             root = found[0][0]
-            question = questions.setdefault((check, root.key), _Question(root, {}, {}))
-            question.chain.update((one.key, one) for one in flat(found))
-            question.outcome.update((one.key, one) for one in next(ones for ones in reversed(found) if ones))
-    made: list[CheckRequest] = []
-    told: dict[str, list[_Question]] = {}
-    for (check, _), question in sorted(questions.items(), key=lambda item: (item[1].root.at, item[0])):
-        earlier = told.setdefault(check, [])
-        if not any(_covers(one, question) for one in earlier):
-            earlier.append(question)
-            made.append(_ask(check, question))
-    return made
+            candidate = candidates.setdefault((check, root.key), _Candidate(root, {}, {}))
+            candidate.findings.update((finding.key, finding) for finding in flatten(found))
+            last = next(findings for findings in reversed(found) if findings)
+            candidate.last.update((finding.key, finding) for finding in last)
+    requests: list[CheckRequest] = []
+    made: dict[str, list[_Candidate]] = {}
+    for (check, _), candidate in sorted(candidates.items(), key=lambda item: (item[1].root.at, item[0])):
+        earlier = made.setdefault(check, [])
+        if not any(_covers(other, candidate) for other in earlier):
+            earlier.append(candidate)
+            requests.append(_request(check, candidate))
+    return requests
 
 
-def _covers(earlier: _Question, later: _Question) -> bool:
-    return later.root.at - earlier.root.at <= GROUPING_MS and later.outcome.keys() <= earlier.outcome.keys()
+def _covers(earlier: _Candidate, later: _Candidate) -> bool:
+    return later.root.at - earlier.root.at <= GROUPING_MS and later.last.keys() <= earlier.last.keys()
 
 
-def _ask(check: str, question: _Question) -> CheckRequest:
-    """Where nothing but causes is known yet, anything may have been struck: then the ask is about everything."""
-    root, chain = question.root, question.chain.values()
-    effects = [one for one in question.outcome.values() if one.severity is not Severity.INFO]
+def _request(check: str, candidate: _Candidate) -> CheckRequest:
+    """Return the request; while only causes are known, anything may be affected, so it is about everything."""
+    root, findings = candidate.root, candidate.findings.values()
+    effects = [finding for finding in candidate.last.values() if finding.severity is not Severity.INFO]
     return CheckRequest(
         id=blake2b(f"{check} {root.key}".encode(), digest_size=6).hexdigest(),
         check=check,
         cluster=str(root.subject.get("cluster", "")),
         finding=root.key,
         since=root.start - LOOKBACK_MS,
-        until=max(max(one.at, one.known_at) for one in chain) + SETTLED_MS,
-        topics=_named("topic", effects),
-        groups=_named("group", effects),
-        due=max(root.known_at, min(one.known_at for one in question.outcome.values())),
+        until=max(max(finding.at, finding.known_at) for finding in findings) + FINALIZATION_MS,
+        topics=_values("topic", effects),
+        groups=_values("group", effects),
+        due=max(root.known_at, min(finding.known_at for finding in candidate.last.values())),
     )
 
 
-def _named(key: str, findings: Iterable[Finding]) -> tuple[str, ...]:
-    return tuple(sorted({str(one.subject[key]) for one in findings if one.subject.get(key) is not None}))
+def _values(key: str, findings: Iterable[Finding]) -> tuple[str, ...]:
+    return tuple(sorted({str(finding.subject[key]) for finding in findings if finding.subject.get(key) is not None}))

@@ -9,10 +9,10 @@ from typing import ClassVar
 
 import msgspec
 
-from agent.engine.facts import KEEP_MS, SETTLED_MS, Facts, History
+from agent.engine.facts import FINALIZATION_MS, RETENTION_MS, Facts, History
 from agent.engine.rule import Scope, TopicRule, recovered
 from agent.model.findings import Finding, finding_from_json
-from agent.model.observations import CheckFinding, Observation
+from agent.model.observations import CheckFinding, CheckRun, Observation
 
 
 class CheckRule(TopicRule):
@@ -45,7 +45,7 @@ class CheckRule(TopicRule):
         told = set()
         for observation in _findings(self.kind, scope, facts):
             read = _read(observation.finding)
-            if read is None or observation.seen <= facts.now - SETTLED_MS or not self.counts(read):
+            if read is None or observation.seen <= facts.now - FINALIZATION_MS or not self.counts(read):
                 continue
             finding = msgspec.structs.replace(
                 read,
@@ -63,7 +63,9 @@ class CheckRule(TopicRule):
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over with the first complete run after the last that found it."""
         # Each run is looked at when it ends: sightings of those before need not be kept.
-        recent = facts.check_runs(scope.cluster, self.kind).after(max(finding.known_at, facts.now - KEEP_MS))
+        recent = facts.history(CheckRun, scope.cluster, self.kind).after(
+            max(finding.known_at, facts.now - RETENTION_MS)
+        )
         runs = [one.at for one in recent if one.complete and one.outcome != "failed"]
         if not runs:
             return finding
@@ -73,9 +75,7 @@ class CheckRule(TopicRule):
 
 
 def _findings(check: str, scope: Scope, facts: Facts) -> History[CheckFinding]:
-    return facts.check_findings(
-        ("check_finding", scope.cluster, check, scope.group, scope.topic, scope.partition, scope.broker)
-    )
+    return facts.history(CheckFinding, scope.cluster, check, scope.group, scope.topic, scope.partition, scope.broker)
 
 
 def _is(observation: CheckFinding, finding: Finding) -> bool:

@@ -8,7 +8,7 @@ from agent.engine.evaluator import Evaluator
 from agent.engine.incidents import LIFETIMES, Incidents, Lifetimes
 from agent.engine.rule import Rule
 from agent.model.findings import FindingKey, Incident
-from agent.model.observations import CheckFinding, Observation
+from agent.model.observations import Observation
 
 
 class Engine:
@@ -18,52 +18,51 @@ class Engine:
         self, rules: Mapping[str, Rule], correlations: Mapping[str, Correlation], lifetimes: Lifetimes = LIFETIMES
     ) -> None:
         """rules and correlations: by their names in rules.toml."""
-        self._detection = Evaluator(rules)
-        titles = {name: rule.title for name, rule in rules.items()}
-        checked = [name for name, rule in rules.items() if CheckFinding in rule.observes]
-        self._incidents = Incidents(correlations, titles, lifetimes, checked)
+        self._evaluator = Evaluator(rules)
+        self._incidents = Incidents(correlations, rules, lifetimes)
 
     def take(self, observations: Iterable[Observation]) -> list[Incident]:
-        """The incidents that a batch changed, as they stand then; a merged or withdrawn one stands without findings.
+        """Return the incidents that a batch changed; a merged or withdrawn one is without findings.
 
-        Time never leaps over a moment that is waited for, so it does not matter how observations are cut into batches.
+        Time never skips a moment at which an evaluation is due, so batches may be cut anywhere.
         """
         changed: dict[str, Incident] = {}
-        facts = self._detection.facts
-        for one in observations:
-            if not self._detection.absorb(one):
+        facts = self._evaluator.facts
+        for observation in observations:
+            if not self._evaluator.absorb(observation):
                 continue
-            seen = one.seen
+            seen = observation.seen
             while (due := self.next_due) < seen:
-                self._judge(max(due, facts.now), changed)
+                self._evaluate(max(due, facts.now), changed)
             facts.now = max(facts.now, seen)
-        self._judge(facts.now, changed)
+        self._evaluate(facts.now, changed)
         return list(changed.values())
 
     def catch_up(self) -> list[Incident]:
-        """The incidents that change when what would be looked at again soon is looked at now: the end of a replay."""
+        """Run pending evaluations immediately, at the end of a replay, and return the incidents that change."""
         changed: dict[str, Incident] = {}
-        self._judge(self._detection.facts.now, changed, everything=True)
+        self._evaluate(self._evaluator.facts.now, changed, everything=True)
         return list(changed.values())
 
-    def resume(self, incidents: Iterable[Incident], judged: Iterable[Observation]) -> None:
-        """Carry on after a restart: the incidents as stored, and the observations that had been judged by then."""
-        standing = [one for one in incidents if one.merged_into is None]
-        self._detection.resume((finding for one in standing for finding in one.causes + one.findings), judged)
-        self._incidents.resume(standing, self.now)
+    def resume(self, incidents: Iterable[Incident], evaluated: Iterable[Observation]) -> None:
+        """Continue after a restart with the stored incidents and the observations evaluated before it."""
+        current = [incident for incident in incidents if incident.merged_into is None]
+        findings = (finding for incident in current for finding in incident.causes + incident.findings)
+        self._evaluator.resume(findings, evaluated)
+        self._incidents.resume(current, self.now)
 
     def latest(self) -> Iterable[Observation]:
-        """What is last known of each subject."""
-        return self._detection.facts.latest()
+        """Return the last known state of each subject."""
+        return self._evaluator.facts.latest()
 
     @property
-    def asks(self) -> list[CheckRequest]:
-        """Which checks the findings known ask for; an ask keeps its id while its window and topics may still grow."""
-        return self._incidents.asks
+    def check_requests(self) -> list[CheckRequest]:
+        """The checks that known findings request; a request keeps its id while its window and topics may still grow."""
+        return self._incidents.check_requests
 
-    def holder(self, finding: FindingKey) -> str | None:
-        """The id of the incident that holds the finding; None where none that may still change does."""
-        return self._incidents.holder(finding)
+    def incident_of(self, finding: FindingKey) -> str | None:
+        """Return the id of the incident that contains the finding, or None if none that may still change does."""
+        return self._incidents.incident_of(finding)
 
     @property
     def horizon(self) -> int:
@@ -73,13 +72,14 @@ class Engine:
     @property
     def now(self) -> int:
         """The latest moment that any observation tells of, ms."""
-        return self._detection.facts.now
+        return self._evaluator.facts.now
 
     @property
     def next_due(self) -> int:
-        """When time alone may change something, ms; LONG_AFTER where nothing is waited for."""
-        return min(self._detection.next_due, self._incidents.next_due)
+        """When time alone may change something, ms; LONG_AFTER if nothing is due."""
+        return min(self._evaluator.next_due, self._incidents.next_due)
 
-    def _judge(self, now: int, changed: dict[str, Incident], *, everything: bool = False) -> None:
-        found = self._detection.judge(now, everything=everything)
-        changed.update((one.id, one) for one in self._incidents.apply(found, self._detection.facts.blind(), now))
+    def _evaluate(self, now: int, changed: dict[str, Incident], *, everything: bool = False) -> None:
+        changes = self._evaluator.evaluate(now, everything=everything)
+        unavailable = self._evaluator.facts.unavailable()
+        changed.update((incident.id, incident) for incident in self._incidents.apply(changes, unavailable, now))

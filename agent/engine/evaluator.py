@@ -1,207 +1,254 @@
-"""Rules run over facts: which cases to look at again, what findings are new, changed or withdrawn. Pure.
+"""Evaluates rules over facts: what to evaluate again, and which findings are new, changed or withdrawn. Pure.
 
-A scope is judged afresh when one of its facts changes, so a fact that comes late corrects what was said: in the end the
-findings do not depend on the order in which sources reported. After SETTLED_MS a finding stands; what is followed from
-then on is its recovery.
+A scope is evaluated again when something changes that its last evaluation read, so a late fact corrects earlier
+findings: in the end the findings do not depend on the order in which sources reported. After FINALIZATION_MS a finding
+is final; only its recovery is followed from then on.
 """
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from itertools import count
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
 
-from agent.engine.dependencies import Anchor, anchors, anchors_of
-from agent.engine.facts import LATENESS_MS, LONG_AFTER, LONG_AGO, SETTLED_MS, Facts, Taken
+from agent.engine.facts import FINALIZATION_MS, LATENESS_MS, LONG_AFTER, LONG_AGO, Change, DependencyKey, Facts
 from agent.engine.rule import Rule, Scope
 from agent.model.findings import Finding, FindingKey
-from agent.model.observations import KINDS, CheckFinding, Commit, Observation, Position
+from agent.model.observations import CheckFinding, Observation
 
 SOON_MS = 10_000
-"""How soon a scope is looked at again for what its group, or others on its partition, have committed."""
+"""How soon a scope is evaluated again for frequent changes elsewhere: other commits of its group or partition."""
 
-FORGOTTEN_MS = 7 * 86_400_000
+ABANDONED_MS = 7 * 86_400_000
 """How long a finding that does not recover is followed."""
 
 
 class Evaluation(NamedTuple):
-    """A scope in the eyes of one rule."""
+    """What is evaluated as one: a scope by the rule of this name."""
 
     rule: str
     scope: Scope
 
 
 class Changes(NamedTuple):
-    """What changed: findings that are new or replaced, and the keys of those withdrawn."""
+    """Findings that are new or replaced, and the keys of those withdrawn."""
 
     found: list[Finding]
     withdrawn: list[FindingKey]
 
 
 class Evaluator:
-    """The rules' state: the facts, the findings that may still change, and when to look again."""
+    """The rules' state: the facts, the active findings, and when to evaluate what again."""
 
     def __init__(self, rules: Mapping[str, Rule]) -> None:
-        """rules: by their name in rules.toml."""
+        """rules: by their names in rules.toml."""
         self.facts = Facts()
         self._rules = rules
-        self._seen_by = {
-            kind: [(name, rule) for name, rule in rules.items() if issubclass(kind, rule.observes)]
-            for kind in KINDS.values()
-        }
-        self._held: dict[Evaluation, dict[FindingKey, Finding]] = {}
-        self._watched: dict[Anchor, dict[Evaluation, None]] = {}
+        self._observers: dict[type[Observation], list[tuple[str, Rule]]] = {}
+        self._active_findings: dict[Evaluation, dict[FindingKey, Finding]] = {}
+        self._dependencies = _Dependencies()
         self._dirty: dict[Evaluation, None] = {}
-        self._judge_by = LONG_AFTER
-        self._stale: dict[Anchor, None] = {}
+        self._evaluate_by = LONG_AFTER
+        self._stale: dict[DependencyKey, None] = {}
         self._stale_by = LONG_AFTER
-        self._due: list[tuple[int, int, Evaluation]] = []
-        self._wake: dict[Evaluation, int] = {}
+        self._timers: list[tuple[int, int, Evaluation]] = []
+        self._timer_of: dict[Evaluation, int] = {}
         self._number = count()
         self._fresh_until: dict[Evaluation, int] = {}
 
     @property
     def next_due(self) -> int:
-        """When the rules must look again at the latest, ms; LONG_AFTER where nothing is waited for."""
-        return min(self._due[0][0] if self._due else LONG_AFTER, self._judge_by, self._stale_by)
+        """When an evaluation is due at the latest, ms; LONG_AFTER if none is."""
+        return min(self._timers[0][0] if self._timers else LONG_AFTER, self._evaluate_by, self._stale_by)
 
     def absorb(self, observation: Observation) -> bool:
-        """Take a fact in; False where it is history, which changes nothing. What it touches is judged by `judge`."""
-        taken = self.facts.absorb(observation)
-        if taken is not Taken.NEWS:
-            return taken is Taken.KNOWN
-        dirty, watched = self._dirty, self._watched
-        for name, rule in self._seen_by[type(observation)]:
+        """Take a fact in; return False if it is stale. What depends on it is evaluated by `evaluate`."""
+        change = self.facts.absorb(observation)
+        if change is not Change.CHANGED:
+            return change is Change.UNCHANGED
+        dirty = self._dirty
+        for name, rule in self._observers_of(type(observation)):
             for scope in rule.scopes(observation, self.facts):
-                judged = Evaluation(name, scope)
-                self._mark(judged, observation.seen)
-                dirty[judged] = None
-        if watched:
-            at_once, soon = anchors(observation)
-            a_commit = isinstance(observation, Commit | Position)
-            for anchor in at_once:
-                if anchor in watched:
-                    dirty.update(dict.fromkeys(one for one in watched[anchor] if not a_commit or one in self._held))
-            for anchor in soon:
-                if anchor in watched:
-                    self._stale[anchor] = None
-                    self._stale_by = min(self._stale_by, observation.seen + SOON_MS)
+                evaluation = Evaluation(name, scope)
+                self._keep_fresh(evaluation, max(self.facts.now, observation.seen) + FINALIZATION_MS)
+                dirty[evaluation] = None
+        if self._dependencies:
+            self._mark_dependents(observation)
         if dirty:
-            # A batch may span hours: what it touches is judged while histories still hold it.
-            self._judge_by = min(self._judge_by, observation.seen + LATENESS_MS)
+            # A batch may span hours: what it touches is evaluated while histories still hold it.
+            self._evaluate_by = min(self._evaluate_by, observation.seen + LATENESS_MS)
         return True
 
-    def judge(self, now: int, *, everything: bool = False) -> Changes:
-        """Look again at what was touched and what is due by that moment; everything: also at what is due soon."""
+    def evaluate(self, now: int, *, everything: bool = False) -> Changes:
+        """Evaluate what changed and what is due by that moment; everything: also what is due soon."""
         self.facts.now = now
-        dirty, self._dirty, self._judge_by = self._dirty, {}, LONG_AFTER
+        dirty, self._dirty, self._evaluate_by = self._dirty, {}, LONG_AFTER
         if everything or self._stale_by <= now:
-            for anchor in self._stale:
-                dirty.update(self._watched.get(anchor, {}))
+            for key in self._stale:
+                dirty.update(self._dependencies.dependents(key))
             self._stale, self._stale_by = {}, LONG_AFTER
-        while self._due and self._due[0][0] <= now:
-            at, _, judged = heapq.heappop(self._due)
-            if self._wake.get(judged) == at:
-                del self._wake[judged]
-                dirty[judged] = None
+        while self._timers and self._timers[0][0] <= now:
+            at, _, evaluation = heapq.heappop(self._timers)
+            if self._timer_of.get(evaluation) == at:
+                del self._timer_of[evaluation]
+                dirty[evaluation] = None
         changes = Changes([], [])
-        for judged in dirty:
-            self._judge(judged, changes)
+        for evaluation in dirty:
+            self._evaluate(evaluation, changes)
         return changes
 
-    def resume(self, findings: Iterable[Finding], judged: Iterable[Observation]) -> None:
-        """Carry on after a restart: findings made before it, and what had been judged. What may still change is judged
-        again with the next batch.
+    def resume(self, findings: Iterable[Finding], evaluated: Iterable[Observation]) -> None:
+        """Continue after a restart with earlier findings and the observations that had been evaluated.
+
+        What may still change is evaluated again with the next batch.
         """
         for finding in findings:
             if finding.rule in self._rules:
-                place = Evaluation(finding.rule, _scope(finding, self._rules[finding.rule]))
-                self._held.setdefault(place, {})[finding.key] = finding
-                self._watch(place)
-        for observation in judged:
+                evaluation = Evaluation(finding.rule, _scope_of(finding, self._rules[finding.rule]))
+                self._active_findings.setdefault(evaluation, {})[finding.key] = finding
+        for observation in evaluated:
             if self.absorb(observation):
                 self.facts.now = max(self.facts.now, observation.seen)
-        self._dirty = dict.fromkeys([*self._held, *self._fresh_until])
+        self._dirty = dict.fromkeys([*self._active_findings, *self._fresh_until])
 
-    def _mark(self, judged: Evaluation, seen: int) -> None:
-        """Judge the case with every fact that concerns it until none can come late any more."""
-        if judged not in self._fresh_until:
-            self._watch(judged)
-        self._stay_fresh(judged, max(self.facts.now, seen) + SETTLED_MS)
+    def _observers_of(self, kind: type[Observation]) -> list[tuple[str, Rule]]:
+        observers = self._observers.get(kind)
+        if observers is None:
+            observers = [(name, rule) for name, rule in self._rules.items() if issubclass(kind, rule.observes)]
+            self._observers[kind] = observers
+        return observers
 
-    def _stay_fresh(self, judged: Evaluation, until: int) -> None:
-        self._fresh_until[judged] = max(until, self._fresh_until.get(judged, until))
+    def _mark_dependents(self, observation: Observation) -> None:
+        """Mark what read the subject: at once, or soon where a frequent change is not of the scope's own subject."""
+        for key in self.facts.dependency_keys(observation):
+            dependents = self._dependencies.dependents(key)
+            if not dependents:
+                continue
+            if not observation.is_frequent:
+                self._dirty.update(dependents)
+                continue
+            self._stale[key] = None
+            self._stale_by = min(self._stale_by, observation.seen + SOON_MS)
+            if key == observation.subject:
+                is_about = _is_about(observation)
+                self._dirty.update(
+                    dict.fromkeys(
+                        evaluation
+                        for evaluation in dependents
+                        if evaluation in self._active_findings and is_about(evaluation.scope)
+                    )
+                )
 
-    def _wait(self, judged: Evaluation, at: int) -> None:
-        if self._wake.get(judged, LONG_AFTER) > at:
-            self._wake[judged] = at
-            heapq.heappush(self._due, (at, next(self._number), judged))
+    def _keep_fresh(self, evaluation: Evaluation, until: int) -> None:
+        """Evaluate on every change until no fact can arrive late any more."""
+        self._fresh_until[evaluation] = max(until, self._fresh_until.get(evaluation, until))
 
-    def _judge(self, judged: Evaluation, changes: Changes) -> None:
-        rule, facts = self._rules[judged.rule], self.facts
-        held = self._held.get(judged, {})
-        settled = facts.now - SETTLED_MS
-        final = {key: one for key, one in held.items() if one.known_at <= settled}
-        findings: dict[FindingKey, Finding] = {}
-        for finding in rule.detect(judged.scope, facts):
-            if finding.known_at > facts.now:
-                self._wait(judged, finding.known_at)
-                self._stay_fresh(judged, finding.known_at + SETTLED_MS)
-            elif finding.known_at > settled:
-                named = msgspec.structs.replace(finding, rule=judged.rule)
-                findings[named.key] = named
-        findings |= final
-        changes.withdrawn.extend(key for key in held if key not in findings)
+    def _set_timer(self, evaluation: Evaluation, at: int) -> None:
+        if self._timer_of.get(evaluation, LONG_AFTER) > at:
+            self._timer_of[evaluation] = at
+            heapq.heappush(self._timers, (at, next(self._number), evaluation))
+
+    def _evaluate(self, evaluation: Evaluation, changes: Changes) -> None:
+        facts = self.facts
+        reads = facts.record_reads()
+        active = self._active_findings.get(evaluation, {})
+        final_before = facts.now - FINALIZATION_MS
+        findings = self._detected(evaluation, final_before)
+        findings |= {key: finding for key, finding in active.items() if finding.known_at <= final_before}
+        changes.withdrawn.extend(key for key in active if key not in findings)
         for key, finding in findings.items():
-            if finding.recovered_at is None or finding.recovered_at > settled:
-                findings[key] = self._followed(judged, msgspec.structs.replace(finding, recovered_at=None))
-            if findings[key] != held.get(key):
+            if finding.recovered_at is None or finding.recovered_at > final_before:
+                findings[key] = self._followed(evaluation, msgspec.structs.replace(finding, recovered_at=None))
+            if findings[key] != active.get(key):
                 changes.found.append(findings[key])
-        self._keep(judged, [one for one in findings.values() if _followed_until(one) > facts.now])
+        facts.stop_recording()
+        self._keep(
+            evaluation, [finding for finding in findings.values() if _followed_until(finding) > facts.now], reads
+        )
 
-    def _followed(self, judged: Evaluation, finding: Finding) -> Finding:
-        followed = self._rules[judged.rule].follow(finding, judged.scope, self.facts)
+    def _detected(self, evaluation: Evaluation, final_before: int) -> dict[FindingKey, Finding]:
+        """Return what the rule detects now and is not final yet; set a timer for what becomes known later."""
+        now, findings = self.facts.now, {}
+        for finding in self._rules[evaluation.rule].detect(evaluation.scope, self.facts):
+            if finding.known_at > now:
+                self._set_timer(evaluation, finding.known_at)
+                self._keep_fresh(evaluation, finding.known_at + FINALIZATION_MS)
+            elif finding.known_at > final_before:
+                named = msgspec.structs.replace(finding, rule=evaluation.rule)
+                findings[named.key] = named
+        return findings
+
+    def _followed(self, evaluation: Evaluation, finding: Finding) -> Finding:
+        followed = self._rules[evaluation.rule].follow(finding, evaluation.scope, self.facts)
         if followed.recovered_at is None or followed.recovered_at <= self.facts.now:
             return followed
-        self._wait(judged, followed.recovered_at)
+        self._set_timer(evaluation, followed.recovered_at)
         return msgspec.structs.replace(followed, recovered_at=None)
 
-    def _keep(self, judged: Evaluation, findings: list[Finding]) -> None:
+    def _keep(self, evaluation: Evaluation, findings: list[Finding], reads: dict[DependencyKey, None]) -> None:
+        """Keep what must be followed, and what the evaluation depends on while it may change anything."""
         if findings:
-            self._held[judged] = {one.key: one for one in findings}
-            self._watch(judged)
-            self._wait(judged, min(map(_followed_until, findings)))
+            self._active_findings[evaluation] = {finding.key: finding for finding in findings}
+            self._set_timer(evaluation, min(map(_followed_until, findings)))
         else:
-            self._held.pop(judged, None)
-        if (fresh_until := self._fresh_until.get(judged, LONG_AGO)) > self.facts.now:
-            self._wait(judged, fresh_until)
+            self._active_findings.pop(evaluation, None)
+        if (fresh_until := self._fresh_until.get(evaluation, LONG_AGO)) > self.facts.now:
+            self._set_timer(evaluation, fresh_until)
         else:
-            self._fresh_until.pop(judged, None)
-            if judged not in self._wake:
-                self._unwatch(judged)
+            self._fresh_until.pop(evaluation, None)
+        self._dependencies.replace(evaluation, reads if evaluation in self._timer_of else {})
 
-    def _watch(self, judged: Evaluation) -> None:
-        for anchor in anchors_of(judged.scope, self._rules[judged.rule]):
-            self._watched.setdefault(anchor, {})[judged] = None
 
-    def _unwatch(self, judged: Evaluation) -> None:
-        for anchor in anchors_of(judged.scope, self._rules[judged.rule]):
-            watching = self._watched.get(anchor)
-            if watching is not None:
-                watching.pop(judged, None)
-                if not watching:
-                    del self._watched[anchor]
+class _Dependencies:
+    """Which evaluations read which subjects and indexes."""
+
+    def __init__(self) -> None:
+        self._dependents: dict[DependencyKey, dict[Evaluation, None]] = {}
+        self._reads: dict[Evaluation, dict[DependencyKey, None]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._dependents)
+
+    def dependents(self, key: DependencyKey) -> Mapping[Evaluation, None]:
+        """Return the evaluations that read it."""
+        return self._dependents.get(key, {})
+
+    def replace(self, evaluation: Evaluation, reads: dict[DependencyKey, None]) -> None:
+        """Replace what the evaluation depends on; nothing: forget it."""
+        before = self._reads.get(evaluation, {})
+        for key in before.keys() - reads.keys():
+            dependents = self._dependents[key]
+            del dependents[evaluation]
+            if not dependents:
+                del self._dependents[key]
+        for key in reads.keys() - before.keys():
+            self._dependents.setdefault(key, {})[evaluation] = None
+        if reads:
+            self._reads[evaluation] = reads
+        else:
+            self._reads.pop(evaluation, None)
+
+
+def _is_about(observation: Observation) -> Callable[[Scope], bool]:
+    """Return whether a scope is about the very subject of the observation."""
+    names = observation.key
+    if not set(names) <= set(Scope._fields):
+        return lambda _: False
+    values: Callable[[object], Hashable] = attrgetter(*names)
+    subject = values(observation)
+    return lambda scope: values(scope) == subject
 
 
 def _followed_until(finding: Finding) -> int:
-    """When nothing about the finding can change any more, or has not for so long that it is given up."""
+    """Return when nothing about the finding can change any more, or it is abandoned."""
     if finding.recovered_at is None:
-        return finding.known_at + FORGOTTEN_MS
-    return max(finding.recovered_at, finding.known_at) + SETTLED_MS
+        return finding.known_at + ABANDONED_MS
+    return max(finding.recovered_at, finding.known_at) + FINALIZATION_MS
 
 
-def _scope(finding: Finding, rule: Rule) -> Scope:
-    """The scope in which the rule found it; cases of what checks found name no source."""
+def _scope_of(finding: Finding, rule: Rule) -> Scope:
+    """Return the scope in which the rule found it; scopes of what checks found name no source."""
     names = [name for name in Scope._fields if name != "source" or CheckFinding not in rule.observes]
     return Scope(**{name: finding.subject[name] for name in names if name in finding.subject})

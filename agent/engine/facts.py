@@ -1,94 +1,69 @@
-"""What has been observed, as rules look at it: a short history per subject, indexed. No clock, no I/O, no judgement."""
+"""What has been observed, as rules see it: a short history per subject. No clock, no I/O, no evaluation.
+
+Facts record which subjects and indexes a rule reads, so that the evaluator knows what a result depends on.
+"""
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from enum import Enum, auto
 from operator import attrgetter
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from agent.model.observations import (
-    KINDS,
-    Availability,
-    BrokerRegistration,
-    ChangelogDecreases,
-    CheckFinding,
-    Checkpoints,
-    CheckRun,
-    Commit,
-    Controller,
-    FlinkJob,
-    GroupState,
-    JobGraph,
-    JobGraphFile,
-    JobListing,
-    JobManagerLeader,
-    LogLine,
-    LogOffsets,
-    Observation,
-    PartitionState,
-    Position,
-    StreamsApplication,
-    Subject,
-    TaskRestore,
-    Tick,
-    Unavailable,
-)
+from agent.model.observations import Availability, GroupState, Observation, Subject, Tick, Unavailable
+from agent.model.observations.base import subject_of
 
 LATENESS_MS = 60_000
-"""How far observations of different subjects may come out of order."""
+"""Allowed lateness: how far observations of different subjects may arrive out of order."""
 
-SETTLED_MS = 3 * LATENESS_MS
+FINALIZATION_MS = 3 * LATENESS_MS
 """How long after it could first be known a finding may still change.
 
-What happened up to LATENESS_MS after it has come by then, from whatever source. A rule looks no further
-ahead, so the order in which facts come decides nothing.
+All sources have reported what happened up to LATENESS_MS after it by then. A rule reads no further ahead, so the order
+in which observations arrive decides nothing.
 """
 
-KEEP_MS = SETTLED_MS + LATENESS_MS
-"""How long histories keep what happened: until it is settled, and room before it to look back."""
-
-FLOOR = 24
-"""How many changes before those a history keeps however old they are: a slow committer's rhythm.
-
-None of what checks found or logs say: they may tell of thousands of things, and what a rule made of them it holds
-itself.
-"""
+RETENTION_MS = FINALIZATION_MS + LATENESS_MS
+"""How long histories keep changes: until findings are final, and room before that to look back."""
 
 LONG_AGO, LONG_AFTER = -(1 << 62), 1 << 62
 """Before and after all observations, ms."""
 
-_SAME_OF_A_SUBJECT = ("at", "seen_at", "since", "cluster", "group", "topic", "partition", "source")
+FLOOR = Observation.history_floor
+"""How many changes the history of a state keeps however old they are."""
+
+DependencyKey: TypeAlias = Hashable
+"""A subject that was read by itself, or (kind, field names, values) of an index that was read as a whole."""
 
 T = TypeVar("T", bound=Observation)
-Partition = tuple[str, str, int]
-Series = tuple[str, str, str, int]
 
 
-class Taken(Enum):
-    """What became of an observation: older than the last of its subject, nothing new, or a change."""
+class Change(Enum):
+    """What an observation did to its subject's history."""
 
-    HISTORY = auto()
-    KNOWN = auto()
-    NEWS = auto()
+    STALE = auto()
+    """Nothing: it is older than the last observation of its subject."""
+    UNCHANGED = auto()
+    """It confirms the newest change."""
+    CHANGED = auto()
 
 
 class History(Generic[T]):
     """One subject's observations in order of `at`, changes only, newest last.
 
-    confirmed: when the newest was last seen to hold.
+    confirmed: when the newest change was last seen to hold, ms.
     """
 
-    __slots__ = ("changes", "confirmed")
+    __slots__ = ("changes", "confirmed", "subject")
 
-    def __init__(self) -> None:
-        """An empty history."""
+    def __init__(self, subject: Subject = ()) -> None:
+        self.subject = subject
         self.changes: list[T] = []
         self.confirmed = LONG_AGO
 
     def __iter__(self) -> Iterator[T]:
-        """Oldest first."""
+        """Iterate over the changes, oldest first."""
         return iter(self.changes)
 
     @property
@@ -97,7 +72,7 @@ class History(Generic[T]):
         return self.changes[-1] if self.changes else None
 
     def as_of(self, at: int) -> T | None:
-        """What held at that moment: the last change at or before it."""
+        """Return what held at that moment: the last change at or before it."""
         changes = self.changes
         if changes and changes[-1].at <= at:
             return changes[-1]
@@ -105,274 +80,165 @@ class History(Generic[T]):
         return changes[index - 1] if index else None
 
     def after(self, at: int) -> list[T]:
-        """The changes after that moment, oldest first."""
+        """Return the changes after that moment, oldest first."""
         changes = self.changes
         if not changes or changes[-1].at <= at:
             return []
         return changes[bisect_right(changes, at, key=_at) :]
 
     def before(self, at: int, most: int) -> list[T]:
-        """The last changes before that moment, oldest first."""
+        """Return the last changes before that moment, at most so many, oldest first."""
         index = bisect_left(self.changes, at, key=_at)
         return self.changes[max(index - most, 0) : index]
 
     def between(self, begin: int, end: int) -> list[T]:
-        """The changes after `begin` and up to `end`, oldest first."""
+        """Return the changes after `begin` and up to `end`, oldest first."""
         changes = self.changes
         if not changes or changes[-1].at <= begin:
             return []
         return changes[bisect_right(changes, begin, key=_at) : bisect_right(changes, end, key=_at)]
 
-    def add(self, observation: T) -> Taken:
-        """Append in order."""
+    def add(self, observation: T) -> Change:
+        """Append an observation unless it is stale or says nothing new."""
         if observation.at < self.confirmed:
-            return Taken.HISTORY
+            return Change.STALE
         self.confirmed = observation.at
         changes = self.changes
-        if changes and _same_fact(changes[-1], observation):
-            return Taken.KNOWN
+        if changes and _is_same_fact(changes[-1], observation):
+            return Change.UNCHANGED
         changes.append(observation)
-        floor = 0 if isinstance(observation, CheckFinding | LogLine) else FLOOR
-        if len(changes) > 2 * floor and changes[2 * floor].at < observation.at - KEEP_MS:
-            del changes[: bisect_left(changes, observation.at - KEEP_MS, key=_at) - floor]
-        return Taken.NEWS
-
-
-_EMPTY: History[Any] = History()
+        floor = observation.history_floor
+        if len(changes) > 2 * floor and changes[2 * floor].at < observation.at - RETENTION_MS:
+            del changes[: bisect_left(changes, observation.at - RETENTION_MS, key=_at) - floor]
+        return Change.CHANGED
 
 
 class Facts:
     """Histories of all subjects. `now` is the latest moment that any observation tells of, ms."""
 
     def __init__(self) -> None:
-        """Nothing known yet."""
         self.now = LONG_AGO
         self._histories: dict[Subject, History[Any]] = {}
-        self._groups_of: dict[Partition, list[str]] = {}
-        self._partitions_of: dict[tuple[str, str], list[tuple[str, int]]] = {}
-        self._partitions_in: dict[tuple[str, str], list[int]] = {}
-        self._brokers_in: dict[str, list[int]] = {}
-        self._readers_of: dict[Partition, list[str]] = {}
-        self._read_by: dict[str, list[Partition]] = {}
-        self._jobs_in: dict[str, list[str]] = {}
-        self._graphs_in: dict[str, list[str]] = {}
-        self._graph_files_in: dict[str, list[str]] = {}
-        self._applications_in: dict[str, list[str]] = {}
-        self._restores_of: dict[tuple[str, str], list[Subject]] = {}
-        self._lines_about: dict[tuple[str, str, str | None, int | None], list[Subject]] = {}
-        self._with_members: dict[tuple[str, str], int] = {}
-        self._blind: dict[Subject, Unavailable] = {}
+        self._indexes: dict[type[Observation], dict[tuple[str, ...], _Index]] = {}
+        self._reads: dict[DependencyKey, None] | None = None
+        self._first_members: dict[Subject, int] = {}
+        self._unavailable: dict[Subject, Unavailable] = {}
 
-    def absorb(self, observation: Observation) -> Taken:
-        """Take an observation in."""
+    def absorb(self, observation: Observation) -> Change:
+        """Take an observation in and return what it changed."""
         subject = observation.subject
         history = self._histories.get(subject)
         if history is None:
-            history = self._histories[subject] = History()
-            self._index(observation)
-        taken = history.add(observation)
-        if taken is not Taken.NEWS:
-            return taken
+            history = self._histories[subject] = History(subject)
+            for index in self._indexes.get(observation.__class__, {}).values():
+                index.add(observation, history)
+        change = history.add(observation)
+        if change is not Change.CHANGED:
+            return change
         if isinstance(observation, GroupState):
             if observation.members or observation.simple is False:
-                self._with_members.setdefault((observation.cluster, observation.group), observation.at)
+                self._first_members.setdefault(subject, observation.at)
         elif isinstance(observation, Unavailable):
-            self._blind[subject] = observation
+            self._unavailable[subject] = observation
         elif isinstance(observation, Availability):
-            self._blind.pop(subject, None)
-        return taken
+            self._unavailable.pop(subject, None)
+        return change
 
-    def _index(self, observation: Observation) -> None:
-        if isinstance(observation, Commit):
-            cluster, group, topic, partition = (
-                observation.cluster,
-                observation.group,
-                observation.topic,
-                observation.partition,
-            )
-            insort(self._groups_of.setdefault((cluster, topic, partition), []), group)
-            insort(self._partitions_of.setdefault((cluster, group), []), (topic, partition))
-        elif isinstance(observation, PartitionState):
-            insort(self._partitions_in.setdefault((observation.cluster, observation.topic), []), observation.partition)
-        elif isinstance(observation, BrokerRegistration):
-            insort(self._brokers_in.setdefault(observation.cluster, []), observation.broker)
-        elif isinstance(observation, Position):
-            place = (observation.cluster, observation.topic, observation.partition)
-            insort(self._readers_of.setdefault(place, []), observation.job)
-            insort(self._read_by.setdefault(observation.job, []), place)
-        elif isinstance(observation, FlinkJob):
-            insort(self._jobs_in.setdefault(observation.cluster, []), observation.job)
-        elif isinstance(observation, JobGraph):
-            insort(self._graphs_in.setdefault(observation.cluster, []), observation.job)
-        elif isinstance(observation, JobGraphFile):
-            insort(self._graph_files_in.setdefault(observation.cluster, []), observation.file)
-        elif isinstance(observation, StreamsApplication):
-            insort(self._applications_in.setdefault(observation.cluster, []), observation.application)
-        elif isinstance(observation, TaskRestore):
-            whose = (observation.cluster, observation.application)
-            insort(self._restores_of.setdefault(whose, []), observation.subject)
-        elif isinstance(observation, LogLine):
-            about = (observation.cluster, observation.pattern, observation.topic, observation.partition)
-            self._lines_about.setdefault(about, []).append(observation.subject)
-
-    def commits(self, cluster: str, group: str, topic: str, partition: int) -> History[Commit]:
-        """The committed offsets of a group on a partition."""
-        return self._histories.get(("commit", cluster, group, topic, partition), _EMPTY)
-
-    def log_offsets(self, cluster: str, topic: str, partition: int) -> History[LogOffsets]:
-        """The partition's log start and end."""
-        return self._histories.get(("log_offsets", cluster, topic, partition), _EMPTY)
-
-    def partition(self, cluster: str, topic: str, partition: int) -> History[PartitionState]:
-        """Who led the partition."""
-        return self._histories.get(("partition_state", cluster, topic, partition), _EMPTY)
-
-    def broker(self, cluster: str, broker: int) -> History[BrokerRegistration]:
-        """The broker's registrations."""
-        return self._histories.get(("broker_registration", cluster, broker), _EMPTY)
-
-    def controller(self, cluster: str) -> History[Controller]:
-        """The cluster's controllers."""
-        return self._histories.get(("controller", cluster), _EMPTY)
-
-    def group(self, cluster: str, group: str) -> History[GroupState]:
-        """The group's states."""
-        return self._histories.get(("group_state", cluster, group), _EMPTY)
-
-    def positions(self, cluster: str, job: str, topic: str, partition: int) -> History[Position]:
-        """Where a Flink job reads in a partition."""
-        return self._histories.get(("position", cluster, job, topic, partition), _EMPTY)
-
-    def readers_of(self, cluster: str, topic: str, partition: int) -> Sequence[str]:
-        """The Flink jobs that have read the partition, sorted."""
-        return self._readers_of.get((cluster, topic, partition), ())
-
-    def read_by(self, job: str) -> Sequence[Partition]:
-        """The (cluster, topic, partition) that the Flink job has read, sorted."""
-        return self._read_by.get(job, ())
-
-    def job(self, cluster: str, job: str) -> History[FlinkJob]:
-        """The states of a job on a Flink cluster."""
-        return self._histories.get(("flink_job", cluster, job), _EMPTY)
-
-    def jobs_in(self, cluster: str) -> Sequence[str]:
-        """The jobs of the Flink cluster known, sorted; those that have ended among them."""
-        return self._jobs_in.get(cluster, ())
-
-    def job_listing(self, cluster: str) -> History[JobListing]:
-        """The listings of the Flink cluster's jobs; `confirmed` is when the last was read."""
-        return self._histories.get(("job_listing", cluster), _EMPTY)
-
-    def checkpoints(self, cluster: str, job: str) -> History[Checkpoints]:
-        """The job's checkpoints, and what it was restored from."""
-        return self._histories.get(("checkpoints", cluster, job), _EMPTY)
-
-    def job_manager_leader(self, cluster: str) -> History[JobManagerLeader]:
-        """Which JobManager led the Flink cluster."""
-        return self._histories.get(("job_manager_leader", cluster), _EMPTY)
-
-    def job_graph(self, cluster: str, job: str) -> History[JobGraph]:
-        """The job's graph in ZooKeeper."""
-        return self._histories.get(("job_graph", cluster, job), _EMPTY)
-
-    def job_graphs_in(self, cluster: str) -> Sequence[str]:
-        """The jobs of the Flink cluster that have had a graph, sorted."""
-        return self._graphs_in.get(cluster, ())
-
-    def job_graph_file(self, cluster: str, file: str) -> History[JobGraphFile]:
-        """A file in the Flink cluster's HA storage directory."""
-        return self._histories.get(("job_graph_file", cluster, file), _EMPTY)
-
-    def job_graph_files_in(self, cluster: str) -> Sequence[str]:
-        """The files that have stood in the Flink cluster's HA storage directory, sorted."""
-        return self._graph_files_in.get(cluster, ())
-
-    def streams_application(self, cluster: str, application: str) -> History[StreamsApplication]:
-        """What there was of a Kafka Streams application."""
-        return self._histories.get(("streams_application", cluster, application), _EMPTY)
-
-    def streams_applications_in(self, cluster: str) -> Sequence[str]:
-        """The Kafka Streams applications of the cluster known, sorted; those that are gone among them."""
-        return self._applications_in.get(cluster, ())
-
-    def task_restores(self, cluster: str, application: str) -> Sequence[History[TaskRestore]]:
-        """What the tasks of a Kafka Streams application have restored, by instance and task."""
-        return [self._histories[one] for one in self._restores_of.get((cluster, application), ())]
-
-    def changelog_falls(self, cluster: str, topic: str, partition: int) -> History[ChangelogDecreases]:
-        """What went back in a changelog partition."""
-        return self._histories.get(("changelog_falls", cluster, topic, partition), _EMPTY)
-
-    def log_lines(self, subject: Subject) -> History[LogLine]:
-        """The lines of a log that matched a pattern and name the same things, by the lines' subject."""
+    def history(self, kind: type[T], *key: Hashable) -> History[T]:
+        """Return the history of the subject with these key values (the kind's `key` fields); empty if never seen."""
+        subject = subject_of(kind, key)
+        if self._reads is not None:
+            self._reads[subject] = None
         return self._histories.get(subject, _EMPTY)
 
-    def lines_about(self, cluster: str, pattern: str, topic: str | None, partition: int | None) -> list[LogLine]:
-        """The lines of all logs that matched a pattern and name the partition, or name none, oldest first."""
-        subjects = self._lines_about.get((cluster, pattern, topic, partition), ())
-        return sorted((line for one in subjects for line in self._histories[one]), key=attrgetter("at", "log", "text"))
+    def histories(self, kind: type[T], **fields: Hashable) -> Sequence[History[T]]:
+        """Return the histories of all subjects with these values of some key fields, sorted by their keys."""
+        names = tuple(fields)
+        indexes = self._indexes.setdefault(kind, {})
+        index = indexes.get(names)
+        if index is None:
+            index = indexes[names] = _Index(names)
+            for history in self._histories.values():
+                if history.changes[0].__class__ is kind:
+                    index.add(history.changes[0], history)
+        values = fields[names[0]] if len(names) == 1 else tuple(fields.values())
+        if self._reads is not None:
+            self._reads[kind, names, values] = None
+        return index.members.get(values, ())
 
-    def check_findings(self, subject: Subject) -> History[CheckFinding]:
-        """What the latest runs of a check found about a subject, each sighting a change."""
-        return self._histories.get(subject, _EMPTY)
+    def record_reads(self) -> dict[DependencyKey, None]:
+        """Begin to record what is read, in the order of first reading, until the next call of `stop_recording`."""
+        self._reads = {}
+        return self._reads
 
-    def check_runs(self, cluster: str, check: str) -> History[CheckRun]:
-        """The check's runs."""
-        return self._histories.get(("check_run", cluster, check), _EMPTY)
+    def stop_recording(self) -> None:
+        """Stop recording what is read."""
+        self._reads = None
 
-    def sight(self, subject: Subject) -> History[Availability]:
-        """When a source did and did not see a subject."""
-        return self._histories.get(subject, _EMPTY)
-
-    def groups_of(self, cluster: str, topic: str, partition: int) -> Sequence[str]:
-        """The groups that have committed an offset of the partition, sorted."""
-        return self._groups_of.get((cluster, topic, partition), ())
-
-    def partitions_of(self, cluster: str, group: str) -> Sequence[tuple[str, int]]:
-        """The (topic, partition) pairs that the group has committed, sorted."""
-        return self._partitions_of.get((cluster, group), ())
-
-    def partitions_in(self, cluster: str, topic: str) -> Sequence[int]:
-        """The topic's partitions known, sorted."""
-        return self._partitions_in.get((cluster, topic), ())
-
-    def brokers_in(self, cluster: str) -> Sequence[int]:
-        """The cluster's brokers known, sorted; those that are gone among them."""
-        return self._brokers_in.get(cluster, ())
+    def dependency_keys(self, observation: Observation) -> Iterator[DependencyKey]:
+        """Yield every key under which the observation's subject may have been read."""
+        yield observation.subject
+        kind = observation.__class__
+        for names, index in self._indexes.get(kind, {}).items():
+            yield kind, names, index.values_of(observation)
 
     def had_members(self, cluster: str, group: str, at: int) -> bool:
-        """Whether the group had been seen with members by then."""
-        return self._with_members.get((cluster, group), at + 1) <= at
+        """Return whether the group had been seen with members by then."""
+        subject = subject_of(GroupState, (cluster, group))
+        if self._reads is not None:
+            self._reads[subject] = None
+        return self._first_members.get(subject, at + 1) <= at
 
-    def blind(self) -> list[Unavailable]:
-        """What cannot be seen at present."""
-        return list(self._blind.values())
+    def unavailable(self) -> list[Unavailable]:
+        """Return what cannot be read at present."""
+        return list(self._unavailable.values())
 
     def latest(self) -> Iterable[Observation]:
-        """What sources last saw of each subject, as of when it was last seen to hold."""
+        """Return the last known state of each subject, as of when it was last seen to hold."""
         return [
             msgspec.structs.replace(history.changes[-1], at=history.confirmed)
             for history in self._histories.values()
-            if not isinstance(history.changes[-1], Tick | CheckFinding | CheckRun | LogLine)
+            if not history.changes[-1].is_event and not isinstance(history.changes[-1], Tick)
         ]
+
+
+class _Index:
+    """The histories of one kind by the values of some of its key fields."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.values_of: Callable[[Observation], Hashable] = attrgetter(*names)
+        self.members: dict[Hashable, list[History[Any]]] = {}
+
+    def add(self, observation: Observation, history: History[Any]) -> None:
+        insort(self.members.setdefault(self.values_of(observation), []), history, key=_sort_key)
+
+
+_EMPTY: History[Any] = History()
 
 
 def _at(observation: Observation) -> int:
     return observation.at
 
 
-_FACT = {
-    kind: attrgetter("__class__", *(name for name in kind.__struct_fields__ if name not in _SAME_OF_A_SUBJECT))
-    for kind in KINDS.values()
-} | {
-    CheckFinding: attrgetter("at", "finding"),
-    LogLine: attrgetter("at", "text"),
-    CheckRun: attrgetter("at", "outcome", "complete", "reason"),
-}
-"""What each kind says of its subject. Each run of a check is news, and so is what it found, be it the same again."""
+def _sort_key(history: History[Any]) -> tuple[Any, ...]:
+    """Return the subject in a form that sorts: None before any value."""
+    return tuple((value is not None, value) for value in history.subject)
 
 
-def _same_fact(old: Observation, new: Observation) -> bool:
-    """Whether both say the same of their subject, times apart."""
-    fact = _FACT[type(new)]
-    return type(old) is type(new) and fact(old) == fact(new)
+class _FactGetters(dict[type[Observation], Callable[[Observation], Any]]):
+    """Reads what an observation says of its subject: its fields without the key, and for states without times."""
+
+    def __missing__(self, kind: type[Observation]) -> Callable[[Observation], Any]:
+        left_out = {*kind.key, "at", "since", "seen_at"} - ({"at"} if kind.is_event else set())
+        names = [name for name in kind.__struct_fields__ if name not in left_out]
+        self[kind] = getter = attrgetter("__class__", *names)
+        return getter
+
+
+_FACTS = _FactGetters()
+
+
+def _is_same_fact(old: Observation, new: Observation) -> bool:
+    """Return whether both say the same of their subject."""
+    fact = _FACTS[new.__class__]
+    return old.__class__ is new.__class__ and bool(fact(old) == fact(new))

@@ -81,6 +81,9 @@ class Rule(ConfigModel):
     changes_leader: ClassVar[bool] = False
     """Whether a finding is a leader change: `previous` and `current` name the leader."""
 
+    is_about_sources: ClassVar[bool] = False
+    """Whether a finding is about the availability of a source itself."""
+
     moves_position: ClassVar[bool] = False
     """Whether a finding is about where a reader or a log stands, so that causes can be ruled out for it."""
 

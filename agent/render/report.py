@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from agent.engine.impact import culprit, worst_first
+from agent.engine.impact import root_cause_broker, worst_first
 from agent.engine.rule import Rule
 from agent.model.findings import Finding, Incident, Severity, Status, reader, sight
 from agent.model.text import day_of, instant, listed, place, places, radius, sights, span
@@ -180,7 +180,7 @@ def _cause(incident: Incident, day: str) -> tuple[str, ...]:
 
 def _blamed(incident: Incident) -> list[Finding]:
     """What the broker to blame did, or that several were lost."""
-    brokers = {culprit(incident.causes, one) for one in worst_first(incident.findings)[:1]} - {None}
+    brokers = {root_cause_broker(incident.causes, one) for one in worst_first(incident.findings)[:1]} - {None}
     return [
         one for one in incident.causes if one.kind == "brokers_down_together" or one.subject.get("broker") in brokers
     ]

@@ -9,6 +9,7 @@ from agent.model.findings import Finding, Records
 from agent.model.observations import Commit, LogOffsets, Observation
 from agent.rules.queries.advice import DURABLE_WRITES
 from agent.rules.queries.partitions import earliest, end_of, recreated, sure_low, unclean_near
+from agent.rules.queries.subjects import groups_of
 
 
 class BeyondEnd(GroupRule):
@@ -38,12 +39,12 @@ class BeyondEnd(GroupRule):
             case LogOffsets(cluster=cluster, topic=topic, partition=partition, log_end=end):
                 groups = [
                     group
-                    for group in facts.groups_of(cluster, topic, partition)
-                    for held in [facts.commits(cluster, group, topic, partition).as_of(observation.at - 1)]
+                    for group in groups_of(facts, cluster, topic, partition)
+                    for held in [facts.history(Commit, cluster, group, topic, partition).as_of(observation.at - 1)]
                     if held is not None and (held.offset or 0) > end
                 ]
             case Commit(cluster=cluster, topic=topic, partition=partition, offset=int() as offset, at=at):
-                later = facts.log_offsets(cluster, topic, partition).after(at)
+                later = facts.history(LogOffsets, cluster, topic, partition).after(at)
                 groups = [observation.group] if any(one.log_end < offset for one in later) else []
             case _:
                 return ()
@@ -52,8 +53,8 @@ class BeyondEnd(GroupRule):
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """The first reading of each time that the end lay below the last commit before it."""
         beyond: int | None = None
-        for reading in facts.log_offsets(*scope.in_partition):
-            commit = facts.commits(*scope.series).as_of(reading.at - 1)
+        for reading in facts.history(LogOffsets, *scope.in_partition):
+            commit = facts.history(Commit, *scope.series).as_of(reading.at - 1)
             offset = commit.offset if commit is not None else None
             if commit is None or offset is None or offset <= reading.log_end:
                 beyond = None
@@ -68,7 +69,7 @@ class BeyondEnd(GroupRule):
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over when the log holds the offset again, the group went back, or the partition is no more."""
         offset, end = int(finding.previous["offset"]), int(finding.current["log_end"])
-        commits, readings = facts.commits(*scope.series), facts.log_offsets(*scope.in_partition)
+        commits, readings = facts.history(Commit, *scope.series), facts.history(LogOffsets, *scope.in_partition)
         regained = (one.at for one in readings.after(finding.at) if one.log_end >= offset)
         back = (one.at for one in commits.after(finding.at) if one.offset is not None and one.offset <= end)
         over = earliest(back, end_of(facts, scope.in_partition, finding.at))

@@ -35,7 +35,7 @@ class BrokerDown(Rule):
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Each absence long enough."""
-        history = facts.broker(scope.cluster, scope.broker or 0)
+        history = facts.history(BrokerRegistration, scope.cluster, scope.broker or 0)
         for begin, end in spells(history, lambda one: one.gone):
             known = history.as_of(begin.at - 1)
             if known is not None and not known.gone and (end is None or end.at >= begin.at + self.after):
@@ -50,5 +50,5 @@ class BrokerDown(Rule):
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over when it is registered again."""
-        history = facts.broker(scope.cluster, scope.broker or 0)
+        history = facts.history(BrokerRegistration, scope.cluster, scope.broker or 0)
         return recovered(finding, next((one.at for one in history.after(finding.at) if not one.gone), None))

@@ -29,14 +29,14 @@ class BrokerSessionLost(Rule):
         """Each registration after the first."""
         if not isinstance(observation, BrokerRegistration):
             return ()
-        several = len(facts.broker(observation.cluster, observation.broker).changes) > 1
+        several = len(facts.history(BrokerRegistration, observation.cluster, observation.broker).changes) > 1
         return (Scope(observation.cluster, broker=observation.broker),) if several else ()
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Each disappearance, and each new session or epoch whose disappearance nobody saw."""
         known: BrokerRegistration | None = None
         gone = False
-        for one in facts.broker(scope.cluster, scope.broker or 0):
+        for one in facts.history(BrokerRegistration, scope.cluster, scope.broker or 0):
             if known is not None and not gone and (one.session, one.epoch) != (known.session, known.epoch):
                 yield self._lost(scope, known, one)
             gone = one.gone
@@ -44,7 +44,7 @@ class BrokerSessionLost(Rule):
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over when the broker is registered again: under which session."""
-        history = facts.broker(scope.cluster, scope.broker or 0)
+        history = facts.history(BrokerRegistration, scope.cluster, scope.broker or 0)
         at_once = history.as_of(finding.at)
         back = next((one for one in [at_once, *history.after(finding.at)] if one is not None and not one.gone), None)
         if back is None:

@@ -7,6 +7,7 @@ from agent.engine.facts import Facts, History
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.findings import Finding, Severity
 from agent.model.observations import BrokerRegistration, Observation, clock
+from agent.rules.queries.subjects import brokers_in
 
 
 class BrokersDownTogether(Rule):
@@ -30,7 +31,7 @@ class BrokersDownTogether(Rule):
         """The cluster, with each registration after a broker's first."""
         if not isinstance(observation, BrokerRegistration):
             return ()
-        several = len(facts.broker(observation.cluster, observation.broker).changes) > 1
+        several = len(facts.history(BrokerRegistration, observation.cluster, observation.broker).changes) > 1
         return (Scope(observation.cluster),) if several else ()
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
@@ -66,7 +67,11 @@ class _Absence(NamedTuple):
 
 def _together(facts: Facts, cluster: str) -> Iterator[list[_Absence]]:
     """The cluster's absences in order of their beginnings, those that overlap in one list."""
-    absences = [one for broker in facts.brokers_in(cluster) for one in _absences(broker, facts.broker(cluster, broker))]
+    absences = [
+        one
+        for broker in brokers_in(facts, cluster)
+        for one in _absences(broker, facts.history(BrokerRegistration, cluster, broker))
+    ]
     together: list[_Absence] = []
     for one in sorted(absences, key=lambda one: (one.gone.start, one.gone.at, one.broker)):
         if together and all(other.back is not None and other.back.at <= one.gone.start for other in together):

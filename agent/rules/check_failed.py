@@ -35,7 +35,7 @@ class CheckFailed(Rule):
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """The first of failed runs in a row."""
-        for run, _ in spells(facts.check_runs(scope.cluster, scope.source or ""), _failed):
+        for run, _ in spells(facts.history(CheckRun, scope.cluster, scope.source or ""), _failed):
             why, *log = run.reason.splitlines() or ["no reason was given"]
             yield self.make_finding(
                 scope,
@@ -47,7 +47,7 @@ class CheckFailed(Rule):
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over with the next run that does not fail."""
-        runs = facts.check_runs(scope.cluster, scope.source or "").after(finding.at)
+        runs = facts.history(CheckRun, scope.cluster, scope.source or "").after(finding.at)
         return recovered(finding, next((one.at for one in runs if not _failed(one)), None))
 
 

@@ -45,7 +45,7 @@ class CheckpointFailing(Rule):
         cluster, job = scope.cluster, scope.job or ""
         good: Checkpoints | None = None
         told = False
-        for before, one in pairwise(facts.checkpoints(cluster, job)):
+        for before, one in pairwise(facts.history(Checkpoints, cluster, job)):
             good = good or before
             if _completed(before, one) or _anew(before, one):
                 good, told = one, False
@@ -66,7 +66,7 @@ class CheckpointFailing(Rule):
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over with the next completed checkpoint, or with the job."""
         cluster, job = scope.cluster, scope.job or ""
-        history = facts.checkpoints(cluster, job)
+        history = facts.history(Checkpoints, cluster, job)
         at_once = history.as_of(finding.at)
         later = [*([] if at_once is None else [at_once]), *history.after(finding.at)]
         completed = (one.at for before, one in pairwise(later) if _completed(before, one))

@@ -22,12 +22,12 @@ class ControllerMoved(EventRule):
         """Each controller after the first."""
         if not isinstance(observation, Controller) or observation.broker is None:
             return ()
-        return (Scope(observation.cluster),) if len(facts.controller(observation.cluster).changes) > 1 else ()
+        return (Scope(observation.cluster),) if len(facts.history(Controller, observation.cluster).changes) > 1 else ()
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Each move."""
         old: Controller | None = None
-        for one in facts.controller(scope.cluster):
+        for one in facts.history(Controller, scope.cluster):
             if one.broker is None:
                 continue
             if old is not None and old.broker != one.broker:

@@ -4,12 +4,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations
 from typing import ClassVar
 
-from agent.engine.facts import LATENESS_MS, SETTLED_MS, Facts
+from agent.engine.facts import FINALIZATION_MS, LATENESS_MS, Facts
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import NameFilter, PositiveDuration
 from agent.model.findings import Finding
-from agent.model.observations import FlinkJob, Observation, Position, clock
+from agent.model.observations import FlinkJob, JobListing, Observation, Position, clock
 from agent.rules.queries.flink import Spell, lasting, listed, over
+from agent.rules.queries.subjects import jobs_in, read_by
 
 _DEFAULTS = NameFilter(include=["Flink Streaming Job", "Flink Java Job at *", "Flink Batch Job", "insert-into_*"])
 """Names that Flink gives to jobs without one (StreamGraphGenerator, ExecutionEnvironment, TableEnvironment)."""
@@ -45,16 +46,16 @@ class DuplicateJob(Rule):
                 pass
             case _:
                 return ()
-        others = (facts.job(cluster, other).last for other in facts.jobs_in(cluster) if other != job)
+        others = (facts.history(FlinkJob, cluster, other).last for other in jobs_in(facts, cluster) if other != job)
         return (Scope(cluster),) if any(other is not None and other.name == name for other in others) else ()
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Each time that two run together."""
         by_name: dict[str, list[str]] = {}
-        for job in facts.jobs_in(scope.cluster):
-            last = facts.job(scope.cluster, job).last
+        for job in jobs_in(facts, scope.cluster):
+            last = facts.history(FlinkJob, scope.cluster, job).last
             # What was over that long ago is settled: of a name that runs every few minutes there are thousands.
-            if last is not None and (last.state == "RUNNING" or last.at > facts.now - SETTLED_MS):
+            if last is not None and (last.state == "RUNNING" or last.at > facts.now - FINALIZATION_MS):
                 by_name.setdefault(last.name, []).append(job)
         for name, jobs in by_name.items():
             for pair in combinations(jobs, 2):
@@ -67,7 +68,12 @@ class DuplicateJob(Rule):
         """Over when one of them no longer runs."""
         cluster, jobs = scope.cluster, finding.subject["jobs"]
         ends = [over(facts, cluster, job, finding.at) for job in jobs]
-        stops = (one.at for job in jobs for one in facts.job(cluster, job).after(finding.at) if one.state != "RUNNING")
+        stops = (
+            one.at
+            for job in jobs
+            for one in facts.history(FlinkJob, cluster, job).after(finding.at)
+            if one.state != "RUNNING"
+        )
         return recovered(finding, min([*stops, *(end for end in ends if end is not None)], default=None))
 
     def _known_at(self, name: str, pair: tuple[str, str], spell: Spell, facts: Facts) -> int | None:
@@ -91,25 +97,25 @@ class DuplicateJob(Rule):
 
 
 def _together(cluster: str, pair: tuple[str, str], facts: Facts) -> Iterator[Spell]:
-    histories = [facts.job(cluster, job) for job in pair]
+    histories = [facts.history(FlinkJob, cluster, job) for job in pair]
 
     def both(at: int) -> bool | None:
         states = [history.as_of(at) for history in histories]
         run = all(one is not None and one.state == "RUNNING" for one in states)
         return (run and all(listed(facts, cluster, job, at) for job in pair)) or None
 
-    return lasting([*histories, facts.job_listing(cluster)], both)
+    return lasting([*histories, facts.history(JobListing, cluster)], both)
 
 
 def _reads(job: str, facts: Facts, by: int) -> set[tuple[str, str, int]]:
     """The partitions that the job had been seen to read by then."""
     return {
         (cluster, topic, partition)
-        for cluster, topic, partition in facts.read_by(job)
-        if facts.positions(cluster, job, topic, partition).as_of(by) is not None
+        for cluster, topic, partition in read_by(facts, job)
+        if facts.history(Position, cluster, job, topic, partition).as_of(by) is not None
     }
 
 
 def _first(position: Position, facts: Facts) -> bool:
-    history = facts.positions(position.cluster, position.job, position.topic, position.partition)
+    history = facts.history(Position, position.cluster, position.job, position.topic, position.partition)
     return len(history.changes) == 1

@@ -8,7 +8,7 @@ from agent.engine.facts import LATENESS_MS, Facts, History
 from agent.engine.rule import Advice, GroupRule, Scope, recovered
 from agent.model.config_types import Duration
 from agent.model.findings import Finding
-from agent.model.observations import Commit, LogOffsets, Observation, PartitionState, clock
+from agent.model.observations import Commit, GroupState, LogOffsets, Observation, PartitionState, clock
 from agent.rules.queries.partitions import (
     CLOCK_SLACK_MS,
     earliest,
@@ -20,6 +20,7 @@ from agent.rules.queries.partitions import (
     rebalancing,
     recreated,
 )
+from agent.rules.queries.subjects import groups_of, partitions_of
 
 _REGULAR = 4
 _RECENT = 20
@@ -55,15 +56,15 @@ class HiddenReset(GroupRule):
         """Every group on a partition whose state changed or whose log was cut; each commit dated before that."""
         match observation:
             case PartitionState(cluster=cluster, topic=topic, partition=partition):
-                changed = len(facts.partition(cluster, topic, partition).changes) > 1
-                groups = facts.groups_of(cluster, topic, partition) if changed else []
+                changed = len(facts.history(PartitionState, cluster, topic, partition).changes) > 1
+                groups = groups_of(facts, cluster, topic, partition) if changed else []
             case LogOffsets(cluster=cluster, topic=topic, partition=partition, at=at):
-                fell = _fell(facts.log_offsets(cluster, topic, partition), at - 1)
-                groups = facts.groups_of(cluster, topic, partition) if fell else []
+                fell = _fell(facts.history(LogOffsets, cluster, topic, partition), at - 1)
+                groups = groups_of(facts, cluster, topic, partition) if fell else []
             case Commit(cluster=cluster, topic=topic, partition=partition, at=at):
-                state = facts.partition(cluster, topic, partition).last
+                state = facts.history(PartitionState, cluster, topic, partition).last
                 changed = state is not None and state.at >= at - CLOCK_SLACK_MS
-                late = changed or _fell(facts.log_offsets(cluster, topic, partition), at - CLOCK_SLACK_MS)
+                late = changed or _fell(facts.history(LogOffsets, cluster, topic, partition), at - CLOCK_SLACK_MS)
                 groups = [observation.group] if late else []
             case _:
                 return ()
@@ -71,7 +72,7 @@ class HiddenReset(GroupRule):
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """The standstill after the first leader move or truncation that no commit followed."""
-        history = facts.commits(*scope.series)
+        history = facts.history(Commit, *scope.series)
         for at in sorted(_triggers(facts, scope.in_partition)):
             held = history.as_of(at + CLOCK_SLACK_MS)
             soon_after = history.between(at + CLOCK_SLACK_MS, at + self.wait - 1)
@@ -109,7 +110,7 @@ class HiddenReset(GroupRule):
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over when the offset moves on, or the partition is no more."""
         old = int(finding.previous["offset"])
-        moved_on = (one.at for one in facts.commits(*scope.series).after(finding.at) if (one.offset or 0) > old)
+        moved_on = (one.at for one in facts.history(Commit, *scope.series).after(finding.at) if (one.offset or 0) > old)
         return recovered(finding, earliest(moved_on, end_of(facts, scope.in_partition, finding.at)))
 
     def _known_at(self, scope: Scope, stood: Commit, since: int, longest: int, facts: Facts) -> int | None:
@@ -132,13 +133,13 @@ def _fell(ends: History[LogOffsets], since: int) -> bool:
 
 
 def _triggers(facts: Facts, partition: tuple[str, str, int]) -> list[int]:
-    moved = [new.at for _, new in leader_moves(facts.partition(*partition))]
+    moved = [new.at for _, new in leader_moves(facts.history(PartitionState, *partition))]
     return moved + [low.at for _, low, known_at in end_falls(facts, partition) if known_at <= facts.now]
 
 
 def _grown_at(facts: Facts, partition: tuple[str, str, int], offset: int, since: int) -> int | None:
     """When the log was first seen to have grown since then, other than up to what the group has committed."""
-    history = facts.log_offsets(*partition)
+    history = facts.history(LogOffsets, *partition)
     held = history.as_of(since)
     lowest = None if held is None else held.log_end
     for one in history.after(since):
@@ -150,7 +151,7 @@ def _grown_at(facts: Facts, partition: tuple[str, str, int], offset: int, since:
 
 def _rebalanced(facts: Facts, scope: Scope, since: int, wait: int) -> int:
     """When the group was done with rebalances that left it less than `wait` to commit; `since` without any."""
-    for before, after in pairwise(facts.group(scope.cluster, scope.group or "")):
+    for before, after in pairwise(facts.history(GroupState, scope.cluster, scope.group or "")):
         if rebalancing(before) and before.at < since + wait and after.at > since:
             since = after.at
     return since
@@ -159,7 +160,7 @@ def _rebalanced(facts: Facts, scope: Scope, since: int, wait: int) -> int:
 def _alive(facts: Facts, scope: Scope, since: int, until: int) -> bool:
     """Whether the group has a member for the partition by `until`, or has committed other partitions since then."""
     cluster, group, topic, partition = scope.series
-    state = facts.group(cluster, group).as_of(until)
+    state = facts.history(GroupState, cluster, group).as_of(until)
     if state is not None and rebalancing(state):
         return False
     if state is not None and state.members:
@@ -167,7 +168,7 @@ def _alive(facts: Facts, scope: Scope, since: int, until: int) -> bool:
         return not assigned or (topic, partition) in assigned
     return any(
         since < one.at <= until
-        for pair in facts.partitions_of(cluster, group)
+        for pair in partitions_of(facts, cluster, group)
         if pair != (topic, partition)
-        for one in moves(facts.commits(cluster, group, *pair))[1:]
+        for one in moves(facts.history(Commit, cluster, group, *pair))[1:]
     )

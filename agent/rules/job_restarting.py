@@ -49,12 +49,12 @@ class JobRestarting(Rule):
         """Each state of a job that has not ended but for its first sound one: a job that recovers is looked at too."""
         if not isinstance(observation, FlinkJob) or observation.ended:
             return ()
-        first = len(facts.job(observation.cluster, observation.job).changes) == 1
+        first = len(facts.history(FlinkJob, observation.cluster, observation.job).changes) == 1
         return () if first and _sound(observation) else (Scope(observation.cluster, job=observation.job),)
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Each time too long, each row of restarts."""
-        history = facts.job(scope.cluster, scope.job or "")
+        history = facts.history(FlinkJob, scope.cluster, scope.job or "")
         rows = list(self._rows(history))
         for one in rows:
             how = f"has restarted {self.restarts} times within {duration_text(self.within)}"
@@ -71,7 +71,7 @@ class JobRestarting(Rule):
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over when all tasks have run for long enough, or with the job."""
         cluster, job = scope.cluster, scope.job or ""
-        history = facts.job(cluster, job)
+        history = facts.history(FlinkJob, cluster, job)
         held = history.as_of(finding.at)
         later = [*([] if held is None else [held]), *history.after(finding.at)]
         sound = (

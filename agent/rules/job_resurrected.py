@@ -11,6 +11,7 @@ from agent.model.observations import Availability, FlinkJob, JobGraph, JobListin
 from agent.rules.queries.flink import ZOOKEEPER, graph_znode, lasting, lives, named, over, spoken, told_at
 from agent.rules.queries.partitions import earliest
 from agent.rules.queries.resurrections import beside, restored, returns
+from agent.rules.queries.subjects import job_graphs_in, jobs_in
 
 _SHOWN = 3
 
@@ -59,11 +60,11 @@ class JobResurrected(Rule):
         """Each job that has had a graph, with all that is seen of it; a leader and a listing concern all of them."""
         match observation:
             case FlinkJob(cluster=cluster, job=job) | JobGraph(cluster=cluster, job=job):
-                jobs: Iterable[str] = (job,) if facts.job_graph(cluster, job).last is not None else ()
+                jobs: Iterable[str] = (job,) if facts.history(JobGraph, cluster, job).last is not None else ()
             case JobManagerLeader(cluster=cluster) | JobListing(cluster=cluster):
-                jobs = facts.job_graphs_in(cluster)
+                jobs = job_graphs_in(facts, cluster)
             case Availability(cluster=cluster, source=source) if source == ZOOKEEPER:
-                jobs = facts.job_graphs_in(cluster)
+                jobs = job_graphs_in(facts, cluster)
             case _:
                 return ()
         return [Scope(cluster, job=job) for job in jobs]
@@ -77,12 +78,12 @@ class JobResurrected(Rule):
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over when the lock or the graph is gone, or the job no longer runs."""
         cluster, job, at = scope.cluster, scope.job or "", finding.at
-        graphs, leaders = facts.job_graph(cluster, job), facts.job_manager_leader(cluster)
+        graphs, leaders = facts.history(JobGraph, cluster, job), facts.history(JobManagerLeader, cluster)
         gone = (one.at for one in graphs.after(at) if one.made_at is None)
         if "running" in finding.labels:
             return recovered(finding, over(facts, cluster, job, at))
         if "ended_with_graph" in finding.labels:
-            again = (one.at for one in facts.job(cluster, job).after(at) if lives(one))
+            again = (one.at for one in facts.history(FlinkJob, cluster, job).after(at) if lives(one))
             return recovered(finding, earliest(gone, next(again, None)))
         moments = sorted({one.at for one in graphs.after(at)} | {one.at for one in leaders.after(at)})
         left = (
@@ -92,7 +93,7 @@ class JobResurrected(Rule):
 
     def _foreign_locks(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         cluster, job = scope.cluster, scope.job or ""
-        graphs, leaders = facts.job_graph(cluster, job), facts.job_manager_leader(cluster)
+        graphs, leaders = facts.history(JobGraph, cluster, job), facts.history(JobManagerLeader, cluster)
         hold = self.session_timeout + 10_000
         begun: dict[int, tuple[Observation, int, list[str]]] = {}
         for owner in sorted({owner for graph in graphs for owner in graph.locks}):
@@ -123,7 +124,7 @@ class JobResurrected(Rule):
 
     def _graphs_left(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         cluster, job = scope.cluster, scope.job or ""
-        graphs, jobs = facts.job_graph(cluster, job), facts.job(cluster, job)
+        graphs, jobs = facts.history(JobGraph, cluster, job), facts.history(FlinkJob, cluster, job)
 
         def left(at: int) -> bool | None:
             graph, one = graphs.as_of(at), jobs.as_of(at)
@@ -155,7 +156,7 @@ class JobResurrected(Rule):
         for one in returns(cluster, job, facts):
             back, graph = one.back, one.graph
             restores = restored(cluster, job, one, facts)
-            others = [other for other in facts.jobs_in(cluster) if other != job and beside(cluster, other, one, facts)]
+            others = [other for other in jobs_in(facts, cluster) if other != job and beside(cluster, other, one, facts)]
             company = [spoken(facts, cluster, other, back.at) for other in others[:_SHOWN]]
             company += [f"{len(others) - _SHOWN} more"] * (len(others) > _SHOWN)
             age = (back.at - (graph.made_at or back.at)) / 1000

@@ -25,12 +25,12 @@ class JobmanagerMoved(EventRule):
         """Each leader after the first."""
         if not isinstance(observation, JobManagerLeader) or observation.address is None:
             return ()
-        several = len(facts.job_manager_leader(observation.cluster).changes) > 1
+        several = len(facts.history(JobManagerLeader, observation.cluster).changes) > 1
         return (Scope(observation.cluster),) if several else ()
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Each move."""
-        for old, new in leader_changes(facts.job_manager_leader(scope.cluster)):
+        for old, new in leader_changes(facts.history(JobManagerLeader, scope.cluster)):
             sessions = f" (session {old.session} -> {new.session})" if old.session and new.session else ""
             yield self.make_finding(
                 scope,

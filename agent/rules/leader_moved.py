@@ -29,14 +29,16 @@ class LeaderMoved(TopicRule):
             or not self.topics.match(observation.topic)
         ):
             return ()
-        history = facts.partition(observation.cluster, observation.topic, observation.partition).changes
+        history = facts.history(PartitionState, observation.cluster, observation.topic, observation.partition).changes
         moved = len(history) > 1 and leader_of(history[-2]) != leader_of(observation)
         return (Scope(observation.cluster, None, observation.topic, observation.partition),) if moved else ()
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Each move within one incarnation."""
-        for old, new in leader_moves(facts.partition(*scope.in_partition)):
-            unclean = any(after is new for _, after in unclean_elections(facts.partition(*scope.in_partition)))
+        for old, new in leader_moves(facts.history(PartitionState, *scope.in_partition)):
+            unclean = any(
+                after is new for _, after in unclean_elections(facts.history(PartitionState, *scope.in_partition))
+            )
             move = f"{leader_of(old)} -> {leader_of(new)} at {clock(new.at)} UTC{' (unclean)' * unclean}"
             yield self.make_finding(
                 scope,
@@ -51,7 +53,7 @@ class LeaderMoved(TopicRule):
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over when the old leader leads or is in sync again, or the partition or the replica is no more."""
         old = finding.previous["leader"]
-        history = facts.partition(*scope.in_partition)
+        history = facts.history(PartitionState, *scope.in_partition)
         held = history.as_of(finding.at)
         states = [*([] if held is None else [held]), *history.after(finding.at)]
         back = (

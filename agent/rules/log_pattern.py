@@ -73,8 +73,7 @@ class LogPattern(EventRule):
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Each line; one for those of the same millisecond."""
-        subject = (
-            "log_line",
+        key = (
             scope.cluster,
             scope.log,
             self.pattern,
@@ -83,7 +82,7 @@ class LogPattern(EventRule):
             scope.broker,
             scope.job,
         )
-        lines = [one for one in facts.log_lines(subject) if self.components.match(one.component)]
+        lines = [one for one in facts.history(LogLine, *key) if self.components.match(one.component)]
         for _, moment in groupby(lines, attrgetter("at")):
             line, *others = moment
             where = f"{line.log} on {line.host}" if line.host else line.log

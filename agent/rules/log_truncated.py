@@ -6,9 +6,10 @@ from typing import ClassVar
 from agent.engine.facts import Facts
 from agent.engine.rule import Advice, Scope, TopicRule, recovered
 from agent.model.findings import Finding, Records
-from agent.model.observations import LogOffsets, Observation
+from agent.model.observations import Commit, LogOffsets, Observation
 from agent.rules.queries.advice import DURABLE_WRITES
 from agent.rules.queries.partitions import earliest, end_falls, end_of, recreated, unclean_near
+from agent.rules.queries.subjects import groups_of
 
 
 class LogTruncated(TopicRule):
@@ -38,7 +39,7 @@ class LogTruncated(TopicRule):
         """Each reading below the one before it."""
         if not isinstance(observation, LogOffsets) or not self.topics.match(observation.topic):
             return ()
-        readings = facts.log_offsets(observation.cluster, observation.topic, observation.partition).changes[-2:]
+        readings = facts.history(LogOffsets, observation.cluster, observation.topic, observation.partition).changes[-2:]
         fell = len(readings) > 1 and readings[0].log_end - readings[1].log_end >= self.min_records
         return (Scope(observation.cluster, None, observation.topic, observation.partition),) if fell else ()
 
@@ -67,7 +68,9 @@ class LogTruncated(TopicRule):
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over when the log has grown to its old end, or the partition is no more."""
         old = int(finding.previous["log_end"])
-        regained = (one.at for one in facts.log_offsets(*scope.in_partition).after(finding.at) if one.log_end >= old)
+        regained = (
+            one.at for one in facts.history(LogOffsets, *scope.in_partition).after(finding.at) if one.log_end >= old
+        )
         return recovered(finding, earliest(regained, end_of(facts, scope.in_partition, finding.at)))
 
 
@@ -76,8 +79,8 @@ def _positions(
 ) -> Iterator[tuple[int, str]]:
     """(offset, group) of what had been committed between the two readings, in this incarnation of the partition."""
     cluster, topic, number = partition
-    for group in facts.groups_of(*partition):
-        history = facts.commits(cluster, group, topic, number)
+    for group in groups_of(facts, *partition):
+        history = facts.history(Commit, cluster, group, topic, number)
         held = history.as_of(before.at)
         for commit in [*([] if held is None else [held]), *history.after(before.at)]:
             if commit.offset is None or commit.at > after.at or recreated(facts, partition, commit.at, after.at):

@@ -10,6 +10,7 @@ from agent.model.findings import Finding, Records, Severity
 from agent.model.observations import Commit, GroupState, LogOffsets, Observation
 from agent.rules.queries.operators import by_operator, stopped
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, earliest, end_of, moves, recreated
+from agent.rules.queries.subjects import groups_of, partitions_of
 
 _RHYTHM = 3
 _RECENT = 8
@@ -47,7 +48,7 @@ class OffsetJump(GroupRule):
         """Each commit that advanced by `min_records` as none before it; what comes late and may tell why it did."""
         match observation:
             case Commit(cluster=cluster, group=group, topic=topic, partition=partition, offset=int() as offset):
-                recent = facts.commits(cluster, group, topic, partition).changes[-_RECENT:]
+                recent = facts.history(Commit, cluster, group, topic, partition).changes[-_RECENT:]
                 old = recent[-2].offset if len(recent) > 1 else offset
                 if old is not None and offset - old < self.min_records:
                     return ()
@@ -57,13 +58,13 @@ class OffsetJump(GroupRule):
                 )
                 groups = [group] if told else []
             case LogOffsets(cluster=cluster, topic=topic, partition=partition, log_start=start):
-                last = facts.log_offsets(cluster, topic, partition).changes[-2:]
-                groups = [*facts.groups_of(cluster, topic, partition)] if last[0].log_start < start else []
+                last = facts.history(LogOffsets, cluster, topic, partition).changes[-2:]
+                groups = [*groups_of(facts, cluster, topic, partition)] if last[0].log_start < start else []
             case GroupState(cluster=cluster, group=group, at=at):
                 return [
                     Scope(cluster, group, *pair)
-                    for pair in facts.partitions_of(cluster, group)
-                    if facts.commits(cluster, group, *pair).after(at) and self.applies_to(group, pair[0])
+                    for pair in partitions_of(facts, cluster, group)
+                    if facts.history(Commit, cluster, group, *pair).after(at) and self.applies_to(group, pair[0])
                 ]
             case _:
                 return ()
@@ -71,7 +72,7 @@ class OffsetJump(GroupRule):
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Each leap that cannot have been read."""
-        history, ends = facts.commits(*scope.series), facts.log_offsets(*scope.in_partition)
+        history, ends = facts.history(Commit, *scope.series), facts.history(LogOffsets, *scope.in_partition)
         series = moves(history)
         for index, (before, after) in enumerate(pairwise(series)):
             old, new = before.offset or 0, after.offset or 0
@@ -111,7 +112,7 @@ class OffsetJump(GroupRule):
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over when the group goes back to read what it skipped, or the partition is no more."""
         old = int(finding.previous["offset"])
-        after = facts.commits(*scope.series).after(finding.at)
+        after = facts.history(Commit, *scope.series).after(finding.at)
         back = (one.at for one in after if one.offset is not None and one.offset <= old)
         return recovered(finding, earliest(back, end_of(facts, scope.in_partition, finding.at)))
 
@@ -146,7 +147,7 @@ class OffsetJump(GroupRule):
 
 def _passed(facts: Facts, before: Commit, after: Observation) -> bool:
     """Whether the log's start had passed the commit."""
-    reading = facts.log_offsets(before.cluster, before.topic, before.partition).as_of(after.at)
+    reading = facts.history(LogOffsets, before.cluster, before.topic, before.partition).as_of(after.at)
     return reading is not None and reading.log_start > (before.offset or 0)
 
 

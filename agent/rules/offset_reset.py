@@ -46,7 +46,7 @@ class OffsetReset(TopicRule, EventRule):
         if not self.topics.match(scope.topic or ""):
             return
         for pattern, what in self.LOST.items():
-            for one in facts.log_lines(_subject(scope, pattern)):
+            for one in facts.history(LogLine, *_line_key(scope, pattern)):
                 offset = whole_number(one.values.get("offset"))
                 if offset is None:
                     continue
@@ -67,9 +67,9 @@ class OffsetReset(TopicRule, EventRule):
 
     def _to(self, scope: Scope, line: LogLine, facts: Facts) -> str | None:
         """Where the next line about the same partition says that it went."""
-        later = facts.log_lines(_subject(scope, self.TO)).between(line.at - 1, line.at + LATENESS_MS)
+        later = facts.history(LogLine, *_line_key(scope, self.TO)).between(line.at - 1, line.at + LATENESS_MS)
         return next((one.values["to"] for one in later if "offset" not in one.values and "to" in one.values), None)
 
 
-def _subject(scope: Scope, pattern: str) -> tuple[str | int | None, ...]:
-    return ("log_line", scope.cluster, scope.log, pattern, scope.topic, scope.partition, scope.broker, scope.job)
+def _line_key(scope: Scope, pattern: str) -> tuple[str | int | None, ...]:
+    return (scope.cluster, scope.log, pattern, scope.topic, scope.partition, scope.broker, scope.job)

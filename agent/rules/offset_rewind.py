@@ -7,12 +7,13 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 from agent.engine.facts import LATENESS_MS, Facts, History
 from agent.engine.rule import Advice, GroupRule, Scope, recovered
 from agent.model.findings import Finding, Records, Severity, reader
-from agent.model.observations import Commit, Observation, Position, clock
+from agent.model.observations import Commit, LogOffsets, Observation, Position, clock
 from agent.model.text import count, instant, is_bounded, place, recovery, time_range
 from agent.rules.queries.advice import DEDUPLICATE, DURABLE_WRITES
 from agent.rules.queries.operators import by_operator, sure_at
 from agent.rules.queries.partitions import earliest, end_falls, end_of, recreated, unclean_near
 from agent.rules.queries.restores import around, explained
+from agent.rules.queries.subjects import groups_of
 
 Offset: TypeAlias = Commit | Position
 
@@ -125,8 +126,10 @@ class OffsetRewind(GroupRule):
 
     def _committed_with(self, scope: Scope, before: Offset, after: Offset, facts: Facts) -> Iterator[Offset]:
         """The commits of the partition that fell when a position there did."""
-        for group in facts.groups_of(*scope.in_partition) if scope.job is not None else ():
-            for high, low in falls(facts.commits(scope.cluster, group, *scope.in_partition[1:]), self.min_records):
+        for group in groups_of(facts, *scope.in_partition) if scope.job is not None else ():
+            for high, low in falls(
+                facts.history(Commit, scope.cluster, group, *scope.in_partition[1:]), self.min_records
+            ):
                 if low.start <= after.at + LATENESS_MS and before.at - LATENESS_MS <= low.at and high.at <= after.at:
                     yield low
 
@@ -179,7 +182,9 @@ class OffsetRewind(GroupRule):
         if explained(facts, before, after):
             yield "checkpoint_restore"
         if isinstance(before, Commit) and isinstance(after, Commit):
-            if any(one.offset is None for one in facts.commits(*scope.series).between(before.at - 1, after.at - 1)):
+            if any(
+                one.offset is None for one in facts.history(Commit, *scope.series).between(before.at - 1, after.at - 1)
+            ):
                 yield "after_expiry"
             if by_operator(facts, before, after, self.min_records):
                 yield "operator_reset"
@@ -199,7 +204,7 @@ def _sure_of(fall: _Fall, readings: History[Commit] | History[Position]) -> int 
 
 
 def _log_start(scope: Scope, after: Offset, facts: Facts) -> int | None:
-    ends = facts.log_offsets(*scope.in_partition)
+    ends = facts.history(LogOffsets, *scope.in_partition)
     reading = ends.as_of(after.at) or next((one for one in ends if one.at <= after.at + LATENESS_MS), None)
     return None if reading is None else reading.log_start
 
@@ -212,9 +217,9 @@ def _scope(observation: Offset) -> Scope:
 
 def _offsets(scope: Scope, facts: Facts) -> History[Commit] | History[Position]:
     if scope.job is None:
-        return facts.commits(*scope.series)
+        return facts.history(Commit, *scope.series)
     cluster, topic, partition = scope.in_partition
-    return facts.positions(cluster, scope.job, topic, partition)
+    return facts.history(Position, cluster, scope.job, topic, partition)
 
 
 def _reader(observation: Offset) -> str:

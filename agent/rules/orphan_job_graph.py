@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar
 
-from agent.engine.facts import SETTLED_MS, Facts
+from agent.engine.facts import FINALIZATION_MS, Facts
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding
 from agent.model.observations import (
     Availability,
+    FlinkJob,
     JobGraph,
     JobGraphFile,
     JobListing,
@@ -18,6 +19,7 @@ from agent.model.observations import (
 )
 from agent.rules.queries.flink import REST, STORAGE, ZOOKEEPER, Spell, graph_znode, lasting, named, spoken, told_at
 from agent.rules.queries.partitions import earliest
+from agent.rules.queries.subjects import job_graph_files_in, job_graphs_in
 
 
 class OrphanJobGraph(Rule):
@@ -50,12 +52,12 @@ class OrphanJobGraph(Rule):
             case JobGraph(job=job):
                 graphs: Iterable[str] = (job,)
             case JobListing() | JobManagerLeader():
-                graphs = facts.job_graphs_in(cluster)
+                graphs = job_graphs_in(facts, cluster)
             case Availability(source=source) if source in (REST, ZOOKEEPER, STORAGE):
-                graphs = facts.job_graphs_in(cluster)
+                graphs = job_graphs_in(facts, cluster)
             case _:
                 graphs = ()
-        files = not isinstance(observation, JobListing) and facts.job_graph_files_in(cluster)
+        files = not isinstance(observation, JobListing) and job_graph_files_in(facts, cluster)
         return [*(Scope(cluster, job=graph) for graph in graphs), *([Scope(cluster)] if files else [])]
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
@@ -65,7 +67,7 @@ class OrphanJobGraph(Rule):
             return
         cluster, job = scope.cluster, scope.job
         for spell in _without_job(cluster, job, facts):
-            graph = facts.job_graph(cluster, job).as_of(spell.begin.at)
+            graph = facts.history(JobGraph, cluster, job).as_of(spell.begin.at)
             known_at = told_at(facts, cluster, spell, self.after, (REST, ZOOKEEPER))
             if graph is None or known_at is None:
                 continue
@@ -86,22 +88,22 @@ class OrphanJobGraph(Rule):
         cluster, at = scope.cluster, finding.at
         if scope.job is None:
             file = str(finding.subject["file"])
-            gone = (one.at for one in facts.job_graph_file(cluster, file).after(at) if one.modified_at is None)
+            gone = (one.at for one in facts.history(JobGraphFile, cluster, file).after(at) if one.modified_at is None)
             found = [
                 one.at
-                for job in facts.job_graphs_in(cluster)
-                for one in facts.job_graph(cluster, job).after(at)
+                for job in job_graphs_in(facts, cluster)
+                for one in facts.history(JobGraph, cluster, job).after(at)
                 if one.made_at is not None and one.file == file
             ]
             return recovered(finding, earliest(gone, min(found, default=None)))
-        gone = (one.at for one in facts.job_graph(cluster, scope.job).after(at) if one.made_at is None)
-        listed = (one.at for one in facts.job_listing(cluster).after(at) if scope.job in one.jobs)
+        gone = (one.at for one in facts.history(JobGraph, cluster, scope.job).after(at) if one.made_at is None)
+        listed = (one.at for one in facts.history(JobListing, cluster).after(at) if scope.job in one.jobs)
         return recovered(finding, earliest(gone, next(listed, None)))
 
     def _files(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
-        for file in facts.job_graph_files_in(scope.cluster):
-            last = facts.job_graph_file(scope.cluster, file).last
-            if last is None or (last.modified_at is None and last.at <= facts.now - SETTLED_MS):
+        for file in job_graph_files_in(facts, scope.cluster):
+            last = facts.history(JobGraphFile, scope.cluster, file).last
+            if last is None or (last.modified_at is None and last.at <= facts.now - FINALIZATION_MS):
                 continue
             for spell in _without_znode(scope.cluster, file, facts):
                 known_at = told_at(facts, scope.cluster, spell, self.file_after, (ZOOKEEPER, STORAGE))
@@ -119,8 +121,8 @@ class OrphanJobGraph(Rule):
 
 def _without_job(cluster: str, job: str, facts: Facts) -> Iterator[Spell]:
     """The spells in which the graph stood, one leader led, and did not list its job."""
-    graphs, jobs = facts.job_graph(cluster, job), facts.job(cluster, job)
-    leaders, listings = facts.job_manager_leader(cluster), facts.job_listing(cluster)
+    graphs, jobs = facts.history(JobGraph, cluster, job), facts.history(FlinkJob, cluster, job)
+    leaders, listings = facts.history(JobManagerLeader, cluster), facts.history(JobListing, cluster)
 
     def orphan(at: int) -> tuple[str | None, str] | None:
         graph, leader, listing, known = graphs.as_of(at), leaders.as_of(at), listings.as_of(at), jobs.as_of(at)
@@ -135,8 +137,8 @@ def _without_job(cluster: str, job: str, facts: Facts) -> Iterator[Spell]:
 
 def _without_znode(cluster: str, file: str, facts: Facts) -> Iterator[Spell]:
     """The spells in which the file stood, ZooKeeper was seen, and no graph there pointed to it."""
-    files, leaders = facts.job_graph_file(cluster, file), facts.job_manager_leader(cluster)
-    graphs = [facts.job_graph(cluster, job) for job in facts.job_graphs_in(cluster)]
+    files, leaders = facts.history(JobGraphFile, cluster, file), facts.history(JobManagerLeader, cluster)
+    graphs = [facts.history(JobGraph, cluster, job) for job in job_graphs_in(facts, cluster)]
     pointing = [graph for graph in graphs if any(one.file == file for one in graph)]
 
     def alone(at: int) -> bool | None:

@@ -42,7 +42,7 @@ class PartitionOffline(TopicRule):
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Each time long enough."""
-        for begin, end in spells(facts.partition(*scope.in_partition), _nobody):
+        for begin, end in spells(facts.history(PartitionState, *scope.in_partition), _nobody):
             if end is None or end.at >= begin.at + self.after:
                 yield self.make_finding(
                     scope,
@@ -58,7 +58,7 @@ class PartitionOffline(TopicRule):
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over when somebody leads it or it is deleted."""
-        states = facts.partition(*scope.in_partition).after(finding.at)
+        states = facts.history(PartitionState, *scope.in_partition).after(finding.at)
         return recovered(finding, next((one.at for one in states if not _nobody(one)), None))
 
 

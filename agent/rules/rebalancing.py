@@ -9,7 +9,7 @@ from typing import ClassVar
 import msgspec
 from pydantic import Field
 
-from agent.engine.facts import FLOOR, SETTLED_MS, Facts, History
+from agent.engine.facts import FINALIZATION_MS, FLOOR, Facts, History
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import NameFilter, PositiveDuration, duration_text
 from agent.model.findings import Finding, Severity
@@ -69,15 +69,15 @@ class Rebalancing(Rule):
         if not isinstance(observation, GroupState) or not self.groups.match(observation.group):
             return ()
         cluster, group = observation.cluster, observation.group
-        changed = bool(observation.members) and len(facts.group(cluster, group).changes) > 1
+        changed = bool(observation.members) and len(facts.history(GroupState, cluster, group).changes) > 1
         return (Scope(cluster, group),) if changed or rebalancing(observation) else ()
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """What each rebalance moved, each that is long, each row; of one moment the last counts."""
-        history = facts.group(scope.cluster, scope.group or "")
+        history = facts.history(GroupState, scope.cluster, scope.group or "")
         for place, state in enumerate(history.changes):
             # Of one that is settled nothing is asked any more, and groups may have thousands of partitions.
-            if state.seen > facts.now - SETTLED_MS and state.members and not rebalancing(state):
+            if state.seen > facts.now - FINALIZATION_MS and state.members and not rebalancing(state):
                 yield from self._moved(scope, history.changes[max(place - FLOOR, 0) : place + 1])
         rows = list(self._rows(scope, facts))
         for one in rows:
@@ -98,7 +98,7 @@ class Rebalancing(Rule):
         """Over when the group has been at rest for a minute; at once where it tells only what moved."""
         if finding.severity is Severity.INFO:
             return recovered(finding, finding.at)
-        history = facts.group(scope.cluster, scope.group or "")
+        history = facts.history(GroupState, scope.cluster, scope.group or "")
         held = history.as_of(finding.at)
         later = [*([] if held is None else [held]), *history.after(finding.at)]
         end = next((one.at for one in later if not rebalancing(one)), None)
@@ -156,7 +156,7 @@ class Rebalancing(Rule):
 
     def _rows(self, scope: Scope, facts: Facts) -> Iterator[GroupState]:
         """The rebalances that make it enough, where the one before did not."""
-        changes = facts.group(scope.cluster, scope.group or "").changes
+        changes = facts.history(GroupState, scope.cluster, scope.group or "").changes
         places = [place for place in range(1, len(changes)) if self._counts(scope, changes, place, facts)]
         for count, place in enumerate(places, 1):
             # No further back than histories surely reach, or what is told would hang on what they still hold.

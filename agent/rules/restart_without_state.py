@@ -8,7 +8,7 @@ from agent.engine.facts import LATENESS_MS, Facts
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding
-from agent.model.observations import Checkpoints, FlinkJob, Observation, clock
+from agent.model.observations import Checkpoints, FlinkJob, JobManagerLeader, Observation, clock
 from agent.rules.queries.flink import Spell, had_state, lasting, leader_changes, named, over, spoken
 from agent.rules.queries.partitions import earliest
 
@@ -38,10 +38,10 @@ class RestartWithoutState(Rule):
         """Each job whose counts began anew, and each that runs after it did not, or not all of it."""
         match observation:
             case Checkpoints(cluster=cluster, job=job):
-                last_two = facts.checkpoints(cluster, job).changes[-2:]
+                last_two = facts.history(Checkpoints, cluster, job).changes[-2:]
                 concerned = len(last_two) == 2 and _anew(*last_two)
             case FlinkJob(cluster=cluster, job=job, state="RUNNING"):
-                concerned = len(facts.job(cluster, job).changes) > 1
+                concerned = len(facts.history(FlinkJob, cluster, job).changes) > 1
             case _:
                 return ()
         return (Scope(cluster, job=job),) if concerned else ()
@@ -49,7 +49,7 @@ class RestartWithoutState(Rule):
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Each start without state."""
         cluster, job = scope.cluster, scope.job or ""
-        history = facts.checkpoints(cluster, job)
+        history = facts.history(Checkpoints, cluster, job)
         for before, anew in pairwise(history):
             if not _anew(before, anew):
                 continue
@@ -59,7 +59,7 @@ class RestartWithoutState(Rule):
             known_at = run.known_at(self.wait)
             if any(_restored(one, known_at) for one in history.between(anew.at, known_at + LATENESS_MS)):
                 continue
-            leaders = facts.job_manager_leader(cluster)
+            leaders = facts.history(JobManagerLeader, cluster)
             failover = next((new for _, new in leader_changes(leaders) if before.at <= new.at <= known_at), None)
             had = f"checkpoint {before.last or before.restored_id or before.completed}"
             moved = f"; {failover.address} leads since {clock(failover.at)} UTC" if failover is not None else ""
@@ -78,7 +78,9 @@ class RestartWithoutState(Rule):
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over when the job is restored, or with the job."""
         cluster, job = scope.cluster, scope.job or ""
-        restored = (one.at for one in facts.checkpoints(cluster, job).after(finding.at) if one.restored_id is not None)
+        restored = (
+            one.at for one in facts.history(Checkpoints, cluster, job).after(finding.at) if one.restored_id is not None
+        )
         return recovered(finding, earliest(restored, over(facts, cluster, job, finding.at)))
 
 
@@ -91,7 +93,7 @@ def _anew(before: Checkpoints, one: Checkpoints) -> bool:
 
 def _run(cluster: str, job: str, before: Checkpoints, anew: Checkpoints, facts: Facts) -> Spell | None:
     """The first spell in which the job's next execution ran on those counts."""
-    jobs, history = facts.job(cluster, job), facts.checkpoints(cluster, job)
+    jobs, history = facts.history(FlinkJob, cluster, job), facts.history(Checkpoints, cluster, job)
     old = jobs.as_of(before.at)
     later = [one for one in history.after(anew.at) if one.restored_id is not None]
     until = later[0].at if later else None

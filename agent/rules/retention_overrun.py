@@ -10,8 +10,9 @@ from agent.engine.facts import LATENESS_MS, Facts
 from agent.engine.rule import Advice, GroupRule, Scope, recovered
 from agent.model.config_types import Duration
 from agent.model.findings import Finding, Records
-from agent.model.observations import Commit, LogOffsets, Observation
+from agent.model.observations import Commit, GroupState, LogOffsets, Observation
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, earliest, end_of, intervals, moves, recreated
+from agent.rules.queries.subjects import groups_of, partitions_of
 
 
 class RetentionOverrun(GroupRule):
@@ -41,17 +42,17 @@ class RetentionOverrun(GroupRule):
         """Each reading whose start passed a group's offset, and each commit below a later start."""
         match observation:
             case LogOffsets(cluster=cluster, topic=topic, partition=partition, log_start=start):
-                last = facts.log_offsets(cluster, topic, partition).changes[-2:]
+                last = facts.history(LogOffsets, cluster, topic, partition).changes[-2:]
                 if last[0].log_start >= start:
                     return ()
                 groups = [
                     group
-                    for group in facts.groups_of(cluster, topic, partition)
-                    for held in [facts.commits(cluster, group, topic, partition).as_of(observation.at)]
+                    for group in groups_of(facts, cluster, topic, partition)
+                    for held in [facts.history(Commit, cluster, group, topic, partition).as_of(observation.at)]
                     if held is not None and held.offset is not None and held.offset < start
                 ]
             case Commit(cluster=cluster, topic=topic, partition=partition, offset=int() as offset, at=at):
-                later = facts.log_offsets(cluster, topic, partition).after(at - 1)
+                later = facts.history(LogOffsets, cluster, topic, partition).after(at - 1)
                 groups = [observation.group] if any(one.log_start > offset for one in later) else []
             case _:
                 return ()
@@ -59,8 +60,8 @@ class RetentionOverrun(GroupRule):
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Each reading whose start passed the offset that held then."""
-        history = facts.commits(*scope.series)
-        for before, after in pairwise(facts.log_offsets(*scope.in_partition)):
+        history = facts.history(Commit, *scope.series)
+        for before, after in pairwise(facts.history(LogOffsets, *scope.in_partition)):
             commit = history.as_of(after.at)
             offset = commit.offset if commit is not None else None
             if commit is None or offset is None or not before.log_start <= offset < after.log_start:
@@ -84,7 +85,10 @@ class RetentionOverrun(GroupRule):
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over when the group commits within the log again, or the partition is no more; until then losses add up."""
-        ends, commits = facts.log_offsets(*scope.in_partition), facts.commits(*scope.series).after(finding.at)
+        ends, commits = (
+            facts.history(LogOffsets, *scope.in_partition),
+            facts.history(Commit, *scope.series).after(finding.at),
+        )
         within = (one.at for one in commits if (one.offset or 0) >= _start(ends.as_of(one.at)))
         over = earliest(within, end_of(facts, scope.in_partition, finding.at))
         reading = ends.last if over is None else ends.as_of(over)
@@ -100,12 +104,12 @@ class RetentionOverrun(GroupRule):
 
     def _lives(self, scope: Scope, at: int, facts: Facts) -> bool:
         cluster, group, topic, partition = scope.series
-        state = facts.group(cluster, group).as_of(at)
+        state = facts.history(GroupState, cluster, group).as_of(at)
         assigned = {pair for member in state.members for pair in member.partitions} if state is not None else set()
         if assigned:
             return (topic, partition) in assigned
-        for one, number in facts.partitions_of(cluster, group):
-            series = [commit for commit in moves(facts.commits(cluster, group, one, number)) if commit.at <= at]
+        for one, number in partitions_of(facts, cluster, group):
+            series = [commit for commit in moves(facts.history(Commit, cluster, group, one, number)) if commit.at <= at]
             longest = max(intervals(series[-20:]), default=0)
             if one == topic and longest and at - series[-1].at <= max(self.alive, 3 * longest):
                 return True

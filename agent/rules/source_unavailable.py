@@ -7,7 +7,7 @@ from agent.engine.facts import Facts
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import Duration
 from agent.model.findings import Finding, sight
-from agent.model.observations import Availability, Observation, Subject, Unavailable, clock
+from agent.model.observations import Availability, Observation, Unavailable, clock
 from agent.rules.queries.partitions import spells
 
 
@@ -19,6 +19,7 @@ class SourceUnavailable(Rule):
 
     title = "{source} cannot see {sight}"
     is_ongoing = True
+    is_about_sources = True
     advice: ClassVar[Mapping[str, Advice]] = {
         "": Advice(
             now="see why {source} cannot see {sight}; until it does, nothing is known of it.", only_while_open=True
@@ -38,7 +39,7 @@ class SourceUnavailable(Rule):
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Each time long enough."""
-        for begin, end in spells(facts.sight(_subject(scope)), _unseen):
+        for begin, end in spells(facts.history(Availability, *_key(scope)), _unseen):
             if isinstance(begin, Unavailable) and (end is None or end.at >= begin.at + self.after):
                 yield self.make_finding(
                     scope,
@@ -51,7 +52,11 @@ class SourceUnavailable(Rule):
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over when it is seen again."""
         return recovered(
-            finding, next((one.at for one in facts.sight(_subject(scope)).after(finding.at) if not _unseen(one)), None)
+            finding,
+            next(
+                (one.at for one in facts.history(Availability, *_key(scope)).after(finding.at) if not _unseen(one)),
+                None,
+            ),
         )
 
 
@@ -59,5 +64,5 @@ def _unseen(sight: Availability) -> bool:
     return isinstance(sight, Unavailable)
 
 
-def _subject(scope: Scope) -> Subject:
-    return ("sight", scope.source, scope.cluster, scope.group, scope.topic, scope.partition)
+def _key(scope: Scope) -> tuple[str | int | None, ...]:
+    return (scope.source, scope.cluster, scope.group, scope.topic, scope.partition)

@@ -19,6 +19,7 @@ from agent.model.observations import (
     LogOffsets,
     Observation,
     PartitionState,
+    StreamsApplication,
     Subject,
     clock,
     whole_number,
@@ -129,7 +130,7 @@ class StateNotRestored(GroupRule):
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Falls grow while their stretch lasts; over when the changelog is another."""
-        falls = [one for one in facts.changelog_falls(*scope.in_partition) if one.began_at == finding.at]
+        falls = [one for one in facts.history(ChangelogDecreases, *scope.in_partition) if one.began_at == finding.at]
         if scope.log is None and falls:
             current = {**finding.current, **fallen(falls[-1]), **missing(facts, falls[-1], self._counts(scope))}
             detail = told(finding.subject, finding.previous, current, finding.at)
@@ -142,7 +143,7 @@ class StateNotRestored(GroupRule):
         return next((one.counts for one in self.stores if one.changelog == scope.topic), None)
 
     def _falls(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
-        history = facts.changelog_falls(*scope.in_partition)
+        history = facts.history(ChangelogDecreases, *scope.in_partition)
         for began_at, stretch in groupby(history, key=lambda one: one.began_at):
             first = next(stretch)
             # What is left in the history of a stretch that goes on for long was told when it began.
@@ -176,14 +177,14 @@ class StateNotRestored(GroupRule):
             )
 
     def _short_restores(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
-        for line in facts.log_lines(_subject(scope, "store_restored")):
+        for line in facts.history(LogLine, *_line_key(scope, "store_restored")):
             if _others(scope, line, facts):
                 continue
             records = whole_number(line.values.get("records"))
-            begin = facts.log_lines(_subject(scope, "store_without_checkpoint")).as_of(line.at)
+            begin = facts.history(LogLine, *_line_key(scope, "store_without_checkpoint")).as_of(line.at)
             if records is None or begin is None or begin.at < line.at - _TOGETHER_MS:
                 continue
-            readings = facts.log_offsets(*scope.in_partition).before(begin.at + 1, FLOOR // 2)
+            readings = facts.history(LogOffsets, *scope.in_partition).before(begin.at + 1, FLOOR // 2)
             if not readings or recreated(facts, scope.in_partition, readings[0].at, line.at):
                 continue
             there = readings[-1].log_end - readings[-1].log_start
@@ -242,11 +243,13 @@ class StateNotRestored(GroupRule):
 
     def _held(self, scope: Scope, store: str, at: int, facts: Facts, task: str | None = None) -> list[Held]:
         repartition = f"{scope.group}-{store}-repartition"
-        return holdings(facts.group(scope.cluster, scope.group or ""), scope.partition or 0, repartition, at, task)
+        return holdings(
+            facts.history(GroupState, scope.cluster, scope.group or ""), scope.partition or 0, repartition, at, task
+        )
 
     def _undeclared(self, scope: Scope, at: int, facts: Facts) -> dict[str, Any]:
         """The application's stores that nobody watches, where there are any."""
-        found = facts.streams_application(scope.cluster, scope.group or "").as_of(at + LATENESS_MS)
+        found = facts.history(StreamsApplication, scope.cluster, scope.group or "").as_of(at + LATENESS_MS)
         declared = {one.changelog for one in self.stores}
         stores = [] if found is None else [one for one, _ in found.stores if found.changelog(one) not in declared]
         return {"undeclared": stores} if stores else {}
@@ -263,8 +266,8 @@ def _others(scope: Scope, line: LogLine, facts: Facts) -> bool:
     return owner(facts, scope.cluster, scope.topic or "", line.at) not in (None, scope.group)
 
 
-def _subject(scope: Scope, pattern: str) -> Subject:
-    return ("log_line", scope.cluster, scope.log, pattern, scope.topic, scope.partition, None, None)
+def _line_key(scope: Scope, pattern: str) -> Subject:
+    return (scope.cluster, scope.log, pattern, scope.topic, scope.partition, None, None)
 
 
 def _on(line: LogLine) -> str:

@@ -8,6 +8,7 @@ from agent.engine.rule import Advice, EventRule, Scope, TopicRule
 from agent.model.findings import Finding, Severity
 from agent.model.observations import Observation, PartitionState
 from agent.rules.queries.partitions import deleted, endings
+from agent.rules.queries.subjects import partitions_in
 
 
 class TopicRecreated(EventRule, TopicRule):
@@ -36,7 +37,9 @@ class TopicRecreated(EventRule, TopicRule):
             or not self.topics.match(observation.topic)
         ):
             return ()
-        history = facts.partition(observation.cluster, observation.topic, observation.partition).changes[-2:]
+        history = facts.history(PartitionState, observation.cluster, observation.topic, observation.partition).changes[
+            -2:
+        ]
         changed = len(history) > 1 and (deleted(history[0]) or history[0].topic_id != observation.topic_id)
         return (Scope(observation.cluster, topic=observation.topic),) if changed else ()
 
@@ -45,8 +48,8 @@ class TopicRecreated(EventRule, TopicRule):
         topic = scope.topic or ""
         births = [
             (one.new, one.old_id)
-            for partition in facts.partitions_in(scope.cluster, topic)
-            for one in endings(facts.partition(scope.cluster, topic, partition))
+            for partition in partitions_in(facts, scope.cluster, topic)
+            for one in endings(facts.history(PartitionState, scope.cluster, topic, partition))
             if one.new is not None
         ]
         told: list[PartitionState] = []

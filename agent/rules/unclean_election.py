@@ -41,7 +41,7 @@ class UncleanElection(TopicRule):
         """Each partition state whose leader was not in the ISR before."""
         if not isinstance(observation, PartitionState) or not self.topics.match(observation.topic):
             return ()
-        history = facts.partition(observation.cluster, observation.topic, observation.partition).changes
+        history = facts.history(PartitionState, observation.cluster, observation.topic, observation.partition).changes
         outside = (
             len(history) > 1 and leader_of(observation) is not None and leader_of(observation) not in history[-2].isr
         )
@@ -49,7 +49,7 @@ class UncleanElection(TopicRule):
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Each unclean election."""
-        for before, after in unclean_elections(facts.partition(*scope.in_partition)):
+        for before, after in unclean_elections(facts.history(PartitionState, *scope.in_partition)):
             old, new = leader_of(before), leader_of(after)
             brokers = [one for one in (*before.isr, new) if one is not None]
             yield self.make_finding(
@@ -67,7 +67,7 @@ class UncleanElection(TopicRule):
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over when those in sync before are in sync again, as far as they are replicas still."""
         in_sync = set(finding.previous["isr"])
-        states = facts.partition(*scope.in_partition).after(finding.at)
+        states = facts.history(PartitionState, *scope.in_partition).after(finding.at)
         return recovered(
             finding,
             next((one.at for one in states if deleted(one) or in_sync & set(one.replicas) <= set(one.isr)), None),

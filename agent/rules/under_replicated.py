@@ -39,7 +39,7 @@ class UnderReplicated(TopicRule):
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Each time long enough."""
-        for begin, end in spells(facts.partition(*scope.in_partition), _lacking):
+        for begin, end in spells(facts.history(PartitionState, *scope.in_partition), _lacking):
             if end is None or end.at >= begin.at + self.after:
                 missing = sorted(set(begin.replicas) - set(begin.isr))
                 where = f"{scope.topic}[{scope.partition}]"
@@ -55,7 +55,7 @@ class UnderReplicated(TopicRule):
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Over when the partition is whole again or deleted."""
-        states = facts.partition(*scope.in_partition).after(finding.at)
+        states = facts.history(PartitionState, *scope.in_partition).after(finding.at)
         return recovered(finding, next((one.at for one in states if not _lacking(one)), None))
 
 

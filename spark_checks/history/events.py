@@ -4,13 +4,15 @@ Plain functions of observations: no file is read here.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
-from agent.engine.facts import Facts, History, Partition
-from agent.model.observations import Availability, BrokerRegistration, PartitionState, Unavailable
+from agent.engine.facts import Facts, History
+from agent.model.observations import Availability, BrokerRegistration, Observation, PartitionState, Unavailable
 from spark_checks.history.clock import HOLE_MS
+
+T = TypeVar("T", bound=Observation)
 
 
 class States(Facts):
@@ -19,13 +21,13 @@ class States(Facts):
     def __init__(self, states: Iterable[PartitionState]) -> None:
         """states: changes only, oldest first."""
         super().__init__()
-        self._of: defaultdict[Partition, History[PartitionState]] = defaultdict(History)
+        self._of: defaultdict[tuple[Hashable, ...], History[PartitionState]] = defaultdict(History)
         for state in states:
             self._of[state.cluster, state.topic, state.partition].changes.append(state)
 
-    def partition(self, cluster: str, topic: str, partition: int) -> History[PartitionState]:
-        """The partition's states, oldest first."""
-        return self._of[cluster, topic, partition]
+    def history(self, kind: type[T], *key: Hashable) -> History[T]:
+        """Return the partition's states, oldest first."""
+        return cast("History[T]", self._of[key]) if kind is PartitionState else super().history(kind, *key)
 
 
 class Loss(NamedTuple):

@@ -142,9 +142,13 @@ class Around(NamedTuple):
             return None
         labels, records = judged
         begin, end = event.began - BEFORE_MS, event.at + AFTER_MS
-        moves = [(old, new) for old, new in leader_moves(self.states.partition(*partition)) if begin <= new.at <= end]
+        moves = [
+            (old, new)
+            for old, new in leader_moves(self.states.history(PartitionState, *partition))
+            if begin <= new.at <= end
+        ]
         brokers = {one for old, new in moves for one in (*old.replicas, *new.replicas)}
-        held = self.states.partition(*partition).as_of(event.at)
+        held = self.states.history(PartitionState, *partition).as_of(event.at)
         brokers |= set(held.replicas) if held is not None else set()
         lost = [one for one in self.losses if begin <= one.at <= end and one.broker in brokers]
         cut = [

@@ -7,9 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from agent.config.settings import load
-from agent.engine.check_requests import LOOKBACK_MS, CheckRequest, asks
-from agent.engine.correlation import Correlation, Step, follow
-from agent.engine.facts import SETTLED_MS
+from agent.engine.check_requests import LOOKBACK_MS, CheckRequest, request_checks
+from agent.engine.correlation import Correlation, Step, find_chains
+from agent.engine.facts import FINALIZATION_MS
 from agent.model.findings import Finding, Severity
 from tests.samples import at, dip, divergence, lost_together, move, rewind, session
 
@@ -22,7 +22,7 @@ REWIND = rewind(known_at=at("23:25:15"))
 
 def asked(*findings: Finding, correlations: Mapping[str, Correlation] = SHIPPED) -> list[CheckRequest]:
     """What the findings ask for."""
-    return asks(follow(findings, correlations, CHECKED), correlations, CHECKED)
+    return request_checks(find_chains(findings, correlations, CHECKED), correlations, CHECKED)
 
 
 def test_a_reset_after_a_session_loss_asks_for_its_history() -> None:
@@ -30,7 +30,7 @@ def test_a_reset_after_a_session_loss_asks_for_its_history() -> None:
     (one,) = asked(SESSION, MOVE, REWIND)
     assert (one.check, one.cluster, one.finding) == ("offset_history", "main", SESSION.key)
     assert (one.topics, one.groups) == (("topic-124",), ("flink-job",))
-    assert (one.since, one.until) == (SESSION.start - LOOKBACK_MS, REWIND.known_at + SETTLED_MS)
+    assert (one.since, one.until) == (SESSION.start - LOOKBACK_MS, REWIND.known_at + FINALIZATION_MS)
     assert one.due == REWIND.known_at
 
 

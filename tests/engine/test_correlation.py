@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from agent.config.settings import load
-from agent.engine.correlation import CHECKED_MS, Correlation, FindingCluster, Step, follow, in_order, together
+from agent.engine.correlation import (
+    CHECK_REACH_MS,
+    Correlation,
+    FindingCluster,
+    Step,
+    can_precede,
+    cluster_findings,
+    find_chains,
+)
 from agent.model.findings import Finding, Severity
 from tests.samples import at, dip, divergence, lost_together, move, rewind, session
 
@@ -20,7 +28,7 @@ def joined(
     *findings: Finding, correlations: Mapping[str, Correlation] = SHIPPED, checked: Collection[str] = ()
 ) -> list[FindingCluster]:
     """What becomes of the findings."""
-    return together(findings, correlations, follow(findings, correlations, checked))
+    return cluster_findings(findings, correlations, find_chains(findings, correlations, checked))
 
 
 def only(*findings: Finding, correlations: Mapping[str, Correlation] = SHIPPED) -> FindingCluster:
@@ -98,7 +106,7 @@ def test_clocks_may_stand_five_seconds_apart_on_either_side(seconds: float, inci
     cause = on("cause", broker=1)
     effect = on("effect", broker=1)
     late_cause = Finding(**{**_fields(cause), "at": effect.at + round(seconds * 1000)})
-    assert in_order(late_cause, effect) is (incidents == 1)
+    assert can_precede(late_cause, effect) is (incidents == 1)
     assert len(joined(late_cause, effect, correlations=CAUSE_AND_EFFECT)) == incidents
 
 
@@ -258,7 +266,7 @@ def test_a_check_has_time_to_run(minutes: int, incidents: int) -> None:
     """Two hours more than other effects; then what it finds is an incident of its own."""
     root, moved = POWER_LOSS
     late = dip(known_at=root.known_at + minutes * 60_000)
-    assert CHECKED_MS == 7_200_000
+    assert CHECK_REACH_MS == 7_200_000
     assert len(joined(root, moved, late, checked=CHECKED)) == incidents
 
 
@@ -276,7 +284,7 @@ def test_only_checks_are_given_that_time_and_that_doubt() -> None:
 
 def test_a_chain_is_followed_up_to_what_only_a_check_can_find() -> None:
     """It is worth asking about, and no incident yet; where nothing comes from checks it leads nowhere."""
-    (chain,) = follow(POWER_LOSS, SHIPPED, CHECKED)
+    (chain,) = find_chains(POWER_LOSS, SHIPPED, CHECKED)
     assert [[one.rule for one in step] for step in chain.steps] == [["brokers_down_together"], ["leader_moved"]]
     assert all(one.correlation is None for one in joined(*POWER_LOSS, checked=CHECKED))
-    assert follow(POWER_LOSS, SHIPPED) == []
+    assert find_chains(POWER_LOSS, SHIPPED) == []

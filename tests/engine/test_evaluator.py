@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from agent.config.settings import load
-from agent.engine.evaluator import FORGOTTEN_MS, SOON_MS, Evaluator
-from agent.engine.facts import LATENESS_MS, LONG_AFTER, SETTLED_MS
+from agent.engine.evaluator import ABANDONED_MS, SOON_MS, Evaluator
+from agent.engine.facts import FINALIZATION_MS, LATENESS_MS, LONG_AFTER
 from agent.model.findings import Finding
 from agent.model.observations import (
     BrokerRegistration,
@@ -24,19 +24,19 @@ SHIPPED = load(Path(__file__).parents[2] / "rules.toml", need_clusters=False).ru
 
 
 class Watched:
-    """A detection with the rules named, and the findings that stand."""
+    """A evaluator with the rules named, and the findings that stand."""
 
     def __init__(self, *rules: str) -> None:
         """Nothing seen yet."""
-        self.detection = Evaluator({name: SHIPPED[name] for name in rules})
+        self.evaluator = Evaluator({name: SHIPPED[name] for name in rules})
         self.standing: dict[object, Finding] = {}
 
     def sees(self, *observations: Observation, at: int | None = None) -> list[Finding]:
         """What is found or changes with these; at: when they come, s, where that is later than they are dated."""
         for one in observations:
-            self.detection.absorb(one)
-        now = max([self.detection.facts.now, *(one.seen for one in observations), *([] if at is None else [_ms(at)])])
-        changes = self.detection.judge(now)
+            self.evaluator.absorb(one)
+        now = max([self.evaluator.facts.now, *(one.seen for one in observations), *([] if at is None else [_ms(at)])])
+        changes = self.evaluator.evaluate(now)
         for key in changes.withdrawn:
             del self.standing[key]
         self.standing |= {one.key: one for one in changes.found}
@@ -123,7 +123,7 @@ def test_time_alone_shows_an_absence_at_the_moment_it_has_lasted() -> None:
     watched.sees(BrokerRegistration(at=_ms(0), cluster="main", broker=1, session="0x1", epoch=1))
     watched.sees(BrokerRegistration(at=_ms(10), cluster="main", broker=1, session=None, epoch=None))
     while watched.found == []:
-        now = watched.detection.next_due
+        now = watched.evaluator.next_due
         watched.sees(Tick(at=now))
     assert now == _ms(310)
     assert watched.found[0].at == _ms(10)
@@ -133,7 +133,7 @@ def test_nothing_is_waited_for_where_nothing_can_change() -> None:
     """next_due is long after, and stays so while groups just read."""
     watched = Watched(*SHIPPED)
     watched.sees(*steady(300), state(0, 1))
-    assert watched.detection.next_due == LONG_AFTER
+    assert watched.evaluator.next_due == LONG_AFTER
 
 
 def test_a_fact_that_comes_late_corrects_what_was_said() -> None:
@@ -158,7 +158,7 @@ def test_a_finding_that_has_settled_is_not_taken_back() -> None:
     """Three minutes on it stands, whatever comes to light."""
     watched = Watched("rewind")
     watched.sees(state(0, 1), commit(30, 9_000), commit(40, 0))
-    watched.sees(state(35, 1, topic_id="two"), at=41 + SETTLED_MS // 1000)
+    watched.sees(state(35, 1, topic_id="two"), at=41 + FINALIZATION_MS // 1000)
     assert len(watched.found) == 1
 
 
@@ -184,7 +184,7 @@ def test_a_recovery_that_comes_late_is_dated_when_it_was() -> None:
 
 def test_a_finding_that_never_recovers_is_followed_for_a_week() -> None:
     """And not for ever."""
-    week = FORGOTTEN_MS // 1000
+    week = ABANDONED_MS // 1000
     followed, given_up = Watched("rewind"), Watched("rewind")
     for watched, last in ((followed, week), (given_up, week + 600)):
         watched.sees(commit(30, 9_000), commit(40, 0))
@@ -199,7 +199,7 @@ def test_history_is_no_news_to_any_rule() -> None:
     """An observation older than the last of its subject is refused, and no time passes with it."""
     watched = Watched(*SHIPPED)
     watched.sees(commit(0, 9_000), commit(100, 9_000))
-    assert not watched.detection.absorb(commit(50, 0))
+    assert not watched.evaluator.absorb(commit(50, 0))
     assert watched.sees() == []
 
 
@@ -219,8 +219,8 @@ def test_a_batch_that_spans_hours_is_due_to_be_judged_in_pieces() -> None:
     """What it touches must be looked at while histories still hold it."""
     watched = Watched("rewind")
     watched.sees(commit(0, 9_000))
-    watched.detection.absorb(commit(1, 0))
-    assert watched.detection.next_due <= _ms(1) + LATENESS_MS
+    watched.evaluator.absorb(commit(1, 0))
+    assert watched.evaluator.next_due <= _ms(1) + LATENESS_MS
 
 
 def test_what_was_judged_before_a_restart_is_judged_again_once() -> None:
@@ -239,7 +239,7 @@ def test_what_was_judged_before_a_restart_is_judged_again_once() -> None:
         before.sees(one)
     assert len(before.found) == 2
     after = Watched("rewind")
-    after.detection.resume(before.found, facts)
+    after.evaluator.resume(before.found, facts)
     assert after.sees(tick(521)) == []
     (recovered,) = after.sees(commit(522, 9_000))[:1]
     assert recovered.recovered_at == _ms(522)
@@ -251,7 +251,7 @@ def test_a_late_fact_is_waited_for_after_a_restart_too() -> None:
     before, after = Watched("rewind"), Watched("rewind")
     before.sees(*facts)
     after.standing = dict(before.standing)
-    after.detection.resume(before.found, facts)
+    after.evaluator.resume(before.found, facts)
     after.sees(tick(50))
     after.sees(state(35, 1, topic_id="two"), at=95)
     assert after.found == []
@@ -262,7 +262,7 @@ def test_what_a_check_found_is_followed_across_a_restart() -> None:
     before = Watched("divergence")
     found = before.sees(*divergences(DAY_S, [1, 2]), run(DAY_S))
     after = Watched("divergence")
-    after.detection.resume(found, [])
+    after.evaluator.resume(found, [])
     assert not after.sees(*divergences(3 * DAY_S, [2]), run(3 * DAY_S, complete=False))
     (over,) = after.sees(*divergences(4 * DAY_S, [2]), run(4 * DAY_S))
     assert (over.at, over.recovered_at) == (_ms(1), _ms(4 * DAY_S))
@@ -278,6 +278,6 @@ def test_a_check_that_finds_thousands_of_things_each_day_does_not_add_up() -> No
         assert len(changed) == (2_000 if day == 1 else 0)
     assert len(watched.sees(run(5 * DAY_S))) == 2_000
     watched.sees(Tick(at=_ms(6 * DAY_S)))
-    assert not watched.detection._wake
-    assert not watched.detection._held
-    assert not watched.detection._watched
+    assert not watched.evaluator._timer_of
+    assert not watched.evaluator._active_findings
+    assert not watched.evaluator._dependencies

@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from agent.engine.facts import FLOOR, KEEP_MS, LONG_AFTER, Facts, History, Taken
+from agent.engine.facts import FLOOR, LONG_AFTER, RETENTION_MS, Change, Facts, History
 from agent.model.observations import (
     Available,
+    CheckFinding,
     CheckRun,
     Commit,
     GroupState,
@@ -18,6 +19,7 @@ from agent.model.observations import (
     Tick,
     Unavailable,
 )
+from agent.rules.queries.subjects import groups_of, partitions_in, partitions_of
 from tests.strategies import BEGINNING, check_finding
 
 DAY_MS = 86_400_000
@@ -44,10 +46,10 @@ def offsets(commits: list[Commit]) -> list[int | None]:
 def test_an_unchanged_fact_is_known_and_a_changed_one_is_news() -> None:
     """Times apart, the same fact is no change."""
     facts = Facts()
-    assert facts.absorb(commit(0, 5)) is Taken.NEWS
-    assert facts.absorb(commit(1_000, 5)) is Taken.KNOWN
-    assert facts.absorb(commit(2_000, 6)) is Taken.NEWS
-    assert offsets(facts.commits("main", "g", "t", 0).changes) == [5, 6]
+    assert facts.absorb(commit(0, 5)) is Change.CHANGED
+    assert facts.absorb(commit(1_000, 5)) is Change.UNCHANGED
+    assert facts.absorb(commit(2_000, 6)) is Change.CHANGED
+    assert offsets(facts.history(Commit, "main", "g", "t", 0).changes) == [5, 6]
 
 
 def test_a_fact_of_the_same_moment_is_news_in_the_order_it_came() -> None:
@@ -59,8 +61,8 @@ def test_a_fact_older_than_the_last_of_its_subject_is_history() -> None:
     """Whatever it says."""
     facts = Facts()
     facts.absorb(commit(10_000, 500))
-    assert facts.absorb(commit(9_999, 0)) is Taken.HISTORY
-    assert offsets(facts.commits("main", "g", "t", 0).changes) == [500]
+    assert facts.absorb(commit(9_999, 0)) is Change.STALE
+    assert offsets(facts.history(Commit, "main", "g", "t", 0).changes) == [500]
 
 
 def test_a_fact_older_than_the_last_confirmation_is_history() -> None:
@@ -68,15 +70,15 @@ def test_a_fact_older_than_the_last_confirmation_is_history() -> None:
     facts = Facts()
     facts.absorb(commit(0, 500))
     facts.absorb(commit(60_000, 500))
-    assert facts.absorb(commit(30_000, 0)) is Taken.HISTORY
-    assert offsets(facts.commits("main", "g", "t", 0).changes) == [500]
+    assert facts.absorb(commit(30_000, 0)) is Change.STALE
+    assert offsets(facts.history(Commit, "main", "g", "t", 0).changes) == [500]
 
 
 def test_subjects_do_not_hold_each_other_up() -> None:
     """A fact may be older than the last of another subject."""
     facts = Facts()
     facts.absorb(commit(60_000, 1))
-    assert facts.absorb(commit(0, 1, partition=1)) is Taken.NEWS
+    assert facts.absorb(commit(0, 1, partition=1)) is Change.CHANGED
 
 
 def test_a_blind_and_a_sighted_source_are_two_facts() -> None:
@@ -84,9 +86,9 @@ def test_a_blind_and_a_sighted_source_are_two_facts() -> None:
     facts = Facts()
     blind = Unavailable(at=BEGINNING, source="kafka", cluster="main", reason="no answer")
     facts.absorb(blind)
-    assert facts.blind() == [blind]
-    assert facts.absorb(Available(at=BEGINNING + 1, source="kafka", cluster="main")) is Taken.NEWS
-    assert facts.blind() == []
+    assert facts.unavailable() == [blind]
+    assert facts.absorb(Available(at=BEGINNING + 1, source="kafka", cluster="main")) is Change.CHANGED
+    assert facts.unavailable() == []
 
 
 @given(st.lists(st.integers(0, 50), max_size=30), st.integers(-1, 51), st.integers(-1, 51), st.integers(1, 5))
@@ -109,7 +111,7 @@ def test_a_long_history_keeps_the_time_in_which_findings_settle_and_some_changes
     burst = [commit(600_000 * 40 + 100 * number, 1_000 + number) for number in range(10_000)]
     kept = history(*slow, *burst).changes
     newest = burst[-1].at
-    recent = [one for one in burst if one.at >= newest - KEEP_MS]
+    recent = [one for one in burst if one.at >= newest - RETENTION_MS]
     assert kept[-len(recent) :] == recent
     assert FLOOR <= len(kept) - len(recent) <= 3 * FLOOR
     assert all(two.at >= one.at for one, two in pairwise(kept))
@@ -129,10 +131,10 @@ def test_what_a_group_commits_and_who_reads_a_partition_is_indexed_in_order() ->
     facts.absorb(
         PartitionState(at=BEGINNING, cluster="main", topic="t", partition=3, leader=1, replicas=(1,), isr=(1,))
     )
-    assert list(facts.groups_of("main", "t", 1)) == ["g", "h"]
-    assert list(facts.partitions_of("main", "g")) == [("t", 0), ("t", 1)]
-    assert list(facts.partitions_in("main", "t")) == [3]
-    assert list(facts.groups_of("other", "t", 1)) == []
+    assert list(groups_of(facts, "main", "t", 1)) == ["g", "h"]
+    assert list(partitions_of(facts, "main", "g")) == [("t", 0), ("t", 1)]
+    assert list(partitions_in(facts, "main", "t")) == [3]
+    assert list(groups_of(facts, "other", "t", 1)) == []
 
 
 def test_a_group_has_had_members_from_when_they_were_seen() -> None:
@@ -161,8 +163,8 @@ def test_what_checks_found_is_kept_for_minutes_only() -> None:
     for day in range(30):
         for number in range(100):
             finding = check_finding("log_segments", BEGINNING + day * DAY_MS, number, {"topic": "t", "partition": 0})
-            assert facts.absorb(finding) is Taken.NEWS
-    history = facts.check_findings(finding.subject)
+            assert facts.absorb(finding) is Change.CHANGED
+    history = facts.history(CheckFinding, *finding.subject[1:])
     assert len(history.changes) == 100
     assert {one.at for one in history} == {BEGINNING + 29 * DAY_MS}
 
@@ -173,7 +175,7 @@ def test_each_run_of_a_check_is_news_and_so_is_what_it_found_again() -> None:
     found = check_finding("log_segments", BEGINNING, 7, {"topic": "t"})
     run = CheckRun(at=BEGINNING, cluster="main", check="log_segments", started_at=0, complete=True, outcome="found")
     for one in (found, run):
-        assert facts.absorb(one) is Taken.NEWS
-        assert facts.absorb(one) is Taken.KNOWN
-        assert facts.absorb(replace(one, at=BEGINNING + 60_000)) is Taken.NEWS
-        assert facts.absorb(one) is Taken.HISTORY
+        assert facts.absorb(one) is Change.CHANGED
+        assert facts.absorb(one) is Change.UNCHANGED
+        assert facts.absorb(replace(one, at=BEGINNING + 60_000)) is Change.CHANGED
+        assert facts.absorb(one) is Change.STALE

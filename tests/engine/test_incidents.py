@@ -8,14 +8,14 @@ from msgspec.structs import replace
 
 from agent.config.settings import load
 from agent.engine.evaluator import Changes
-from agent.engine.impact import culprit, radius, worst_first
+from agent.engine.impact import root_cause_broker, total_impact, worst_first
 from agent.engine.incidents import Incidents, Lifetimes
+from agent.engine.rule import Rule
 from agent.model.findings import Finding, Incident, Records, Severity, Status
 from agent.model.observations import Unavailable
 from tests.samples import at, dip, divergence, lost_together, move, rewind, session
 
 SHIPPED = load(Path(__file__).parents[2] / "rules.toml", need_clusters=False)
-TITLES = {name: rule.title for name, rule in SHIPPED.rules.items()}
 NOW = at("23:25:20")
 MINUTE = 60_000
 
@@ -25,7 +25,7 @@ class Life:
 
     def __init__(self, **lifetimes: Any) -> None:
         """Nothing has happened yet."""
-        self.core = Incidents(SHIPPED.correlations, TITLES, Lifetimes(**lifetimes))
+        self.core = Incidents(SHIPPED.correlations, SHIPPED.rules, Lifetimes(**lifetimes))
         self.latest: dict[str, Incident] = {}
 
     def goes_on(
@@ -269,7 +269,7 @@ def test_records_read_again_add_up_and_what_is_lost_of_a_partition_is_lost_once(
     subject = {"cluster": "main", "topic": "t", "partition": 0}
     lost = [replace(REWIND, subject=subject, records=Records(lost=number, skipped=1)) for number in (96, 183)]
     elsewhere = replace(REWIND, subject={**subject, "partition": 1}, records=Records(lost=10))
-    assert radius([REWIND, rewind(3), *lost, elsewhere]) == Records(reread=24_446, lost=193, skipped=2)
+    assert total_impact([REWIND, rewind(3), *lost, elsewhere]) == Records(reread=24_446, lost=193, skipped=2)
 
 
 def test_the_worst_comes_first() -> None:
@@ -307,18 +307,18 @@ def test_a_title_is_about_the_effect_even_where_more_was_lost_elsewhere() -> Non
 
 @pytest.mark.parametrize("away", [2005, 2011])
 def test_the_title_blames_the_broker_that_was_away_when_the_partition_left_it(away: int) -> None:
-    """Two lost their sessions; the one that led the partition is the culprit."""
+    """Two lost their sessions; the one that led the partition is the root_cause_broker."""
     follower = known(
         session(subject={"cluster": "main", "broker": 2011}, at=at("23:25:01"), recovered_at=at("23:25:07"))
     )
     moved = known(move(8, away, 2024, "23:25:13" if away == 2005 else "23:25:02"))
-    assert culprit([follower, SESSION, moved], REWIND) == away
+    assert root_cause_broker([follower, SESSION, moved], REWIND) == away
 
 
 def test_without_a_leader_move_of_its_own_the_first_broker_is_blamed_and_without_any_nobody() -> None:
     """The effect may be on a partition whose moves nobody saw."""
-    assert culprit([SESSION, known(move(3, 2011, 2005, "23:25:13"))], REWIND) == 2005
-    assert culprit([MOVE], REWIND) is None
+    assert root_cause_broker([SESSION, known(move(3, 2011, 2005, "23:25:13"))], REWIND) == 2005
+    assert root_cause_broker([MOVE], REWIND) is None
 
 
 def test_an_incident_is_out_of_sight_while_a_source_cannot_see_what_has_not_recovered() -> None:
@@ -369,20 +369,22 @@ def test_who_holds_a_finding_is_known_while_it_may_change() -> None:
     life = Life()
     life.goes_on(NOW, REWIND)
     life.goes_on(NOW, SESSION, MOVE)
-    assert life.core.holder(SESSION.key) == life.core.holder(REWIND.key) == life.only.id
-    assert life.core.holder(dip().key) is None
+    assert life.core.incident_of(SESSION.key) == life.core.incident_of(REWIND.key) == life.only.id
+    assert life.core.incident_of(dip().key) is None
 
 
 def test_a_title_names_both_brokers_where_two_are_concerned() -> None:
     """Replicas that differ have no single one to blame; where there is none at all it says so."""
-    core = Incidents({}, {"divergence": "{topic} differs on {broker}", "rewind": "{group} by {broker}"})
+    titles = {"divergence": "{topic} differs on {broker}", "rewind": "{group} by {broker}"}
+    rules = {name: type("Titled", (Rule,), {"title": title})() for name, title in titles.items()}
+    core = Incidents({}, rules)
     changed = core.apply(Changes([divergence(), REWIND], []), (), NOW)
     assert [one.title for one in changed] == ["flink-job by ?", "topic-124 differs on 2005 and 2011"]
 
 
 def test_what_checks_found_hours_after_a_power_loss_reopens_what_was_closed() -> None:
     """The root cause had been over for long; it is one incident all the same."""
-    core = Incidents(SHIPPED.correlations, TITLES, checked=["segments", "divergence"])
+    core = Incidents(SHIPPED.correlations, SHIPPED.rules)
     moved = replace(MOVE, known_at=at("23:25:40"))
     (before, *_) = core.apply(Changes([lost_together(), moved], []), (), at("23:25:41"))
     later = at("23:25:41") + 2 * 3_600_000

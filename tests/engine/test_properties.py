@@ -224,10 +224,10 @@ def test_what_is_asked_of_checks_depends_neither_on_what_came_late_nor_on_a_rest
     before = live(batches[:here], interrupted := watch())
     resumed = watch()
     resumed.resume(before.values(), [one for batch in batches[:here] for one in batch])
-    assert resumed.asks == interrupted.asks
+    assert resumed.check_requests == interrupted.check_requests
     live(batches[here:], resumed)
-    event(f"asked: {', '.join(sorted({one.check for one in expected.asks}))}")
-    assert resumed.asks == expected.asks
+    event(f"asked: {', '.join(sorted({one.check for one in expected.check_requests}))}")
+    assert resumed.check_requests == expected.check_requests
 
 
 def test_the_simulated_cluster_makes_what_these_properties_are_about() -> None:

@@ -7,10 +7,9 @@ import pytest
 
 from agent.cli.rule_tests import check
 from agent.config.settings import load
-from agent.engine.dependencies import anchors
 from agent.engine.evaluator import Evaluator
 from agent.model.findings import Finding, Incident, Severity, Status
-from agent.model.observations import Commit, LogLine, StreamsApplication, Tick
+from agent.model.observations import Commit, StreamsApplication, Tick
 from agent.render.report import report
 from agent.rules.offset_rewind import OffsetRewind
 
@@ -37,7 +36,7 @@ def test_a_reset_application_is_never_told_as_a_consumer_that_went_back() -> Non
     """StreamsResetter deletes the changelogs a moment after it has moved the offsets: nothing is said in between."""
     shop: dict[str, Any] = {"cluster": "main", "application": "shop"}
     commit: dict[str, Any] = {"cluster": "main", "group": "shop", "topic": "orders", "partition": 0}
-    detection = Evaluator({"rewind": OffsetRewind()})
+    evaluator = Evaluator({"rewind": OffsetRewind()})
     told = []
     for fact in (
         StreamsApplication(at=0, **shop, stores=(("counts", 1),), instances=1),
@@ -46,20 +45,9 @@ def test_a_reset_application_is_never_told_as_a_consumer_that_went_back() -> Non
         StreamsApplication(at=62_000, since=61_000, **shop, instances=1),
         Tick(at=65_000),
     ):
-        detection.absorb(fact)
-        told.append([one.labels for one in detection.judge(fact.at).found])
+        evaluator.absorb(fact)
+        told.append([one.labels for one in evaluator.evaluate(fact.at).found])
     assert told == [[], [], [], [], [("operator_reset",)]]
-
-
-@pytest.mark.parametrize(
-    "names", [{"topic": "shop-counts-changelog", "partition": 2}, {"values": {"store": "shop-counts-changelog-2"}}]
-)
-def test_a_line_about_a_store_concerns_its_changelog_partition_at_once(names: dict[str, Any]) -> None:
-    """Up to 2.0 it stands in the store's place."""
-    line = LogLine(
-        at=0, cluster="main", log="/x.log", component="streams", pattern="store_without_checkpoint", text="", **names
-    )
-    assert ("partition", "main", "shop-counts-changelog", 2) in anchors(line)[0]
 
 
 @pytest.mark.parametrize(

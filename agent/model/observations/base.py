@@ -1,7 +1,8 @@
-"""What every fact is: typed, timestamped, about a subject; and the facts about watching itself: sight and time."""
+"""The base of all observations, and observations about watching itself: availability and time."""
 
-from collections.abc import Hashable
-from typing import TypeAlias
+from collections.abc import Callable, Hashable
+from operator import attrgetter
+from typing import Any, ClassVar, TypeAlias
 
 from msgspec import Struct
 
@@ -13,8 +14,23 @@ class Observation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
     at: when the fact held, as far as its source can tell. seen_at: when we saw it (None: at `at`).
     since: the last sighting of the old value where the fact was polled, so that the change happened in [since, at];
-    None where `at` is exact.
+    None where `at` is exact. All times are ms since the epoch, UTC.
     """
+
+    key: ClassVar[tuple[str, ...]] = ()
+    """The fields that identify the subject, in order."""
+
+    subject_kind: ClassVar[str] = ""
+    """The first element of the subject: the kind's tag, unless several kinds share their subjects."""
+
+    is_event: ClassVar[bool] = False
+    """Whether each observation is a change of its own, however alike; else it describes a state."""
+
+    is_frequent: ClassVar[bool] = False
+    """Whether changes are so frequent that only the scope they are about is re-evaluated at once, others soon."""
+
+    history_floor: ClassVar[int] = 24
+    """How many changes a history keeps however old they are: enough for a slow committer's rhythm."""
 
     at: int
     seen_at: int | None = None
@@ -22,8 +38,9 @@ class Observation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
     @property
     def subject(self) -> Subject:
-        """What this fact is about. Facts of one subject come in order; facts of two subjects may not."""
-        raise NotImplementedError
+        """What this fact is about. Facts of one subject arrive in order; facts of two subjects may not."""
+        subject: Subject = _SUBJECTS[self.__class__](self)
+        return subject
 
     @property
     def start(self) -> int:
@@ -37,9 +54,10 @@ class Observation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
 
 class Availability(Observation, frozen=True, kw_only=True, gc=False):
-    """Whether a source sees a subject. The unit is as small as the keys given: a source, a group, a topic's
-    partition.
-    """
+    """Whether a source can read a subject: all of a cluster, a group, a topic's partition."""
+
+    key = ("source", "cluster", "group", "topic", "partition")
+    subject_kind = "sight"
 
     source: str
     cluster: str
@@ -48,23 +66,42 @@ class Availability(Observation, frozen=True, kw_only=True, gc=False):
     partition: int | None = None
 
     @property
-    def subject(self) -> Subject:
-        return ("sight", self.source, self.cluster, self.group, self.topic, self.partition)
+    def is_whole(self) -> bool:
+        """Whether it is about everything that the source reads of the cluster."""
+        return (self.group, self.topic, self.partition) == (None, None, None)
 
 
 class Unavailable(Availability, frozen=True, kw_only=True, tag="blind", gc=False):
-    """The source cannot see its subject; reason is a sentence for an operator."""
+    """The source cannot read its subject; reason is a sentence for an operator."""
 
     reason: str
 
 
 class Available(Availability, frozen=True, kw_only=True, tag="sighted", gc=False):
-    """The source sees its subject again."""
+    """The source can read its subject again."""
 
 
 class Tick(Observation, frozen=True, kw_only=True, tag="tick", gc=False):
-    """Time passes: what rules about absence go by."""
+    """Time passes: rules about absence depend on it."""
 
-    @property
-    def subject(self) -> Subject:
-        return ("tick",)
+
+def subject_of(kind: type[Observation], values: tuple[Hashable, ...]) -> Subject:
+    """Return the subject of the kind's observations with these key values."""
+    return (_subject_kind(kind), *values)
+
+
+def _subject_kind(kind: type[Observation]) -> str:
+    return kind.subject_kind or str(kind.__struct_config__.tag)
+
+
+class _Getters(dict[type[Observation], Callable[[Observation], Any]]):
+    """Reads the subject of each kind with one call in C: it is read for every observation."""
+
+    def __missing__(self, kind: type[Observation]) -> Callable[[Observation], Any]:
+        name = kind.subject_kind = _subject_kind(kind)
+        getter: Callable[[Observation], Any] = attrgetter("subject_kind", *kind.key) if kind.key else lambda _: (name,)
+        self[kind] = getter
+        return getter
+
+
+_SUBJECTS = _Getters()

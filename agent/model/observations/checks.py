@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from agent.model.observations.base import Observation, Subject
+from agent.model.observations.base import Observation
 
 
 class CheckFinding(Observation, frozen=True, kw_only=True, tag="check_finding", gc=False):
@@ -12,6 +12,10 @@ class CheckFinding(Observation, frozen=True, kw_only=True, tag="check_finding", 
     group, topic, partition, broker: as in the finding's subject, None where that names none or several.
     """
 
+    key = ("cluster", "check", "group", "topic", "partition", "broker")
+    is_event = True
+    history_floor = 0
+
     cluster: str
     check: str
     group: str | None = None
@@ -19,10 +23,6 @@ class CheckFinding(Observation, frozen=True, kw_only=True, tag="check_finding", 
     partition: int | None = None
     broker: int | None = None
     finding: str
-
-    @property
-    def subject(self) -> Subject:
-        return ("check_finding", self.cluster, self.check, self.group, self.topic, self.partition, self.broker)
 
 
 class CheckRun(Observation, frozen=True, kw_only=True, tag="check_run", gc=False):
@@ -33,13 +33,12 @@ class CheckRun(Observation, frozen=True, kw_only=True, tag="check_run", gc=False
     lines of its log.
     """
 
+    key = ("cluster", "check")
+    is_event = True
+
     cluster: str
     check: str
     started_at: int
     complete: bool
     outcome: Literal["clean", "found", "failed"]
     reason: str = ""
-
-    @property
-    def subject(self) -> Subject:
-        return ("check_run", self.cluster, self.check)

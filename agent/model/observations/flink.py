@@ -4,7 +4,7 @@ cluster: the Flink cluster's name in rules.toml, but for `Position`, which is ab
 job: the job id, 32 hex digits.
 """
 
-from agent.model.observations.base import Observation, Subject
+from agent.model.observations.base import Observation
 
 
 class FlinkJob(Observation, frozen=True, kw_only=True, tag="flink_job", gc=False):
@@ -15,6 +15,8 @@ class FlinkJob(Observation, frozen=True, kw_only=True, tag="flink_job", gc=False
     tasks, tasks_running: the number of subtasks, and of those that run.
     """
 
+    key = ("cluster", "job")
+
     cluster: str
     job: str
     name: str
@@ -24,10 +26,6 @@ class FlinkJob(Observation, frozen=True, kw_only=True, tag="flink_job", gc=False
     restarting_at: int | None = None
     tasks: int = 0
     tasks_running: int = 0
-
-    @property
-    def subject(self) -> Subject:
-        return ("flink_job", self.cluster, self.job)
 
     @property
     def ended(self) -> bool:
@@ -41,13 +39,11 @@ class JobListing(Observation, frozen=True, kw_only=True, tag="job_listing", gc=F
     address: of the JobManager that answered as the leader.
     """
 
+    key = ("cluster",)
+
     cluster: str
     jobs: tuple[str, ...]
     address: str | None = None
-
-    @property
-    def subject(self) -> Subject:
-        return ("job_listing", self.cluster)
 
 
 class Checkpoints(Observation, frozen=True, kw_only=True, tag="checkpoints", gc=False):
@@ -55,6 +51,9 @@ class Checkpoints(Observation, frozen=True, kw_only=True, tag="checkpoints", gc=
 
     last: the id of the last completed one. restored_id: None where it was not restored; restored_path: where from.
     """
+
+    key = ("cluster", "job")
+    is_frequent = True
 
     cluster: str
     job: str
@@ -67,10 +66,6 @@ class Checkpoints(Observation, frozen=True, kw_only=True, tag="checkpoints", gc=
     restored_savepoint: bool = False
     restored_path: str | None = None
 
-    @property
-    def subject(self) -> Subject:
-        return ("checkpoints", self.cluster, self.job)
-
 
 class JobManagerLeader(Observation, frozen=True, kw_only=True, tag="job_manager_leader", gc=False):
     """Which JobManager leads (address None: none). leader_id: the leader session's UUID.
@@ -78,14 +73,12 @@ class JobManagerLeader(Observation, frozen=True, kw_only=True, tag="job_manager_
     session: the ephemeralOwner of the leader's znode as 0x hex; both None where only REST tells of the leader.
     """
 
+    key = ("cluster",)
+
     cluster: str
     address: str | None
     leader_id: str | None = None
     session: str | None = None
-
-    @property
-    def subject(self) -> Subject:
-        return ("job_manager_leader", self.cluster)
 
 
 class JobGraph(Observation, frozen=True, kw_only=True, tag="job_graph", gc=False):
@@ -96,6 +89,8 @@ class JobGraph(Observation, frozen=True, kw_only=True, tag="job_graph", gc=False
     znode: its path, the chroot left out.
     """
 
+    key = ("cluster", "job")
+
     cluster: str
     job: str
     made_at: int | None
@@ -104,22 +99,16 @@ class JobGraph(Observation, frozen=True, kw_only=True, tag="job_graph", gc=False
     checkpoints: int | None = None
     znode: str | None = None
 
-    @property
-    def subject(self) -> Subject:
-        return ("job_graph", self.cluster, self.job)
-
 
 class JobGraphFile(Observation, frozen=True, kw_only=True, tag="job_graph_file", gc=False):
     """A job graph's file in the HA storage directory. modified_at None: it is gone. size: bytes."""
+
+    key = ("cluster", "file")
 
     cluster: str
     file: str
     modified_at: int | None
     size: int = 0
-
-    @property
-    def subject(self) -> Subject:
-        return ("job_graph_file", self.cluster, self.file)
 
 
 class Position(Observation, frozen=True, kw_only=True, tag="position", gc=False):
@@ -129,6 +118,9 @@ class Position(Observation, frozen=True, kw_only=True, tag="position", gc=False)
     committed: the offset that the subtask last committed to Kafka, None where it has not or Flink does not tell.
     host: the TaskManager's, attempt: of the subtask, counted from 0; None where unknown.
     """
+
+    key = ("cluster", "job", "topic", "partition")
+    is_frequent = True
 
     cluster: str
     flink: str
@@ -142,7 +134,3 @@ class Position(Observation, frozen=True, kw_only=True, tag="position", gc=False)
     subtask: int | None = None
     host: str | None = None
     attempt: int | None = None
-
-    @property
-    def subject(self) -> Subject:
-        return ("position", self.cluster, self.job, self.topic, self.partition)

@@ -2,13 +2,16 @@
 
 from msgspec import Struct
 
-from agent.model.observations.base import Observation, Subject
+from agent.model.observations.base import Observation
 
 
 class Commit(Observation, frozen=True, kw_only=True, tag="commit", gc=False):
     """A committed offset: the next record the group would read. offset None: Kafka has forgotten it (expired,
     deleted).
     """
+
+    key = ("cluster", "group", "topic", "partition")
+    is_frequent = True
 
     cluster: str
     group: str
@@ -17,25 +20,19 @@ class Commit(Observation, frozen=True, kw_only=True, tag="commit", gc=False):
     offset: int | None
     leader_epoch: int | None = None
 
-    @property
-    def subject(self) -> Subject:
-        return ("commit", self.cluster, self.group, self.topic, self.partition)
-
 
 class LogOffsets(Observation, frozen=True, kw_only=True, tag="log_offsets", gc=False):
     """A partition's log start offset and its end as consumers see it (the high watermark; the next offset to be
     written).
     """
 
+    key = ("cluster", "topic", "partition")
+
     cluster: str
     topic: str
     partition: int
     log_start: int
     log_end: int
-
-    @property
-    def subject(self) -> Subject:
-        return ("log_offsets", self.cluster, self.topic, self.partition)
 
 
 class PartitionState(Observation, frozen=True, kw_only=True, tag="partition_state", gc=False):
@@ -44,6 +41,8 @@ class PartitionState(Observation, frozen=True, kw_only=True, tag="partition_stat
     topic_id: the topic's id (KIP-516), before Kafka 2.8 "czxid:N" of its znode; None where unknown.
     leader_epoch: None where the source cannot tell it (AdminClient).
     """
+
+    key = ("cluster", "topic", "partition")
 
     cluster: str
     topic: str
@@ -54,10 +53,6 @@ class PartitionState(Observation, frozen=True, kw_only=True, tag="partition_stat
     isr: tuple[int, ...]
     topic_id: str | None = None
 
-    @property
-    def subject(self) -> Subject:
-        return ("partition_state", self.cluster, self.topic, self.partition)
-
 
 class BrokerRegistration(Observation, frozen=True, kw_only=True, tag="broker_registration", gc=False):
     """A broker's registration. Both null: it is gone.
@@ -66,14 +61,12 @@ class BrokerRegistration(Observation, frozen=True, kw_only=True, tag="broker_reg
     Under KRaft neither can be read: session None and epoch -1 say that the broker is in the cluster's metadata.
     """
 
+    key = ("cluster", "broker")
+
     cluster: str
     broker: int
     session: str | None
     epoch: int | None
-
-    @property
-    def subject(self) -> Subject:
-        return ("broker_registration", self.cluster, self.broker)
 
     @property
     def gone(self) -> bool:
@@ -86,13 +79,11 @@ class Controller(Observation, frozen=True, kw_only=True, tag="controller", gc=Fa
     it.
     """
 
+    key = ("cluster",)
+
     cluster: str
     broker: int | None
     epoch: int | None = None
-
-    @property
-    def subject(self) -> Subject:
-        return ("controller", self.cluster)
 
 
 class Member(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -117,13 +108,11 @@ class GroupState(Observation, frozen=True, kw_only=True, tag="group_state", gc=F
     unknown.
     """
 
+    key = ("cluster", "group")
+
     cluster: str
     group: str
     state: str
     members: tuple[Member, ...] = ()
     simple: bool | None = None
     assignor: str | None = None
-
-    @property
-    def subject(self) -> Subject:
-        return ("group_state", self.cluster, self.group)

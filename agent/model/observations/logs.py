@@ -2,7 +2,7 @@
 
 from msgspec import field
 
-from agent.model.observations.base import Observation, Subject
+from agent.model.observations.base import Observation
 
 
 class LogLine(Observation, frozen=True, kw_only=True, tag="log_line", gc=False):
@@ -12,6 +12,10 @@ class LogLine(Observation, frozen=True, kw_only=True, tag="log_line", gc=False):
     pattern: the name of a pattern shipped, or the regex of a `log_pattern` rule. values: its named groups.
     topic, partition, broker, job: what the line names, None where it does not. text: the line, cut to 500 characters.
     """
+
+    key = ("cluster", "log", "pattern", "topic", "partition", "broker", "job")
+    is_event = True
+    history_floor = 0
 
     cluster: str
     log: str
@@ -24,11 +28,6 @@ class LogLine(Observation, frozen=True, kw_only=True, tag="log_line", gc=False):
     host: str | None = None
     values: dict[str, str] = field(default_factory=dict)
     text: str
-
-    @property
-    def subject(self) -> Subject:
-        names = (self.topic, self.partition, self.broker, self.job)
-        return ("log_line", self.cluster, self.log, self.pattern, *names)
 
 
 def whole_number(value: str | None) -> int | None:
@@ -43,13 +42,11 @@ class LogFile(Observation, frozen=True, kw_only=True, tag="log_file", gc=False):
     as `head_bytes`.
     """
 
+    key = ("cluster", "log")
+
     cluster: str
     log: str
     inode: int
     read: int
     head: str = ""
     head_bytes: int = 0
-
-    @property
-    def subject(self) -> Subject:
-        return ("log_file", self.cluster, self.log)

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from agent.model.observations.base import Observation, Subject
+from agent.model.observations.base import Observation
 
 
 class StreamsApplication(Observation, frozen=True, kw_only=True, tag="streams_application", gc=False):
@@ -12,14 +12,12 @@ class StreamsApplication(Observation, frozen=True, kw_only=True, tag="streams_ap
     the group, as far as hosts and client ids tell them apart.
     """
 
+    key = ("cluster", "application")
+
     cluster: str
     application: str
     stores: tuple[tuple[str, int], ...] = ()
     instances: int = 0
-
-    @property
-    def subject(self) -> Subject:
-        return ("streams_application", self.cluster, self.application)
 
     def changelog(self, store: str) -> str:
         """The changelog topic of one of its stores."""
@@ -49,6 +47,8 @@ class ChangelogDecreases(Observation, frozen=True, kw_only=True, tag="changelog_
     sum_after and sum_at until the end has been reached.
     """
 
+    key = ("cluster", "topic", "partition")
+
     cluster: str
     application: str
     store: str
@@ -63,10 +63,6 @@ class ChangelogDecreases(Observation, frozen=True, kw_only=True, tag="changelog_
     sum_after: int | None = None
     sum_at: int | None = None
 
-    @property
-    def subject(self) -> Subject:
-        return ("changelog_falls", self.cluster, self.topic, self.partition)
-
 
 class TaskRestore(Observation, frozen=True, kw_only=True, tag="task_restore", gc=False):
     """What a task has restored on the thread that has it, as an instance's metrics tell (KIP-869, 3.5+).
@@ -78,6 +74,9 @@ class TaskRestore(Observation, frozen=True, kw_only=True, tag="task_restore", gc
     them; None where that is not told.
     """
 
+    key = ("cluster", "application", "endpoint", "task")
+    is_frequent = True
+
     cluster: str
     application: str
     endpoint: str
@@ -86,7 +85,3 @@ class TaskRestore(Observation, frozen=True, kw_only=True, tag="task_restore", gc
     stores: tuple[str, ...] = ()
     restored_total: int | None = None
     remaining: int | None = None
-
-    @property
-    def subject(self) -> Subject:
-        return ("task_restore", self.cluster, self.application, self.endpoint, self.task)

@@ -9,6 +9,7 @@ from agent.model.observations import (
     Available,
     Checkpoints,
     FlinkJob,
+    JobListing,
     JobManagerLeader,
     Observation,
     Unavailable,
@@ -81,7 +82,7 @@ def lives(job: FlinkJob | None) -> bool:
 
 def listed(facts: Facts, cluster: str, job: str, at: int) -> bool:
     """Whether the jobs listed at that moment name it, or none had been listed yet."""
-    listing = facts.job_listing(cluster).as_of(at)
+    listing = facts.history(JobListing, cluster).as_of(at)
     return listing is None or job in listing.jobs
 
 
@@ -90,8 +91,8 @@ def over(facts: Facts, cluster: str, job: str, after: int) -> int | None:
 
     A job that a new leader recovers is not listed for some seconds.
     """
-    ended = (one.at for one in facts.job(cluster, job).after(after) if one.ended)
-    listings = facts.job_listing(cluster).after(after)
+    ended = (one.at for one in facts.history(FlinkJob, cluster, job).after(after) if one.ended)
+    listings = facts.history(JobListing, cluster).after(after)
     gone = (
         one.at
         for number, one in enumerate(listings)
@@ -103,7 +104,7 @@ def over(facts: Facts, cluster: str, job: str, after: int) -> int | None:
 
 def name_of(facts: Facts, cluster: str, job: str, by: int) -> str | None:
     """The job's name as known at that moment or within the minute after it."""
-    history = facts.job(cluster, job)
+    history = facts.history(FlinkJob, cluster, job)
     known = history.as_of(by) or next(iter(history.between(by, by + LATENESS_MS)), None)
     return None if known is None else known.name
 
@@ -130,7 +131,7 @@ def told_at(facts: Facts, cluster: str, spell: Spell, duration: int, sources: It
 
     None where it has not lasted until then, or cannot be told yet.
     """
-    sights = [facts.sight(("sight", source, cluster, None, None, None)) for source in sources]
+    sights = [facts.history(Availability, source, cluster, None, None, None) for source in sources]
     told, known_at = None, spell.known_at(duration)
     while told != known_at:
         told, known_at = known_at, max(_seen_from(sight, known_at) for sight in sights)

@@ -25,7 +25,7 @@ def missing(facts: Facts, falls: ChangelogDecreases, counts: str | None) -> dict
     """
     if counts is None or falls.sum_before is None or falls.sum_after is None or falls.sum_at is None:
         return {}
-    commits = facts.commits(falls.cluster, falls.application, counts, falls.partition)
+    commits = facts.history(Commit, falls.cluster, falls.application, counts, falls.partition)
     before, after = commits.as_of(falls.began_at), commits.as_of(max(falls.sum_at, falls.began_at))
     if _offset(after) < _offset(before) or _offset(before) < 0:
         return {}  # unknown, or read again from further back: counts that begin again do so by right

@@ -6,8 +6,9 @@ from itertools import islice, pairwise
 from statistics import median
 
 from agent.engine.facts import LATENESS_MS, Facts, History
-from agent.model.observations import Commit, GroupState, Observation
+from agent.model.observations import Commit, GroupState, Observation, StreamsApplication
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, intervals
+from agent.rules.queries.subjects import partitions_of
 
 _TOGETHER_MS = 5_000
 _SAME_POLL_MS = 500
@@ -38,7 +39,7 @@ def by_operator(facts: Facts, before: Commit, after: Commit, min_records: int) -
 
 def sure_at(facts: Facts, after: Commit) -> int:
     """When it is known whether an operator made a move: of a Kafka Streams application with stores a little later."""
-    known = facts.streams_application(after.cluster, after.group).as_of(after.at)
+    known = facts.history(StreamsApplication, after.cluster, after.group).as_of(after.at)
     return after.seen + (_DELETED_MS if known is not None and known.stores else 0)
 
 
@@ -47,7 +48,7 @@ def _stores_deleted(facts: Facts, before: Commit, after: Commit) -> bool:
 
     A store that went long before, while the old offset stood, has nothing to do with it.
     """
-    history = facts.streams_application(after.cluster, after.group)
+    history = facts.history(StreamsApplication, after.cluster, after.group)
     begin = max(before.at, after.start - LATENESS_MS)
     known = history.as_of(begin)
     there = {store for store, _ in known.stores} if known is not None else set()
@@ -69,10 +70,10 @@ def _moved_together(facts: Facts, move: Commit, min_records: int) -> bool:
 
 def _series(facts: Facts, move: Commit) -> Iterator[History[Commit]]:
     """The commits of the group on each of its partitions, the moved one first."""
-    yield facts.commits(move.cluster, move.group, move.topic, move.partition)
-    for topic, partition in facts.partitions_of(move.cluster, move.group):
+    yield facts.history(Commit, move.cluster, move.group, move.topic, move.partition)
+    for topic, partition in partitions_of(facts, move.cluster, move.group):
         if (topic, partition) != (move.topic, move.partition):
-            yield facts.commits(move.cluster, move.group, topic, partition)
+            yield facts.history(Commit, move.cluster, move.group, topic, partition)
 
 
 def overlapping(first: Observation, second: Observation) -> bool:
@@ -81,7 +82,7 @@ def overlapping(first: Observation, second: Observation) -> bool:
 
 
 def _empty_around(facts: Facts, before: Commit, after: Commit) -> bool:
-    history = facts.group(after.cluster, after.group)
+    history = facts.history(GroupState, after.cluster, after.group)
     reading = history.as_of(min(after.at - 1, after.start + _SAME_POLL_MS))
     if reading is None or consuming(reading):
         return False
@@ -98,7 +99,7 @@ def _empty_around(facts: Facts, before: Commit, after: Commit) -> bool:
 
 def stopped(facts: Facts, commit: Commit) -> bool:
     """Whether the group has had members, and had none when the commit was made."""
-    state = facts.group(commit.cluster, commit.group).as_of(commit.at)
+    state = facts.history(GroupState, commit.cluster, commit.group).as_of(commit.at)
     return state is not None and not consuming(state) and facts.had_members(commit.cluster, commit.group, commit.at)
 
 

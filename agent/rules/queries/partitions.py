@@ -63,7 +63,7 @@ def recreated(facts: Facts, partition: tuple[str, str, int], before: int, now: i
     known_by = now + LATENESS_MS
     return any(
         one.new is None or one.new.at > known_by or before <= one.new.at + CLOCK_SLACK_MS
-        for one in endings(facts.partition(*partition))
+        for one in endings(facts.history(PartitionState, *partition))
         if one.first.start - CLOCK_SLACK_MS <= now and one.first.at <= known_by
     )
 
@@ -75,7 +75,9 @@ def earliest(times: Iterable[int], other: int | None) -> int | None:
 
 def end_of(facts: Facts, partition: tuple[str, str, int], after: int) -> int | None:
     """When the partition was deleted or re-created after that moment: what was said of the old one is over then."""
-    return next((one.first.at for one in endings(facts.partition(*partition)) if one.first.at > after), None)
+    return next(
+        (one.first.at for one in endings(facts.history(PartitionState, *partition)) if one.first.at > after), None
+    )
 
 
 def spells(history: History[T], condition: Callable[[T], bool]) -> Iterator[tuple[T, T | None]]:
@@ -130,7 +132,7 @@ def unclean_near(facts: Facts, partition: tuple[str, str, int], begin: int, end:
     """Whether an unclean election of the partition can have happened in [begin, end]."""
     return any(
         overlap(after, begin, end) and after.at <= end + LATENESS_MS
-        for _, after in unclean_elections(facts.partition(*partition))
+        for _, after in unclean_elections(facts.history(PartitionState, *partition))
     )
 
 
@@ -140,7 +142,7 @@ def end_falls(facts: Facts, partition: tuple[str, str, int]) -> Iterator[tuple[L
     Sure at once after an unclean election; else when no reading of the next 5 s has regained the old end: before 2.2
     (KIP-207) the high watermark falls for a moment on clean leader changes.
     """
-    history = facts.log_offsets(*partition)
+    history = facts.history(LogOffsets, *partition)
     for before, after in pairwise(history):
         if after.log_end >= before.log_end or recreated(facts, partition, before.at, after.at):
             continue
@@ -155,7 +157,7 @@ def sure_low(facts: Facts, partition: tuple[str, str, int], offset: int, begin: 
     # A broker that has just started says for a moment that the log ends where it starts (seen on 0.11).
     if low.log_end > low.log_start and unclean_near(facts, partition, begin, low.at):
         return low.seen
-    readings = facts.log_offsets(*partition).after(low.at)
+    readings = facts.history(LogOffsets, *partition).after(low.at)
     if any(one.log_end >= offset for one in readings if one.at <= low.at + CLOCK_SLACK_MS):
         return None
     return low.seen + CLOCK_SLACK_MS

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from agent.engine.facts import LATENESS_MS, Facts
-from agent.model.observations import ChangelogDecreases, LogLine, TaskRestore, clock, whole_number
+from agent.model.observations import ChangelogDecreases, LogLine, LogOffsets, TaskRestore, clock, whole_number
 from agent.rules.queries.partitions import CLOCK_SLACK_MS
 from agent.rules.queries.streams import Move, may_be_of, store_lines, thread
+from agent.rules.queries.subjects import task_restores
 
 
 def restored(facts: Facts, falls: ChangelogDecreases, move: Move | None) -> dict[str, Any]:
@@ -29,7 +30,7 @@ def restored(facts: Facts, falls: ChangelogDecreases, move: Move | None) -> dict
         stores = len(reading.stores)
         whole = f", its task's {stores} stores together" if stores > 1 and reading.restored_total else ""
         found |= {"restored": reading.restored_total, "restored_by": f"metrics of {reading.endpoint}{whole}"}
-    spanned = facts.log_offsets(falls.cluster, falls.topic, falls.partition).as_of(move.new.begin.at)
+    spanned = facts.history(LogOffsets, falls.cluster, falls.topic, falls.partition).as_of(move.new.begin.at)
     if found and spanned is not None:
         found["spanned"] = spanned.log_end - spanned.log_start
     line = _last(
@@ -63,7 +64,7 @@ def _reading(facts: Facts, falls: ChangelogDecreases, move: Move) -> TaskRestore
     owner = thread(move.new.member)
     readings = [
         one
-        for history in facts.task_restores(falls.cluster, falls.application)
+        for history in task_restores(facts, falls.cluster, falls.application)
         for one in history.between(begin, falls.began_at + LATENESS_MS)
         if one.thread == owner
         and falls.store in one.stores

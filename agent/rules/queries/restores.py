@@ -6,6 +6,7 @@ from typing import NamedTuple
 from agent.engine.facts import LATENESS_MS, Facts
 from agent.model.observations import Checkpoints, Commit, Position
 from agent.rules.queries.partitions import CLOCK_SLACK_MS
+from agent.rules.queries.subjects import readers_of
 
 
 class Around(NamedTuple):
@@ -53,10 +54,10 @@ def around(facts: Facts, partition: tuple[str, str, int], begin: int, end: int) 
 
 def _jobs(facts: Facts, partition: tuple[str, str, int]) -> Iterator[tuple[str, list[Checkpoints]]]:
     """The jobs that have read the partition, each with what was seen of its checkpoints, oldest first."""
-    for job in facts.readers_of(*partition):
-        last = facts.positions(partition[0], job, *partition[1:]).last
+    for job in readers_of(facts, *partition):
+        last = facts.history(Position, partition[0], job, *partition[1:]).last
         if last is not None:
-            yield job, facts.checkpoints(last.flink, job).changes
+            yield job, facts.history(Checkpoints, last.flink, job).changes
 
 
 def _from_the_last(histories: list[Checkpoints], restored: Checkpoints) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from agent.engine.facts import LATENESS_MS, Facts, History
-from agent.model.observations import FlinkJob, JobGraph, JobListing, JobManagerLeader, clock
+from agent.model.observations import Checkpoints, FlinkJob, JobGraph, JobListing, JobManagerLeader, clock
 from agent.rules.queries.flink import leader_changes, listed, lives
 from agent.rules.queries.partitions import CLOCK_SLACK_MS
 
@@ -24,9 +24,9 @@ class Return(NamedTuple):
 
 def returns(cluster: str, job: str, facts: Facts) -> Iterator[Return]:
     """The returns of the job from a graph older than the leadership, oldest first."""
-    moves = list(leader_changes(facts.job_manager_leader(cluster)))
+    moves = list(leader_changes(facts.history(JobManagerLeader, cluster)))
     last: FlinkJob | None = None
-    for one in facts.job(cluster, job):
+    for one in facts.history(FlinkJob, cluster, job):
         before, last = last, one
         anew = before is None or before.ended or before.started_at != one.started_at
         # A leader that is seen late, by another way than the job, counts; a leader that came later does not.
@@ -42,7 +42,7 @@ def returns(cluster: str, job: str, facts: Facts) -> Iterator[Return]:
             if before.start <= new.at + CLOCK_SLACK_MS and new.at <= one.at + LATENESS_MS:
                 yield Return(f"was {before.state} at {clock(before.at)} UTC", one, graph, old, new, known_at)
             continue
-        missing, sure = _missing(job, facts.job_listing(cluster), graph, new, one)
+        missing, sure = _missing(job, facts.history(JobListing, cluster), graph, new, one)
         if missing is not None and (before is None or before.at <= missing.at):
             words = f"had not been listed since {clock(missing.at)} UTC"
             yield Return(words, one, graph, old, new, max(known_at, sure))
@@ -50,7 +50,7 @@ def returns(cluster: str, job: str, facts: Facts) -> Iterator[Return]:
 
 def _graph(cluster: str, job: str, back: FlinkJob, facts: Facts) -> JobGraph | None:
     """The graph that the job was recovered from: as it stood then, or as it was first seen soon after."""
-    history = facts.job_graph(cluster, job)
+    history = facts.history(JobGraph, cluster, job)
     held = history.as_of(back.at)
     later = history.between(back.at, back.at + LATENESS_MS)
     return next((one for one in [held, *later] if one is not None and one.made_at is not None), None)
@@ -76,17 +76,17 @@ def _missing(
 
 def restored(cluster: str, job: str, one: Return, facts: Facts) -> int | None:
     """How many times the job was restored within the minute; None where REST did not tell."""
-    seen = facts.checkpoints(cluster, job).between(one.new.start - 1, one.back.at + LATENESS_MS)
+    seen = facts.history(Checkpoints, cluster, job).between(one.new.start - 1, one.back.at + LATENESS_MS)
     return max((each.restored or int(each.restored_id is not None) for each in seen), default=None)
 
 
 def beside(cluster: str, other: str, one: Return, facts: Facts) -> bool:
     """Whether the other job lives beside the one that came back, or is listed again with it within the minute."""
-    history, by = facts.job(cluster, other), one.back.at + LATENESS_MS
+    history, by = facts.history(FlinkJob, cluster, other), one.back.at + LATENESS_MS
     held = history.as_of(one.back.at)
     if held is not None and held.ended:
         return False
     there = listed(facts, cluster, other, one.back.at) or any(
-        other in listing.jobs for listing in facts.job_listing(cluster).between(one.back.at, by)
+        other in listing.jobs for listing in facts.history(JobListing, cluster).between(one.back.at, by)
     )
     return there and (lives(held) or any(lives(each) for each in history.between(one.back.at, by)))

@@ -11,8 +11,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from agent.engine.facts import FLOOR, LATENESS_MS, Facts, History
-from agent.model.observations import GroupState, LogLine, Member
+from agent.model.observations import GroupState, LogLine, Member, StreamsApplication
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, rebalancing
+from agent.rules.queries.subjects import lines_about, streams_applications_in
 
 _CHANGELOG_PARTITION = re.compile(r"(\S+-changelog)-([0-9]{1,9})")
 _THREAD = re.compile(r"stream-thread \[([^\]]+)\]")
@@ -76,8 +77,8 @@ def applications(changelog: str, store: str) -> list[str]:
 
 def owner(facts: Facts, cluster: str, changelog: str, at: int) -> str | None:
     """The application found whose changelog the topic is; None where none has been found by then."""
-    for application in reversed(facts.streams_applications_in(cluster)):  # the longer of two that begin alike
-        found = facts.streams_application(cluster, application).as_of(at + LATENESS_MS)
+    for application in reversed(streams_applications_in(facts, cluster)):  # the longer of two that begin alike
+        found = facts.history(StreamsApplication, cluster, application).as_of(at + LATENESS_MS)
         if found is not None and changelog in map(found.changelog, dict(found.stores)):
             return application
     return None
@@ -93,8 +94,8 @@ def store_changelog(line: LogLine) -> tuple[str, int] | None:
 
 def store_lines(facts: Facts, cluster: str, place: tuple[str, int], pattern: str) -> list[LogLine]:
     """The lines of all logs that matched a pattern and are about the store of a changelog partition."""
-    nameless = facts.lines_about(cluster, pattern, None, None)
-    return [*facts.lines_about(cluster, pattern, *place), *(one for one in nameless if store_changelog(one) == place)]
+    nameless = lines_about(facts, cluster, pattern, None, None)
+    return [*lines_about(facts, cluster, pattern, *place), *(one for one in nameless if store_changelog(one) == place)]
 
 
 def holdings(

@@ -1,0 +1,82 @@
+"""Which subjects the facts know: groups of a partition, jobs of a cluster, log lines about a partition."""
+
+from operator import attrgetter
+
+from agent.engine.facts import Facts, History
+from agent.model.observations import (
+    BrokerRegistration,
+    Commit,
+    FlinkJob,
+    JobGraph,
+    JobGraphFile,
+    LogLine,
+    PartitionState,
+    Position,
+    StreamsApplication,
+    TaskRestore,
+)
+
+
+def groups_of(facts: Facts, cluster: str, topic: str, partition: int) -> list[str]:
+    """Return the groups that have committed an offset of the partition, sorted."""
+    histories = facts.histories(Commit, cluster=cluster, topic=topic, partition=partition)
+    return [history.changes[0].group for history in histories]
+
+
+def partitions_of(facts: Facts, cluster: str, group: str) -> list[tuple[str, int]]:
+    """Return the (topic, partition) pairs that the group has committed, sorted."""
+    histories = facts.histories(Commit, cluster=cluster, group=group)
+    return [(history.changes[0].topic, history.changes[0].partition) for history in histories]
+
+
+def partitions_in(facts: Facts, cluster: str, topic: str) -> list[int]:
+    """Return the topic's known partitions, sorted."""
+    return [history.changes[0].partition for history in facts.histories(PartitionState, cluster=cluster, topic=topic)]
+
+
+def brokers_in(facts: Facts, cluster: str) -> list[int]:
+    """Return the cluster's known brokers, sorted, including those that are down."""
+    return [history.changes[0].broker for history in facts.histories(BrokerRegistration, cluster=cluster)]
+
+
+def readers_of(facts: Facts, cluster: str, topic: str, partition: int) -> list[str]:
+    """Return the Flink jobs that have read the partition, sorted."""
+    histories = facts.histories(Position, cluster=cluster, topic=topic, partition=partition)
+    return [history.changes[0].job for history in histories]
+
+
+def read_by(facts: Facts, job: str) -> list[tuple[str, str, int]]:
+    """Return the (cluster, topic, partition) that the Flink job has read, sorted."""
+    first = (history.changes[0] for history in facts.histories(Position, job=job))
+    return [(position.cluster, position.topic, position.partition) for position in first]
+
+
+def jobs_in(facts: Facts, cluster: str) -> list[str]:
+    """Return the known jobs of the Flink cluster, sorted, including those that have ended."""
+    return [history.changes[0].job for history in facts.histories(FlinkJob, cluster=cluster)]
+
+
+def job_graphs_in(facts: Facts, cluster: str) -> list[str]:
+    """Return the jobs of the Flink cluster that have had a job graph, sorted."""
+    return [history.changes[0].job for history in facts.histories(JobGraph, cluster=cluster)]
+
+
+def job_graph_files_in(facts: Facts, cluster: str) -> list[str]:
+    """Return the files seen in the Flink cluster's HA storage directory, sorted."""
+    return [history.changes[0].file for history in facts.histories(JobGraphFile, cluster=cluster)]
+
+
+def streams_applications_in(facts: Facts, cluster: str) -> list[str]:
+    """Return the cluster's known Kafka Streams applications, sorted, including those that have stopped."""
+    return [history.changes[0].application for history in facts.histories(StreamsApplication, cluster=cluster)]
+
+
+def task_restores(facts: Facts, cluster: str, application: str) -> list[History[TaskRestore]]:
+    """Return what the tasks of a Kafka Streams application have restored, by instance and task."""
+    return list(facts.histories(TaskRestore, cluster=cluster, application=application))
+
+
+def lines_about(facts: Facts, cluster: str, pattern: str, topic: str | None, partition: int | None) -> list[LogLine]:
+    """Return the lines of all logs that matched a pattern and name the partition, or name none, oldest first."""
+    histories = facts.histories(LogLine, cluster=cluster, pattern=pattern, topic=topic, partition=partition)
+    return sorted((line for history in histories for line in history), key=attrgetter("at", "log", "text"))
