@@ -74,7 +74,7 @@ class Evaluator:
                 evaluation = Evaluation(name, scope)
                 self._keep_fresh(evaluation, max(self.facts.now, observation.seen) + FINALIZATION_MS)
                 dirty[evaluation] = None
-        if self._dependencies:
+        if self._dependencies.dependents:
             self._mark_dependents(observation)
         if dirty:
             # A batch may span hours: what it touches is evaluated while histories still hold it.
@@ -87,7 +87,7 @@ class Evaluator:
         dirty, self._dirty, self._evaluate_by = self._dirty, {}, LONG_AFTER
         if everything or self._stale_by <= now:
             for key in self._stale:
-                dirty.update(self._dependencies.dependents(key))
+                dirty.update(self._dependencies.dependents.get(key, _NOTHING))
             self._stale, self._stale_by = {}, LONG_AFTER
         while self._timers and self._timers[0][0] <= now:
             at, _, evaluation = heapq.heappop(self._timers)
@@ -122,24 +122,21 @@ class Evaluator:
 
     def _mark_dependents(self, observation: Observation) -> None:
         """Mark what read the subject: at once, or soon where a frequent change is not of the scope's own subject."""
-        for key in self.facts.dependency_keys(observation):
-            dependents = self._dependencies.dependents(key)
-            if not dependents:
-                continue
-            if not observation.is_frequent:
-                self._dirty.update(dependents)
-                continue
-            self._stale[key] = None
+        dependents_of = self._dependencies.dependents
+        if not observation.is_frequent:
+            for key in self.facts.dependency_keys(observation):
+                self._dirty.update(dependents_of.get(key, _NOTHING))
+            return
+        subject = observation.subject
+        if subject not in self._stale:
+            self._stale.update(dict.fromkeys(self.facts.dependency_keys(observation)))
             self._stale_by = min(self._stale_by, observation.seen + SOON_MS)
-            if key == observation.subject:
-                is_about = _is_about(observation)
-                self._dirty.update(
-                    dict.fromkeys(
-                        evaluation
-                        for evaluation in dependents
-                        if evaluation in self._active_findings and is_about(evaluation.scope)
-                    )
-                )
+        own = dependents_of.get(subject)
+        if own and self._active_findings:
+            is_about = _is_about(observation)
+            for evaluation in own:
+                if evaluation in self._active_findings and is_about(evaluation.scope):
+                    self._dirty[evaluation] = None
 
     def _keep_fresh(self, evaluation: Evaluation, until: int) -> None:
         """Evaluate on every change until no fact can arrive late any more."""
@@ -201,30 +198,26 @@ class Evaluator:
         self._dependencies.replace(evaluation, reads if evaluation in self._timer_of else {})
 
 
+_NOTHING: Mapping[Evaluation, None] = {}
+
+
 class _Dependencies:
     """Which evaluations read which subjects and indexes."""
 
     def __init__(self) -> None:
-        self._dependents: dict[DependencyKey, dict[Evaluation, None]] = {}
+        self.dependents: dict[DependencyKey, dict[Evaluation, None]] = {}
         self._reads: dict[Evaluation, dict[DependencyKey, None]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._dependents)
-
-    def dependents(self, key: DependencyKey) -> Mapping[Evaluation, None]:
-        """Return the evaluations that read it."""
-        return self._dependents.get(key, {})
 
     def replace(self, evaluation: Evaluation, reads: dict[DependencyKey, None]) -> None:
         """Replace what the evaluation depends on; nothing: forget it."""
         before = self._reads.get(evaluation, {})
         for key in before.keys() - reads.keys():
-            dependents = self._dependents[key]
+            dependents = self.dependents[key]
             del dependents[evaluation]
             if not dependents:
-                del self._dependents[key]
+                del self.dependents[key]
         for key in reads.keys() - before.keys():
-            self._dependents.setdefault(key, {})[evaluation] = None
+            self.dependents.setdefault(key, {})[evaluation] = None
         if reads:
             self._reads[evaluation] = reads
         else:

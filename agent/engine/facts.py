@@ -12,7 +12,6 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import msgspec
 
 from agent.model.observations import Availability, GroupState, Observation, Subject, Tick, Unavailable
-from agent.model.observations.base import subject_of
 
 LATENESS_MS = 60_000
 """Allowed lateness: how far observations of different subjects may arrive out of order."""
@@ -146,7 +145,7 @@ class Facts:
 
     def history(self, kind: type[T], *key: Hashable) -> History[T]:
         """Return the history of the subject with these key values (the kind's `key` fields); empty if never seen."""
-        subject = subject_of(kind, key)
+        subject = (kind.subject_kind, *key)
         if self._reads is not None:
             self._reads[subject] = None
         return self._histories.get(subject, _EMPTY)
@@ -184,7 +183,7 @@ class Facts:
 
     def had_members(self, cluster: str, group: str, at: int) -> bool:
         """Return whether the group had been seen with members by then."""
-        subject = subject_of(GroupState, (cluster, group))
+        subject = (GroupState.subject_kind, cluster, group)
         if self._reads is not None:
             self._reads[subject] = None
         return self._first_members.get(subject, at + 1) <= at

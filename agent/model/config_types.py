@@ -49,13 +49,17 @@ class ConfigModel(BaseModel):
 
 
 class NameFilter(ConfigModel):
-    """Which names are meant: shell patterns; a name is in when an include matches and no exclude does."""
+    """Shell patterns: a name matches if an include pattern matches and no exclude pattern does."""
 
     include: list[str] = ["*"]
     exclude: list[str] = []
 
     def match(self, name: str) -> bool:
-        """Whether the name is meant."""
-        return any(fnmatchcase(name, one) for one in self.include) and not any(
-            fnmatchcase(name, one) for one in self.exclude
-        )
+        """Return whether the name is included."""
+        if self.include == _EVERYTHING and not self.exclude:  # the default, and asked for every commit
+            return True
+        included = any(fnmatchcase(name, pattern) for pattern in self.include)
+        return included and not any(fnmatchcase(name, pattern) for pattern in self.exclude)
+
+
+_EVERYTHING = ["*"]

@@ -280,4 +280,4 @@ def test_a_check_that_finds_thousands_of_things_each_day_does_not_add_up() -> No
     watched.sees(Tick(at=_ms(6 * DAY_S)))
     assert not watched.evaluator._timer_of
     assert not watched.evaluator._active_findings
-    assert not watched.evaluator._dependencies
+    assert not watched.evaluator._dependencies.dependents

@@ -87,6 +87,9 @@ AnyObservation: TypeAlias = (
 KINDS: Mapping[str, type[Observation]] = {str(kind.__struct_config__.tag): kind for kind in get_args(AnyObservation)}
 """Every kind of observation by its name in JSON lines and in the journal."""
 
+for _tag, _kind in KINDS.items():
+    _kind.subject_kind = _kind.subject_kind or _tag
+
 
 def is_time(field: str) -> bool:
     """Whether a field of that name holds a time."""

@@ -21,7 +21,7 @@ class Observation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """The fields that identify the subject, in order."""
 
     subject_kind: ClassVar[str] = ""
-    """The first element of the subject: the kind's tag, unless several kinds share their subjects."""
+    """The first element of the subject: the kind's tag (set when it is registered), unless kinds share subjects."""
 
     is_event: ClassVar[bool] = False
     """Whether each observation is a change of its own, however alike; else it describes a state."""
@@ -39,8 +39,7 @@ class Observation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     @property
     def subject(self) -> Subject:
         """What this fact is about. Facts of one subject arrive in order; facts of two subjects may not."""
-        subject: Subject = _SUBJECTS[self.__class__](self)
-        return subject
+        return _SUBJECTS[self.__class__](self)
 
     @property
     def start(self) -> int:
@@ -85,23 +84,13 @@ class Tick(Observation, frozen=True, kw_only=True, tag="tick", gc=False):
     """Time passes: rules about absence depend on it."""
 
 
-def subject_of(kind: type[Observation], values: tuple[Hashable, ...]) -> Subject:
-    """Return the subject of the kind's observations with these key values."""
-    return (_subject_kind(kind), *values)
-
-
-def _subject_kind(kind: type[Observation]) -> str:
-    return kind.subject_kind or str(kind.__struct_config__.tag)
-
-
-class _Getters(dict[type[Observation], Callable[[Observation], Any]]):
+class _Getters(dict[type[Observation], Callable[[Observation], Subject]]):
     """Reads the subject of each kind with one call in C: it is read for every observation."""
 
-    def __missing__(self, kind: type[Observation]) -> Callable[[Observation], Any]:
-        name = kind.subject_kind = _subject_kind(kind)
-        getter: Callable[[Observation], Any] = attrgetter("subject_kind", *kind.key) if kind.key else lambda _: (name,)
-        self[kind] = getter
-        return getter
+    def __missing__(self, kind: type[Observation]) -> Callable[[Observation], Subject]:
+        getter: Callable[[Observation], Any] = attrgetter("subject_kind", *kind.key)
+        self[kind] = getter if kind.key else lambda observation: (observation.subject_kind,)
+        return self[kind]
 
 
 _SUBJECTS = _Getters()
