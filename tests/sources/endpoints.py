@@ -13,7 +13,7 @@ Behaviour = Callable[[socket.socket, str, threading.Event], None]
 """Answers a request for a path on a connection; the event is set when the server ends."""
 
 
-class Misbehaving:
+class FaultyServer:
     """A server on a free port of loopback; a context manager. `behaviour` may be changed while it runs."""
 
     def __init__(self, behaviour: Behaviour) -> None:

@@ -1,6 +1,4 @@
-"""The active tasks of a Kafka Streams thread, as its group's leader wrote them into its assignment. Bytes in, values
-out; who reads the bytes from Kafka: kafka_client.
-"""
+"""Decoder for the active tasks in a Kafka Streams member's assignment, as the group's leader wrote it."""
 
 from typing import NamedTuple
 
@@ -10,75 +8,75 @@ _WITH_NAMED_TOPOLOGIES = 10
 
 
 class UndecodableAssignmentError(ValueError):
-    """These are no tasks of a version known; the text says why."""
+    """An assignment without tasks of a known version; the message says why."""
 
 
 class Assignment(NamedTuple):
-    """What a member is to read, and the task that reads each partition ("1_0"), one for one; sorted by partition."""
+    """A member's partitions, sorted, and for each the task that reads it ("1_0")."""
 
     partitions: tuple[tuple[str, int], ...] = ()
     tasks: tuple[str, ...] = ()
 
 
-def decode(assignment: bytes) -> Assignment:
-    """A member's assignment: ConsumerProtocolAssignment of Kafka's consumer, its user data being Streams' own.
+def decode_assignment(assignment: bytes) -> Assignment:
+    """Decode a ConsumerProtocolAssignment of Kafka's consumer whose user data is Kafka Streams' own.
 
-    The tasks stand in the order of the sorted partitions (StreamsPartitionAssignor.onAssignment, 0.10 to 3.9). Empty
-    while a group rebalances. Raises UndecodableAssignmentError.
+    The tasks are in the order of the sorted partitions (StreamsPartitionAssignor.onAssignment, 0.10 to 3.9). Empty
+    during a rebalance. Raises UndecodableAssignmentError.
     """
     if not assignment:
         return Assignment()
-    read = _Reader(assignment)
-    read.number(2)  # its version: all have this layout
+    reader = _Reader(assignment)
+    reader.number(2)  # the version: all have this layout
     partitions = []
-    for _ in range(read.count()):
-        topic = read.text(read.count(2))
-        partitions += [(topic, read.number()) for _ in range(read.count())]
-    size = read.number()  # -1 where there is none
+    for _ in range(reader.count()):
+        topic = reader.text(reader.count(2))
+        partitions += [(topic, reader.number()) for _ in range(reader.count())]
+    size = reader.number()  # -1: null
     if size <= 0:
-        msg = "Kafka Streams has written nothing into it"
+        msg = "the assignment has no user data of Kafka Streams"
         raise UndecodableAssignmentError(msg)
-    tasks = _active_tasks(_Reader(read.take(size)))
+    tasks = _active_tasks(_Reader(reader.take(size)))
     if len(tasks) != len(partitions):
-        msg = f"there are {len(tasks)} active tasks for {len(partitions)} partitions"
+        msg = f"the assignment has {len(tasks)} active tasks for {len(partitions)} partitions"
         raise UndecodableAssignmentError(msg)
     return Assignment(tuple(sorted(partitions)), tasks)
 
 
-def _active_tasks(read: "_Reader") -> tuple[str, ...]:
-    """AssignmentInfo of Kafka Streams, as far as the active tasks: standby tasks and hosts follow them.
+def _active_tasks(reader: "_Reader") -> tuple[str, ...]:
+    """Decode Kafka Streams' AssignmentInfo up to the active tasks; standby tasks and hosts follow.
 
     Seen: version 4 written by 2.1 and 2.2, 11 by 3.9.
     """
-    version = read.number()
+    version = reader.number()
     if version not in _VERSIONS:
-        msg = f"version {version} is not known"
+        msg = f"unknown version {version} of AssignmentInfo"
         raise UndecodableAssignmentError(msg)
     if version >= _WITH_COMMON_VERSION:
-        read.number()
-    return tuple(_task(read, version) for _ in range(read.count()))
+        reader.number()
+    return tuple(_task_id(reader, version) for _ in range(reader.count()))
 
 
-def _task(read: "_Reader", version: int) -> str:
-    """A TaskId, as Streams' logs show it."""
-    task = f"{read.number()}_{read.number()}"
-    name = read.text(2 * read.count(), "utf-16-be") if version >= _WITH_NAMED_TOPOLOGIES else ""
-    return f"{name}__{task}" if name else task
+def _task_id(reader: "_Reader", version: int) -> str:
+    """Decode a TaskId into the form that Streams logs."""
+    task = f"{reader.number()}_{reader.number()}"
+    topology = reader.text(2 * reader.count(), "utf-16-be") if version >= _WITH_NAMED_TOPOLOGIES else ""
+    return f"{topology}__{task}" if topology else task
 
 
 class _Reader:
-    """Takes big-endian numbers and texts off the front of bytes."""
+    """A cursor over big-endian numbers and texts."""
 
     def __init__(self, encoded: bytes) -> None:
         self._encoded = encoded
-        self._place = 0
+        self._position = 0
 
     def take(self, size: int) -> bytes:
-        begin, self._place = self._place, self._place + size
-        if self._place > len(self._encoded):
-            msg = f"it ends at byte {len(self._encoded)}, within what is to end at {self._place}"
+        begin, self._position = self._position, self._position + size
+        if self._position > len(self._encoded):
+            msg = f"the assignment ends at byte {len(self._encoded)}, before byte {self._position}"
             raise UndecodableAssignmentError(msg)
-        return self._encoded[begin : self._place]
+        return self._encoded[begin : self._position]
 
     def number(self, size: int = 4) -> int:
         return int.from_bytes(self.take(size), "big", signed=True)
@@ -86,7 +84,7 @@ class _Reader:
     def count(self, size: int = 4) -> int:
         count = self.number(size)
         if count < 0:
-            msg = f"it counts {count} at byte {self._place - size}"
+            msg = f"negative count {count} at byte {self._position - size} of the assignment"
             raise UndecodableAssignmentError(msg)
         return count
 
@@ -94,5 +92,5 @@ class _Reader:
         try:
             return self.take(size).decode(encoding)
         except UnicodeDecodeError as error:
-            msg = f"a name in it is no {encoding}: {error.reason}"
+            msg = f"a name in the assignment is not {encoding}: {error.reason}"
             raise UndecodableAssignmentError(msg) from error

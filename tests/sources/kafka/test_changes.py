@@ -2,7 +2,7 @@
 
 from agent.model.config_types import NameFilter
 from agent.model.observations import BrokerRegistration, Commit, GroupState, LogOffsets, Observation, PartitionState
-from agent.sources.availability import SOURCE, Sights, Unit
+from agent.sources.availability import SOURCE, AvailabilityTracker, Unit
 from agent.sources.base import ChangeDetector
 from agent.sources.kafka import admin_protocol as wire
 from agent.sources.kafka.admin_client import Call, CheckResult
@@ -38,7 +38,7 @@ def _ends(view: KafkaChanges, end: int, asked: int) -> None:
 
 
 def _unseen(view: KafkaChanges, *overdue: Call, complaint: str | None = None) -> dict[Unit, str]:
-    return view.unseen(overdue, complaint, Sights("kafka", "main"))
+    return view.unseen(overdue, complaint, AvailabilityTracker("kafka", "main"))
 
 
 def _commits(*offsets: int) -> wire.Commits:
