@@ -8,7 +8,7 @@ from agent.sources.flink.responses import Listing, Metric
 from agent.sources.flink.rest import RestEndpoint
 from agent.sources.http import HttpStatusError, RequestError, RequestTimeoutError
 from testbed.processes import free_port
-from tests.sources.endpoints import Behaviour, FaultyServer, dripping, hanging, saying, status
+from tests.sources.endpoints import Behaviour, FaultyServer, dripping, hanging, raw_response, status
 
 _NO_JOBS = '{"jobs":[]}'
 
@@ -33,7 +33,7 @@ def test_what_follows_the_port_is_put_before_each_path() -> None:
     """As where a proxy serves several clusters."""
     with FaultyServer(status("200 OK", _NO_JOBS)) as server:
         RestEndpoint(f"{server.url}/flink-1").ask("/jobs/overview", Listing, time.monotonic() + 30)
-    assert server.asked == ["/flink-1/jobs/overview"]
+    assert server.requested == ["/flink-1/jobs/overview"]
 
 
 @pytest.mark.parametrize("behaviour", [hanging, dripping])
@@ -46,7 +46,7 @@ def test_a_deadline_that_has_passed_asks_nobody() -> None:
     """So that a poll that is late does not grow later."""
     with FaultyServer(status("200 OK", _NO_JOBS)) as server, pytest.raises(RequestTimeoutError):
         RestEndpoint(server.url).ask("/jobs/overview", Listing, time.monotonic() - 1)
-    assert server.asked == []
+    assert server.requested == []
 
 
 def test_an_address_where_nobody_listens_cannot_be_reached() -> None:
@@ -61,7 +61,7 @@ def test_an_address_where_nobody_listens_cannot_be_reached() -> None:
         (b"", "invalid HTTP|cannot be reached"),
         (b"\x00\x01\x02garbage\r\n\r\n", "invalid HTTP"),
         (b"SSH-2.0-OpenSSH_9.6\r\n", "invalid HTTP"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}", "not HTTP"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}", "invalid HTTP"),
         (b"HTTP/1.1 200 OK\r\n\r\n<html>log in</html>", "with what Flink does not"),
         (b'HTTP/1.1 200 OK\r\n\r\n{"jobs":{}}', "with what Flink does not"),
         (b'HTTP/1.1 200 OK\r\n\r\n{"jobs":[{"jid":"x","name":"n","state":"s","start-time":1}]}', "Flink does not"),
@@ -71,7 +71,7 @@ def test_an_address_where_nobody_listens_cannot_be_reached() -> None:
 )
 def test_garbage_is_told_as_such(content: bytes, said: str) -> None:
     """Nothing, noise, another protocol, a body cut short, pages, JSON of another shape."""
-    with FaultyServer(saying(content)) as server, pytest.raises(RequestError, match=said):
+    with FaultyServer(raw_response(content)) as server, pytest.raises(RequestError, match=said):
         RestEndpoint(server.url).ask("/jobs/overview", Listing, time.monotonic() + 30)
 
 

@@ -13,7 +13,7 @@ from agent.model.observations import Available, Observation, TaskRestore, Unavai
 from agent.sources.streams.metrics_source import StreamsMetricsSource
 from testbed.processes import free_port
 from tests.integration.seen import Seen
-from tests.sources.endpoints import Behaviour, FaultyServer, dripping, hanging, saying, status
+from tests.sources.endpoints import Behaviour, FaultyServer, dripping, hanging, raw_response, status
 
 
 def _metrics(*tasks: tuple[str, str, int]) -> Behaviour:
@@ -57,8 +57,8 @@ def _told(seen: Seen) -> list[tuple[str, str | None, int | None]]:
         (hanging, "does not answer"),
         (dripping, "does not answer"),
         (_endless, "does not answer|more than 32 MiB"),
-        (saying(b"noise\r\n"), "invalid HTTP"),
-        (saying(b"HTTP/1.1 200 OK\r\n\r\n\xff\xfe 1"), "no metrics in Prometheus format"),
+        (raw_response(b"noise\r\n"), "invalid HTTP"),
+        (raw_response(b"HTTP/1.1 200 OK\r\n\r\n\xff\xfe 1"), "no metrics in Prometheus format"),
         (status("200 OK", "<html>log in</html>"), "no metrics in Prometheus format: cannot read '<html>log in</html>'"),
         (status("200 OK"), "no metrics in Prometheus format: there are none"),
         (status("500 Internal Server Error"), "500 Internal Server Error"),
