@@ -1,4 +1,4 @@
-"""What a source cannot see at the moment, and the clock it dates things by. What to make of it is up to the rules."""
+"""Availability of what a source watches, and the wall clock that sources date observations with."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -8,7 +8,7 @@ from agent.model.observations import Available, Observation, Unavailable
 
 
 class Unit(NamedTuple):
-    """What may be out of sight: a group, a topic, a partition, a group's partition; with nothing named the source."""
+    """What can be unavailable: a group, a topic, a partition, a group's partition; the whole source if all are None."""
 
     group: str | None = None
     topic: str | None = None
@@ -16,51 +16,47 @@ class Unit(NamedTuple):
 
 
 SOURCE = Unit()
+"""The whole source."""
 
 
-class Sights:
-    """Turns what is out of sight now into Unavailable, and into Available once it is not. Feed the result to ChangeDetector.
+class AvailabilityTracker:
+    """Turns the currently unavailable units into Unavailable and Available observations, for a ChangeDetector.
 
-    The reason first given stands until the unit is seen again, so that one spell of blindness is one fact.
+    The first reason is kept until the unit is available again, so that one outage is one fact.
     """
 
     def __init__(self, source: str, cluster: str, known: Iterable[Observation] = ()) -> None:
-        """known: the last observation of each subject before this run; a spell of blindness may have outlived it."""
+        """Continue the outages in `known`, the last observation of each subject before this run."""
         self._source = source
         self._cluster = cluster
         self._reasons: dict[Unit, str] = {
-            Unit(one.group, one.topic, one.partition): one.reason
-            for one in known
-            if isinstance(one, Unavailable) and (one.source, one.cluster) == (source, cluster)
+            Unit(outage.group, outage.topic, outage.partition): outage.reason
+            for outage in known
+            if isinstance(outage, Unavailable) and (outage.source, outage.cluster) == (source, cluster)
         }
 
     @property
-    def blind(self) -> bool:
-        """Whether the whole source is out of sight."""
-        return SOURCE in self._reasons
-
-    @property
-    def units(self) -> frozenset[Unit]:
-        """What is out of sight."""
+    def unavailable(self) -> frozenset[Unit]:
+        """The units that are unavailable."""
         return frozenset(self._reasons)
 
-    def now(self, at: int, unseen: Mapping[Unit, str]) -> list[Observation]:
-        """Unavailable for each unit unseen (unit -> why, a sentence), Available for what was and no longer is.
+    def update(self, at: int, unavailable: Mapping[Unit, str]) -> list[Observation]:
+        """Return Unavailable for each unit given (unit -> reason, a sentence), Available for those that recovered.
 
-        Where the whole source is blind, nothing is known of its parts: they stay as they were.
+        While the whole source is unavailable its parts are unknown: they keep their state.
         """
-        if SOURCE in unseen:
-            unseen = {**self._reasons, SOURCE: unseen[SOURCE]}
-        reasons = {unit: self._reasons.get(unit, why) for unit, why in unseen.items()}
-        seen = [unit for unit in self._reasons if unit not in reasons]
+        if SOURCE in unavailable:
+            unavailable = {**self._reasons, SOURCE: unavailable[SOURCE]}
+        reasons = {unit: self._reasons.get(unit, reason) for unit, reason in unavailable.items()}
+        recovered = [unit for unit in self._reasons if unit not in reasons]
         self._reasons = reasons
-        where: dict[str, Any] = {"at": at, "source": self._source, "cluster": self._cluster}
+        common: dict[str, Any] = {"at": at, "source": self._source, "cluster": self._cluster}
         return [
-            *(Available(**where, **unit._asdict()) for unit in seen),
-            *(Unavailable(**where, **unit._asdict(), reason=why) for unit, why in reasons.items()),
+            *(Available(**common, **unit._asdict()) for unit in recovered),
+            *(Unavailable(**common, **unit._asdict(), reason=reason) for unit, reason in reasons.items()),
         ]
 
 
 def now_ms() -> int:
-    """The wall clock: milliseconds since the epoch."""
+    """Return the wall-clock time in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000

@@ -1,4 +1,4 @@
-"""Calls that nothing can cut short (a host's name looked up, a network's disk), each in a thread of its own."""
+"""Daemon threads for calls that have no timeout, such as a host name lookup or a network disk."""
 
 import threading
 from collections.abc import Callable
@@ -8,16 +8,17 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def aside(name: str, call: Callable[[], T]) -> "Future[T]":
-    """Start the call; what it returns or raises comes with the future. It keeps no interpreter from ending, which
-    the threads of concurrent.futures would.
+def run_in_thread(name: str, call: Callable[[], T]) -> "Future[T]":
+    """Run the call in a daemon thread; return its future.
+
+    A hanging call does not block the interpreter's exit, as the threads of concurrent.futures would.
     """
     future: Future[T] = Future()
 
     def run() -> None:
         try:
             future.set_result(call())
-        except BaseException as error:  # noqa: BLE001  # raised where the result is asked for
+        except BaseException as error:  # noqa: BLE001  # raised by future.result()
             future.set_exception(error)
 
     threading.Thread(target=run, name=name, daemon=True).start()

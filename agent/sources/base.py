@@ -1,4 +1,4 @@
-"""The edge where facts come in: what every source is, and how a poll becomes changes. One file per system watched."""
+"""The interface of a source, and the detector that turns polled observations into changes."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
@@ -11,66 +11,61 @@ Batch = Sequence[Observation]
 Emit = Callable[[Batch], None]
 
 HEARTBEAT_MS = 600_000
-"""How often an unchanged fact is emitted all the same, so that every stretch of the journal has a baseline."""
+"""How often an unchanged fact is emitted again, so that every part of the journal has a baseline."""
 
 
 class Source(Protocol):
-    """A system watched. `poll` is called every `interval` ms by the scheduler, never twice at a time."""
+    """A watched system. The scheduler calls `poll` every `interval` ms, never concurrently."""
 
     name: str
     cluster: str
     interval: int
 
     def poll(self) -> None:
-        """Look once and emit what changed. What cannot be seen is said with Unavailable; an exception is a defect."""
+        """Emit what changed. What cannot be read is emitted as Unavailable; an exception is a defect."""
 
     def close(self) -> None:
-        """Let go of connections and threads within a few seconds; nothing is emitted afterwards."""
+        """Release connections and threads within a few seconds; nothing is emitted afterwards."""
 
 
 class ChangeDetector:
-    """Turns polls into changes: drops what is unchanged, and dates each change since the last sighting of the old
-    value.
-    """
+    """Reduces polls to changes: drops unchanged facts and dates each change since the old value was last seen."""
 
     def __init__(self, known: Iterable[Observation] = ()) -> None:
-        """known: the last observation of each subject before this run, so that what happened meanwhile is a change."""
-        self._last = {one.subject: one for one in known}
-        self._sighted = {subject: one.seen for subject, one in self._last.items()}
+        """Start from `known`, the last observation of each subject before this run: changes during downtime count."""
+        self._last = {observation.subject: observation for observation in known}
+        self._last_seen = {subject: observation.seen for subject, observation in self._last.items()}
 
     def changes(self, polled: Iterable[Observation]) -> list[Observation]:
-        """The observations whose fact is new, with `since` set, and a heartbeat of each that has long been
-        unchanged.
-        """
+        """Return the observations whose fact is new, with `since` set, and heartbeats of facts unchanged for long."""
         changed = []
-        for one in polled:
-            subject = one.subject
-            old, sighted = self._last.get(subject), self._sighted.get(subject)
-            self._sighted[subject] = one.seen
-            if old is None or sighted is None:
-                self._last[subject] = one
-                changed.append(one)
-                continue
-            if _fact(one) == _fact(old):
-                if one.at - old.at >= HEARTBEAT_MS:
-                    self._last[subject] = one
-                    changed.append(one)
-                continue
-            dated = one if one.since is not None else msgspec.structs.replace(one, since=sighted)
-            self._last[subject] = dated
-            changed.append(dated)
+        for observation in polled:
+            subject = observation.subject
+            old, last_seen = self._last.get(subject), self._last_seen.get(subject)
+            self._last_seen[subject] = observation.seen
+            if old is None or last_seen is None:
+                current = observation
+            elif _without_times(observation) == _without_times(old):
+                if observation.at - old.at < HEARTBEAT_MS:
+                    continue
+                current = observation
+            elif observation.since is None:
+                current = msgspec.structs.replace(observation, since=last_seen)
+            else:
+                current = observation
+            self._last[subject] = current
+            changed.append(current)
         return changed
 
     def forget(self, subject: Subject) -> Observation | None:
-        """Drop a subject that is gone for good; returns what was last known of it."""
-        self._sighted.pop(subject, None)
+        """Drop a subject that no longer exists; return its last observation."""
+        self._last_seen.pop(subject, None)
         return self._last.pop(subject, None)
 
     def subjects(self) -> list[Subject]:
-        """The subjects known, in order of first sighting."""
+        """Return the known subjects, in the order in which they were first seen."""
         return list(self._last)
 
 
-def _fact(observation: Observation) -> Observation:
-    """The observation with its times blanked: equal where the fact is the same."""
+def _without_times(observation: Observation) -> Observation:
     return msgspec.structs.replace(observation, at=0, seen_at=None, since=None)

@@ -1,7 +1,4 @@
-"""Asking an HTTP address: one request, one answer or a sentence why not, and never later than a deadline.
-
-What the answers mean is for who asks: flink_rest, streams_metrics.
-"""
+"""HTTP GET with a deadline for the whole response, whatever the server does."""
 
 import http.client
 import io
@@ -15,40 +12,32 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-_LARGEST = 32 * 1024 * 1024
-"""An answer with more bytes is none that is waited for: Flink's metric ids of 5,000 subtasks are a tenth of it."""
-_SHOWN = 160
+_MAX_BYTES = 32 * 1024 * 1024
+"""The largest response that is read: Flink's metric ids of 5,000 subtasks are a tenth of it."""
+_MAX_QUOTED_CHARACTERS = 160
 
 
-class UnansweredError(Exception):
-    """There is no answer that can be used; the message is a sentence that names the address."""
+class RequestError(Exception):
+    """A request has no usable response; the message is a sentence that names the URL."""
 
 
-class LateError(UnansweredError):
-    """There was none before the deadline."""
+class RequestTimeoutError(RequestError):
+    """There was no complete response before the deadline."""
 
 
-class RefusedError(UnansweredError):
-    """It answered with an HTTP status that is no success."""
+class HttpStatusError(RequestError):
+    """The response has an HTTP status other than 200 and 204."""
 
-    def __init__(self, sentence: str, status: int) -> None:
-        super().__init__(sentence)
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
         self.status = status
 
 
-def left(deadline: float) -> float:
-    """The seconds until a deadline of time.monotonic(). Raises TimeoutError where it has passed."""
-    seconds = deadline - time.monotonic()
-    if seconds <= 0:
-        raise TimeoutError
-    return seconds
-
-
 class Endpoint:
-    """One address. It keeps no connection, so that it may be asked from several threads."""
+    """An HTTP address. It keeps no connection, so that several threads may use it."""
 
     def __init__(self, url: str) -> None:
-        """url: http or https, without a slash at its end; what follows the port is put before each path."""
+        """Take an http or https URL without a trailing slash; its path is the prefix of all request paths."""
         self.url = url
         parts = urlsplit(url)
         self.host, self._prefix = parts.hostname or "", parts.path
@@ -56,32 +45,33 @@ class Endpoint:
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
 
     def get(self, path: str, accept: str, deadline: float) -> bytes:
-        """The body of the answer to GET. Raises UnansweredError; deadline: of time.monotonic()."""
+        """Return the body of the response to GET. deadline: of time.monotonic(). Raises RequestError."""
         began = time.monotonic()
         try:
             status, reason, location, body = self._get(path, accept, deadline)
         except TimeoutError as error:
             msg = f"{self.url} does not answer {path} within {max(deadline - began, 0):.1f} s"
-            raise LateError(msg) from error
+            raise RequestTimeoutError(msg) from error
         except OSError as error:
             msg = f"{self.url} cannot be reached: {error.strerror or error}"
-            raise UnansweredError(msg) from error
+            raise RequestError(msg) from error
         except (http.client.HTTPException, ValueError) as error:
-            msg = f"{self.url} answers {path} with what is not HTTP: {_short(repr(error))}"
-            raise UnansweredError(msg) from error
+            msg = f"{self.url} sent an invalid HTTP response to {path}: {_quote(repr(error))}"
+            raise RequestError(msg) from error
         if status not in (HTTPStatus.OK, HTTPStatus.NO_CONTENT):
-            what = f"sends on to {location}" if location else f"answers {path} with {status} {reason}: {_short(body)}"
+            what = f"redirects to {location}" if location else f"answers {path} with {status} {reason}: {_quote(body)}"
             msg = f"{self.url} {what}"
-            raise RefusedError(msg, status)
+            raise HttpStatusError(msg, status)
         return body
 
     def _get(self, path: str, accept: str, deadline: float) -> tuple[int, str, str | None, bytes]:
-        """Status, its reason, where it redirects to, body."""
+        """Return the status, its reason, the Location header and the body."""
         connection: http.client.HTTPConnection
+        timeout = _seconds_until(deadline)
         if self._tls is None:
-            connection = http.client.HTTPConnection(self.host, self.port, timeout=left(deadline))
+            connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout)
         else:
-            connection = http.client.HTTPSConnection(self.host, self.port, timeout=left(deadline), context=self._tls)
+            connection = http.client.HTTPSConnection(self.host, self.port, timeout=timeout, context=self._tls)
         try:
             connection.request("GET", self._prefix + path, headers={"Accept": accept, "Connection": "close"})
             with _Response(connection.sock, deadline) as response:
@@ -93,35 +83,43 @@ class Endpoint:
 
 
 class _Response(http.client.HTTPResponse):
-    """A response that is read until a deadline: a socket's timeout is for each packet, and bytes may drip."""
+    """A response with one deadline for all of it: a socket's timeout is per packet, and bytes may trickle in."""
 
     def __init__(self, sock: socket.socket, deadline: float) -> None:
         super().__init__(sock, method="GET")
-        self.fp = io.BufferedReader(_Until(sock, deadline))
+        self.fp = io.BufferedReader(_LimitedSocketReader(sock, deadline))
 
 
-class _Until(io.RawIOBase):
-    """What comes from a socket until a deadline, and no more than the largest answer."""
+class _LimitedSocketReader(io.RawIOBase):
+    """Reads a socket until a deadline, and at most _MAX_BYTES."""
 
     def __init__(self, sock: socket.socket, deadline: float) -> None:
         super().__init__()
-        self._socket, self._deadline, self._room = sock, deadline, _LARGEST
+        self._socket, self._deadline, self._bytes_left = sock, deadline, _MAX_BYTES
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: "WriteableBuffer", /) -> int:
-        self._socket.settimeout(left(self._deadline))
+        self._socket.settimeout(_seconds_until(self._deadline))
         size = self._socket.recv_into(buffer)
-        self._room -= size
-        if self._room < 0:
-            msg = f"more than {_LARGEST >> 20} MiB"
+        self._bytes_left -= size
+        if self._bytes_left < 0:
+            msg = f"more than {_MAX_BYTES >> 20} MiB"
             raise ValueError(msg)
         return size
 
 
-def _short(text: str | bytes) -> str:
-    """The beginning of a text of any sort, on one line."""
+def _seconds_until(deadline: float) -> float:
+    """Return the seconds until a deadline of time.monotonic(). Raises TimeoutError after it."""
+    seconds = deadline - time.monotonic()
+    if seconds <= 0:
+        raise TimeoutError
+    return seconds
+
+
+def _quote(text: str | bytes) -> str:
+    """Return the beginning of a text on one line."""
     decoded = text.decode(errors="replace") if isinstance(text, bytes) else text
-    line = " ".join(decoded[: 4 * _SHOWN].split())
-    return line if len(line) <= _SHOWN else line[: _SHOWN - 3] + "..."
+    line = " ".join(decoded[: 4 * _MAX_QUOTED_CHARACTERS].split())
+    return line if len(line) <= _MAX_QUOTED_CHARACTERS else line[: _MAX_QUOTED_CHARACTERS - 3] + "..."

@@ -1,4 +1,4 @@
-"""The Kafka source against real brokers: what it sees, what it cannot see, and that one's trouble stays one's own."""
+"""The Kafka source against real brokers: observations, availability, and brokers that hang."""
 
 import os
 import signal
@@ -39,18 +39,22 @@ _VERSIONS = ("kafka_0_11", "kafka_3_9", "kafka_4_1")
 
 @pytest.fixture
 def cluster(request: pytest.FixtureRequest) -> Cluster:
-    """The cluster whose fixture is named by the test's parameter."""
-    found = request.getfixturevalue(request.param)
-    assert isinstance(found, Cluster)
-    return found
+    """Return the cluster whose fixture the test's parameter names."""
+    cluster = request.getfixturevalue(request.param)
+    assert isinstance(cluster, Cluster)
+    return cluster
 
 
 @contextmanager
 def _watching(cluster: Cluster, name: str, seen: Seen, known: Iterable[Observation] = ()) -> Iterator[KafkaSource]:
-    """A source that watches the groups and topics of this name."""
-    only = NameFilter(include=[f"{name}*"])
+    """Watch the groups and topics of this name."""
+    selected = NameFilter(include=[f"{name}*"])
     settings = KafkaSourceSettings(
-        bootstrap_servers=cluster.bootstrap_servers, timeout=5_000, groups=only, topics=only, watch_partitions=True
+        bootstrap_servers=cluster.bootstrap_servers,
+        timeout=5_000,
+        groups=selected,
+        topics=selected,
+        watch_partitions=True,
     )
     source = KafkaSource("main", settings, seen, known)
     try:
@@ -60,24 +64,24 @@ def _watching(cluster: Cluster, name: str, seen: Seen, known: Iterable[Observati
 
 
 def _commit(cluster: Cluster, group: str, offsets: dict[tuple[str, int], int]) -> None:
-    """Commit as a group without members. By a consumer: AdminClient aborts where the coordinator has just moved."""
-    places = [TopicPartition(*place, offset) for place, offset in offsets.items()]
+    """Commit as a group without members; with a consumer: AdminClient aborts if the coordinator has just moved."""
+    requested = [TopicPartition(*partition, offset) for partition, offset in offsets.items()]
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": group, "log_level": 0})
 
-    def committed() -> bool:
+    def try_commit() -> bool:
         try:
-            told = consumer.commit(offsets=places, asynchronous=False)
+            committed = consumer.commit(offsets=requested, asynchronous=False)
         except KafkaException:
             return False  # the coordinator is loading, or moving
-        return all(place.error is None for place in told)
+        return all(partition.error is None for partition in committed)
 
-    wait_until(committed, f"{group} to commit")
+    wait_until(try_commit, f"{group} to commit")
     consumer.close()
 
 
 @pytest.mark.parametrize("cluster", _VERSIONS, indirect=True)
-def test_commits_log_offsets_leaders_brokers_and_groups_are_seen(cluster: Cluster) -> None:
-    """One batch tells all there is, partitions before groups before log offsets before commits."""
+def test_all_facts_about_a_cluster_are_observed(cluster: Cluster) -> None:
+    """In a batch, partitions come before groups, then log offsets, then commits."""
     name, seen = named("all"), Seen()
     cluster.create_topic(name, assignment={0: [2005, 2011], 1: [2011, 2024]})
     fill(cluster.bootstrap_servers, [(name, 0), (name, 1)], records=100)
@@ -97,16 +101,16 @@ def test_commits_log_offsets_leaders_brokers_and_groups_are_seen(cluster: Cluste
     assert (state.topic_id is None) == (cluster.version == "0.11.0.0")
     assert [member.partitions for member in stable.members] == [((name, 0), (name, 1))]
     assert empty.members == ()
-    assert [one.broker for one in seen.all(BrokerRegistration, session=None, epoch=-1)] == [2005, 2011, 2024]
+    assert [fact.broker for fact in seen.all(BrokerRegistration, session=None, epoch=-1)] == [2005, 2011, 2024]
     assert seen.all(Unavailable) == []
     order = [PartitionState, BrokerRegistration, GroupState, LogOffsets, Commit]
     for batch in seen.batches:
-        kinds = [order.index(type(one)) for one in batch]
+        kinds = [order.index(type(fact)) for fact in batch]
         assert kinds == sorted(kinds)
 
 
-def test_an_end_is_never_dated_before_the_commits_it_is_held_against(kafka_3_9: Cluster) -> None:
-    """In a batch log ends are as late as the commits, or later: they were read after them."""
+def test_log_ends_are_never_older_than_the_commits(kafka_3_9: Cluster) -> None:
+    """In a batch log ends are read after the commits."""
     name, seen = named("order"), Seen()
     kafka_3_9.create_topic(name, assignment={0: [2005]})
     _commit(kafka_3_9, name, {(name, 0): 0})
@@ -119,8 +123,8 @@ def test_an_end_is_never_dated_before_the_commits_it_is_held_against(kafka_3_9: 
             assert end.at >= commit.at
 
 
-def test_a_frozen_leader_does_not_stretch_the_polls_of_others(kafka_3_9: Cluster) -> None:
-    """While a broker hangs, ends and commits elsewhere are told as fast as ever; its own partition alone is Unavailable."""
+def test_a_frozen_leader_does_not_delay_other_partitions(kafka_3_9: Cluster) -> None:
+    """While a broker hangs, only its own partition is unavailable."""
     name, seen = named("frozen"), Seen()
     kafka_3_9.create_topic(name, assignment={0: [2005], 1: [2011]})
     _commit(kafka_3_9, name, {(name, 1): 0})
@@ -128,7 +132,7 @@ def test_a_frozen_leader_does_not_stretch_the_polls_of_others(kafka_3_9: Cluster
         seen.wait_for(source, LogOffsets, topic=name, partition=0)
         seen.wait_for(source, Commit, offset=0)
         kafka_3_9.freeze(2005)
-        blind = seen.wait_for(source, Unavailable, topic=name, partition=0)
+        outage = seen.wait_for(source, Unavailable, topic=name, partition=0)
         polls = []
         for offset in range(1, 5):
             fill(kafka_3_9.bootstrap_servers, [(name, 1)], records=1)
@@ -137,42 +141,42 @@ def test_a_frozen_leader_does_not_stretch_the_polls_of_others(kafka_3_9: Cluster
             source.poll()
             polls.append(time.monotonic() - begin)
         kafka_3_9.thaw(2005)
-        sighted = seen.wait_for(source, Available, topic=name, partition=0)
-    assert "leader" in blind.reason
+        recovery = seen.wait_for(source, Available, topic=name, partition=0)
+    assert "leader" in outage.reason
     assert sorted(polls)[1] < 1, f"polls of {polls} s beside a frozen broker"
-    assert [one.offset for one in seen.all(Commit)] == [0, 1, 2, 3, 4]
-    assert [one.log_end for one in seen.all(LogOffsets, partition=1)] == [0, 1, 2, 3, 4]
-    assert {one.partition for one in seen.all(Availability)} == {0}
-    assert sighted.start <= sighted.at
+    assert [commit.offset for commit in seen.all(Commit)] == [0, 1, 2, 3, 4]
+    assert [offsets.log_end for offsets in seen.all(LogOffsets, partition=1)] == [0, 1, 2, 3, 4]
+    assert {fact.partition for fact in seen.all(Availability)} == {0}
+    assert recovery.start <= recovery.at
 
 
 @pytest.mark.parametrize("cluster", _VERSIONS, indirect=True)
-def test_a_group_is_blind_while_its_coordinator_is_away_and_sighted_when_it_is_back(cluster: Cluster) -> None:
-    """The coordinator hangs until the cluster drops it. Back again it is asked, which librdkafka alone would not."""
+def test_a_group_is_unavailable_while_its_coordinator_is_down(cluster: Cluster) -> None:
+    """It hangs until the cluster drops it. Once up it is used again, which librdkafka alone would not do."""
     name, seen = named("coordinator"), Seen()
     cluster.create_topic(name, assignment={0: [2011]})
     _commit(cluster, name, {(name, 0): 7})
     with _watching(cluster, name, seen) as source:
         seen.wait_for(source, Commit, offset=7)
         cluster.freeze(2024)
-        blind = seen.wait_for(source, Unavailable, group=name)
+        outage = seen.wait_for(source, Unavailable, group=name)
         fill(cluster.bootstrap_servers, [(name, 0)], records=5)
         seen.wait_for(source, LogOffsets, log_end=5)
         seen.wait_for(source, BrokerRegistration, broker=2024, epoch=None)
         cluster.thaw(2024)
-        sighted = seen.wait_for(source, Available, group=name)
+        recovery = seen.wait_for(source, Available, group=name)
         cluster.wait_until_registered(2024)
         cluster.wait_until_in_sync()
         _commit(cluster, name, {(name, 0): 8})
         seen.wait_for(source, Commit, offset=8)
-    assert "coordinator" in blind.reason
-    assert blind.at < sighted.at
-    assert [one.offset for one in seen.all(Commit)] == [7, 8]
+    assert "coordinator" in outage.reason
+    assert outage.at < recovery.at
+    assert [commit.offset for commit in seen.all(Commit)] == [7, 8]
 
 
 @pytest.mark.parametrize("cluster", _VERSIONS, indirect=True)
-def test_a_topic_made_again_is_told_before_its_offsets(cluster: Cluster) -> None:
-    """Deletion is told; the topic made anew has another id (from 2.8 on), told before its new log's offsets."""
+def test_a_recreated_topic_precedes_its_offsets(cluster: Cluster) -> None:
+    """The deletion is emitted, then another topic id (from 2.8 on), then the new log's offsets."""
     name, seen = named("again"), Seen()
     cluster.create_topic(name, assignment={0: [2005]})
     fill(cluster.bootstrap_servers, [(name, 0)], records=100)
@@ -187,27 +191,27 @@ def test_a_topic_made_again_is_told_before_its_offsets(cluster: Cluster) -> None
         seen.wait_for(source, LogOffsets, log_end=0)
     assert deleted.topic_id == before.topic_id
     assert (after.topic_id == before.topic_id) == (cluster.version == "0.11.0.0")
-    told = [type(one) for batch in seen.batches for one in batch if isinstance(one, PartitionState | LogOffsets)]
-    assert told.index(PartitionState, 3) < len(told) - 1
-    assert told[-1] is LogOffsets
+    kinds = [type(fact) for batch in seen.batches for fact in batch if isinstance(fact, PartitionState | LogOffsets)]
+    assert kinds.index(PartitionState, 3) < len(kinds) - 1
+    assert kinds[-1] is LogOffsets
 
 
 @pytest.mark.parametrize("cluster", _VERSIONS, indirect=True)
-def test_deleted_offsets_are_told_as_forgotten(cluster: Cluster) -> None:
-    """A deleted topic's committed offsets become null, at some time since the last sighting of their old values."""
+def test_deleted_offsets_are_emitted_as_none(cluster: Cluster) -> None:
+    """A deleted topic's committed offsets become None, at some time since their old values were last seen."""
     name, seen = named("deleted"), Seen()
     cluster.create_topic(name, assignment={0: [2005]})
     _commit(cluster, name, {(name, 0): 3})
     with _watching(cluster, name, seen) as source:
         commit = seen.wait_for(source, Commit, offset=3)
         cluster.admin.delete_topics([name])[name].result(timeout=30)
-        gone = seen.wait_for(source, Commit, offset=None)
-    assert gone.since is not None
-    assert commit.at <= gone.since <= gone.at
+        deleted = seen.wait_for(source, Commit, offset=None)
+    assert deleted.since is not None
+    assert commit.at <= deleted.since <= deleted.at
 
 
 def test_a_deleted_group_is_dead(kafka_3_9: Cluster) -> None:
-    """Its offsets are forgotten and its state is Dead, once."""
+    """Its offsets are None and its state is Dead, once."""
     name, seen = named("dead"), Seen()
     kafka_3_9.create_topic(name, assignment={0: [2005]})
     _commit(kafka_3_9, name, {(name, 0): 3})
@@ -220,25 +224,24 @@ def test_a_deleted_group_is_dead(kafka_3_9: Cluster) -> None:
     assert len(seen.all(GroupState, state="Dead")) == 1
 
 
-def test_offsets_forgotten_while_nobody_looked_are_told_at_start(kafka_3_9: Cluster) -> None:
-    """What is known from before this run is compared with what is found."""
+def test_changes_during_downtime_are_emitted_at_start(kafka_3_9: Cluster) -> None:
     name, seen = named("known"), Seen()
     kafka_3_9.create_topic(name, assignment={0: [2005]})
     at = now()
     known = [
         Commit(at=at, cluster="main", group=name, topic=name, partition=0, offset=9),
         BrokerRegistration(at=at, cluster="main", broker=99, session=None, epoch=-1),
-        Unavailable(at=at, source="kafka", cluster="main", group=name, reason="it was so"),
+        Unavailable(at=at, source="kafka", cluster="main", group=name, reason="timed out"),
     ]
     with _watching(kafka_3_9, name, seen, known) as source:
-        forgotten = seen.wait_for(source, Commit, group=name, offset=None)
+        deleted = seen.wait_for(source, Commit, group=name, offset=None)
         gone = seen.wait_for(source, BrokerRegistration, broker=99, epoch=None)
         seen.wait_for(source, Available, group=name)
-    assert forgotten.since == gone.since == at
+    assert deleted.since == gone.since == at
 
 
-def test_a_cluster_out_of_reach_is_said_once(kafka_4_1: Cluster) -> None:
-    """All brokers hang: one Unavailable for the source. They go on: Available, and what happens next is seen."""
+def test_an_unreachable_cluster_is_unavailable_once(kafka_4_1: Cluster) -> None:
+    """All brokers hang, then resume: one Unavailable and one Available for the source."""
     name, seen = named("reach"), Seen()
     kafka_4_1.create_topic(name, assignment={0: [2005]})
     with _watching(kafka_4_1, name, seen) as source:
@@ -257,13 +260,13 @@ def test_a_cluster_out_of_reach_is_said_once(kafka_4_1: Cluster) -> None:
     assert len(seen.all(Unavailable, topic=None, group=None)) == 1
 
 
-def test_a_client_process_that_dies_is_replaced(kafka_4_1: Cluster) -> None:
-    """As when librdkafka aborts it: at most one Unavailable, then the source sees again."""
+def test_a_crashed_admin_process_is_restarted(kafka_4_1: Cluster) -> None:
+    """As when librdkafka aborts it: at most one Unavailable, then the source is available again."""
     name, seen = named("client"), Seen()
     kafka_4_1.create_topic(name, assignment={0: [2005]})
     with _watching(kafka_4_1, name, seen) as source:
         seen.wait_for(source, LogOffsets, topic=name)
-        process = source._calls._process
+        process = source._client._process
         assert process is not None
         os.kill(process.pid, signal.SIGABRT)
         process.wait()
@@ -273,8 +276,8 @@ def test_a_client_process_that_dies_is_replaced(kafka_4_1: Cluster) -> None:
     assert len(seen.all(Unavailable)) == len(seen.all(Available))
 
 
-def test_a_group_that_gets_another_coordinator_is_followed(tmp_path: Path) -> None:
-    """A coordinator dies, another takes over, the first comes back: the group is read from each; no client crashes."""
+def test_a_group_is_read_from_its_new_coordinator(tmp_path: Path) -> None:
+    """A coordinator dies, another takes over, the first comes back; the admin process does not crash."""
     name, seen = named("moved"), Seen()
     with (
         Cluster("3.9.1", [1, 2, 3], workdir=tmp_path, offsets_on=[3, 2]) as cluster,
@@ -294,12 +297,12 @@ def test_a_group_that_gets_another_coordinator_is_followed(tmp_path: Path) -> No
             cluster.wait_for_leader("__consumer_offsets", partition, 3)
         _commit(cluster, name, {(name, 0): 3})
         seen.wait_for(source, Commit, offset=3)
-    assert [one.offset for one in seen.all(Commit)] == [1, 2, 3]
-    assert [line for line in logs if "ended" in line["event"]] == []
+    assert [commit.offset for commit in seen.all(Commit)] == [1, 2, 3]
+    assert [line for line in logs if line["event"] == "kafka_client_exited"] == []
 
 
 def test_closing_takes_no_time_while_brokers_hang(kafka_4_1: Cluster) -> None:
-    """Calls that hang do not keep the source from closing, and nothing is emitted afterwards."""
+    """Nothing is emitted afterwards."""
     name, seen = named("close"), Seen()
     kafka_4_1.create_topic(name, assignment={0: [2005]})
     with _watching(kafka_4_1, name, seen) as source:
@@ -307,7 +310,7 @@ def test_closing_takes_no_time_while_brokers_hang(kafka_4_1: Cluster) -> None:
         for broker in kafka_4_1.brokers:
             kafka_4_1.freeze(broker)
         source.poll()
-        process = source._calls._process
+        process = source._client._process
         assert process is not None
         begin = time.monotonic()
         source.close()

@@ -1,4 +1,4 @@
-"""The ZooKeeper source against real ZooKeeper and brokers: sessions, leaders, topics, and our own link to it."""
+"""The ZooKeeper source against real ZooKeeper and brokers: sessions, leaders, topics, and our own connection."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -30,22 +30,22 @@ _BROKER = b'{"version":4,"host":"h","port":1,"endpoints":["PLAINTEXT://h:1"],"ti
 
 @pytest.fixture
 def cluster(request: pytest.FixtureRequest) -> Cluster:
-    """The cluster whose fixture is named by the test's parameter."""
-    found = request.getfixturevalue(request.param)
-    assert isinstance(found, Cluster)
-    return found
+    """Return the cluster whose fixture the test's parameter names."""
+    cluster = request.getfixturevalue(request.param)
+    assert isinstance(cluster, Cluster)
+    return cluster
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
-    """A ZooKeeper of its own, for znodes that the test writes."""
+    """Start a ZooKeeper for znodes that tests write."""
     with ZooKeeperServer(KAFKA["3.9.1"], tmp_path_factory.mktemp("zookeeper")) as running:
         yield running
 
 
 @pytest.fixture
 def client(server: ZooKeeperServer) -> Iterator[KazooClient]:
-    """A client of that ZooKeeper; its session is what a broker's would be."""
+    """Connect a client to that ZooKeeper; its session plays a broker's."""
     connected = server.connect()
     yield connected
     connected.stop()
@@ -78,7 +78,7 @@ def _watching(
 
 
 def _write(client: KazooClient, path: str, content: object) -> None:
-    """Make a znode or change it, as a controller does."""
+    """Create or change a znode, as a controller does."""
     body = content if isinstance(content, bytes) else json.dumps(content).encode()
     if client.exists(path):
         client.set(path, body)
@@ -87,28 +87,31 @@ def _write(client: KazooClient, path: str, content: object) -> None:
 
 
 def _replicas(seen: Seen, partition: int) -> list[tuple[int, ...]]:
-    """The replicas that the partition has had, one after the other."""
-    return [replicas for replicas, _ in groupby(one.replicas for one in seen.all(PartitionState, partition=partition))]
+    """Return the replicas that the partition has had, in order."""
+    states = seen.all(PartitionState, partition=partition)
+    return [replicas for replicas, _ in groupby(state.replicas for state in states)]
 
 
 def _state(leader: int, epoch: int, isr: list[int]) -> dict[str, object]:
     return {"controller_epoch": 1, "leader": leader, "version": 1, "leader_epoch": epoch, "isr": isr}
 
 
-def test_topics_that_are_not_chosen_are_watched_where_another_source_needs_them(kafka_3_9: Cluster) -> None:
-    """As the changelogs of Kafka Streams; no others."""
+def test_topics_that_another_source_needs_are_watched(kafka_3_9: Cluster) -> None:
+    """Such as the changelogs of Kafka Streams; no others."""
     name, seen = named("also"), Seen()
     for topic in (f"{name}-changelog", f"{name}-other"):
         kafka_3_9.create_topic(topic, assignment={0: [2005]})
-    with _watching(kafka_3_9.zookeeper, seen, "no-such-topic", also=lambda one: one.endswith("-changelog")) as source:
+    with _watching(
+        kafka_3_9.zookeeper, seen, "no-such-topic", also=lambda topic: topic.endswith("-changelog")
+    ) as source:
         seen.wait_for(source, PartitionState, topic=f"{name}-changelog", leader=2005)
         seen.wait_for(source, Controller)
     assert seen.all(PartitionState, topic=f"{name}-other") == []
 
 
 @pytest.mark.parametrize("cluster", _VERSIONS, indirect=True)
-def test_registrations_controller_and_partitions_are_seen(cluster: Cluster) -> None:
-    """As the znodes have them: sessions, broker epochs, leader epochs, the topic's id or its znode's czxid."""
+def test_brokers_controller_and_partitions_are_observed(cluster: Cluster) -> None:
+    """With sessions, broker epochs, leader epochs, and the topic's id or its znode's czxid."""
     name, seen = named("znodes"), Seen()
     cluster.create_topic(name, assignment={0: [2005, 2011], 1: [2011, 2024]})
     with _watching(cluster.zookeeper, seen, name) as source:
@@ -125,13 +128,13 @@ def test_registrations_controller_and_partitions_are_seen(cluster: Cluster) -> N
     assert (state.topic_id or "").startswith("czxid:") == (cluster.version == "0.11.0.0")
     assert controller.broker in cluster.brokers
     assert (controller.epoch or 0) > 0
-    assert {one.topic for one in seen.all(PartitionState)} == {name}
+    assert {state.topic for state in seen.all(PartitionState)} == {name}
     assert seen.all(Unavailable) == []
 
 
 @pytest.mark.parametrize("cluster", _VERSIONS, indirect=True)
-def test_an_expired_session_is_seen_as_gone_then_back_under_another(cluster: Cluster) -> None:
-    """Old session, gone, new session, in this order of time too; its leaderships move in between."""
+def test_an_expired_session_is_gone_then_re_registered(cluster: Cluster) -> None:
+    """Old session, gone, new session, also in order of time; the leader changes in between."""
     name, seen = named("session"), Seen()
     cluster.create_topic(name, assignment={0: [2005, 2011]})
     with _watching(cluster.zookeeper, seen, name) as source:
@@ -140,16 +143,16 @@ def test_an_expired_session_is_seen_as_gone_then_back_under_another(cluster: Clu
         before, after = cluster.expire_session(2005)
         seen.wait_for(source, BrokerRegistration, broker=2005, session=after.session)
         moved = seen.wait_for(source, PartitionState, topic=name, leader=2011)
-    told = seen.all(BrokerRegistration, broker=2005)
-    assert [(one.session, one.epoch) for one in told] == [tuple(before), (None, None), tuple(after)]
-    assert [one.at for one in told] == sorted(one.at for one in told)
-    assert told[1].start <= moved.at <= told[2].at + 60_000
+    registrations = seen.all(BrokerRegistration, broker=2005)
+    assert [(fact.session, fact.epoch) for fact in registrations] == [tuple(before), (None, None), tuple(after)]
+    assert [fact.at for fact in registrations] == sorted(fact.at for fact in registrations)
+    assert registrations[1].start <= moved.at <= registrations[2].at + 60_000
     assert (moved.leader_epoch or 0) > 0
 
 
 @pytest.mark.parametrize("cluster", _VERSIONS, indirect=True)
-def test_a_topic_made_again_has_another_id(cluster: Cluster) -> None:
-    """Deleted, then there again under another id: never the same topic with other offsets."""
+def test_a_recreated_topic_has_another_id(cluster: Cluster) -> None:
+    """It is deleted first: never the same topic with other offsets."""
     name, seen = named("again"), Seen()
     cluster.create_topic(name, assignment={0: [2005], 1: [2011]})
     with _watching(cluster.zookeeper, seen, name) as source:
@@ -164,8 +167,8 @@ def test_a_topic_made_again_has_another_id(cluster: Cluster) -> None:
     assert _replicas(seen, 1) == [(2011,), ()]
 
 
-def test_changes_are_told_within_a_moment_and_dated_by_zookeeper(server: ZooKeeperServer, client: KazooClient) -> None:
-    """Watches tell, not polls, of which there are none here. Each change is exact: at its znode's mtime."""
+def test_changes_are_dated_by_zookeeper_and_emitted_at_once(server: ZooKeeperServer, client: KazooClient) -> None:
+    """Watches report them: there are no polls here. Each change is dated exactly, at its znode's mtime."""
     path, seen = f"/{named('k')}", Seen()
     _write(client, f"{path}/brokers/topics/t", {"version": 1, "partitions": {"0": [1, 2]}})
     state = f"{path}/brokers/topics/t/partitions/0/state"
@@ -174,18 +177,18 @@ def test_changes_are_told_within_a_moment_and_dated_by_zookeeper(server: ZooKeep
         seen.wait_for(source, PartitionState, leader=1)
         for epoch in range(1, 11):
             _write(client, state, _state(epoch % 2 + 1, epoch, [epoch % 2 + 1]))
-            told = partial(seen.all, PartitionState, leader_epoch=epoch)
-            (changed,) = wait_until(told, "a change of leader", seconds=10, every=0.002)
+            find_change = partial(seen.all, PartitionState, leader_epoch=epoch)
+            (changed,) = wait_until(find_change, "a change of leader", seconds=10, every=0.002)
             mtime = client.get(state)[1].mtime
             assert changed.at == changed.start == mtime
             assert changed.seen - mtime < 2000
         _write(client, state, _state(-1, 11, []))
-        nobody = seen.wait_for(source, PartitionState, leader_epoch=11)
-    assert nobody.leader is None
+        offline = seen.wait_for(source, PartitionState, leader_epoch=11)
+    assert offline.leader is None
 
 
-def test_sessions_are_told_by_owner_and_czxid_not_by_existence(server: ZooKeeperServer, client: KazooClient) -> None:
-    """A broker's znode that was replaced while we were away is a new registration, dated when it was made."""
+def test_a_registration_replaced_while_disconnected_is_new(server: ZooKeeperServer, client: KazooClient) -> None:
+    """It has another czxid, and is dated when it was created."""
     path, seen = f"/{named('k')}", Seen()
     client.create(f"{path}/brokers/ids/7", _BROKER, ephemeral=True, makepath=True)
     with Proxy("127.0.0.1", server.port) as link, _watching(f"{link.address}{path}", seen) as source:
@@ -201,10 +204,8 @@ def test_sessions_are_told_by_owner_and_czxid_not_by_existence(server: ZooKeeper
     assert second.at == stat.ctime
 
 
-def test_a_link_that_is_cut_is_blind_once_and_sighted_when_it_heals(
-    server: ZooKeeperServer, client: KazooClient
-) -> None:
-    """Unavailable when our session may be lost; then all is read anew, and what was missed dates from the last sighting."""
+def test_a_lost_connection_is_unavailable_once_until_it_heals(server: ZooKeeperServer, client: KazooClient) -> None:
+    """Then everything is read again, and missed changes are dated since the connection was lost."""
     path, seen = f"/{named('k')}", Seen()
     state = f"{path}/brokers/topics/t/partitions/0/state"
     client.create(f"{path}/brokers/ids/7", _BROKER, ephemeral=True, makepath=True)
@@ -215,7 +216,7 @@ def test_a_link_that_is_cut_is_blind_once_and_sighted_when_it_heals(
         source.poll()
         cut = now()
         link.cut()
-        blind = seen.wait_for(source, Unavailable)
+        outage = seen.wait_for(source, Unavailable)
         for epoch in (1, 2, 3):
             _write(client, state, _state(2, epoch, [2]))
         client.delete(f"{path}/brokers/ids/7")
@@ -226,7 +227,7 @@ def test_a_link_that_is_cut_is_blind_once_and_sighted_when_it_heals(
         gone = seen.wait_for(source, BrokerRegistration, broker=7, epoch=None)
         _write(client, state, _state(1, 4, [1]))
         again = seen.wait_for(source, PartitionState, leader_epoch=4)
-    assert blind.at - cut > _SESSION_SECONDS * 1000
+    assert outage.at - cut > _SESSION_SECONDS * 1000
     assert len(seen.all(Unavailable)) == len(seen.all(Available)) == 1
     assert missed.since is not None
     assert gone.since is not None
@@ -235,12 +236,12 @@ def test_a_link_that_is_cut_is_blind_once_and_sighted_when_it_heals(
     assert again.start == again.at
 
 
-def test_a_zookeeper_that_starts_later_is_waited_for(tmp_path: Path) -> None:
-    """Nothing answers at first: Unavailable, once. Available when a broker has registered."""
+def test_a_zookeeper_that_starts_later_becomes_available(tmp_path: Path) -> None:
+    """Unavailable once; available when a broker has registered."""
     seen = Seen()
     server = ZooKeeperServer(KAFKA["3.9.1"], tmp_path)
     with _watching(f"{server.address}/later", seen) as source:
-        blind = seen.wait_for(source, Unavailable)
+        outage = seen.wait_for(source, Unavailable)
         with server:
             broker = server.connect()
             broker.create("/later/brokers/ids/1", _BROKER, ephemeral=True, makepath=True)
@@ -248,24 +249,24 @@ def test_a_zookeeper_that_starts_later_is_waited_for(tmp_path: Path) -> None:
             seen.wait_for(source, Available)
             broker.stop()
             broker.close()
-    assert server.address in blind.reason
+    assert server.address in outage.reason
     assert len(seen.all(Unavailable)) == 1
 
 
-def test_a_path_without_brokers_is_blind(server: ZooKeeperServer, client: KazooClient) -> None:
-    """A wrong chroot, or a cluster that never ran: said, and taken back when the first broker registers."""
+def test_a_path_without_brokers_is_unavailable(server: ZooKeeperServer, client: KazooClient) -> None:
+    """A wrong chroot, or a cluster that never ran; available when the first broker registers."""
     path, seen = f"/{named('k')}", Seen()
     with _watching(f"{server.address}{path}", seen) as source:
-        blind = seen.wait_for(source, Unavailable)
+        outage = seen.wait_for(source, Unavailable)
         client.create(f"{path}/brokers/ids/7", _BROKER, ephemeral=True, makepath=True)
         seen.wait_for(source, BrokerRegistration, broker=7)
         seen.wait_for(source, Available)
-    assert path in blind.reason
+    assert path in outage.reason
     assert len(seen.all(Unavailable)) == 1
 
 
-def test_what_cannot_be_decoded_is_blind_and_stops_nothing(server: ZooKeeperServer, client: KazooClient) -> None:
-    """The topic or partition whose znode is not Kafka's is Unavailable until it is; all others go on."""
+def test_an_undecodable_znode_is_unavailable_alone(server: ZooKeeperServer, client: KazooClient) -> None:
+    """All other topics and partitions are still read."""
     path, seen = f"/{named('k')}", Seen()
     topics = f"{path}/brokers/topics"
     client.ensure_path(f"{path}/brokers/ids")
@@ -284,8 +285,8 @@ def test_what_cannot_be_decoded_is_blind_and_stops_nothing(server: ZooKeeperServ
         seen.wait_for(source, Available, topic="bad")
 
 
-def test_what_changed_before_this_run_is_told_at_start(server: ZooKeeperServer, client: KazooClient) -> None:
-    """A broker lost and a leader moved while the agent was down are changes since the last observation."""
+def test_changes_during_downtime_are_emitted_at_start(server: ZooKeeperServer, client: KazooClient) -> None:
+    """A broker that went down and a changed leader are dated since the last observation."""
     path, seen, at = f"/{named('k')}", Seen(), now() - 60_000
     state = f"{path}/brokers/topics/t/partitions/0/state"
     client.create(f"{path}/brokers/ids/7", _BROKER, ephemeral=True, makepath=True)

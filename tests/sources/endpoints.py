@@ -1,4 +1,4 @@
-"""REST addresses that misbehave: each answers every request as it is told to. None is a JobManager, nor plays one."""
+"""HTTP servers that misbehave as a test tells them to. None is a JobManager, nor plays one."""
 
 import contextlib
 import json
@@ -10,16 +10,16 @@ from types import TracebackType
 from typing import Any, Self
 
 Behaviour = Callable[[socket.socket, str, threading.Event], None]
-"""Answers a request for a path on a connection; the event is set when the server ends."""
+"""Responds to a request for a path on a connection; the event is set when the server ends."""
 
 
-class Misbehaving:
-    """A server on a free port of loopback; a context manager. `behaviour` may be changed while it runs."""
+class FaultyServer:
+    """A server on a free loopback port; a context manager. `behaviour` may be changed while it runs."""
 
     def __init__(self, behaviour: Behaviour) -> None:
         self.behaviour = behaviour
-        self.asked: list[str] = []
-        """The paths asked for."""
+        self.requested: list[str] = []
+        """The paths of all requests."""
         self._ended = threading.Event()
         server = self
 
@@ -27,17 +27,17 @@ class Misbehaving:
             def handle(self) -> None:
                 with contextlib.suppress(OSError):
                     request = b""
-                    while b"\r\n\r\n" not in request and (piece := self.request.recv(65_536)):
-                        request += piece
+                    while b"\r\n\r\n" not in request and (chunk := self.request.recv(65_536)):
+                        request += chunk
                     path = request.split(b" ")[1].decode()
-                    server.asked.append(path)
+                    server.requested.append(path)
                     server.behaviour(self.request, path, server._ended)
 
         self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self._server.block_on_close = False
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), name="misbehaving", daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), name="faulty-server", daemon=True).start()
 
     def __enter__(self) -> Self:
         return self
@@ -51,39 +51,39 @@ class Misbehaving:
 
 
 def hanging(connection: socket.socket, path: str, ended: threading.Event) -> None:
-    """Takes the request and never answers."""
+    """Take the request and never respond."""
     del connection, path
     ended.wait()
 
 
 def dripping(connection: socket.socket, path: str, ended: threading.Event) -> None:
-    """Answers so slowly that no single wait for a packet is ever too long, headers without end."""
+    """Respond with endless headers, one byte at a time, so that no wait for a packet times out."""
     del path
     connection.sendall(b"HTTP/1.1 200 OK\r\nX: ")
     while not ended.wait(0.02):
         connection.sendall(b"x")
 
 
-def saying(content: bytes) -> Behaviour:
-    """Answers with these bytes, whatever they are, and hangs up."""
+def raw_response(content: bytes) -> Behaviour:
+    """Respond with these bytes and hang up."""
 
-    def answer(connection: socket.socket, path: str, ended: threading.Event) -> None:
+    def respond(connection: socket.socket, path: str, ended: threading.Event) -> None:
         del path, ended
         connection.sendall(content)
 
-    return answer
+    return respond
 
 
 def status(line: str, body: str = "", headers: str = "") -> Behaviour:
-    """Answers with an HTTP status such as "500 Internal Server Error"."""
-    return saying(f"HTTP/1.1 {line}\r\n{headers}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+    """Respond with an HTTP status such as "500 Internal Server Error"."""
+    return raw_response(f"HTTP/1.1 {line}\r\n{headers}Content-Length: {len(body)}\r\n\r\n{body}".encode())
 
 
-def answering(answers: Mapping[str, Any]) -> Behaviour:
-    """Answers with the JSON of a path without its query, and with 404 for any other; text stands for a whole status."""
+def json_responses(responses: Mapping[str, Any]) -> Behaviour:
+    """Respond with the JSON for a path without its query, else with 404; a string is a whole status line."""
 
-    def answer(connection: socket.socket, path: str, ended: threading.Event) -> None:
-        found = answers.get(path.partition("?")[0])
+    def respond(connection: socket.socket, path: str, ended: threading.Event) -> None:
+        found = responses.get(path.partition("?")[0])
         if isinstance(found, str):
             status(found)(connection, path, ended)
         elif found is None:
@@ -91,4 +91,4 @@ def answering(answers: Mapping[str, Any]) -> Behaviour:
         else:
             status("200 OK", json.dumps(found))(connection, path, ended)
 
-    return answer
+    return respond

@@ -1,44 +1,42 @@
-"""Blindness: one spell is one fact, and a blind source knows nothing of its parts."""
+"""AvailabilityTracker: one outage is one fact, and an unavailable source keeps the state of its parts."""
 
 from agent.model.observations import Available, Observation, Unavailable
-from agent.sources.availability import SOURCE, Sights, Unit
+from agent.sources.availability import SOURCE, AvailabilityTracker, Unit
 from agent.sources.base import ChangeDetector
 
 _PARTITION, _GROUP = Unit(topic="t", partition=0), Unit(group="g")
 
 
-def _told(observations: list[Observation]) -> list[tuple[str, Unit]]:
+def _reported(observations: list[Observation]) -> list[tuple[str, Unit]]:
     return [
-        (type(one).__name__, Unit(one.group, one.topic, one.partition))
-        for one in observations
-        if isinstance(one, Unavailable | Available)
+        (type(observation).__name__, Unit(observation.group, observation.topic, observation.partition))
+        for observation in observations
+        if isinstance(observation, Unavailable | Available)
     ]
 
 
-def test_the_reason_first_given_stands_for_the_whole_spell() -> None:
-    """Reasons change from poll to poll; what is told does not."""
-    sights, polled = Sights("kafka", "main"), ChangeDetector()
-    first = polled.changes(sights.now(1, {_GROUP: "timed out"}))
-    assert [one.reason for one in first if isinstance(one, Unavailable)] == ["timed out"]
-    assert polled.changes(sights.now(2, {_GROUP: "refused"})) == []
-    assert _told(polled.changes(sights.now(3, {}))) == [("Available", _GROUP)]
-    assert polled.changes(sights.now(4, {})) == []
+def test_the_first_reason_is_kept_for_the_whole_outage() -> None:
+    tracker, detector = AvailabilityTracker("kafka", "main"), ChangeDetector()
+    first = detector.changes(tracker.update(1, {_GROUP: "timed out"}))
+    assert [outage.reason for outage in first if isinstance(outage, Unavailable)] == ["timed out"]
+    assert detector.changes(tracker.update(2, {_GROUP: "refused"})) == []
+    assert _reported(detector.changes(tracker.update(3, {}))) == [("Available", _GROUP)]
+    assert detector.changes(tracker.update(4, {})) == []
 
 
-def test_parts_keep_their_state_while_the_whole_source_is_blind() -> None:
-    """A cluster out of reach is one Unavailable; what was blind before is sighted only when it is seen."""
-    sights, polled = Sights("kafka", "main"), ChangeDetector()
-    polled.changes(sights.now(1, {_PARTITION: "no leader"}))
-    assert _told(polled.changes(sights.now(2, {SOURCE: "down", _GROUP: "down"}))) == [("Unavailable", SOURCE)]
-    assert _told(polled.changes(sights.now(3, {_PARTITION: "no leader"}))) == [("Available", SOURCE)]
-    assert _told(polled.changes(sights.now(4, {}))) == [("Available", _PARTITION)]
+def test_parts_keep_their_state_while_the_source_is_unavailable() -> None:
+    tracker, detector = AvailabilityTracker("kafka", "main"), ChangeDetector()
+    detector.changes(tracker.update(1, {_PARTITION: "no leader"}))
+    down = detector.changes(tracker.update(2, {SOURCE: "down", _GROUP: "down"}))
+    assert _reported(down) == [("Unavailable", SOURCE)]
+    assert _reported(detector.changes(tracker.update(3, {_PARTITION: "no leader"}))) == [("Available", SOURCE)]
+    assert _reported(detector.changes(tracker.update(4, {}))) == [("Available", _PARTITION)]
 
 
-def test_a_spell_that_began_before_this_run_ends_in_it() -> None:
-    """What is known to be blind is sighted by the first look; another source's spells are its own."""
+def test_an_outage_that_began_before_this_run_ends_in_it() -> None:
     known = [
-        Unavailable(at=1, source="kafka", cluster="main", group="g", reason="it was so"),
-        Unavailable(at=1, source="zookeeper", cluster="main", reason="it was so"),
-        Unavailable(at=1, source="kafka", cluster="other", group="g", reason="it was so"),
+        Unavailable(at=1, source="kafka", cluster="main", group="g", reason="timed out"),
+        Unavailable(at=1, source="zookeeper", cluster="main", reason="timed out"),
+        Unavailable(at=1, source="kafka", cluster="other", group="g", reason="timed out"),
     ]
-    assert _told(Sights("kafka", "main", known).now(2, {})) == [("Available", _GROUP)]
+    assert _reported(AvailabilityTracker("kafka", "main", known).update(2, {})) == [("Available", _GROUP)]

@@ -16,7 +16,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from agent.model.observations import JobGraph
-from agent.sources.zookeeper.state import UndecodableError
+from agent.sources.zookeeper.znodes import UndecodableError
 
 _GRAPHS = ("jobgraphs", "execution-plans")
 """Where job graphs stand; from 2.0 on they are called execution plans."""

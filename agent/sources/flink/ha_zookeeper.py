@@ -7,7 +7,7 @@ from typing import Any
 from agent.sources.availability import now_ms
 from agent.sources.flink.ha_znodes import Tree, read
 from agent.sources.zookeeper.session import Session
-from agent.sources.zookeeper.state import UndecodableError
+from agent.sources.zookeeper.znodes import UndecodableError
 
 _PATIENCE_S = 3.0
 """How long a poll waits for the whole tree."""
@@ -33,8 +33,8 @@ class FlinkZooKeeper:
     def read(self) -> Tree:
         """What stands there now. Raises UnseenError, AwayError."""
         now = now_ms()
-        if self._session.away_since is not None:
-            if not self._session.lost(now):
+        if self._session.disconnected_since is not None:
+            if not self._session.is_lost(now):
                 raise AwayError
             msg = f"ZooKeeper at {self._connect} does not answer"
             raise UnseenError(msg)
@@ -43,7 +43,7 @@ class FlinkZooKeeper:
         except UndecodableError as error:
             raise UnseenError(str(error)) from error
         except self._session.failures as error:
-            if self._session.away_since is not None:
+            if self._session.disconnected_since is not None:
                 raise AwayError from error
             msg = f"ZooKeeper at {self._connect} does not tell of {self._path}: {error!r}"
             raise UnseenError(msg) from error

@@ -9,10 +9,10 @@ from http import HTTPStatus
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from agent.sources.background import aside
+from agent.sources.background import run_in_thread
 from agent.sources.flink.responses import Job, Listing, OldListing, Property
 from agent.sources.flink.rest import RestEndpoint
-from agent.sources.http import RefusedError, UnansweredError
+from agent.sources.http import HttpStatusError, RequestError
 
 _NEW, _OLD = "/jobs/overview", "/joboverview"
 
@@ -36,7 +36,7 @@ class JobManagers:
         self._asked: dict[str, Future[Listed]] = {}
 
     def listing(self, leader: str | None, deadline: float) -> Listed:
-        """The jobs as the leader has them. Raises UnansweredError with what each address asked has said.
+        """The jobs as the leader has them. Raises RequestError with what each address asked has said.
 
         leader: its address as ZooKeeper tells it, None where nothing tells. deadline: of time.monotonic().
         """
@@ -47,7 +47,7 @@ class JobManagers:
                 self._kept = listed.endpoint
                 return listed
         self._kept = None
-        raise UnansweredError("; ".join(complaints.values()))
+        raise RequestError("; ".join(complaints.values()))
 
     def _first(
         self, endpoints: Iterable[RestEndpoint], leader: str | None, deadline: float, complaints: dict[str, str]
@@ -59,7 +59,9 @@ class JobManagers:
             if before is not None and not before.done():
                 complaints[endpoint.url] = f"{endpoint.url} still owes an answer to an earlier request"
                 continue
-            future = self._asked[endpoint.url] = aside("flink-rest", partial(self._ask, endpoint, leader, deadline))
+            future = self._asked[endpoint.url] = run_in_thread(
+                "flink-rest", partial(self._ask, endpoint, leader, deadline)
+            )
             waiting[future] = endpoint
             complaints[endpoint.url] = f"{endpoint.url} does not answer in time"
         while waiting and (done := wait_for(waiting, max(deadline - time.monotonic(), 0), FIRST_COMPLETED).done):
@@ -67,7 +69,7 @@ class JobManagers:
                 endpoint = waiting.pop(future)
                 try:
                     return future.result()
-                except UnansweredError as error:
+                except RequestError as error:
                     complaints[endpoint.url] = str(error)
         return None
 
@@ -97,7 +99,7 @@ class JobManagers:
             if there is not None and f"@{there}/" not in leader.lower():
                 del self._leads_at[endpoint.url]
                 msg = f"{endpoint.url} answers as if it led, but ZooKeeper names {leader} as the leader"
-                raise UnansweredError(msg)
+                raise RequestError(msg)
         return listed
 
     def _list(self, endpoint: RestEndpoint, deadline: float) -> Listed:
@@ -106,16 +108,16 @@ class JobManagers:
         if known is not None:
             try:
                 return self._told(endpoint, known, deadline)
-            except RefusedError as error:
+            except HttpStatusError as error:
                 if error.status == HTTPStatus.NOT_FOUND:
                     del self._dialects[endpoint.url]  # it has been upgraded, perhaps
                 raise
         try:
             return self._told(endpoint, _NEW, deadline)
-        except RefusedError as error:
+        except HttpStatusError as error:
             try:
                 return self._told(endpoint, _OLD, deadline)
-            except RefusedError:
+            except HttpStatusError:
                 raise error from None
 
     def _told(self, endpoint: RestEndpoint, path: str, deadline: float) -> Listed:

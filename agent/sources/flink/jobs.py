@@ -10,7 +10,7 @@ from agent.sources.flink.jobmanagers import Listed
 from agent.sources.flink.positions import JobPositions
 from agent.sources.flink.responses import CheckpointCounts, Details, Job, checkpoints, flink_job
 from agent.sources.flink.rest import RestEndpoint
-from agent.sources.http import RefusedError, UnansweredError
+from agent.sources.http import HttpStatusError, RequestError
 
 _ENDED = ("FINISHED", "CANCELED", "FAILED")
 
@@ -101,12 +101,12 @@ class Jobs:
                 read = told.positions.read(endpoint, job, details.vertices, now_ms, deadline)
                 told.positions_at = now_ms()
                 told.read |= {one.subject for one in read}
-        except RefusedError as error:
+        except HttpStatusError as error:
             told.refused_at = told.refused_at or now_ms()
             if error.status != HTTPStatus.NOT_FOUND and now_ms() - told.refused_at > _PATIENCE_MS:
                 self.complaint = str(error)
             return counted, read, True
-        except UnansweredError as error:
+        except RequestError as error:
             self.complaint = str(error)
             return counted, read, False
         told.refused_at = None
@@ -115,7 +115,7 @@ class Jobs:
     def _checkpoints(self, endpoint: RestEndpoint, job: Job, deadline: float) -> list[Checkpoints]:
         try:
             answer = endpoint.ask(f"/jobs/{job.jid}/checkpoints", CheckpointCounts, deadline)
-        except RefusedError as error:
+        except HttpStatusError as error:
             if error.status == HTTPStatus.NOT_FOUND:  # it makes none
                 return []
             raise

@@ -55,7 +55,7 @@ class JobPositions:
     def read(
         self, endpoint: RestEndpoint, job: Job, vertices: Sequence[Vertex], now: Callable[[], int], deadline: float
     ) -> list[Position]:
-        """Where its subtasks read, as far as that is known for sure. now: the clock, ms. Raises UnansweredError."""
+        """Where its subtasks read, as far as that is known for sure. now: the clock, ms. Raises RequestError."""
         found: dict[Place, Offset] = {}
         subtasks: dict[str, dict[int, Subtask]] = {}
         for vertex in vertices:

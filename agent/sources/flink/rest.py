@@ -4,7 +4,7 @@ from typing import TypeVar
 
 import msgspec
 
-from agent.sources.http import Endpoint, UnansweredError
+from agent.sources.http import Endpoint, RequestError
 
 T = TypeVar("T")
 
@@ -13,14 +13,14 @@ class RestEndpoint(Endpoint):
     """One REST address of a Flink cluster."""
 
     def ask(self, path: str, shape: type[T], deadline: float) -> T:
-        """The answer to GET as a msgspec type. Raises UnansweredError; deadline: of time.monotonic()."""
+        """The answer to GET as a msgspec type. Raises RequestError; deadline: of time.monotonic()."""
         body = self.get(path, "application/json", deadline)
         try:
             # 1.4 answers with nothing at all where it has no metrics, which it asks the TaskManagers for only then.
             return msgspec.json.decode(body or b"[]", type=shape)
         except ValueError as error:  # msgspec's errors, text that is no UTF-8
             msg = f"{self.url} answers {path} with what Flink does not: {error}"
-            raise UnansweredError(msg) from error
+            raise RequestError(msg) from error
         except RecursionError as error:
             msg = f"{self.url} answers {path} with JSON that is nested too deep"
-            raise UnansweredError(msg) from error
+            raise RequestError(msg) from error

@@ -23,15 +23,15 @@ from agent.model.observations import (
     Observation,
     Position,
 )
-from agent.sources.availability import SOURCE, Sights, now_ms
-from agent.sources.background import aside
+from agent.sources.availability import SOURCE, AvailabilityTracker, now_ms
+from agent.sources.background import run_in_thread
 from agent.sources.base import ChangeDetector, Emit
 from agent.sources.flink.ha_storage import job_graph_files
 from agent.sources.flink.ha_znodes import Leader, Tree
 from agent.sources.flink.ha_zookeeper import AwayError, FlinkZooKeeper, UnseenError
 from agent.sources.flink.jobmanagers import JobManagers, Listed
 from agent.sources.flink.jobs import Jobs
-from agent.sources.http import UnansweredError
+from agent.sources.http import RequestError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -72,7 +72,7 @@ class FlinkSource:
         self._settings = settings
         self._emit = emit
         self._polled = ChangeDetector(known)
-        self._sights = {part: Sights(part, cluster, known) for part in _PARTS}
+        self._sights = {part: AvailabilityTracker(part, cluster, known) for part in _PARTS}
         self._leader_at = max((one.at for one in known if isinstance(one, JobManagerLeader)), default=0)
         self._leadership: tuple[Leader | None, int] = (None, 0)
         """The leader last seen, and since when we have seen it."""
@@ -109,7 +109,7 @@ class FlinkSource:
             self._zookeeper.close()
 
     def _sight(self, part: str, reason: str | None) -> list[Observation]:
-        return self._sights[part].now(now_ms(), {} if reason is None else {SOURCE: reason})
+        return self._sights[part].update(now_ms(), {} if reason is None else {SOURCE: reason})
 
     # --- ZooKeeper
 
@@ -180,7 +180,7 @@ class FlinkSource:
         now = now_ms()
         if self._listing_files is None:
             look = partial(job_graph_files, directory, self._settings.cluster_id, self.cluster, now)
-            self._listing_files = aside("flink-storage", look)
+            self._listing_files = run_in_thread("flink-storage", look)
         try:
             files = self._listing_files.result(_DISK_S)
         except TimeoutError:
@@ -210,7 +210,7 @@ class FlinkSource:
         leader = tree.leader.address if tree is not None and tree.leader is not None else None
         try:
             listed = self._job_managers.listing(leader, deadline)
-        except UnansweredError as error:
+        except RequestError as error:
             found += self._sight("flink", str(error))
             return
         if self._zookeeper is None and listed.old:  # in 1.4 it is the leader who answers

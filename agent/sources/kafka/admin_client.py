@@ -1,4 +1,4 @@
-"""Calls to the Kafka client process: asked once, waited for a little, taken whenever they answer. Who asks: kafka."""
+"""Non-blocking Kafka admin client: sends requests to the admin process and collects results whenever they arrive."""
 
 import os
 import subprocess
@@ -15,165 +15,164 @@ import msgspec
 import structlog
 
 from agent.sources.availability import now_ms
-from agent.sources.kafka import admin_protocol as wire
+from agent.sources.kafka import admin_protocol as protocol
 
 Key: TypeAlias = tuple[Hashable, ...]
 
 _RESTART_MS = 2_000
-"""A client that ends is not started again sooner than this after its last start."""
+"""The shortest time between two starts of the process after it has ended by itself."""
 
-_FROM_CLIENT = msgspec.msgpack.Decoder(wire.FromClient)
+_DECODER = msgspec.msgpack.Decoder(protocol.FromProcess)
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call in flight. whom: who is to answer, as far as slowness goes. asked: when, ms."""
+    """A request in flight. target: what has to respond; slowness is tracked per target. sent_at: ms."""
 
     key: Key
-    whom: Key
-    asked: int
-    question: wire.Question
+    target: Key
+    sent_at: int
+    request: protocol.Request
 
 
 @dataclass(frozen=True, slots=True)
-class CheckResult:
-    """A call that was answered at `at`, ms."""
+class CompletedCall:
+    """A call and its result. at: when it arrived, ms."""
 
     call: Call
     at: int
-    result: wire.Result
+    result: protocol.Result
 
 
-class Calls:
-    """Never two calls for one key at a time, and no waiting for whoever did not answer in time when last asked.
+class AdminClient:
+    """Admin client with at most one call per key in flight, which does not wait for targets that were slow last time.
 
-    The client process is started when first needed, and again when it has ended. complaint: what it last told of its
+    The process is started when first needed, and again after it has ended. last_error: what it last reported about its
     connections.
     """
 
-    def __init__(self, setup: wire.Setup, log: structlog.typing.FilteringBoundLogger) -> None:
-        self.complaint: str | None = None
+    def __init__(self, setup: protocol.Setup, log: structlog.typing.FilteringBoundLogger) -> None:
+        self.last_error: str | None = None
         self._setup = setup
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
-        self._started = 0
-        self._numbers = 0
-        self._flying: dict[int, Call] = {}
+        self._started_at = 0
+        self._last_number = 0
+        self._in_flight: dict[int, Call] = {}
         self._keys: set[Key] = set()
         self._awaited: set[int] = set()
-        self._slow: set[Key] = set()
-        self._said: SimpleQueue[tuple[subprocess.Popen[bytes], wire.FromClient | None]] = SimpleQueue()
+        self._slow_targets: set[Key] = set()
+        self._received: SimpleQueue[tuple[subprocess.Popen[bytes], protocol.FromProcess | None]] = SimpleQueue()
 
     @property
-    def flying(self) -> list[Call]:
-        """What has not been answered yet."""
-        return list(self._flying.values())
+    def in_flight(self) -> list[Call]:
+        """The calls without a result."""
+        return list(self._in_flight.values())
 
     @property
-    def age(self) -> int:
-        """How long ago the client was started, ms."""
-        return now_ms() - self._started
+    def age_ms(self) -> int:
+        """The time since the process was started, ms."""
+        return now_ms() - self._started_at
 
-    def ask(self, key: Key, question: wire.Question, whom: Key | None = None) -> None:
-        """Put the question, unless the last one under this key is still in flight or no client is to be had now."""
-        if key in self._keys or not self._running():
+    def send(self, key: Key, request: protocol.Request, target: Key | None = None) -> None:
+        """Send the request, unless the last one with this key is in flight or the process cannot be started yet."""
+        if key in self._keys or not self._ensure_running():
             return
-        self._numbers += 1
-        call = self._flying[self._numbers] = Call(key, whom or key, now_ms(), question)
+        self._last_number += 1
+        call = self._in_flight[self._last_number] = Call(key, target or key, now_ms(), request)
         self._keys.add(key)
-        if call.whom not in self._slow:
-            self._awaited.add(self._numbers)
-        self._send(wire.Asked(self._numbers, question))
+        if call.target not in self._slow_targets:
+            self._awaited.add(self._last_number)
+        self._write(protocol.NumberedRequest(self._last_number, call.sent_at, request))
 
-    def collect(self, patience: int) -> list[CheckResult]:
-        """What has been answered, after waiting up to `patience` ms for what was asked since the last collection."""
-        deadline = time.monotonic() + patience / 1000
-        answers = []
+    def collect(self, wait_ms: int) -> list[CompletedCall]:
+        """Return the completed calls after waiting up to `wait_ms` for what was sent since the last collection."""
+        deadline = time.monotonic() + wait_ms / 1000
+        completed = []
         while True:
-            waiting = max(deadline - time.monotonic(), 0) if self._awaited else 0
+            seconds = max(deadline - time.monotonic(), 0) if self._awaited else 0
             try:
-                process, message = self._said.get(block=waiting > 0, timeout=waiting)
+                process, message = self._received.get(block=seconds > 0, timeout=seconds)
             except Empty:
                 break
             if process is not self._process:
-                continue  # said before it was replaced
+                continue  # sent before it was replaced
             match message:
-                case wire.Answered(number, at, result):
-                    answers.append(self._answered(number, at, result, patience))
-                case wire.Line(level, text):
-                    self._log.debug(text, level=level)
-                case wire.Complaint(text):
-                    self.complaint = text
+                case protocol.Response():
+                    completed.append(self._complete(message, wait_ms))
+                case protocol.ClientLog(level, text):
+                    self._log.debug("librdkafka_log", text=text, severity=level)
+                case protocol.ClientError(text):
+                    self.last_error = text
                 case None:
-                    answers += self._ended(process)
-        self._slow.update(self._flying[number].whom for number in self._awaited)
+                    completed += self._fail_all(process)
+        self._slow_targets.update(self._in_flight[number].target for number in self._awaited)
         self._awaited.clear()
-        return answers
+        return completed
 
-    def renew(self) -> None:
-        """Replace the client; what is in flight will not be answered."""
+    def restart(self) -> None:
+        """Replace the process; calls in flight get no result."""
         self.close()
-        self._flying.clear()
+        self._in_flight.clear()
         self._keys.clear()
         self._awaited.clear()
 
     def close(self) -> None:
-        """End the client at once."""
+        """End the process at once."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            with suppress(OSError):  # it may have died with a question half read
+            with suppress(OSError):  # it may have died with a request half read
                 _pipe(process.stdin).close()
 
-    def _running(self) -> bool:
-        """Whether there is a client to ask, after starting one where there is none."""
-        if self._process is None and self.age >= _RESTART_MS:
-            self._started = now_ms()
-            path = os.pathsep.join(filter(None, sys.path))  # the client finds this package where we did
+    def _ensure_running(self) -> bool:
+        """Return whether the process runs, after starting it if it does not."""
+        if self._process is None and self.age_ms >= _RESTART_MS:
+            self._started_at = now_ms()
+            path = os.pathsep.join(filter(None, sys.path))  # the process finds this package where we did
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "agent.sources.kafka.admin_process"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env={**os.environ, "PYTHONPATH": path},
             )
-            threading.Thread(target=self._read, args=(self._process,), name="kafka-client", daemon=True).start()
-            self._send(self._setup)
+            threading.Thread(target=self._read, args=(self._process,), name="kafka-admin", daemon=True).start()
+            self._write(self._setup)
         return self._process is not None
 
-    def _send(self, message: wire.ToClient) -> None:
+    def _write(self, message: protocol.ToProcess) -> None:
         if self._process is not None:
-            with suppress(OSError):  # it has died, as its reader is about to tell
-                wire.send(_pipe(self._process.stdin), message)
+            with suppress(OSError):  # it has died, as its reader is about to report
+                protocol.send(_pipe(self._process.stdin), message)
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
-        """Take down what a client says until it ends."""
+        """Queue the messages of a process until it ends."""
         with _pipe(process.stdout) as stream:
-            while (message := wire.receive(stream, _FROM_CLIENT)) is not None:
-                self._said.put((process, message))
+            while (message := protocol.receive(stream, _DECODER)) is not None:
+                self._received.put((process, message))
         process.wait()
-        self._said.put((process, None))
+        self._received.put((process, None))
 
-    def _answered(self, number: int, at: int, result: wire.Result, patience: int) -> CheckResult:
-        call = self._flying.pop(number)
+    def _complete(self, response: protocol.Response, wait_ms: int) -> CompletedCall:
+        call = self._in_flight.pop(response.number)
         self._keys.discard(call.key)
-        self._awaited.discard(number)
-        if at - call.asked > patience:
-            self._slow.add(call.whom)
+        self._awaited.discard(response.number)
+        if response.at - call.sent_at > wait_ms:
+            self._slow_targets.add(call.target)
         else:
-            self._slow.discard(call.whom)
-        return CheckResult(call, at, result)
+            self._slow_targets.discard(call.target)
+        return CompletedCall(call, response.at, response.result)
 
-    def _ended(self, process: subprocess.Popen[bytes]) -> list[CheckResult]:
-        """The client has ended by itself: nothing in flight will be answered."""
-        self._log.warning("the Kafka client ended, and is started again", status=process.returncode)
-        failure = wire.Failure(-1, f"the Kafka client ended with status {process.returncode}")
-        answers = [CheckResult(call, now_ms(), failure) for call in self._flying.values()]
-        self.renew()
-        return answers
+    def _fail_all(self, process: subprocess.Popen[bytes]) -> list[CompletedCall]:
+        """Fail the calls in flight of a process that has ended by itself."""
+        self._log.warning("kafka_client_exited", status=process.returncode)
+        failure = protocol.Failure(-1, f"the Kafka client process exited with status {process.returncode}")
+        failed = [CompletedCall(call, now_ms(), failure) for call in self._in_flight.values()]
+        self.restart()
+        return failed
 
 
 def _pipe(stream: IO[bytes] | None) -> BinaryIO:
-    """A pipe of a process that was started with one."""
     if stream is None:
         msg = "the process was started without pipes"
         raise ValueError(msg)

@@ -1,11 +1,11 @@
-"""The process that holds librdkafka's AdminClient: questions come by standard input, answers go to standard output.
+"""Child process that runs librdkafka's AdminClient: requests on standard input, results on standard output.
 
-A process of its own, because librdkafka (seen with 2.16)
-- aborts when a group's coordinator comes back after a call to it has timed out (its issue 5397, open),
-- crashes when a coordinator refuses to list offsets, having handed the group over (it looks for a consumer it is not),
-- never again asks a coordinator that was missing from the metadata for a while,
-- may hang when it is to end.
-So the source replaces this process when it must, and nothing here retries or remembers.
+It is a separate process because librdkafka (seen with 2.16)
+- aborts when a group's coordinator returns after a call to it has timed out (its issue 5397, open),
+- crashes when a coordinator that no longer owns the group refuses to list offsets (it looks for a consumer it is not),
+- never again contacts a coordinator that was missing from the metadata for a while,
+- may hang when it is closed.
+The source restarts this process when necessary, so nothing here retries or keeps state.
 """
 
 import os
@@ -16,178 +16,340 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from functools import partial
 from typing import Any, BinaryIO, TypeAlias
 
 import msgspec
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Node,
+    TopicCollection,
+    TopicPartition,
+    TopicPartitionInfo,
+)
+from confluent_kafka.admin import AdminClient, ClusterMetadata, OffsetSpec, TopicDescription
 
+from agent.model.observations import Commit, GroupState, LogOffsets, Member, PartitionState
 from agent.sources.availability import now_ms
-from agent.sources.kafka import admin_protocol as wire
-from agent.sources.kafka import admin_results as results
-from agent.sources.kafka.admin_results import Futures
+from agent.sources.background import run_in_thread
+from agent.sources.kafka import admin_protocol as protocol
+from agent.sources.kafka.streams_assignment import UndecodableAssignmentError, decode_assignment
 
-_NEVER_SECONDS = 3_600
+_MAX_TIMEOUT_SECONDS = 3_600
 """The longest request timeout that librdkafka takes: calls to coordinators must not time out in here (see above)."""
 
 _METADATA_SECONDS = 3.0
-"""Any broker can answer for metadata, so do not wait long for a frozen one: the client asks another next time."""
+"""Any broker can return metadata, so do not wait long for a frozen one: the client picks another next time."""
 
 _DEFAULTS = {"client.id": "backflow", "reconnect.backoff.max.ms": "2000"}
 
-Out: TypeAlias = queue.SimpleQueue[Callable[[], wire.FromClient]]
-"""What the writer is to make and send."""
+_COMPLETION_SECONDS = 5
+"""The client completes all futures of a request together: when the first is done, the others are about to be."""
+
+_STATES = {
+    "UNKNOWN": "Unknown",
+    "PREPARING_REBALANCING": "PreparingRebalance",
+    "COMPLETING_REBALANCING": "CompletingRebalance",
+    "STABLE": "Stable",
+    "DEAD": "Dead",
+    "EMPTY": "Empty",
+}
+"""The client's names of group states -> Kafka's."""
+
+_NO_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+"""The zero UUID, from brokers before KIP-516."""
+
+Outgoing: TypeAlias = queue.SimpleQueue[Callable[[], protocol.FromProcess]]
+"""Messages for the writer thread to build and send."""
+
+_Futures: TypeAlias = Mapping[Any, Future[Any]]
 
 
-class _Answering:
-    """Turns questions into calls, and finished calls into answers on a queue."""
+class _RequestHandler:
+    """Calls the admin client for each request and queues the result."""
 
-    def __init__(self, admin: AdminClient, timeout: int, out: Out) -> None:
+    def __init__(self, admin: AdminClient, cluster: str, timeout: int, outgoing: Outgoing) -> None:
         self._admin = admin
+        self._cluster = cluster
         self._seconds = timeout / 1000
         self._metadata_seconds = min(self._seconds, _METADATA_SECONDS)
-        self._out = out
+        self._outgoing = outgoing
 
-    def ask(self, asked: wire.Asked) -> None:
-        """Issue the call; its answer is put on the queue when it comes."""
+    def handle(self, message: protocol.NumberedRequest) -> None:
+        """Start the call; its response is queued when it completes."""
         try:
-            self._issue(asked.number, asked.question)
+            self._start(message)
         except KafkaException as error:
-            answered = wire.Answered(asked.number, now_ms(), results.failure(error))
-            self._out.put(lambda: answered)
+            response = protocol.Response(message.number, now_ms(), _failure(error))
+            self._outgoing.put(lambda: response)
 
-    def _issue(self, number: int, question: wire.Question) -> None:
-        admin = self._admin
-        match question:
-            case wire.ListGroups():
+    def _start(self, message: protocol.NumberedRequest) -> None:
+        admin, cluster, number = self._admin, self._cluster, message.number
+        match message.request:
+            case protocol.ListGroups():
                 listed = admin.list_consumer_groups(request_timeout=self._seconds)
-                self._answer(number, results.groups, {"": listed})
-            case wire.Layout():
-                metadata = _in_thread(lambda: admin.list_topics(timeout=self._metadata_seconds))
-                self._answer(number, results.metadata, {"": metadata})
-            case wire.ListCommits(group):
-                asked = [ConsumerGroupTopicPartitions(group)]
+                self._respond(number, lambda _: _groups(listed), listed)
+            case protocol.FetchMetadata():
+                metadata = run_in_thread("metadata", lambda: admin.list_topics(timeout=self._metadata_seconds))
+                self._respond(number, lambda _: _metadata(metadata), metadata)
+            case protocol.ListCommits(group):
+                selection = [ConsumerGroupTopicPartitions(group)]
                 committed = admin.list_consumer_group_offsets(
-                    asked, require_stable=False, request_timeout=_NEVER_SECONDS
+                    selection, require_stable=False, request_timeout=_MAX_TIMEOUT_SECONDS
                 )
-                self._answer(number, results.commits, committed)
-            case wire.ListOffsets(places):
-                partitions = [TopicPartition(*place) for place in places]
+                self._respond(number, lambda at: _commits(committed[group], cluster, group, at), committed[group])
+            case protocol.ListOffsets(partitions):
+                selected = [TopicPartition(*partition) for partition in partitions]
                 starts, ends = (
-                    admin.list_offsets(dict.fromkeys(partitions, spec), request_timeout=self._seconds)
+                    admin.list_offsets(dict.fromkeys(selected, spec), request_timeout=self._seconds)
                     for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
                 )
-                self._answer(number, results.offsets, starts, ends)
-            case wire.DescribeGroup(group):
-                described = admin.describe_consumer_groups([group], request_timeout=_NEVER_SECONDS)
-                self._answer(number, results.group, described)
-            case wire.ListTasks(group):
-                # Deprecated, but the only call that tells what stands in an assignment besides partitions. It asks all
-                # brokers: one that hangs makes it fail when its time is up.
-                listed_group = _in_thread(lambda: admin.list_groups(group, timeout=self._seconds))
-                self._answer(number, results.tasks, {"": listed_group})
-            case wire.DescribeTopics(topics):
-                collection = TopicCollection(topics)
-                told = admin.describe_topics(collection, request_timeout=self._metadata_seconds)
-                self._answer(number, results.topics, told)
+                first_start, first_end = next(iter(starts.values())), next(iter(ends.values()))
+                self._respond(
+                    number, lambda _: _offsets(starts, ends, cluster, message.sent_at), first_start, first_end
+                )
+            case protocol.DescribeGroup(group):
+                described = admin.describe_consumer_groups([group], request_timeout=_MAX_TIMEOUT_SECONDS)
+                self._respond(number, lambda at: _group_state(described[group], cluster, group, at), described[group])
+            case protocol.ListTasks(group):
+                # Deprecated, but the only call that returns the user data of an assignment. It asks all brokers: one
+                # that hangs makes it fail after the timeout.
+                members = run_in_thread("tasks", lambda: admin.list_groups(group, timeout=self._seconds))
+                self._respond(number, lambda _: _tasks(members), members)
+            case protocol.DescribeTopics(names):
+                topics = admin.describe_topics(TopicCollection(names), request_timeout=self._metadata_seconds)
+                self._respond(number, lambda at: _topics(topics, cluster, at), next(iter(topics.values())))
 
-    def _answer(self, number: int, read: Callable[..., wire.Result], *requests: Futures) -> None:
-        """When one future of each request is done, all are about to be: let the writer read them then."""
-        first, *others = (next(iter(futures.values())) for futures in requests)
+    def _respond(self, number: int, read: Callable[[int], protocol.Result], *futures: Future[Any]) -> None:
+        """Queue the response when these futures, one of each call to the client, are done. read: takes the time, ms."""
+        first, *others = futures
 
         def done(_: Future[Any]) -> None:
             if others:
                 others.pop().add_done_callback(done)
             else:
-                self._out.put(partial(_answered, number, now_ms(), read, requests))
+                at = now_ms()
+                self._outgoing.put(lambda: _response(number, at, read))
 
         first.add_done_callback(done)
 
 
-def _answered(number: int, at: int, read: Callable[..., wire.Result], requests: tuple[Futures, ...]) -> wire.Answered:
+def _response(number: int, at: int, read: Callable[[int], protocol.Result]) -> protocol.Response:
     try:
-        result = read(*requests)
+        result = read(at)
     except KafkaException as error:
-        result = results.failure(error)
-    return wire.Answered(number, at, result)
+        result = _failure(error)
+    return protocol.Response(number, at, result)
 
 
-def _in_thread(call: Callable[[], Any]) -> Future[Any]:
-    future: Future[Any] = Future()
+# --- librdkafka's results as messages; all raise KafkaException if there is no result at all
 
-    def run() -> None:
+
+def _failure(error: KafkaException | KafkaError) -> protocol.Failure:
+    kafka_error: KafkaError = error.args[0] if isinstance(error, KafkaException) else error
+    return protocol.Failure(kafka_error.code(), kafka_error.str())
+
+
+def _result(future: Future[Any]) -> Any:
+    return future.result(_COMPLETION_SECONDS)
+
+
+def _groups(listed: Future[Any]) -> protocol.Groups:
+    listing = _result(listed)
+    return protocol.Groups([group.group_id for group in listing.valid], [_failure(error) for error in listing.errors])
+
+
+def _metadata(fetched: Future[Any]) -> protocol.Metadata:
+    metadata: ClusterMetadata = _result(fetched)
+    topics = {
+        name: None if topic.error is not None else {number: part.leader for number, part in topic.partitions.items()}
+        for name, topic in metadata.topics.items()
+    }
+    return protocol.Metadata(sorted(metadata.brokers), topics)
+
+
+def _commits(listed: Future[Any], cluster: str, group: str, at: int) -> protocol.Commits:
+    commits, failures = [], []
+    # TopicPartition.metadata must not be touched: it reads past its end (confluent-kafka 2.16.1).
+    for committed in _result(listed).topic_partitions:
+        topic, partition = committed.topic, committed.partition
+        if committed.error is not None:
+            failures.append(protocol.PartitionFailure(topic, partition, _failure(committed.error)))
+        elif committed.offset >= 0:  # negative: none
+            commits.append(
+                Commit(
+                    at=at,
+                    cluster=cluster,
+                    group=group,
+                    topic=topic,
+                    partition=partition,
+                    offset=committed.offset,
+                    leader_epoch=committed.leader_epoch,
+                )
+            )
+    return protocol.Commits(commits, failures)
+
+
+def _offsets(starts: _Futures, ends: _Futures, cluster: str, at: int) -> protocol.Offsets:
+    logs, failures = [], []
+    for (place, start), end in zip(starts.items(), ends.values(), strict=True):
+        topic, partition = place.topic, place.partition
         try:
-            result = call()
+            log_start, log_end = _result(start).offset, _result(end).offset
         except KafkaException as error:
-            future.set_exception(error)
+            failures.append(protocol.PartitionFailure(topic, partition, _failure(error)))
+            continue
+        if min(log_start, log_end) < 0:  # -1001 if the leader is away (seen from 0.11 to 4.1, without an error)
+            failures.append(protocol.PartitionFailure(topic, partition, None))
         else:
-            future.set_result(result)
+            logs.append(
+                LogOffsets(
+                    at=at, cluster=cluster, topic=topic, partition=partition, log_start=log_start, log_end=log_end
+                )
+            )
+    return protocol.Offsets(logs, failures)
 
-    threading.Thread(target=run, daemon=True).start()
-    return future
+
+def _group_state(described: Future[Any], cluster: str, group: str, at: int) -> GroupState:
+    try:
+        description = _result(described)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:  # as brokers from 4.0 on call a dead group
+            raise
+        return GroupState(at=at, cluster=cluster, group=group, state="Dead")
+    members = [
+        Member(
+            id=member.member_id,
+            host=member.host,
+            partitions=tuple(sorted((place.topic, place.partition) for place in member.assignment.topic_partitions)),
+            client_id=member.client_id,
+        )
+        for member in description.members
+    ]
+    state = description.state.name
+    return GroupState(
+        at=at,
+        cluster=cluster,
+        group=group,
+        state=_STATES.get(state, state),
+        members=tuple(sorted(members, key=lambda member: member.id)),
+        simple=description.is_simple_consumer_group,
+        assignor=description.partition_assignor or None,
+    )
 
 
-class _Log:
-    """What librdkafka takes for a `logging.Logger`."""
+def _tasks(listed: Future[Any]) -> protocol.Tasks:
+    assignments, undecodable = {}, None
+    for member in (member for group in _result(listed) for member in group.members):
+        try:
+            assignments[member.id] = decode_assignment(member.assignment)
+        except UndecodableAssignmentError as error:
+            undecodable = str(error)
+    return protocol.Tasks(assignments, undecodable)
 
-    def __init__(self, out: Out) -> None:
-        self._out = out
+
+def _topics(described: _Futures, cluster: str, at: int) -> protocol.Topics:
+    topics: dict[str, protocol.Topic | protocol.Failure] = {}
+    for name, future in described.items():
+        try:
+            topics[name] = _topic(_result(future), cluster, name, at)
+        except KafkaException as error:
+            topics[name] = _failure(error)
+    return protocol.Topics(topics)
+
+
+def _topic(description: TopicDescription, cluster: str, name: str, at: int) -> protocol.Topic:
+    topic_id = None if str(description.topic_id) == _NO_TOPIC_ID else str(description.topic_id)
+    partitions = [
+        PartitionState(
+            at=at,
+            cluster=cluster,
+            topic=name,
+            partition=partition.id,
+            leader=_leader(partition),
+            replicas=tuple(node.id for node in partition.replicas),
+            isr=tuple(node.id for node in partition.isr),
+            topic_id=topic_id,
+        )
+        for partition in description.partitions
+    ]
+    return protocol.Topic(topic_id, partitions)
+
+
+def _leader(partition: TopicPartitionInfo) -> int | None:
+    leader: Node | None = partition.leader  # annotated as never None, but None without a leader
+    return None if leader is None or leader.id < 0 else leader.id
+
+
+# --- the process
+
+
+class _LogForwarder:
+    """Passes librdkafka's log on; takes the place of a `logging.Logger`."""
+
+    def __init__(self, outgoing: Outgoing) -> None:
+        self._outgoing = outgoing
 
     def log(self, level: int, text: str, *values: object) -> None:
-        """Pass a line on."""
-        line = wire.Line(level, text % values)
-        self._out.put(lambda: line)
+        """Queue a log line."""
+        line = protocol.ClientLog(level, text % values)
+        self._outgoing.put(lambda: line)
 
 
 def main() -> None:
-    """Answer until standard input ends. Signals for the daemon's whole group are the daemon's to act on."""
+    """Handle requests until standard input ends.
+
+    Signals to the daemon's process group are ignored: the daemon acts on them.
+    """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    threading.excepthook = _die
+    threading.excepthook = _exit_on_defect
     warnings.filterwarnings("ignore", r"list_groups\(\) is deprecated", DeprecationWarning)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # librdkafka's crashes are known: no dumps of them
-    questions, answers = sys.stdin.buffer, sys.stdout.buffer
-    setup = wire.receive(questions, msgspec.msgpack.Decoder(wire.Setup))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # librdkafka's crashes are known: no core dumps of them
+    requests, responses = sys.stdin.buffer, sys.stdout.buffer
+    setup = protocol.receive(requests, msgspec.msgpack.Decoder(protocol.Setup))
     if setup is None:
         return
-    out: Out = queue.SimpleQueue()
+    outgoing: Outgoing = queue.SimpleQueue()
 
-    def complain(error: KafkaError) -> None:
+    def report(error: KafkaError) -> None:
         if error.code() != KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001  librdkafka's own codes are named like this
             text = error.str()
-            out.put(lambda: wire.Complaint(text))
+            outgoing.put(lambda: protocol.ClientError(text))
 
     try:
-        properties: dict[str, Any] = {**_DEFAULTS, **setup.properties, "error_cb": complain}
-        admin = AdminClient(properties, logger=_Log(out))
+        properties: dict[str, Any] = {**_DEFAULTS, **setup.properties, "error_cb": report}
+        admin = AdminClient(properties, logger=_LogForwarder(outgoing))
     except KafkaException as error:
-        wire.send(answers, wire.Complaint(f"the client refuses its properties: {results.failure(error).text}"))
+        protocol.send(
+            responses, protocol.ClientError(f"the Kafka client rejects its properties: {_failure(error).text}")
+        )
         return
-    threading.Thread(target=_write, args=(answers, out), daemon=True).start()
-    threading.Thread(target=_serve, args=(admin,), daemon=True).start()
-    answering = _Answering(admin, setup.timeout, out)
-    decoder = msgspec.msgpack.Decoder(wire.Asked)
-    while (asked := wire.receive(questions, decoder)) is not None:
-        answering.ask(asked)
-    os._exit(0)  # the client's own end may hang
+    threading.Thread(target=_write, args=(responses, outgoing), daemon=True).start()
+    threading.Thread(target=_poll, args=(admin,), daemon=True).start()
+    handler = _RequestHandler(admin, setup.cluster, setup.timeout, outgoing)
+    decoder = msgspec.msgpack.Decoder(protocol.NumberedRequest)
+    while (request := protocol.receive(requests, decoder)) is not None:
+        handler.handle(request)
+    os._exit(0)  # closing the client may hang
 
 
-def _die(failed: threading.ExceptHookArgs) -> None:
-    """A thread's defect ends the process, so that the source sees it and starts another."""
+def _exit_on_defect(failed: threading.ExceptHookArgs) -> None:
+    """End the process when a thread fails, so that the source notices and restarts it."""
     traceback.print_exception(failed.exc_type, failed.exc_value, failed.exc_traceback)
     os._exit(1)
 
 
-def _write(answers: BinaryIO, out: Out) -> None:
+def _write(responses: BinaryIO, outgoing: Outgoing) -> None:
     while True:
-        wire.send(answers, out.get()())
+        protocol.send(responses, outgoing.get()())
 
 
-def _serve(admin: AdminClient) -> None:
-    """Let the client call back: its log and its complaints."""
+def _poll(admin: AdminClient) -> None:
+    """Serve the client's callbacks: logs and errors."""
     while True:
         admin.poll(1)
 

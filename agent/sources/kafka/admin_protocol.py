@@ -1,213 +1,199 @@
-"""What is said between the Kafka source and its client process: questions, answers, frames. Who asks: kafka."""
+"""Messages between the Kafka source and its admin process: requests, results, and their framing.
+
+Results carry observations where there is one for the fact. A frame is a length (4 bytes, big-endian) and MessagePack.
+"""
 
 from typing import BinaryIO, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from agent.model.observations import Member
-from agent.sources.streams.assignment import Assignment
+from agent.model.observations import Commit, GroupState, LogOffsets, PartitionState
+from agent.sources.kafka.streams_assignment import Assignment
 
 T = TypeVar("T")
 
-Place: TypeAlias = tuple[str, int]
-"""A topic's partition."""
+TopicPartition: TypeAlias = tuple[str, int]
 
 
-class ListGroups(Struct, tag=True, frozen=True):
-    """Which consumer groups are there?"""
+class Message(Struct, tag=True, tag_field="kind", frozen=True):
+    """A part of the protocol, tagged as observations are, so that both fit into one union."""
 
 
-class Layout(Struct, tag=True, frozen=True):
-    """Which brokers, topics, partitions and leaders are there?"""
+# --- requests
 
 
-class ListCommits(Struct, tag=True, frozen=True):
-    """What has the group committed?"""
-
-    group: str
+class ListGroups(Message, frozen=True):
+    """List the consumer groups."""
 
 
-class ListOffsets(Struct, tag=True, frozen=True):
-    """Where do these logs start and end?"""
-
-    places: list[Place]
+class FetchMetadata(Message, frozen=True):
+    """List brokers, topics, partitions and leaders."""
 
 
-class DescribeGroup(Struct, tag=True, frozen=True):
-    """What state is the group in, and who is in it?"""
+class ListCommits(Message, frozen=True):
+    """List the committed offsets of a group."""
 
     group: str
 
 
-class ListTasks(Struct, tag=True, frozen=True):
-    """Which active tasks have the members of this group, a Kafka Streams application?"""
+class ListOffsets(Message, frozen=True):
+    """List the log start and end offsets of partitions."""
+
+    partitions: list[TopicPartition]
+
+
+class DescribeGroup(Message, frozen=True):
+    """Describe a group's state and members."""
 
     group: str
 
 
-class DescribeTopics(Struct, tag=True, frozen=True):
-    """Who leads these topics' partitions, who follows, and what are their ids?"""
+class ListTasks(Message, frozen=True):
+    """List the active tasks of a Kafka Streams application's members."""
+
+    group: str
+
+
+class DescribeTopics(Message, frozen=True):
+    """Describe topics: ids, and the leader, replicas and ISR of their partitions."""
 
     topics: list[str]
 
 
-Question: TypeAlias = ListGroups | Layout | ListCommits | ListOffsets | DescribeGroup | ListTasks | DescribeTopics
+Request: TypeAlias = ListGroups | FetchMetadata | ListCommits | ListOffsets | DescribeGroup | ListTasks | DescribeTopics
 
 
-class Failure(Struct, tag=True, frozen=True):
-    """Why there is no answer. code: librdkafka's, negative where no broker said so."""
+# --- results
+
+
+class Failure(Message, frozen=True):
+    """The reason why a request has no result. code: librdkafka's, negative if the error is the client's own."""
 
     code: int
     text: str
 
     @property
-    def told(self) -> bool:
-        """Whether a broker answered, if only to say no."""
+    def is_from_broker(self) -> bool:
+        """Whether a broker responded, with an error."""
         return self.code > 0
 
 
-class Groups(Struct, tag=True, frozen=True):
-    """The groups of the brokers that answered, and why others did not."""
+class PartitionFailure(Struct, array_like=True, frozen=True):
+    """A partition without a result. failure: None if its leader is away, which brokers do not report as an error."""
+
+    topic: str
+    partition: int
+    failure: Failure | None
+
+
+class Groups(Message, frozen=True):
+    """Group names from the brokers that responded, and the failures of the others."""
 
     names: list[str]
     failures: list[Failure]
 
 
-class Metadata(Struct, tag=True, frozen=True):
-    """topics: leader (-1: none) by partition; None where the broker knows the topic but cannot tell of it now."""
+class Metadata(Message, frozen=True):
+    """Broker ids, and leaders (-1: none) by topic and partition; None for a topic in error."""
 
     brokers: list[int]
     topics: dict[str, dict[int, int] | None]
 
 
-class CommittedOffset(Struct, array_like=True, frozen=True):
-    """offset: negative where there is none."""
+class Commits(Message, frozen=True):
+    """All committed offsets of a group, and the partitions for which it could not be read."""
 
-    topic: str
-    partition: int
-    offset: int
-    leader_epoch: int | None
-    failure: Failure | None
+    commits: list[Commit]
+    failures: list[PartitionFailure]
 
 
-class Commits(Struct, tag=True, frozen=True):
-    """A group's committed offsets: every one that it has."""
+class Offsets(Message, frozen=True):
+    """Log start and end offsets, as of when they were requested, and the partitions without."""
 
-    offsets: list[CommittedOffset]
-
-
-class LogRange(Struct, array_like=True, frozen=True):
-    """start, end: -1001 where the leader is away (seen from 0.11 to 4.1, without an error)."""
-
-    topic: str
-    partition: int
-    start: int
-    end: int
-    failure: Failure | None
+    logs: list[LogOffsets]
+    failures: list[PartitionFailure]
 
 
-class Offsets(Struct, tag=True, frozen=True):
-    """Log start and end offsets."""
-
-    ranges: list[LogRange]
-
-
-class Group(Struct, tag=True, frozen=True):
-    """state: as Kafka names it. simple: whether the group has only ever been used with assign(); None where unknown.
-
-    assignor: its protocol; None in a rebalance and where there are no members.
-    """
-
-    state: str
-    simple: bool | None
-    members: list[Member]
-    assignor: str | None = None
-
-
-class Tasks(Struct, tag=True, frozen=True):
-    """The members' assignments by member id. undecodable: why those of others cannot be read."""
+class Tasks(Message, frozen=True):
+    """Assignments by member id. undecodable: why those of other members cannot be decoded."""
 
     assignments: dict[str, Assignment]
     undecodable: str | None = None
 
 
-class Partition(Struct, array_like=True, frozen=True):
-    """A topic's partition; leader None: nobody."""
-
-    id: int
-    leader: int | None
-    replicas: list[int]
-    isr: list[int]
-
-
-class Topic(Struct, tag=True, frozen=True):
-    """id: None before KIP-516 (Kafka 2.8)."""
+class Topic(Message, frozen=True):
+    """A topic's id (None before KIP-516, Kafka 2.8) and partitions."""
 
     id: str | None
-    partitions: list[Partition]
+    partitions: list[PartitionState]
 
 
-class Topics(Struct, tag=True, frozen=True):
-    """Topics by name, or why there is no answer for one."""
+class Topics(Message, frozen=True):
+    """Descriptions of topics by name, each with its own failure."""
 
     topics: dict[str, Topic | Failure]
 
 
-Result: TypeAlias = Groups | Metadata | Commits | Offsets | Group | Tasks | Topics | Failure
+Result: TypeAlias = Groups | Metadata | Commits | Offsets | GroupState | Tasks | Topics | Failure
 
 
-class Setup(Struct, tag=True, frozen=True):
-    """The first frame to the client. properties: librdkafka's. timeout: of a call, ms."""
+# --- to and from the process
 
+
+class Setup(Message, frozen=True):
+    """The first message to the process. cluster: for observations. properties: librdkafka's. timeout: of a call, ms."""
+
+    cluster: str
     properties: dict[str, str]
     timeout: int
 
 
-class Asked(Struct, tag=True, frozen=True):
-    """A question to the client; number names it in the answer."""
+class NumberedRequest(Message, frozen=True):
+    """A request. number: repeated in its response. sent_at: ms."""
 
     number: int
-    question: Question
+    sent_at: int
+    request: Request
 
 
-class Answered(Struct, tag=True, frozen=True):
-    """An answer. at: when it came in, ms."""
+class Response(Message, frozen=True):
+    """The result of a request. at: when it arrived, ms."""
 
     number: int
     at: int
     result: Result
 
 
-class Line(Struct, tag=True, frozen=True):
+class ClientLog(Message, frozen=True):
     """A line of librdkafka's log. level: as in `logging`."""
 
     level: int
     text: str
 
 
-class Complaint(Struct, tag=True, frozen=True):
-    """What librdkafka tells of its connections, or why there can be no client."""
+class ClientError(Message, frozen=True):
+    """An error of librdkafka's connections, or the reason why the client cannot be created."""
 
     text: str
 
 
-FromClient: TypeAlias = Answered | Line | Complaint
-ToClient: TypeAlias = Setup | Asked
+FromProcess: TypeAlias = Response | ClientLog | ClientError
+ToProcess: TypeAlias = Setup | NumberedRequest
 
 _ENCODER = msgspec.msgpack.Encoder()
 _LENGTH_BYTES = 4
 
 
-def send(stream: BinaryIO, message: Struct) -> None:
-    """Write one message as a frame: its length (4 bytes, big-endian) and MessagePack. Raises OSError."""
+def send(stream: BinaryIO, message: Message) -> None:
+    """Write one message as a frame. Raises OSError."""
     body = _ENCODER.encode(message)
     stream.write(len(body).to_bytes(_LENGTH_BYTES, "big") + body)
     stream.flush()
 
 
 def receive(stream: BinaryIO, decoder: msgspec.msgpack.Decoder[T]) -> T | None:
-    """Read one message; None at the end of the stream, in the middle of a frame too (the writer died)."""
+    """Read one message; return None at the end of the stream, also within a frame (the writer died)."""
     head = stream.read(_LENGTH_BYTES)
     if len(head) < _LENGTH_BYTES:
         return None

@@ -1,6 +1,6 @@
-"""Polls a Kafka cluster: commits, groups and log offsets; partitions and brokers too where no ZooKeeper tells of them.
+"""Kafka source: polls commits, groups and log offsets; also partitions and brokers if no ZooKeeper is watched.
 
-The controller is not told: under KRaft the metadata names a random broker as such (seen on 4.1.1).
+The controller is not observed: under KRaft the metadata names a random broker as controller (seen on 4.1.1).
 """
 
 import threading
@@ -19,35 +19,35 @@ from agent.model.observations import (
     PartitionState,
     StreamsApplication,
 )
-from agent.sources.availability import SOURCE, Sights, now_ms
+from agent.sources.availability import SOURCE, AvailabilityTracker, now_ms
 from agent.sources.base import ChangeDetector, Emit
-from agent.sources.kafka import admin_protocol as wire
-from agent.sources.kafka.admin_client import Call, Calls, CheckResult
-from agent.sources.kafka.changes import KafkaChanges
+from agent.sources.kafka import admin_protocol as protocol
+from agent.sources.kafka.admin_client import AdminClient, Call, CompletedCall
+from agent.sources.kafka.cluster_state import ClusterState
 
-_PATIENCE_MS = 500
-"""How long a step of a poll waits for answers. Later ones are taken by the polls that follow."""
+_WAIT_MS = 500
+"""How long a step of a poll waits for results. Later ones are collected by the polls that follow."""
 
-_PARTITIONS_A_CALL = 500
+_PARTITIONS_PER_CALL = 500
 """librdkafka searches its list once per partition: 10,000 in one call cost four times the CPU of 20 calls (2.16)."""
 
-_RENEWAL_MS = 30_000
-"""How often the client is replaced because a coordinator does not answer: it drops what else is in flight."""
+_MIN_CLIENT_AGE_MS = 30_000
+"""How long a client is kept at least when a coordinator does not answer: a restart drops all calls in flight."""
 
-_ORDER = (PartitionState, BrokerRegistration, StreamsApplication, GroupState, LogOffsets, Commit)
-"""In a batch a re-created topic comes before the fall of its offsets, and a group's state before its commits."""
+_BATCH_ORDER = (PartitionState, BrokerRegistration, StreamsApplication, GroupState, LogOffsets, Commit)
+"""In a batch a re-created topic comes before its lower offsets, and a group's state before its commits."""
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaSourceSettings:
-    """How to watch a cluster. interval, timeout: ms.
+    """What to watch in a cluster, and how. interval, timeout: ms.
 
-    properties: librdkafka's client properties (SASL, TLS ...). groups: whose commits; topics: whose log offsets besides
-    those committed to and the changelogs of Kafka Streams. watch_partitions: whether leaders, topic ids and brokers are
-    told from here (no ZooKeeper). streams: application ids that are taken for Kafka Streams applications whatever their
-    groups say. declared: changelogs of stores that rules judge by their values.
+    properties: librdkafka's client properties (SASL, TLS ...). groups: whose commits are watched; topics: whose log
+    offsets, besides those of topics committed to and of Kafka Streams changelogs. watch_partitions: whether leaders,
+    topic ids and brokers are observed here (no ZooKeeper). streams: ids of Kafka Streams applications, whatever their
+    groups look like. declared: changelogs of stores whose values rules check.
     """
 
     bootstrap_servers: str
@@ -62,10 +62,11 @@ class KafkaSourceSettings:
 
 
 class KafkaSource:
-    """One cluster. A poll reads groups, the tasks of Kafka Streams where a rebalance may have moved them, commits, log
-    offsets (no end is older than those commits), then partitions.
+    """A Kafka cluster, polled with an admin client.
 
-    Calls that a broker leaves hanging stretch no poll: they stay in flight, and their answers are taken when they come.
+    A poll reads groups, the tasks of Kafka Streams applications after a rebalance, commits, log offsets (never older
+    than those commits), then partitions. A call that hangs does not delay a poll: it stays in flight, and a later poll
+    collects its result.
     """
 
     name = "kafka"
@@ -73,148 +74,148 @@ class KafkaSource:
     def __init__(
         self, cluster: str, settings: KafkaSourceSettings, emit: Emit, known: Iterable[Observation] = ()
     ) -> None:
-        """known: the last observation of each subject before this run."""
-        known = [one for one in known if getattr(one, "cluster", None) == cluster]
+        """Start from `known`, the last observation of each subject before this run."""
+        known = [fact for fact in known if getattr(fact, "cluster", None) == cluster]
         self.cluster = cluster
         self.interval = settings.interval
         self._settings = settings
         self._emit = emit
-        self._polled = ChangeDetector(known)
-        self._sights = Sights(self.name, cluster, known)
-        self._view = KafkaChanges(
+        self._detector = ChangeDetector(known)
+        self._availability = AvailabilityTracker(self.name, cluster, known)
+        self._state = ClusterState(
             cluster,
             settings.groups,
             settings.topics,
-            self._polled,
+            self._detector,
             known,
             watch_partitions=settings.watch_partitions,
             streams=settings.streams,
         )
         properties = {**settings.properties, "bootstrap.servers": settings.bootstrap_servers}
-        librdkafka = structlog.get_logger("librdkafka").bind(cluster=cluster)
-        self._calls = Calls(wire.Setup(properties, settings.timeout), librdkafka)
+        client_log = structlog.get_logger("librdkafka").bind(cluster=cluster)
+        self._client = AdminClient(protocol.Setup(cluster, properties, settings.timeout), client_log)
         self._logged: set[tuple[str, str]] = set()
         self._polling = threading.Lock()
         self._closed = False
 
     def poll(self) -> None:
-        """Look once and emit what changed, in one batch."""
+        """Read the cluster once and emit what changed, in one batch."""
         with self._polling:
-            late = self._calls.flying
-            self._view.begin()
-            for ask in (
-                self._ask_what_there_is,
-                self._ask_states,
-                self._ask_tasks,
-                self._ask_commits,
-                self._ask_log_offsets,
-                self._ask_topics,
+            in_flight_before = self._client.in_flight
+            self._state.begin_poll()
+            for send_requests in (
+                self._request_groups_and_metadata,
+                self._request_group_states,
+                self._request_tasks,
+                self._request_commits,
+                self._request_log_offsets,
+                self._request_topics,
             ):
                 if self._closed:
                     return
-                ask()
-                for answer in self._calls.collect(_PATIENCE_MS):
-                    self._view.take(answer)
-                    self._log_undecodable(answer)
-            overdue = [call for call in self._calls.flying if call in late]
-            self._renew_client(overdue)
-            unseen = self._view.unseen(overdue, self._calls.complaint, self._sights)
-            if SOURCE not in unseen:
-                self._calls.complaint = None
-            sights = self._sights.now(now_ms(), unseen)
-            facts = sorted(self._view.facts(), key=lambda one: _ORDER.index(type(one)))
-            changes = self._polled.changes([*sights, *facts])
+                send_requests()
+                for completed in self._client.collect(_WAIT_MS):
+                    self._state.apply(completed)
+                    self._log_undecodable_tasks(completed)
+            overdue = [call for call in self._client.in_flight if call in in_flight_before]
+            self._restart_stuck_client(overdue)
+            unavailable = self._state.unavailable(overdue, self._client.last_error, self._availability.unavailable)
+            if SOURCE not in unavailable:
+                self._client.last_error = None
+            availability = self._availability.update(now_ms(), unavailable)
+            facts = sorted(self._state.take_observations(), key=lambda fact: _BATCH_ORDER.index(type(fact)))
+            changes = self._detector.changes([*availability, *facts])
             if changes and not self._closed:
                 self._emit(changes)
             self._log_applications(facts)
 
     def topics(self) -> list[str]:
-        """All topics of the cluster, as last read. May be asked from any thread."""
-        return self._view.every_topic
+        """Return all topics of the cluster, as last read. Safe to call from any thread."""
+        return self._state.all_topics
 
     def is_changelog(self, topic: str) -> bool:
-        """Whether the topic is a changelog of a Kafka Streams application found. May be asked from any thread."""
-        return self._view.streams.owns(topic)
+        """Return whether the topic is a changelog of a Kafka Streams application. Safe to call from any thread."""
+        return self._state.streams.is_changelog(topic)
 
     def close(self) -> None:
-        """End the client, and a poll that is under way with it."""
+        """End the client, and with it a poll in progress."""
         self._closed = True
-        with self._polling:  # a poll waits for half a second at most before it sees that it is over
-            self._calls.close()
+        with self._polling:  # a poll waits for half a second at most before it notices
+            self._client.close()
 
-    def _renew_client(self, overdue: list[Call]) -> None:
-        """Replace a client that would wait for a coordinator for ever (the reasons stand in kafka_client)."""
+    def _restart_stuck_client(self, overdue: list[Call]) -> None:
+        """Restart a client that would wait for a coordinator for ever (see admin_process)."""
         now = now_ms()
-        stuck = [
-            call
+        is_stuck = any(
+            isinstance(call.request, protocol.ListCommits | protocol.DescribeGroup)
+            and now - call.sent_at > self._settings.timeout
             for call in overdue
-            if isinstance(call.question, wire.ListCommits | wire.DescribeGroup)
-            and now - call.asked > self._settings.timeout
-        ]
-        if self._view.out_of_date or (stuck and self._calls.age > _RENEWAL_MS):
-            self._view.give_up(overdue)
-            self._calls.renew()
+        )
+        if self._state.client_is_stale or (is_stuck and self._client.age_ms > _MIN_CLIENT_AGE_MS):
+            self._state.abandon(overdue)
+            self._client.restart()
 
-    def _ask_what_there_is(self) -> None:
-        self._calls.ask(("groups",), wire.ListGroups())
-        self._calls.ask(("layout",), wire.Layout())
+    def _request_groups_and_metadata(self) -> None:
+        self._client.send(("groups",), protocol.ListGroups())
+        self._client.send(("metadata",), protocol.FetchMetadata())
 
-    def _ask_states(self) -> None:
-        for group in self._view.groups:
-            self._calls.ask(("states", group), wire.DescribeGroup(group))
+    def _request_group_states(self) -> None:
+        for group in self._state.groups:
+            self._client.send(("states", group), protocol.DescribeGroup(group))
 
-    def _ask_tasks(self) -> None:
-        for group in self._view.streams.untold:
-            self._calls.ask(("tasks", group), wire.ListTasks(group))
+    def _request_tasks(self) -> None:
+        for group in self._state.streams.awaiting_tasks:
+            self._client.send(("tasks", group), protocol.ListTasks(group))
 
-    def _ask_commits(self) -> None:
-        """Of groups whose coordinator has just answered: one that refuses this call crashes librdkafka."""
-        flying = {call.key for call in self._calls.flying}
-        for group in self._view.groups_in_sight:
-            if ("states", group) not in flying:
-                self._calls.ask(("commits", group), wire.ListCommits(group))
+    def _request_commits(self) -> None:
+        """Request commits of groups whose coordinator has just answered: one that refuses crashes librdkafka."""
+        in_flight = {call.key for call in self._client.in_flight}
+        for group in self._state.readable_groups:
+            if ("states", group) not in in_flight:
+                self._client.send(("commits", group), protocol.ListCommits(group))
 
-    def _ask_log_offsets(self) -> None:
-        flying = {
-            (call.whom, place)
-            for call in self._calls.flying
-            if isinstance(call.question, wire.ListOffsets)
-            for place in call.question.places
+    def _request_log_offsets(self) -> None:
+        in_flight = {
+            (call.target, partition)
+            for call in self._client.in_flight
+            if isinstance(call.request, protocol.ListOffsets)
+            for partition in call.request.partitions
         }
-        for leader, led in self._view.by_leader().items():
-            whom = ("offsets", leader)
-            places = [place for place in led if (whom, place) not in flying]
-            for first in range(0, len(places), _PARTITIONS_A_CALL):
-                some = places[first : first + _PARTITIONS_A_CALL]
-                self._calls.ask((*whom, some[0]), wire.ListOffsets(some), whom)
+        for leader, led in self._state.partitions_by_leader().items():
+            target = ("offsets", leader)
+            partitions = [partition for partition in led if (target, partition) not in in_flight]
+            for start in range(0, len(partitions), _PARTITIONS_PER_CALL):
+                chunk = partitions[start : start + _PARTITIONS_PER_CALL]
+                self._client.send((*target, chunk[0]), protocol.ListOffsets(chunk), target)
 
-    def _ask_topics(self) -> None:
-        topics = self._view.topics
+    def _request_topics(self) -> None:
+        topics = self._state.watched_topics
         if topics:
-            self._calls.ask(("topics",), wire.DescribeTopics(topics))
+            self._client.send(("topics",), protocol.DescribeTopics(topics))
 
-    def _log_undecodable(self, answer: CheckResult) -> None:
-        """Say once of an application that its tasks cannot be read; they are guessed then."""
-        match answer:
-            case CheckResult(call=Call(question=wire.ListTasks(group)), result=wire.Tasks(undecodable=str(reason))):
-                if self._first(group, reason):
-                    log.warning("cannot decode tasks", cluster=self.cluster, application=group, reason=reason)
+    def _log_undecodable_tasks(self, completed: CompletedCall) -> None:
+        match completed:
+            case CompletedCall(
+                call=Call(request=protocol.ListTasks(group)), result=protocol.Tasks(undecodable=str(reason))
+            ):
+                if self._is_new(group, reason):
+                    log.warning("streams_tasks_undecodable", cluster=self.cluster, application=group, reason=reason)
 
     def _log_applications(self, facts: Iterable[Observation]) -> None:
-        """Say once of each application what was found, and again where it has other stores."""
-        for one in facts:
-            if isinstance(one, StreamsApplication) and self._first(one.application, str(one.stores)):
-                stores = [store for store, _ in one.stores]
+        """Log each application once, and again when it has other stores."""
+        for fact in facts:
+            if isinstance(fact, StreamsApplication) and self._is_new(fact.application, str(fact.stores)):
+                stores = [store for store, _ in fact.stores]
                 log.info(
-                    "Kafka Streams application",
+                    "streams_application_found",
                     cluster=self.cluster,
-                    application=one.application,
-                    instances=one.instances,
+                    application=fact.application,
+                    instances=fact.instances,
                     stores=stores,
-                    declared=[each for each in stores if one.changelog(each) in self._settings.declared],
+                    declared=[store for store in stores if fact.changelog(store) in self._settings.declared],
                 )
 
-    def _first(self, application: str, what: str) -> bool:
-        first = (application, what) not in self._logged
-        self._logged.add((application, what))
-        return first
+    def _is_new(self, application: str, text: str) -> bool:
+        is_new = (application, text) not in self._logged
+        self._logged.add((application, text))
+        return is_new

@@ -10,7 +10,7 @@ import structlog
 
 from agent.config.log_section import Logs
 from agent.model.observations import Availability, LogFile, LogLine, Observation
-from agent.sources.availability import SOURCE, Sights, now_ms
+from agent.sources.availability import SOURCE, AvailabilityTracker, now_ms
 from agent.sources.base import HEARTBEAT_MS, ChangeDetector, Emit
 from agent.sources.logs.lines import component_of, time_of
 from agent.sources.logs.matcher import Line, Sieve
@@ -58,7 +58,7 @@ class LogSource:
         known = [one for one in known if isinstance(one, LogFile | Availability) and one.cluster == name]
         sights = [one for one in known if isinstance(one, Availability) and one.source == self.name]
         files = [one for one in known if isinstance(one, LogFile)]
-        self._sights, self._polled = Sights(self.name, name, sights), ChangeDetector(sights)
+        self._sights, self._polled = AvailabilityTracker(self.name, name, sights), ChangeDetector(sights)
         self._told = {one.log: one for one in files}
         self._paths = LogPaths(settings.paths, settings.encoding, files, first=not (files or sights))
         self._turn = 0
@@ -73,7 +73,7 @@ class LogSource:
                 return
             unseen = [*self._paths.look().values(), *self._misdated()]
             reason = "; ".join([*unseen[:_REASONS], *([f"{len(unseen) - _REASONS} more"] if unseen[_REASONS:] else [])])
-            sights = self._polled.changes(self._sights.now(now_ms(), {SOURCE: reason} if unseen else {}))
+            sights = self._polled.changes(self._sights.update(now_ms(), {SOURCE: reason} if unseen else {}))
             if sights:
                 self._emit(sights)
             self._tell_how_far()  # whose file is whose, before a line of it is told

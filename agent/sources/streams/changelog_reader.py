@@ -125,17 +125,17 @@ class Reader:
                 if topic is not None:
                     one.missing = _why_missing(one, topic)
                 continue
-            numbers = [partition.id for partition in topic.partitions]
+            numbers = [partition.partition for partition in topic.partitions]
             reading = [number for number, partition in one.partitions.items() if partition.reading]
             if one.found(topic.id, numbers, now) and reading:
                 consumer.incremental_unassign([TopicPartition(name, number) for number in reading])
                 self._log.info("a changelog is read from its start: the topic is another one", topic=name)
             for partition in topic.partitions:
                 if partition.leader is None:
-                    self._stop(consumer, one, partition.id)
-                    one.partitions[partition.id].trouble = f"{name}-{partition.id} has no leader"
+                    self._stop(consumer, one, partition.partition)
+                    one.partitions[partition.partition].trouble = f"{name}-{partition.partition} has no leader"
                 else:
-                    self._start(consumer, one, partition.id)
+                    self._start(consumer, one, partition.partition)
 
     def _start(self, consumer: Consumer, changelog: Changelog, number: int) -> None:
         partition = changelog.partitions[number]

@@ -14,10 +14,10 @@ import structlog
 from agent.config.sections import SMALLEST_MEMORY
 from agent.model.declared_stores import DeclaredStore
 from agent.model.observations import Availability, ChangelogDecreases, Observation
-from agent.sources.availability import SOURCE, Sights, now_ms
+from agent.sources.availability import SOURCE, AvailabilityTracker, now_ms
 from agent.sources.base import ChangeDetector, Emit
 from agent.sources.kafka import admin_protocol as wire
-from agent.sources.kafka.admin_client import Calls
+from agent.sources.kafka.admin_client import AdminClient
 from agent.sources.streams.changelog_decreases import Stretch
 from agent.sources.streams.changelog_keys import LastNumbers
 from agent.sources.streams.changelog_log import Changelog
@@ -81,12 +81,12 @@ class ChangelogSource:
         self.cluster = cluster
         self.interval = interval
         self._emit = emit
-        self._sights, self._polled = Sights(self.name, cluster, sights), ChangeDetector(sights)
+        self._sights, self._polled = AvailabilityTracker(self.name, cluster, sights), ChangeDetector(sights)
         last = LastNumbers(memory - _READING_BYTES, [store.changelog for store in stores])
         self._changelogs = {store.changelog: Changelog(store, last) for store in stores}
         log = structlog.get_logger("librdkafka").bind(cluster=cluster)
         properties = {**properties, "bootstrap.servers": bootstrap_servers}
-        self._calls = Calls(wire.Setup(properties, _TIMEOUT_MS), log)
+        self._client = AdminClient(wire.Setup(cluster, properties, _TIMEOUT_MS), log)
         self._away: str | None = None
         self._looked_at = 0
         self._held: list[_Held] = []
@@ -107,7 +107,7 @@ class ChangelogSource:
             with self._reader.lock:
                 unseen = {unit: why for one in self._changelogs.values() for unit, why in one.unseen(now).items()}
             away = self._reader.refused or self._away
-            sights = self._sights.now(now, unseen if away is None else {SOURCE: away})
+            sights = self._sights.update(now, unseen if away is None else {SOURCE: away})
             batch = [*self._polled.changes(sights), *told]
             if batch and not self._closed:
                 self._emit(batch)
@@ -116,7 +116,7 @@ class ChangelogSource:
         """End the reading within a few seconds, and a poll that is under way with it."""
         self._closed = True
         with self._polling:
-            self._calls.close()
+            self._client.close()
         self._reader.close()
 
     def _look(self) -> list[ChangelogDecreases]:
@@ -125,17 +125,17 @@ class ChangelogSource:
         if not self._held:
             self._hold(now)
         if self._held or self._reader.stuck or now - self._looked_at >= _LOOK_MS:
-            self._calls.ask(("topics",), wire.DescribeTopics(list(self._changelogs)))
+            self._client.send(("topics",), wire.DescribeTopics(list(self._changelogs)))
         told: list[ChangelogDecreases] = []
-        for answer in self._calls.collect(_PATIENCE_MS):
+        for answer in self._client.collect(_PATIENCE_MS):
             self._looked_at = now
             failure = _unanswered(answer.result)
             if failure is not None:
-                self._away = f"no broker tells of the changelog topics: {self._calls.complaint or failure.text}"
+                self._away = f"no broker tells of the changelog topics: {self._client.last_error or failure.text}"
             elif isinstance(answer.result, wire.Topics):
                 self._reader.look(answer.result.topics)
-                self._away = self._calls.complaint = None
-                told += self._confirmed(answer.result.topics, answer.call.asked)
+                self._away = self._client.last_error = None
+                told += self._confirmed(answer.result.topics, answer.call.sent_at)
         return told
 
     def _hold(self, now: int) -> None:
@@ -164,4 +164,4 @@ class ChangelogSource:
 def _unanswered(result: wire.Result) -> wire.Failure | None:
     """Why no broker has answered, for each topic or at all; None where one has."""
     told = result.topics.values() if isinstance(result, wire.Topics) else (result,)
-    return next((one for one in told if isinstance(one, wire.Failure) and not one.told), None)
+    return next((one for one in told if isinstance(one, wire.Failure) and not one.is_from_broker), None)

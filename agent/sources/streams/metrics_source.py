@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 
 from agent.config.streams_section import Streams
 from agent.model.observations import Availability, Observation, TaskRestore
-from agent.sources.availability import SOURCE, Sights, now_ms
-from agent.sources.background import aside
+from agent.sources.availability import SOURCE, AvailabilityTracker, now_ms
+from agent.sources.background import run_in_thread
 from agent.sources.base import ChangeDetector, Emit
-from agent.sources.http import Endpoint, UnansweredError
+from agent.sources.http import Endpoint, RequestError
 from agent.sources.streams.restore_metrics import TaskMetrics, task_metrics
 
 _ACCEPT = "text/plain;version=0.0.4"
@@ -55,7 +55,7 @@ class StreamsMetricsSource:
             one for one in known if isinstance(one, Availability) and (one.source, one.cluster) == (self.name, name)
         ]
         mine = [one for one in known if isinstance(one, TaskRestore) and self._is_mine(one)]
-        self._sights, self._polled = Sights(self.name, name, sights), ChangeDetector([*sights, *mine])
+        self._sights, self._polled = AvailabilityTracker(self.name, name, sights), ChangeDetector([*sights, *mine])
         self._held = {(one.endpoint, one.task): one for one in mine if one.thread is not None}
         self._closed = False
 
@@ -69,19 +69,19 @@ class StreamsMetricsSource:
             if before is not None and not before.done():  # a host's name that is still looked up
                 complaints[url] = f"{url} still owes an answer to an earlier request"
                 continue
-            future = self._asked[url] = aside("streams-metrics", partial(_ask, endpoint, path, deadline))
+            future = self._asked[url] = run_in_thread("streams-metrics", partial(_ask, endpoint, path, deadline))
             waiting[future] = url
         wait_for(waiting, max(deadline - time.monotonic(), 0))
         found: list[Observation] = []
         for future, url in waiting.items():
             try:
                 found += self._restores(url, future.result(timeout=0))
-            except UnansweredError as error:
+            except RequestError as error:
                 complaints[url] = str(error)
             except TimeoutError:
                 complaints[url] = f"{url} does not answer within {self._timeout:.1f} s"
         reason = "; ".join(complaints[url] for url in self._endpoints if url in complaints)
-        found += self._sights.now(now_ms(), {SOURCE: reason} if reason else {})
+        found += self._sights.update(now_ms(), {SOURCE: reason} if reason else {})
         changes = self._polled.changes(found)
         if changes and not self._closed:
             self._emit(changes)
@@ -139,10 +139,10 @@ def _endpoint(url: str) -> tuple[Endpoint, str]:
 
 
 def _ask(endpoint: Endpoint, path: str, deadline: float) -> list[TaskMetrics]:
-    """The tasks as the instance tells them. Raises UnansweredError."""
+    """The tasks as the instance tells them. Raises RequestError."""
     body = endpoint.get(path, _ACCEPT, deadline)
     try:
         return task_metrics(body.decode())
     except ValueError as error:
         msg = f"{endpoint.url} answers {path} with what are no metrics in Prometheus format: {error}"
-        raise UnansweredError(msg) from error
+        raise RequestError(msg) from error

@@ -1,1 +1,1 @@
-"""ZooKeeper."""
+"""The source that watches Kafka's znodes in ZooKeeper."""

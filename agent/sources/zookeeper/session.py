@@ -1,68 +1,122 @@
-"""Our own session with ZooKeeper: since when its connection is away, and a new start where kazoo has given up."""
+"""Our own ZooKeeper session: whether it is connected, and reading znodes with a watch on each."""
 
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from kazoo.client import KazooClient, KazooState
-from kazoo.exceptions import KazooException
-from kazoo.protocol.states import KeeperState
+from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.protocol.states import EventType, KeeperState, WatchedEvent
 
 from agent.sources.availability import now_ms
+from agent.sources.zookeeper.znodes import Node
 
 _CONNECTION_RETRY = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 2.0}
+_MAX_IN_FLIGHT = 500
+_RESPONSE_SECONDS = 10
+_CLOSE_SECONDS = 3
 
 
 class Session:
-    """One session, which may be lost when its connection has been away for longer than its time.
+    """A session that reconnects for ever; it may have expired once it was disconnected for longer than its timeout.
 
-    away_since: since when it is away, ms; None while it is there. failures: what a call to the client may raise.
+    disconnected_since: ms; None while connected. failures: the exceptions that a call to the client may raise.
     """
 
     def __init__(self, connect: str, options: Mapping[str, Any], connected: Callable[[], None] = lambda: None) -> None:
-        """connect: servers and chroot. options: KazooClient's keyword arguments.
+        """Prepare a session. connect: servers and chroot. options: KazooClient's keyword arguments.
 
-        connected: called on kazoo's thread whenever the connection is there (again); it may queue, and no more.
+        connected: called on kazoo's thread after each (re)connection; it must not block.
         """
-        self.away_since: int | None = now_ms()
+        self.disconnected_since: int | None = now_ms()
         self._connected = connected
-        self._time_ms = int(options.get("timeout", 10) * 1000)
+        self._timeout_ms = int(options.get("timeout", 10) * 1000)
         self.client = KazooClient(connect, connection_retry=_CONNECTION_RETRY, **options)
-        self.client.add_listener(self._changed)
+        self.client.add_listener(self._on_state)
         self.failures = (KazooException, self.client.handler.timeout_exception)
 
     def start(self) -> None:
-        """Connect, and again whenever the connection is lost; returns at once."""
+        """Connect, and reconnect whenever the connection is lost; return at once."""
         self.client.start_async()
 
-    def lost(self, now: int) -> bool:
-        """Whether it has been away for so long that it may be lost.
+    def is_lost(self, now: int) -> bool:
+        """Return whether it was disconnected for so long that it may have expired.
 
-        A client that has given up for good, as kazoo does when its credentials are refused, is then started anew.
+        Restarts a client that has given up for good, as kazoo does when its credentials are refused.
         """
-        away_since = self.away_since  # kazoo's thread may change it meanwhile
-        if away_since is None or now - away_since <= self._time_ms:
+        disconnected_since = self.disconnected_since  # kazoo's thread may change it meanwhile
+        if disconnected_since is None or now - disconnected_since <= self._timeout_ms:
             return False
         if self.client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED):
-            self.away_since = now_ms()
+            self.disconnected_since = now_ms()
             self.client.stop()
             self.client.start_async()
         return True
 
     def close(self) -> None:
-        """Let go of it within about 3 s."""
-        ending = threading.Thread(target=self._end, name="zookeeper-end", daemon=True)
-        ending.start()
-        ending.join(3)
+        """Close the session, waiting for at most 3 s."""
+        closing = threading.Thread(target=self._close, name="zookeeper-close", daemon=True)
+        closing.start()
+        closing.join(_CLOSE_SECONDS)
 
-    def _end(self) -> None:
+    def _close(self) -> None:
         self.client.stop()
         self.client.close()
 
-    def _changed(self, state: str) -> None:
-        """Called on kazoo's thread: note, no more."""
+    def _on_state(self, state: str) -> None:
+        """Note the connection's state; called on kazoo's thread, so it must not block."""
         if state == KazooState.CONNECTED:
-            self.away_since = None
+            self.disconnected_since = None
             self._connected()
-        elif self.away_since is None:
-            self.away_since = now_ms()
+        elif self.disconnected_since is None:
+            self.disconnected_since = now_ms()
+
+
+class ZnodeReader:
+    """Reads znodes and watches what it has read: the next change of each path is reported once.
+
+    All methods raise what KazooClient does.
+    """
+
+    def __init__(self, client: KazooClient, on_change: Callable[[str], None]) -> None:
+        """Read with the client. on_change: called with a path on kazoo's thread; it must not block."""
+        self._client = client
+        self._on_change = on_change
+
+    def exists(self, path: str) -> bool:
+        """Return whether the znode exists; does not watch it."""
+        return self._client.exists_async(path).get(timeout=_RESPONSE_SECONDS) is not None
+
+    def children(self, path: str) -> list[str]:
+        """Return the names of the children; if the path does not exist, return none and watch for its creation."""
+        try:
+            return list(self._client.get_children_async(path, watch=self._on_event).get(timeout=_RESPONSE_SECONDS))
+        except NoNodeError:
+            self._watch_creation([path])
+            return []
+
+    def get(self, paths: list[str], *, watch: bool = True) -> dict[str, Node | None]:
+        """Return contents by path; None for a znode that does not exist, whose creation is then watched."""
+        nodes: dict[str, Node | None] = {}
+        for start in range(0, len(paths), _MAX_IN_FLIGHT):
+            chunk = paths[start : start + _MAX_IN_FLIGHT]
+            pending = [(path, self._client.get_async(path, watch=self._on_event if watch else None)) for path in chunk]
+            for path, response in pending:
+                try:
+                    nodes[path] = response.get(timeout=_RESPONSE_SECONDS)
+                except NoNodeError:
+                    nodes[path] = None
+        if watch:
+            self._watch_creation([path for path, node in nodes.items() if node is None])
+        return nodes
+
+    def _watch_creation(self, paths: list[str]) -> None:
+        """Report when the znodes are created; at once for those created since they were read."""
+        pending = [(path, self._client.exists_async(path, watch=self._on_event)) for path in paths]
+        for path, response in pending:
+            if response.get(timeout=_RESPONSE_SECONDS) is not None:
+                self._on_change(path)
+
+    def _on_event(self, event: WatchedEvent) -> None:
+        if event.type != EventType.NONE:  # a session event, which listeners receive too
+            self._on_change(event.path)

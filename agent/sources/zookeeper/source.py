@@ -1,8 +1,7 @@
-"""Watches Kafka's znodes: broker registrations, controller, topics and partition states, and our own session.
+"""ZooKeeper source: watches Kafka's znodes for broker registrations, controller, topics and partition states.
 
-Driven by watches, which kazoo calls on one thread of its own: there they only queue a path. A thread of this source
-reads what was queued and sets the watch again. Polls say whether we see at all, and ask for heartbeats and for what
-could not be read.
+kazoo calls watches on a thread of its own, where they only queue a path. A thread of this source reads the queued paths
+and sets the watches again. Polls report availability, and request heartbeats and what could not be read.
 """
 
 import queue
@@ -16,27 +15,26 @@ import structlog
 
 from agent.model.config_types import NameFilter
 from agent.model.observations import Observation, PartitionState
-from agent.sources.availability import SOURCE, Sights, Unit, now_ms
+from agent.sources.availability import SOURCE, AvailabilityTracker, Unit, now_ms
 from agent.sources.base import ChangeDetector, Emit
-from agent.sources.zookeeper.session import Session
-from agent.sources.zookeeper.state import (
+from agent.sources.zookeeper.session import Session, ZnodeReader
+from agent.sources.zookeeper.znodes import (
+    BROKER_IDS,
     CONTROLLER,
     CONTROLLER_EPOCH,
-    IDS,
-    STATE,
+    PARTITION_STATE,
     TOPICS,
     Topic,
     UndecodableError,
-    ZooKeeperView,
-    state_path,
-    topic,
+    ZnodeDecoder,
+    decode_topic,
+    partition_state_path,
 )
-from agent.sources.zookeeper.znodes import Znodes
 
 T = TypeVar("T")
 
-_EVERYTHING, _BEAT, _LOOK = "/", "beat", "look"
-"""What may be queued besides paths: read all anew; compare lists and emit heartbeats; see whether we still see."""
+_EVERYTHING, _HEARTBEAT, _PROBE = "/", "heartbeat", "probe"
+"""What may be queued besides paths: read everything; compare lists and emit heartbeats; check that we can read."""
 
 _HEARTBEAT_MS = 60_000
 
@@ -44,7 +42,7 @@ log = structlog.get_logger(__name__)
 
 
 class ZooKeeperSource:
-    """One cluster's ZooKeeper. It tells within milliseconds of a change, and Unavailable when our session may be lost."""
+    """A cluster's ZooKeeper: changes within milliseconds, and Unavailable when our session may have expired."""
 
     name = "zookeeper"
 
@@ -60,184 +58,189 @@ class ZooKeeperSource:
         also: Callable[[str], bool] = lambda _: False,
         options: Mapping[str, Any],
     ) -> None:
-        """connect: servers and chroot. known: the last observation of each subject before this run.
+        """Start from `known`, the last observation of each subject before this run.
 
-        interval: of polls, ms. topics, also: whose partitions are watched; what `also` says may change, and is asked
-        again within a minute. options: KazooClient's keyword arguments.
+        connect: servers and chroot. interval: of polls, ms. topics, also: whose partitions are watched; `also` is
+        called again within a minute, as its result may change. options: KazooClient's keyword arguments.
         """
-        known = [one for one in known if getattr(one, "cluster", None) == cluster]
+        known = [fact for fact in known if getattr(fact, "cluster", None) == cluster]
         self.cluster = cluster
         self.interval = interval
         self._connect = connect
-        self._wanted = topics
+        self._selected_topics = topics
         self._also = also
         self._emit = emit
-        self._sights = Sights(self.name, cluster, known)
-        self._view = ZooKeeperView(cluster, known)
-        self._polled = ChangeDetector(known)
-        self._lock = threading.Lock()
+        self._availability = AvailabilityTracker(self.name, cluster, known)
+        self._decoder = ZnodeDecoder(cluster, known)
+        self._detector = ChangeDetector(known)
+        self._emitting = threading.Lock()
         self._topics: dict[str, Topic] = {}
-        self._trouble: dict[Unit, str] = {}
-        self._changed: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._unread: set[str] = set()
-        self._in_sight_until: int | None = None
-        self._missed_since: int | None = None
-        self._beat_at = 0
+        self._unavailable: dict[Unit, str] = {}
+        self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._failed_paths: set[str] = set()
+        self._last_read_at: int | None = None
+        self._disconnected_at: int | None = None
+        self._heartbeat_at = 0
         self._closed = False
-        self._session = Session(connect, options, self._connected)
-        self._znodes = Znodes(self._session.client, self._changed.put)
-        self._reader = threading.Thread(target=self._read_what_changed, name=f"zookeeper-{cluster}", daemon=True)
-        self._reader.start()
+        self._session = Session(connect, options, self._on_connected)
+        self._znodes = ZnodeReader(self._session.client, self._queue.put)
+        threading.Thread(target=self._read_queued, name=f"zookeeper-{cluster}", daemon=True).start()
         self._session.start()
 
     def poll(self) -> None:
-        """Say whether we see; ask again for what could not be read, and once a minute for a look at the whole."""
+        """Report availability; queue what could not be read, and once a minute a comparison of everything."""
         now = now_ms()
-        away = self._session.away_since is not None
-        unseen = dict(self._trouble)
-        if not away:
-            again, self._unread = self._unread, set()
-            for path in (*again, _LOOK):
-                self._changed.put(path)
-            if now - self._beat_at >= _HEARTBEAT_MS:
-                self._beat_at = now
-                self._changed.put(_BEAT)
-        elif self._session.lost(now):
-            unseen[SOURCE] = f"ZooKeeper at {self._connect} does not answer"
-        if not away or SOURCE in unseen:
-            with self._lock:
-                self._tell(self._sights.now(now, unseen))
+        is_connected = self._session.disconnected_since is None
+        unavailable = dict(self._unavailable)
+        if is_connected:
+            retries, self._failed_paths = self._failed_paths, set()
+            for path in (*retries, _PROBE):
+                self._queue.put(path)
+            if now - self._heartbeat_at >= _HEARTBEAT_MS:
+                self._heartbeat_at = now
+                self._queue.put(_HEARTBEAT)
+        elif self._session.is_lost(now):
+            unavailable[SOURCE] = f"ZooKeeper at {self._connect} does not answer"
+        if is_connected or SOURCE in unavailable:
+            with self._emitting:
+                self._emit_changes(self._availability.update(now, unavailable))
 
     def close(self) -> None:
-        """Let go of the session within about 3 s."""
+        """Close the session within about 3 s."""
         self._closed = True
-        self._changed.put(None)
+        self._queue.put(None)
         self._session.close()
 
-    def _connected(self) -> None:
-        """Called on kazoo's thread: note and queue, no more. Watches do not outlive a connection: all is read anew."""
-        self._missed_since = self._in_sight_until
-        self._changed.put(_EVERYTHING)
+    def _on_connected(self) -> None:
+        """Queue a read of everything, as watches do not outlive a connection; called on kazoo's thread."""
+        self._disconnected_at = self._last_read_at
+        self._queue.put(_EVERYTHING)
 
-    def _read_what_changed(self) -> None:
-        while (first := self._changed.get()) is not None:
+    def _read_queued(self) -> None:
+        while (first := self._queue.get()) is not None:
             paths = {first}
-            while not self._changed.empty():
-                following = self._changed.get()
-                if following is None:
+            while not self._queue.empty():
+                path = self._queue.get()
+                if path is None:
                     return
-                paths.add(following)
+                paths.add(path)
             try:
                 self._read(paths)
             except self._session.failures as error:
-                # A lost connection reads all anew when it is back; anything else is asked for again at the next poll.
-                log.debug("cannot read", cluster=self.cluster, paths=sorted(paths), reason=repr(error))
-                self._unread = self._unread | paths
-                if self._session.away_since is None:
-                    self._trouble[SOURCE] = f"ZooKeeper at {self._connect} refuses: {error!r}"
+                # After a lost connection everything is read again; anything else is queued again by the next poll.
+                log.debug("znodes_unreadable", cluster=self.cluster, paths=sorted(paths), reason=repr(error))
+                self._failed_paths = self._failed_paths | paths
+                if self._session.disconnected_since is None:
+                    self._unavailable[SOURCE] = f"ZooKeeper at {self._connect} refuses a request: {error!r}"
 
     def _read(self, paths: set[str]) -> None:
-        asked, everything, beat = now_ms(), _EVERYTHING in paths, _BEAT in paths
-        # What happened while the connection was away is dated since the last moment at which it was there.
-        since = self._missed_since if everything else None
-        found: list[Observation] = []
-        if _LOOK in paths:
-            self._znodes.exists(IDS)
-        if everything or beat or any(path.startswith(IDS) for path in paths):
-            found += self._brokers(since, exact=not everything)
-        if everything or beat or CONTROLLER in paths:
-            found += self._controller()
-        names = {path.split("/")[3] for path in paths if path.startswith(f"{TOPICS}/") and not STATE.fullmatch(path)}
-        if everything or beat or TOPICS in paths:
+        started_at, read_all, heartbeat = now_ms(), _EVERYTHING in paths, _HEARTBEAT in paths
+        # What happened while disconnected is dated since the last time at which we were connected.
+        since = self._disconnected_at if read_all else None
+        observations: list[Observation] = []
+        if _PROBE in paths:
+            self._znodes.exists(BROKER_IDS)
+        if read_all or heartbeat or any(path.startswith(BROKER_IDS) for path in paths):
+            observations += self._read_brokers(since, exact=not read_all)
+        if read_all or heartbeat or CONTROLLER in paths:
+            observations += self._read_controller()
+        state_paths = set(filter(PARTITION_STATE.fullmatch, paths))
+        names = {path.split("/")[3] for path in paths - state_paths if path.startswith(f"{TOPICS}/")}
+        if read_all or heartbeat or TOPICS in paths:
             listed = set(self._znodes.children(TOPICS))
-            names |= listed if everything else listed - self._topics.keys()
-            names |= {one.topic for one in self._view.partitions()} - listed
-        found += self._topics_named(names, since)
-        found += self._states(filter(STATE.fullmatch, paths), since, topics_read=False)
-        if beat:
+            names |= listed if read_all else listed - self._topics.keys()
+            names |= {state.topic for state in self._decoder.partitions()} - listed
+        observations += self._read_topics(names, since)
+        observations += self._read_partitions(state_paths, since, topics_read=False)
+        if heartbeat:
             now = now_ms()
-            found += [
-                msgspec.structs.replace(one, at=max(now, one.at), seen_at=None, since=None)
-                for one in self._view.facts.values()
-                if not isinstance(one, PartitionState) or one.replicas
+            observations += [
+                msgspec.structs.replace(fact, at=max(now, fact.at), seen_at=None, since=None)
+                for fact in self._decoder.facts.values()
+                if not isinstance(fact, PartitionState) or fact.replicas
             ]
-        # ZooKeeper answers a read only after it has told of every watched change before it.
-        self._in_sight_until = asked
-        with self._lock:
-            self._tell(found)
+        # ZooKeeper answers a read only after it has reported every earlier change of a watched znode.
+        self._last_read_at = started_at
+        with self._emitting:
+            self._emit_changes(observations)
 
-    def _tell(self, facts: Iterable[Observation]) -> None:
-        changes = self._polled.changes(facts)
+    def _emit_changes(self, observations: Iterable[Observation]) -> None:
+        changes = self._detector.changes(observations)
         if changes and not self._closed:
             self._emit(changes)
 
-    def _brokers(self, since: int | None, *, exact: bool) -> list[Observation]:
-        listed = self._znodes.children(IDS)
-        self._trouble.pop(SOURCE, None)
-        if not listed and not self._znodes.exists(IDS):
-            self._trouble[SOURCE] = f"no broker has ever registered in ZooKeeper at {self._connect}: is the path right?"
-        nodes = self._znodes.get([f"{IDS}/{one}" for one in listed])
+    def _read_brokers(self, since: int | None, *, exact: bool) -> list[Observation]:
+        """Read the registrations. exact: whether a watch reported the change."""
+        listed = self._znodes.children(BROKER_IDS)
+        self._unavailable.pop(SOURCE, None)
+        if not listed and not self._znodes.exists(BROKER_IDS):
+            self._unavailable[SOURCE] = (
+                f"No broker has ever registered in ZooKeeper at {self._connect}: check the path after the host names"
+            )
+        nodes = self._znodes.get([f"{BROKER_IDS}/{broker}" for broker in listed])
         now = now_ms()
-        alive = {int(path.rpartition("/")[2]): node for path, node in nodes.items() if node is not None}
+        registered = {int(path.rpartition("/")[2]): node for path, node in nodes.items() if node is not None}
         gone = [
-            self._view.unregistered(one, now, now if exact else since)
-            for one in self._view.brokers()
-            if one not in alive
+            self._decoder.unregistered(broker, now, now if exact else since)
+            for broker in self._decoder.brokers()
+            if broker not in registered
         ]
-        return gone + [self._view.registered(broker, node[1], now) for broker, node in alive.items()]
+        return gone + [self._decoder.registered(broker, stat, now) for broker, (_, stat) in registered.items()]
 
-    def _controller(self) -> list[Observation]:
-        controller = self._znodes.get([CONTROLLER])[CONTROLLER]
+    def _read_controller(self) -> list[Observation]:
+        node = self._znodes.get([CONTROLLER])[CONTROLLER]
         epoch = self._znodes.get([CONTROLLER_EPOCH], watch=False)[CONTROLLER_EPOCH]
-        told = self._decoded(Unit(topic=CONTROLLER), partial(self._view.controller, controller, epoch, now_ms()))
-        return [] if told is None else [told]
+        decode = partial(self._decoder.controller, node, epoch, now_ms())
+        controller = self._decode(Unit(topic=CONTROLLER), decode)
+        return [] if controller is None else [controller]
 
-    def _topics_named(self, names: Iterable[str], since: int | None) -> list[Observation]:
-        """The topics as they are now, with their partitions; those that are no more as deleted."""
-        found: list[Observation] = []
-        states: set[str] = set()
-        wanted = sorted(name for name in names if self._wanted.match(name) or self._also(name))
-        for path, node in self._znodes.get([f"{TOPICS}/{name}" for name in wanted]).items():
+    def _read_topics(self, names: Iterable[str], since: int | None) -> list[Observation]:
+        """Read the selected topics with their partitions; those that no longer exist are returned as deleted."""
+        observations: list[Observation] = []
+        state_paths: set[str] = set()
+        selected = sorted(name for name in names if self._selected_topics.match(name) or self._also(name))
+        for path, node in self._znodes.get([f"{TOPICS}/{name}" for name in selected]).items():
             name = path.rpartition("/")[2]
             self._topics.pop(name, None)
-            told = None if node is None else self._decoded(Unit(topic=name), partial(topic, path, node))
-            if told is not None:
-                self._topics[name] = told
-                states |= {state_path(name, number) for number in told.replicas}
-            if told is not None or node is None:
-                numbers = () if told is None else told.replicas.keys()
-                gone = [state for state in self._view.partitions(name) if state.partition not in numbers]
-                found += [self._view.deleted(state, now_ms()) for state in gone]
+            topic = None if node is None else self._decode(Unit(topic=name), partial(decode_topic, path, node))
+            if topic is not None:
+                self._topics[name] = topic
+                state_paths |= {partition_state_path(name, partition) for partition in topic.replicas}
+            if topic is not None or node is None:
+                partitions = () if topic is None else topic.replicas.keys()
+                gone = [state for state in self._decoder.partitions(name) if state.partition not in partitions]
+                observations += [self._decoder.deleted(state, now_ms()) for state in gone]
             if node is None:
-                for unit in [unit for unit in self._trouble if unit.topic == name]:
-                    del self._trouble[unit]
-        return found + self._states(states, since)
+                for unit in [unit for unit in self._unavailable if unit.topic == name]:
+                    del self._unavailable[unit]
+        return observations + self._read_partitions(state_paths, since)
 
-    def _states(self, paths: Iterable[str], since: int | None, *, topics_read: bool = True) -> list[Observation]:
-        """The partitions' states. topics_read: whether their topics were read just before."""
-        found: list[Observation] = []
+    def _read_partitions(
+        self, paths: Iterable[str], since: int | None, *, topics_read: bool = True
+    ) -> list[Observation]:
+        """Read partition states. topics_read: whether their topics were read just before."""
+        observations: list[Observation] = []
         for path, node in self._znodes.get(sorted(paths)).items():
             _, _, _, name, _, number, _ = path.split("/")
-            of = self._topics.get(name)
+            topic = self._topics.get(name)
             if node is None:
                 continue
-            if of is None or (not topics_read and self._view.made_anew(name, int(number), node[1])):
-                # Made anew, as its topic may be: that is read first.
-                self._changed.put(f"{TOPICS}/{name}")
+            if topic is None or (not topics_read and self._decoder.is_recreated(name, int(number), node[1])):
+                # The znode was re-created, and so may its topic be, which has to be read first.
+                self._queue.put(f"{TOPICS}/{name}")
                 continue
-            unit = Unit(topic=name, partition=int(number))
-            decode = partial(self._view.partition, name, int(number), of, node, now=now_ms(), since=since)
-            told = self._decoded(unit, decode)
-            found += [] if told is None else [told]
-        return found
+            decode = partial(self._decoder.partition, name, int(number), topic, node, now=now_ms(), since=since)
+            state = self._decode(Unit(topic=name, partition=int(number)), decode)
+            observations += [] if state is None else [state]
+        return observations
 
-    def _decoded(self, unit: Unit, decode: Callable[[], T]) -> T | None:
-        """What was decoded; None for what cannot be: polls say so."""
+    def _decode(self, unit: Unit, decode: Callable[[], T]) -> T | None:
+        """Return what `decode` returns; None if it cannot, which the next poll reports."""
         try:
-            told = decode()
+            decoded = decode()
         except UndecodableError as error:
-            log.warning("cannot decode", cluster=self.cluster, reason=str(error))
-            self._trouble[unit] = str(error)
+            log.warning("znode_undecodable", cluster=self.cluster, reason=str(error))
+            self._unavailable[unit] = str(error)
             return None
-        self._trouble.pop(unit, None)
-        return told
+        self._unavailable.pop(unit, None)
+        return decoded

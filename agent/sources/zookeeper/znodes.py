@@ -1,59 +1,187 @@
-"""Reading znodes and having their changes told, many at a time. What they mean lives in zookeeper_view."""
+"""Decoding of Kafka's znodes into observations: brokers, controller, topics and partitions. Makes no calls.
 
-from collections.abc import Callable
+Paths and contents: kafka.zk.ZkData (3.9); before 1.0 kafka.utils.ZkUtils, which has the same fields.
+"""
 
-from kazoo.client import KazooClient
-from kazoo.exceptions import NoNodeError
-from kazoo.protocol.states import EventType, WatchedEvent
+import json
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
-from agent.sources.zookeeper.state import Node
+from kazoo.protocol.states import ZnodeStat
 
-_AT_A_TIME = 500
-_ANSWER_S = 10
+from agent.model.observations import BrokerRegistration, Controller, Observation, PartitionState, Subject
+
+BROKER_IDS, TOPICS = "/brokers/ids", "/brokers/topics"
+CONTROLLER, CONTROLLER_EPOCH = "/controller", "/controller_epoch"
+PARTITION_STATE = re.compile(rf"{TOPICS}/([^/]+)/partitions/(\d+)/state")
+
+Node = tuple[bytes, ZnodeStat]
 
 
-class Znodes:
-    """Whatever is read is watched: its path is told once, when it changes next. All raise what KazooClient does."""
+class UndecodableError(ValueError):
+    """A znode with unexpected content; the message names its path."""
 
-    def __init__(self, client: KazooClient, changed: Callable[[str], None]) -> None:
-        """changed: called on kazoo's thread, so it must not block."""
-        self._client = client
-        self._changed = changed
 
-    def exists(self, path: str) -> bool:
-        """Whether there is such a znode; not watched."""
-        return self._client.exists_async(path).get(timeout=_ANSWER_S) is not None
+class Topic(NamedTuple):
+    """A topic's znode: id, creation time (ms) and the replicas of each partition."""
 
-    def children(self, path: str) -> list[str]:
-        """The children's names; none where the path does not exist (yet): then its creation is watched."""
+    id: str
+    created_at: int
+    replicas: dict[int, tuple[int, ...]]
+
+
+def partition_state_path(topic: str, partition: int) -> str:
+    """Return the path of the znode with a partition's leader and ISR."""
+    return f"{TOPICS}/{topic}/partitions/{partition}/state"
+
+
+def decode_topic(path: str, node: Node) -> Topic:
+    """Decode a topic's znode; before 2.8 its id is the znode's czxid. Raises UndecodableError."""
+    content, stat = node
+    fields = _decode_object(path, content)
+    try:
+        replicas = {int(number): tuple(map(int, brokers)) for number, brokers in fields["partitions"].items()}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise _undecodable(path, content) from error
+    return Topic(str(fields.get("topic_id") or f"czxid:{stat.czxid}"), stat.ctime, replicas)
+
+
+class ZnodeDecoder:
+    """Makes observations of znodes and keeps the last of each subject in `facts`.
+
+    Changes reported by a watch are exact: ZooKeeper dates them. If changes were missed (a lost connection, a znode's
+    version that skipped) they happened at an unknown time since the subject was last seen.
+    """
+
+    def __init__(self, cluster: str, known: Iterable[Observation]) -> None:
+        """Start from `known`, the last observation of each subject before this run."""
+        self._cluster = cluster
+        self.facts: dict[Subject, Observation] = {
+            fact.subject: fact for fact in known if isinstance(fact, BrokerRegistration | Controller | PartitionState)
+        }
+        self._versions: dict[Subject, tuple[int, int]] = {}
+
+    def brokers(self) -> list[int]:
+        """Return the brokers that were registered when last seen."""
+        return [fact.broker for fact in self.facts.values() if isinstance(fact, BrokerRegistration) and not fact.gone]
+
+    def partitions(self, topic: str | None = None) -> list[PartitionState]:
+        """Return the partitions that existed when last seen, of one topic or all."""
+        return [
+            fact
+            for fact in self.facts.values()
+            if isinstance(fact, PartitionState) and fact.replicas and topic in (None, fact.topic)
+        ]
+
+    def registered(self, broker: int, stat: ZnodeStat, now: int) -> Observation:
+        """Return the broker's registration: dated by ZooKeeper, so exact even if the change was missed."""
+        return self._keep(
+            BrokerRegistration(
+                at=self._not_before_last(("broker_registration", self._cluster, broker), stat.ctime),
+                seen_at=now,
+                since=stat.ctime,
+                cluster=self._cluster,
+                broker=broker,
+                session=f"0x{stat.ephemeralOwner:x}",
+                epoch=stat.czxid,
+            )
+        )
+
+    def unregistered(self, broker: int, now: int, since: int | None) -> Observation:
+        """Return that the broker is no longer registered. since: `now` if a watch reported it, None if unknown."""
+        return self._keep(
+            BrokerRegistration(at=now, since=since, cluster=self._cluster, broker=broker, session=None, epoch=None)
+        )
+
+    def controller(self, node: Node | None, epoch: Node | None, now: int) -> Observation:
+        """Return the controller, None without a znode. Raises UndecodableError."""
+        if node is None:
+            return self._keep(Controller(at=now, cluster=self._cluster, broker=None))
+        fields = _decode_object(CONTROLLER, node[0])
         try:
-            return list(self._client.get_children_async(path, watch=self._told).get(timeout=_ANSWER_S))
-        except NoNodeError:
-            self._watch_creation([path])
-            return []
+            broker, number = int(fields["brokerid"]), int(epoch[0]) if epoch is not None else None
+        except (KeyError, TypeError, ValueError) as error:
+            raise _undecodable(CONTROLLER, node[0]) from error
+        at = self._not_before_last(("controller", self._cluster), node[1].ctime)
+        return self._keep(Controller(at=at, seen_at=now, since=at, cluster=self._cluster, broker=broker, epoch=number))
 
-    def get(self, paths: list[str], *, watch: bool = True) -> dict[str, Node | None]:
-        """Contents by path; None where there is no such znode: then its creation is watched."""
-        nodes: dict[str, Node | None] = {}
-        for start in range(0, len(paths), _AT_A_TIME):
-            some = paths[start : start + _AT_A_TIME]
-            asked = [(path, self._client.get_async(path, watch=self._told if watch else None)) for path in some]
-            for path, answer in asked:
-                try:
-                    nodes[path] = answer.get(timeout=_ANSWER_S)
-                except NoNodeError:
-                    nodes[path] = None
-        if watch:
-            self._watch_creation([path for path, node in nodes.items() if node is None])
-        return nodes
+    def partition(
+        self, name: str, partition: int, topic: Topic, node: Node, *, now: int, since: int | None
+    ) -> Observation:
+        """Decode a partition's state. Raises UndecodableError.
 
-    def _watch_creation(self, paths: list[str]) -> None:
-        """Have it told when these come to be; one that has come to be since it was looked for is told at once."""
-        asked = [(path, self._client.exists_async(path, watch=self._told)) for path in paths]
-        for path, answer in asked:
-            if answer.get(timeout=_ANSWER_S) is not None:
-                self._changed(path)
+        since: when it was last seen, if changes may have been missed.
+        """
+        content, stat = node
+        path = partition_state_path(name, partition)
+        fields = _decode_object(path, content)
+        subject = ("partition_state", self._cluster, name, partition)
+        try:
+            leader, epoch, isr = int(fields["leader"]), int(fields["leader_epoch"]), tuple(map(int, fields["isr"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise _undecodable(path, content) from error
+        last = self._versions.get(subject)
+        self._versions[subject] = (stat.czxid, stat.version)
+        at = self._not_before_last(subject, max(stat.mtime, topic.created_at))
+        is_next_version = last is not None and (stat.czxid, stat.version) in (last, (last[0], last[1] + 1))
+        is_new = last is None and subject not in self.facts
+        return self._keep(
+            PartitionState(
+                at=at,
+                seen_at=now,
+                since=at if is_next_version or is_new else (since or None),
+                cluster=self._cluster,
+                topic=name,
+                partition=partition,
+                leader=leader if leader >= 0 else None,
+                leader_epoch=epoch,
+                replicas=topic.replicas.get(partition, ()),
+                isr=isr,
+                topic_id=topic.id,
+            )
+        )
 
-    def _told(self, event: WatchedEvent) -> None:
-        if event.type != EventType.NONE:  # that is the session's, told to listeners too
-            self._changed(event.path)
+    def is_recreated(self, name: str, partition: int, stat: ZnodeStat) -> bool:
+        """Return whether the state's znode is not the one last read, so that its topic may be another one too."""
+        last = self._versions.get(("partition_state", self._cluster, name, partition))
+        return last is None or last[0] != stat.czxid
+
+    def deleted(self, state: PartitionState, now: int) -> Observation:
+        """Return that the partition no longer exists."""
+        self._versions.pop(state.subject, None)
+        return self._keep(
+            PartitionState(
+                at=max(now, state.at),
+                cluster=self._cluster,
+                topic=state.topic,
+                partition=state.partition,
+                leader=None,
+                replicas=(),
+                isr=(),
+                topic_id=state.topic_id,
+            )
+        )
+
+    def _not_before_last(self, subject: Subject, at: int) -> int:
+        """Return `at`, or the time of the subject's last observation if later: ZooKeeper's clock is not ours."""
+        last = self.facts.get(subject)
+        return at if last is None else max(at, last.at)
+
+    def _keep(self, observation: Observation) -> Observation:
+        self.facts[observation.subject] = observation
+        return observation
+
+
+def _decode_object(path: str, content: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(content)
+    except ValueError as error:
+        raise _undecodable(path, content) from error
+    if not isinstance(fields, dict):
+        raise _undecodable(path, content)
+    return fields
+
+
+def _undecodable(path: str, content: bytes) -> UndecodableError:
+    return UndecodableError(f"Cannot decode znode {path}: it is not what Kafka writes there: {content[:120]!r}")

@@ -3,7 +3,7 @@
 import pytest
 
 from agent.sources.flink.ha_znodes import connection
-from agent.sources.zookeeper.state import UndecodableError
+from agent.sources.zookeeper.znodes import UndecodableError
 
 _UUID = (
     "7372000e6a6176612e7574696c2e55554944bc9903f7986d852f0200024a000c6c65617374536967426974734a000b6d6f7374536967426974"

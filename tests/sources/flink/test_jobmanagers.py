@@ -6,8 +6,8 @@ import pytest
 
 from agent.sources.flink.jobmanagers import JobManagers
 from agent.sources.flink.positions import _queries
-from agent.sources.http import UnansweredError
-from tests.sources.endpoints import Misbehaving, answering
+from agent.sources.http import RequestError
+from tests.sources.endpoints import FaultyServer, json_responses
 
 _AKKA = "akka.tcp://flink@JM-1:6123/user/jobmanager"
 _OLD = {"/jobs/overview": "500 Internal Server Error", "/joboverview": {"running": [], "finished": []}}
@@ -33,12 +33,12 @@ def test_the_leader_alone_is_asked_where_its_address_is_known(leader: str | None
 def test_a_1_4_that_zookeeper_does_not_name_is_not_the_leader(host: str, leads: bool) -> None:  # noqa: FBT001
     """A former leader goes on answering for a while: its actors' address is not that of the leader's znode."""
     config = [{"key": "jobmanager.rpc.address", "value": host}, {"key": "jobmanager.rpc.port", "value": "6123"}]
-    with Misbehaving(answering({**_OLD, "/jobmanager/config": config})) as server:
+    with FaultyServer(json_responses({**_OLD, "/jobmanager/config": config})) as server:
         job_managers = JobManagers([server.url])
         if leads:
             assert job_managers.listing(_AKKA, time.monotonic() + 30).old
         else:
-            with pytest.raises(UnansweredError, match=r"answers as if it led, but ZooKeeper names .*JM-1:6123"):
+            with pytest.raises(RequestError, match=r"answers as if it led, but ZooKeeper names .*JM-1:6123"):
                 job_managers.listing(_AKKA, time.monotonic() + 30)
 
 

@@ -23,10 +23,10 @@ from agent.model.observations import (
 from agent.sources.flink.source import FlinkSource
 from testbed.processes import free_port
 from tests.integration.seen import Seen
-from tests.sources.endpoints import Behaviour, Misbehaving, answering, dripping, hanging, saying, status
+from tests.sources.endpoints import Behaviour, FaultyServer, dripping, hanging, json_responses, raw_response, status
 
-_LISTED = answering({"/jobs/overview": {"jobs": []}})
-_OLD_LISTED = answering(
+_LISTED = json_responses({"/jobs/overview": {"jobs": []}})
+_OLD_LISTED = json_responses(
     {"/jobs/overview": "500 Internal Server Error", "/joboverview": {"running": [], "finished": []}}
 )
 _JOB = "329222333b7b6c65d260591f06ba3d71"
@@ -58,12 +58,12 @@ def _job(job: str, name: str, state: str = "RUNNING") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "bad", [hanging, dripping, saying(b"noise\r\n"), status("500 Internal Server Error"), _OLD_LISTED]
+    "bad", [hanging, dripping, raw_response(b"noise\r\n"), status("500 Internal Server Error"), _OLD_LISTED]
 )
 def test_one_bad_address_keeps_no_other_from_being_heard(bad: Behaviour) -> None:
     """Asked at once: who answers first is kept to, and the other is left alone."""
     seen = Seen()
-    with Misbehaving(bad) as first, Misbehaving(_LISTED) as second:
+    with FaultyServer(bad) as first, FaultyServer(_LISTED) as second:
         good = first if bad is _OLD_LISTED else second
         rest = [first.url] if bad is _OLD_LISTED else [first.url, second.url]
         with _watching(seen, rest=rest) as source:
@@ -76,7 +76,7 @@ def test_one_bad_address_keeps_no_other_from_being_heard(bad: Behaviour) -> None
 def test_a_cluster_where_nobody_answers_is_blind_once_and_sighted_when_somebody_does() -> None:
     """The reason names each address; no exception, no second Unavailable."""
     seen = Seen()
-    with Misbehaving(hanging) as first, Misbehaving(saying(b"noise\r\n")) as second:
+    with FaultyServer(hanging) as first, FaultyServer(raw_response(b"noise\r\n")) as second:
         nobody = f"http://127.0.0.1:{free_port()}"
         with _watching(seen, rest=[first.url, second.url, nobody]) as source:
             for _ in range(3):
@@ -93,23 +93,23 @@ def test_another_address_takes_over_from_one_that_refuses() -> None:
     """And is kept to from then on: the first is left alone."""
     seen = Seen()
     with (
-        Misbehaving(_LISTED) as first,
-        Misbehaving(_LISTED) as second,
+        FaultyServer(_LISTED) as first,
+        FaultyServer(_LISTED) as second,
         _watching(seen, rest=[first.url, second.url]) as source,
     ):
         source.poll()
         kept, other = (first, second) if seen.all(JobListing)[-1].address == first.url else (second, first)
         kept.behaviour = status("503 Service Unavailable")
         seen.wait_for(source, JobListing, address=other.url)
-        asked = len(kept.asked)
+        asked = len(kept.requested)
         source.poll()
-    assert len(kept.asked) == asked
+    assert len(kept.requested) == asked
 
 
 def test_the_leader_of_a_1_4_is_who_answers_and_sends_nobody_on() -> None:
     """Without ZooKeeper: a standby answers 307. When they change places the leader has moved."""
     seen = Seen()
-    with Misbehaving(_OLD_LISTED) as first, Misbehaving(_OLD_LISTED) as second:
+    with FaultyServer(_OLD_LISTED) as first, FaultyServer(_OLD_LISTED) as second:
         on = [status("307 Temporary Redirect", headers=f"Location: {one.url}/\r\n") for one in (first, second)]
         second.behaviour = on[0]
         with _watching(seen, rest=[second.url, first.url], timeout="10s") as source:
@@ -123,11 +123,11 @@ def test_the_leader_of_a_1_4_is_who_answers_and_sends_nobody_on() -> None:
 def test_a_cluster_that_is_upgraded_is_asked_in_its_new_words() -> None:
     """1.4's /joboverview is gone from 1.5 on."""
     seen = Seen()
-    with Misbehaving(_OLD_LISTED) as server, _watching(seen, rest=[server.url]) as source:
+    with FaultyServer(_OLD_LISTED) as server, _watching(seen, rest=[server.url]) as source:
         source.poll()
-        server.behaviour = answering({"/jobs/overview": {"jobs": [_job(_JOB, "orders")]}})
+        server.behaviour = json_responses({"/jobs/overview": {"jobs": [_job(_JOB, "orders")]}})
         seen.wait_for(source, JobListing, lambda one: one.jobs == (_JOB,))
-    assert server.asked[-1] != "/joboverview"
+    assert server.requested[-1] != "/joboverview"
 
 
 def test_a_listing_names_every_job_and_only_those_wanted_are_told_of() -> None:
@@ -135,7 +135,7 @@ def test_a_listing_names_every_job_and_only_those_wanted_are_told_of() -> None:
     seen = Seen()
     jobs = {"jobs": [_job(_JOB, "orders"), _job(_OTHER, "scratch", "CANCELED")]}
     with (
-        Misbehaving(answering({"/jobs/overview": jobs})) as server,
+        FaultyServer(json_responses({"/jobs/overview": jobs})) as server,
         _watching(seen, rest=[server.url], jobs={"exclude": ["scratch"]}) as source,
     ):
         source.poll()
@@ -147,7 +147,10 @@ def test_a_listing_that_is_not_whole_is_none() -> None:
     """A job without an id, or half a listing: nobody may conclude that a job is missing."""
     seen = Seen()
     broken = {"jobs": [_job(_JOB, "orders"), {"name": "no id"}]}
-    with Misbehaving(answering({"/jobs/overview": broken})) as server, _watching(seen, rest=[server.url]) as source:
+    with (
+        FaultyServer(json_responses({"/jobs/overview": broken})) as server,
+        _watching(seen, rest=[server.url]) as source,
+    ):
         source.poll()
     assert seen.all(JobListing) == []
     assert len(seen.all(Unavailable)) == 1
@@ -155,19 +158,19 @@ def test_a_listing_that_is_not_whole_is_none() -> None:
 
 def test_jobs_of_which_nothing_more_is_told_in_time_are_told_by_the_listing() -> None:
     """Their states come all the same; that details hang is said, and each poll begins with those that were left out."""
-    listing = answering({"/jobs/overview": {"jobs": [_job(_JOB, "orders"), _job(_OTHER, "payments")]}})
+    listing = json_responses({"/jobs/overview": {"jobs": [_job(_JOB, "orders"), _job(_OTHER, "payments")]}})
 
     def details_hang(connection: Any, path: str, ended: Any) -> None:
         (listing if path == "/jobs/overview" else hanging)(connection, path, ended)
 
     seen = Seen()
-    with Misbehaving(details_hang) as server, _watching(seen, rest=[server.url]) as source:
+    with FaultyServer(details_hang) as server, _watching(seen, rest=[server.url]) as source:
         source.poll()
         source.poll()
     assert {one.job for one in seen.all(FlinkJob)} == {_JOB, _OTHER}
     (blind,) = seen.all(Unavailable)
     assert f"does not answer /jobs/{_JOB}" in blind.reason
-    assert [path for path in server.asked if path != "/jobs/overview"] == [f"/jobs/{_JOB}", f"/jobs/{_OTHER}"]
+    assert [path for path in server.requested if path != "/jobs/overview"] == [f"/jobs/{_JOB}", f"/jobs/{_OTHER}"]
 
 
 def test_what_is_refused_of_one_job_for_a_moment_makes_nobody_blind() -> None:
@@ -178,7 +181,7 @@ def test_what_is_refused_of_one_job_for_a_moment_makes_nobody_blind() -> None:
         f"/jobs/{_JOB}": "500 Internal Server Error",
         f"/jobs/{_OTHER}": {"timestamps": {"RESTARTING": 1500}, "vertices": []},
     }
-    with Misbehaving(answering(answers)) as server, _watching(seen, rest=[server.url]) as source:
+    with FaultyServer(json_responses(answers)) as server, _watching(seen, rest=[server.url]) as source:
         source.poll()
     assert {one.job: one.restarting_at for one in seen.all(FlinkJob)} == {_JOB: None, _OTHER: 1500}
     assert seen.all(Unavailable) == []
@@ -194,7 +197,7 @@ def test_a_storage_directory_that_goes_away_is_blind_and_no_file_is_gone(tmp_pat
     file.write_bytes(b"graph")
     known = (JobGraphFile(at=1, cluster="f", file="submittedJobGraph000000000000", modified_at=1, size=1),)
     with (
-        Misbehaving(_LISTED) as server,
+        FaultyServer(_LISTED) as server,
         _watching(seen, known, rest=[server.url], storage_directory=str(storage)) as source,
     ):
         source.poll()
@@ -217,7 +220,7 @@ def test_a_zookeeper_that_does_not_answer_is_blind_of_its_own() -> None:
     seen = Seen()
     fields: dict[str, Any] = {"zookeeper": f"127.0.0.1:{free_port()}", "zookeeper_client": {"session_timeout": "1s"}}
     with (
-        Misbehaving(answering({"/jobs/overview": {"jobs": [_job(_JOB, "orders")]}})) as server,
+        FaultyServer(json_responses({"/jobs/overview": {"jobs": [_job(_JOB, "orders")]}})) as server,
         _watching(seen, rest=[server.url], **fields) as source,
     ):
         blind = seen.wait_for(source, Unavailable)
@@ -230,7 +233,7 @@ def test_a_zookeeper_that_does_not_answer_is_blind_of_its_own() -> None:
 def test_nothing_is_emitted_after_the_end() -> None:
     """Also by a poll that was under way."""
     seen = Seen()
-    with Misbehaving(_LISTED) as server, _watching(seen, rest=[server.url]) as source:
+    with FaultyServer(_LISTED) as server, _watching(seen, rest=[server.url]) as source:
         source.close()
         source.poll()
     assert seen.batches == []

@@ -1,4 +1,4 @@
-"""The Kafka source and its client process where there is no Kafka: what is said, how often, and that it ends."""
+"""The Kafka source and its admin process without a Kafka cluster."""
 
 import time
 
@@ -12,12 +12,12 @@ from testbed.waiting import wait_until
 
 
 @pytest.mark.parametrize(
-    ("properties", "why"),
+    ("properties", "reason"),
     [({}, "Connection refused"), ({"no.such.property": "1"}, "No such configuration property")],
     ids=["nobody-there", "unknown-property"],
 )
-def test_a_cluster_that_cannot_be_asked_is_said_once_and_why(properties: dict[str, str], why: str) -> None:
-    """One Unavailable for the source, in words that help; then nothing more, and closing takes no time."""
+def test_an_unreachable_cluster_is_reported_once_with_its_reason(properties: dict[str, str], reason: str) -> None:
+    """Closing then takes no time."""
     emitted: list[Observation] = []
 
     def emit(batch: Batch) -> None:
@@ -26,16 +26,16 @@ def test_a_cluster_that_cannot_be_asked_is_said_once_and_why(properties: dict[st
     address = f"127.0.0.1:{free_port()}"
     source = KafkaSource("main", KafkaSourceSettings(bootstrap_servers=address, properties=properties), emit)
 
-    def blind() -> Unavailable | None:
+    def find_outage() -> Unavailable | None:
         source.poll()
-        return next((one for one in emitted if isinstance(one, Unavailable)), None)
+        return next((fact for fact in emitted if isinstance(fact, Unavailable)), None)
 
-    told = wait_until(blind, "the source to say that it is blind")
+    outage = wait_until(find_outage, "the source to be unavailable")
     for _ in range(3):
         source.poll()
     begin = time.monotonic()
     source.close()
     assert time.monotonic() - begin < 3
-    assert emitted == [told]
-    assert (told.source, told.group, told.topic) == ("kafka", None, None)
-    assert why in told.reason
+    assert emitted == [outage]
+    assert (outage.source, outage.group, outage.topic) == ("kafka", None, None)
+    assert reason in outage.reason

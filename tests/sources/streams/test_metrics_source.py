@@ -13,7 +13,7 @@ from agent.model.observations import Available, Observation, TaskRestore, Unavai
 from agent.sources.streams.metrics_source import StreamsMetricsSource
 from testbed.processes import free_port
 from tests.integration.seen import Seen
-from tests.sources.endpoints import Behaviour, Misbehaving, dripping, hanging, saying, status
+from tests.sources.endpoints import Behaviour, FaultyServer, dripping, hanging, raw_response, status
 
 
 def _metrics(*tasks: tuple[str, str, int]) -> Behaviour:
@@ -57,20 +57,20 @@ def _told(seen: Seen) -> list[tuple[str, str | None, int | None]]:
         (hanging, "does not answer"),
         (dripping, "does not answer"),
         (_endless, "does not answer|more than 32 MiB"),
-        (saying(b"noise\r\n"), "what is not HTTP"),
-        (saying(b"HTTP/1.1 200 OK\r\n\r\n\xff\xfe 1"), "no metrics in Prometheus format"),
+        (raw_response(b"noise\r\n"), "invalid HTTP"),
+        (raw_response(b"HTTP/1.1 200 OK\r\n\r\n\xff\xfe 1"), "no metrics in Prometheus format"),
         (status("200 OK", "<html>log in</html>"), "no metrics in Prometheus format: cannot read '<html>log in</html>'"),
         (status("200 OK"), "no metrics in Prometheus format: there are none"),
         (status("500 Internal Server Error"), "500 Internal Server Error"),
-        (status("302 Found", headers="Location: /login\r\n"), "sends on to /login"),
+        (status("302 Found", headers="Location: /login\r\n"), "redirects to /login"),
     ],
 )
 def test_one_bad_instance_is_named_and_keeps_no_other_from_being_heard(bad: Behaviour, said: str) -> None:
     """However it fails. It is said once, and that it is seen again when it is."""
     seen = Seen()
     with (
-        Misbehaving(bad) as first,
-        Misbehaving(_metrics(("0_0", "b-StreamThread-1", 7))) as second,
+        FaultyServer(bad) as first,
+        FaultyServer(_metrics(("0_0", "b-StreamThread-1", 7))) as second,
         _watching(seen, [first.url, second.url]) as source,
     ):
         source.poll()
@@ -97,7 +97,10 @@ def test_nobody_listens_at_the_address_of_an_instance_that_is_down() -> None:
 def test_what_has_not_changed_is_not_told_again() -> None:
     """Each fact once; a task that is gone from the instance, and one that has come to another thread, are news."""
     seen = Seen()
-    with Misbehaving(_metrics(("0_0", "a-1", 7), ("0_1", "a-1", 8))) as server, _watching(seen, [server.url]) as source:
+    with (
+        FaultyServer(_metrics(("0_0", "a-1", 7), ("0_1", "a-1", 8))) as server,
+        _watching(seen, [server.url]) as source,
+    ):
         source.poll()
         source.poll()
         assert _told(seen) == [("0_0", "a-1", 7), ("0_1", "a-1", 8)]
@@ -115,7 +118,7 @@ def test_what_has_not_changed_is_not_told_again() -> None:
 def test_a_task_that_went_while_the_agent_was_down_is_told_as_gone() -> None:
     """What was known before counts, of the same instances."""
     seen = Seen()
-    with Misbehaving(_metrics()) as server:
+    with FaultyServer(_metrics()) as server:
         url = f"{server.url}/metrics"
         mine = TaskRestore(at=1, cluster="main", application="shop", endpoint=url, task="0_0", thread="a-1")
         other = TaskRestore(at=1, cluster="main", application="bank", endpoint=url, task="0_1", thread="a-1")
@@ -128,7 +131,7 @@ def test_of_two_threads_with_a_task_the_application_s_own_is_believed() -> None:
     """Two applications in one process number their tasks alike; where neither is known to be ours nothing is told."""
     seen = Seen()
     both = (("0_0", "bank-5f-StreamThread-1", 7), ("0_0", "shop-5f-StreamThread-1", 8))
-    with Misbehaving(_metrics(*both)) as server, _watching(seen, [server.url]) as source:
+    with FaultyServer(_metrics(*both)) as server, _watching(seen, [server.url]) as source:
         source.poll()
         server.behaviour = _metrics(("0_0", "a-StreamThread-1", 7), ("0_0", "a-StreamThread-2", 8))
         source.poll()
@@ -138,7 +141,7 @@ def test_of_two_threads_with_a_task_the_application_s_own_is_believed() -> None:
 def test_a_closed_source_tells_nothing() -> None:
     """Also of a poll that was under way."""
     seen = Seen()
-    with Misbehaving(_metrics(("0_0", "a-1", 7))) as server, _watching(seen, [server.url]) as source:
+    with FaultyServer(_metrics(("0_0", "a-1", 7))) as server, _watching(seen, [server.url]) as source:
         source.close()
         source.poll()
     assert seen.batches == []

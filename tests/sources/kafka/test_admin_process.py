@@ -1,0 +1,127 @@
+"""librdkafka's results as messages of the protocol, through a frame and back."""
+
+import io
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from agent.model.observations import Commit, GroupState, LogOffsets, PartitionState
+from agent.sources.kafka import admin_process as process
+from agent.sources.kafka import admin_protocol as protocol
+
+_DECODER = msgspec.msgpack.Decoder(protocol.FromProcess)
+_NOT_LEADER = KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION)
+
+
+def _done(result: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    if isinstance(result, KafkaError):
+        future.set_exception(KafkaException(result))
+    else:
+        future.set_result(result)
+    return future
+
+
+def _sent(result: protocol.Result) -> protocol.Result:
+    """Return the result as it arrives at the other side."""
+    stream = io.BytesIO()
+    protocol.send(stream, protocol.Response(7, 99, result))
+    stream.seek(0)
+    response = protocol.receive(stream, _DECODER)
+    assert response == protocol.Response(7, 99, result)
+    assert protocol.receive(stream, _DECODER) is None
+    assert isinstance(response, protocol.Response)
+    return response.result
+
+
+def _node(broker: int) -> SimpleNamespace:
+    return SimpleNamespace(id=broker)
+
+
+def test_committed_offsets_are_commits_and_errors_are_kept_apart() -> None:
+    error = KafkaError(KafkaError.UNSTABLE_OFFSET_COMMIT)
+    places = [
+        SimpleNamespace(topic="t", partition=partition, offset=offset, leader_epoch=4, error=error)
+        for partition, offset, error in ((0, 7, None), (1, -1001, None), (2, -1001, error))
+    ]
+    listed = _done(SimpleNamespace(topic_partitions=places))
+    commits = _sent(process._commits(listed, "main", "g", 5))
+    assert commits == protocol.Commits(
+        [Commit(at=5, cluster="main", group="g", topic="t", partition=0, offset=7, leader_epoch=4)],
+        [protocol.PartitionFailure("t", 2, protocol.Failure(error.code(), error.str()))],
+    )
+
+
+def test_negative_log_offsets_mean_an_absent_leader() -> None:
+    places = [TopicPartition("t", partition) for partition in range(3)]
+    starts = [_done(SimpleNamespace(offset=offset)) for offset in (3, 0, 0)]
+    ends = [_done(SimpleNamespace(offset=9)), _done(SimpleNamespace(offset=-1001)), _done(_NOT_LEADER)]
+    offsets = process._offsets(dict(zip(places, starts, strict=True)), dict(zip(places, ends, strict=True)), "main", 5)
+    assert _sent(offsets) == protocol.Offsets(
+        [LogOffsets(at=5, cluster="main", topic="t", partition=0, log_start=3, log_end=9)],
+        [
+            protocol.PartitionFailure("t", 1, None),
+            protocol.PartitionFailure("t", 2, protocol.Failure(_NOT_LEADER.code(), _NOT_LEADER.str())),
+        ],
+    )
+
+
+def test_topics_are_partition_states_or_a_failure_each() -> None:
+    partitions = [
+        SimpleNamespace(id=0, leader=_node(1), replicas=[_node(1), _node(2)], isr=[_node(1)]),
+        SimpleNamespace(id=1, leader=None, replicas=[_node(2)], isr=[]),
+    ]
+    described = {
+        "t": _done(SimpleNamespace(topic_id=process._NO_TOPIC_ID, partitions=partitions)),
+        "gone": _done(_NOT_LEADER),
+    }
+    common: dict[str, Any] = {"at": 5, "cluster": "main", "topic": "t", "topic_id": None}
+    assert _sent(process._topics(described, "main", 5)) == protocol.Topics(
+        {
+            "t": protocol.Topic(
+                None,
+                [
+                    PartitionState(**common, partition=0, leader=1, replicas=(1, 2), isr=(1,)),
+                    PartitionState(**common, partition=1, leader=None, replicas=(2,), isr=()),
+                ],
+            ),
+            "gone": protocol.Failure(_NOT_LEADER.code(), _NOT_LEADER.str()),
+        }
+    )
+
+
+def test_a_group_unknown_to_kafka_4_is_dead() -> None:
+    unknown = _done(KafkaError(KafkaError.GROUP_ID_NOT_FOUND))
+    dead = GroupState(at=5, cluster="main", group="g", state="Dead")
+    assert _sent(process._group_state(unknown, "main", "g", 5)) == dead
+    with pytest.raises(KafkaException):
+        process._group_state(_done(_NOT_LEADER), "main", "g", 5)
+
+
+def test_group_states_have_kafkas_names_and_sorted_members() -> None:
+    assignment = SimpleNamespace(topic_partitions=[TopicPartition("t", 1), TopicPartition("t", 0)])
+    members = [
+        SimpleNamespace(member_id=name, host="/h", client_id="c", assignment=assignment) for name in ("m2", "m1")
+    ]
+    description = SimpleNamespace(
+        members=members,
+        state=SimpleNamespace(name="COMPLETING_REBALANCING"),
+        is_simple_consumer_group=False,
+        partition_assignor="",
+    )
+    state = _sent(process._group_state(_done(description), "main", "g", 5))
+    assert isinstance(state, GroupState)
+    assert (state.state, state.simple, state.assignor) == ("CompletingRebalance", False, None)
+    assert [(member.id, member.partitions) for member in state.members] == [
+        ("m1", (("t", 0), ("t", 1))), ("m2", (("t", 0), ("t", 1))),
+    ]  # fmt: skip
+
+
+def test_the_end_of_the_stream_within_a_frame_is_an_end() -> None:
+    stream = io.BytesIO()
+    protocol.send(stream, protocol.ClientError("refused"))
+    assert protocol.receive(io.BytesIO(stream.getvalue()[:-1]), _DECODER) is None

@@ -1,0 +1,191 @@
+"""What ClusterState makes of results: late ones, refusals, incomplete ones."""
+
+from collections.abc import Collection
+
+from agent.model.config_types import NameFilter
+from agent.model.observations import BrokerRegistration, Commit, GroupState, LogOffsets, Observation, PartitionState
+from agent.sources.availability import SOURCE, Unit
+from agent.sources.base import ChangeDetector
+from agent.sources.kafka import admin_protocol as protocol
+from agent.sources.kafka.admin_client import Call, CompletedCall
+from agent.sources.kafka.cluster_state import ClusterState
+
+_REFUSED = protocol.Failure(30, "refused")
+_UNKNOWN_TOPIC = protocol.Failure(3, "?")
+_NOT_COORDINATOR = protocol.Failure(16, "moved")
+_TIMED_OUT = protocol.Failure(-185, "timed out")
+
+
+def _state(*known: Observation) -> ClusterState:
+    state = ClusterState("main", NameFilter(), NameFilter(), ChangeDetector(), known, watch_partitions=True)
+    state.begin_poll()
+    return state
+
+
+def _apply(
+    state: ClusterState, request: protocol.Request, result: protocol.Result, sent_at: int = 1, at: int = 2
+) -> None:
+    name = request.group if isinstance(request, protocol.ListCommits | protocol.DescribeGroup) else ""
+    kinds = {protocol.ListCommits: "commits", protocol.DescribeGroup: "states"}
+    key = (kinds.get(type(request), type(request).__name__), name)
+    state.apply(CompletedCall(Call(key, key, sent_at, request), at, result))
+
+
+def _apply_metadata(state: ClusterState, brokers: list[int], leaders: dict[int, int]) -> None:
+    _apply(state, protocol.FetchMetadata(), protocol.Metadata(brokers, {"t": leaders}))
+
+
+def _apply_end(state: ClusterState, end: int | None, sent_at: int) -> None:
+    """Apply the offsets of t[0]; no end: its leader is away."""
+    logs, failures = [], []
+    if end is None:
+        failures.append(protocol.PartitionFailure("t", 0, None))
+    else:
+        logs.append(LogOffsets(at=sent_at, cluster="main", topic="t", partition=0, log_start=0, log_end=end))
+    _apply(state, protocol.ListOffsets([("t", 0)]), protocol.Offsets(logs, failures), sent_at=sent_at)
+
+
+def _apply_commits(state: ClusterState, *offsets: int, failed: Collection[int] = ()) -> None:
+    commits = [_commit(partition, offset) for partition, offset in enumerate(offsets)]
+    failures = [protocol.PartitionFailure("t", partition, _REFUSED) for partition in failed]
+    _apply(state, protocol.ListCommits("g"), protocol.Commits(commits, failures))
+
+
+def _commit(partition: int, offset: int) -> Commit:
+    return Commit(at=1, cluster="main", group="g", topic="t", partition=partition, offset=offset)
+
+
+def _group(state: str) -> GroupState:
+    return GroupState(at=2, cluster="main", group="g", state=state)
+
+
+def _taken_commits(state: ClusterState) -> list[tuple[int, int | None]]:
+    return [(fact.partition, fact.offset) for fact in state.take_observations() if isinstance(fact, Commit)]
+
+
+def _unavailable(state: ClusterState, *overdue: Call, client_error: str | None = None) -> dict[Unit, str]:
+    return state.unavailable(overdue, client_error, ())
+
+
+def _list_offsets_call() -> Call:
+    return Call(("offsets", 1), ("offsets", 1), 5, protocol.ListOffsets([("t", 0)]))
+
+
+def test_an_offset_no_longer_listed_is_deleted_once() -> None:
+    state = _state(_commit(1, 5))
+    _apply_commits(state, 7)
+    assert _taken_commits(state) == [(0, 7), (1, None)]
+    _apply_commits(state)
+    assert _taken_commits(state) == [(0, None)]
+    _apply_commits(state)
+    assert state.take_observations() == []
+
+
+def test_a_refused_commit_is_unavailable_and_not_deleted() -> None:
+    state = _state(_commit(1, 5))
+    _apply_commits(state, 7, failed=[1])
+    assert _taken_commits(state) == [(0, 7)]
+    assert _unavailable(state) == {Unit("g", "t", 1): "Cannot read the committed offset of g on t[1]: refused"}
+
+
+def test_an_absent_leader_makes_log_offsets_unavailable() -> None:
+    state = _state()
+    _apply_metadata(state, [1], {0: 1})
+    _apply_end(state, None, sent_at=5)
+    assert [fact for fact in state.take_observations() if isinstance(fact, LogOffsets)] == []
+    assert list(_unavailable(state)) == [Unit(None, "t", 0)]
+    _apply_end(state, 10, sent_at=6)
+    assert [fact.at for fact in state.take_observations() if isinstance(fact, LogOffsets)] == [6]
+    assert _unavailable(state) == {}
+
+
+def test_a_late_result_of_a_former_leader_is_ignored() -> None:
+    state = _state()
+    _apply_metadata(state, [1, 2], {0: 2})
+    _apply_end(state, 10, sent_at=9)
+    state.take_observations()
+    _apply_end(state, 12, sent_at=5)
+    _apply_end(state, None, sent_at=5)
+    assert state.take_observations() == []
+    assert _unavailable(state, _list_offsets_call()) == {}
+
+
+def test_abandoned_log_offsets_are_unavailable_until_read_again() -> None:
+    """A broker lost power during a call to it; the next leader answers another call."""
+    state = _state()
+    _apply_metadata(state, [1, 2], {0: 1})
+    _apply_end(state, 10, sent_at=2)
+    state.abandon([_list_offsets_call()])
+    assert list(_unavailable(state)) == [Unit(None, "t", 0)]
+    _apply_metadata(state, [2], {0: 2})
+    _apply_end(state, 12, sent_at=9)
+    assert _unavailable(state) == {}
+
+
+def test_an_offline_partition_is_unavailable_and_not_requested() -> None:
+    state = _state()
+    _apply_metadata(state, [1], {0: -1, 1: 1})
+    assert state.partitions_by_leader() == {1: [("t", 1)]}
+    assert _unavailable(state) == {
+        Unit(None, "t", 0): "Cannot read the log offsets of t[0]: the partition has no leader"
+    }
+
+
+def test_a_group_that_moved_makes_the_client_stale() -> None:
+    """librdkafka would ask the old coordinator for ever, and crash when it refuses to list commits."""
+    state = _state(GroupState(at=1, cluster="main", group="g", state="Stable"))
+    assert (state.client_is_stale, state.readable_groups) == (False, ["g"])
+    _apply(state, protocol.DescribeGroup("g"), _NOT_COORDINATOR)
+    assert (state.client_is_stale, state.readable_groups) == (True, [])
+    assert list(_unavailable(state)) == [Unit("g")]
+    state.begin_poll()
+    _apply(state, protocol.DescribeGroup("g"), _group("Stable"))
+    assert (state.client_is_stale, state.readable_groups, _unavailable(state)) == (False, ["g"], {})
+
+
+def test_a_broker_that_leaves_makes_the_client_stale() -> None:
+    """A new broker does not; a broker that knows no brokers is ignored."""
+    state = _state()
+    for brokers, is_stale in (([1, 2], False), ([1], True), ([], False), ([1, 2], False)):
+        state.begin_poll()
+        _apply_metadata(state, brokers, {})
+        assert state.client_is_stale == is_stale
+    registrations = [fact for fact in state.take_observations() if isinstance(fact, BrokerRegistration)]
+    assert [(registration.broker, registration.gone) for registration in registrations] == [
+        (1, False), (2, False), (1, False), (2, True), (1, False), (2, False),
+    ]  # fmt: skip
+
+
+def test_a_topic_is_deleted_when_unknown_for_the_second_time() -> None:
+    """A broker whose metadata lags deletes nothing."""
+    partition = PartitionState(
+        at=1, cluster="main", topic="t", partition=0, leader=1, replicas=(1,), isr=(1,), topic_id="x"
+    )
+    state, request = _state(partition), protocol.DescribeTopics(["t"])
+    topic = protocol.Topic("x", [partition])
+    results: list[protocol.Topic | protocol.Failure] = [_UNKNOWN_TOPIC, topic, _UNKNOWN_TOPIC, _UNKNOWN_TOPIC]
+    for result in results:
+        assert state.watched_topics == ["t"]
+        _apply(state, request, protocol.Topics({"t": result}))
+    assert [fact.replicas for fact in state.take_observations() if isinstance(fact, PartitionState)] == [(1,), ()]
+    assert state.watched_topics == []
+
+
+def test_a_dead_group_is_read_until_its_commits_are_gone() -> None:
+    state = _state(_commit(0, 5))
+    _apply(state, protocol.DescribeGroup("g"), _group("Dead"))
+    assert state.groups == ["g"]
+    _apply_commits(state)
+    _apply(state, protocol.DescribeGroup("g"), _group("Dead"))
+    assert state.groups == []
+
+
+def test_the_source_is_unavailable_if_no_broker_responds() -> None:
+    """The client's error is preferred to the timeout; a broker that refuses has responded."""
+    state = _state()
+    assert _unavailable(state) == {}
+    _apply(state, protocol.ListCommits("g"), _TIMED_OUT)
+    assert _unavailable(state) == {SOURCE: "No broker of main answers: timed out"}
+    assert _unavailable(state, client_error="connection refused")[SOURCE].endswith("connection refused")
+    _apply(state, protocol.ListCommits("g"), _REFUSED)
+    assert list(_unavailable(state)) == [Unit("g")]
