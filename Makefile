@@ -1,32 +1,54 @@
 # Backflow's commands. `make` alone lists them; everything lives in .venv and build/.
-.PHONY: help setup demo test acceptance lint lock clean
+.PHONY: help setup setup-python demo test test-fast acceptance coverage lint docs reference messages lock clean
 BIN := .venv/bin
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## make .venv ready: Java and Python checked, packages by requirements.lock, the testbed's jars
+setup: ## prepare .venv: check Python and Java, install requirements.lock, fetch the testbed's jars
 	@scripts/setup
 
-demo: setup ## break a real Kafka 0.11 cluster and watch Backflow tell why a group went back
+setup-python: ## prepare .venv without Java and the testbed's jars
+	@scripts/setup --python-only
+
+demo: setup ## break a real Kafka 0.11 cluster and watch Backflow find the root cause
 	@$(BIN)/backflow demo
 
-test: lint ## lint, types and the suite: units, properties, integration with real brokers (about 20 minutes)
+test: lint setup ## lint, types, unit and property tests, integration tests with real brokers (about 20 minutes)
 	@scripts/ensure "systemd-analyze (tests check the unit with it)" systemd systemd-analyze --version
 	@$(BIN)/pytest -m "not acceptance"
 
-acceptance: setup ## the long scenarios (may take an hour)
+test-fast: lint ## lint, types, unit and property tests in parallel; needs no Java (under 3 minutes)
+	@$(BIN)/pytest -m "not integration and not acceptance" --numprocesses auto --dist worksteal
+
+acceptance: setup ## the long scenarios on real clusters (about an hour)
 	@$(BIN)/pytest -m acceptance
 
-lint: setup ## ruff (rules and format) and mypy
+coverage: setup-python ## branch coverage of the unit and property tests, report in build/coverage
+	@$(BIN)/pytest -m "not integration and not acceptance" --numprocesses auto --dist worksteal \
+	    --cov=agent --cov-report=html:build/coverage --cov-report=term:skip-covered
+	@$(BIN)/coverage report --include="agent/engine/*,agent/rules/*,agent/storage/*,agent/notify/*" --fail-under=95
+
+lint: setup-python ## ruff (rules and format), mypy, import contracts, spelling
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/codespell
 
-lock: setup ## renew requirements.lock from pyproject.toml; `make lock LOCK=--upgrade` takes newer versions too
+docs: setup-python ## build the documentation site into build/docs
+	@$(BIN)/mkdocs build --strict
+
+reference: setup-python ## renew docs/reference from the code
+	@$(BIN)/python -m agent.cli.docs
+
+messages: setup-python ## renew the golden messages in tests/messages
+	@$(BIN)/pytest tests/messages --regenerate
+
+lock: setup-python ## renew requirements.lock from pyproject.toml; `make lock LOCK=--upgrade` takes newer versions
 	@CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \
 	    --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --extra dev \
 	    --output-file requirements.lock $(LOCK) pyproject.toml
 
-clean: ## remove what commands leave behind, .venv included
-	@rm -rf .venv build .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+clean: ## remove what commands leave behind, including .venv
+	@rm -rf .venv build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage *.egg-info
