@@ -92,7 +92,7 @@ def test_variables_are_nouns(path: Path) -> None:
 @pytest.mark.parametrize("path", AGENT, ids=lambda path: str(path.relative_to(ROOT)))
 def test_log_events_are_stable_keys(path: Path) -> None:
     events = [
-        (node.lineno, node.args[0].value)
+        (node.lineno, str(node.args[0].value))
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
@@ -102,9 +102,7 @@ def test_log_events_are_stable_keys(path: Path) -> None:
         and node.args
         and isinstance(node.args[0], ast.Constant)
     ]
-    wrong = [
-        f"{path}:{line}: {event}" for line, event in events if not re.fullmatch(r"[a-z]+(_[a-z0-9]+)+", str(event))
-    ]
+    wrong = [f"{path}:{line}: {event}" for line, event in events if not re.fullmatch(r"[a-z]+(_[a-z0-9]+)+", event)]
     assert not wrong, "\n".join(wrong)
 
 
