@@ -122,7 +122,7 @@ def ours(servers: str, partitions: int, megabytes: int) -> dict[str, Any]:
     changelog = source._changelogs[STORE.changelog]  # noqa: SLF001 - to know when it is through
 
     def read() -> int:
-        return sum(one.next or 0 for one in list(changelog.partitions.values()))
+        return sum(partition.next_offset or 0 for partition in list(changelog.partitions.values()))
 
     def read_on(until: Callable[[], bool]) -> None:
         polled = 0.0

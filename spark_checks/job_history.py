@@ -19,7 +19,7 @@ from agent.model.config_types import duration
 from agent.model.findings import Finding
 from agent.model.observations import JobGraphFile
 from agent.model.text import count, listed
-from agent.sources.flink.ha_storage import job_graph_files
+from agent.sources.flink.high_availability import list_job_graph_files
 from agent.storage.journal import entries
 from agent.storage.journal.segments import FOREVER
 from spark_checks.history import job_words
@@ -170,7 +170,7 @@ def _files(options: Options) -> dict[str, list[JobGraphFile]]:
 
 def _lying(options: Options, name: str, place: str) -> list[JobGraphFile]:
     """What lies in a cluster's storage directory. Raises OSError."""
-    return job_graph_files(Path(place), _named(options, "cluster_ids").get(name, "/default"), name, 0)
+    return list_job_graph_files(Path(place), _named(options, "cluster_ids").get(name, "/default"), name, 0)
 
 
 def _named(options: Options, own: str) -> dict[str, str]:

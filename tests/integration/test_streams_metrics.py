@@ -1,11 +1,11 @@
-"""Restore metrics of real applications, given by the Prometheus JMX exporter, against what their changelogs hold.
+"""Restore metrics of real applications, from the Prometheus JMX exporter, compared with their changelogs.
 
 Seen with Kafka Streams 3.9.1 under exactly_once_v2, a persistent store, JMX exporter 1.0.1 and 0.20.0:
 
 - stream-task-metrics has restore-total, restore-rate and restore-remaining-records-total of each active task, thread-id
   being the stream thread's. That is so with the state updater, which is the default, and without it
   (`__state.updater.enabled__=false`); stream-state-updater-metrics, whose thread-id is a-StateUpdater-1, counts no
-  records by task. They are of the task on this thread: gone when it goes, at 0 when it comes.
+  records by task. They belong to the task on this thread: removed when it leaves, at 0 when it is assigned.
 - restore-total is recorded at metrics.recording.level=DEBUG alone. At the default, INFO, it is there and stays 0.0
   while 450 records are restored. restore-remaining-records-total is recorded at INFO; it begins at the offsets that are
   to be read and falls by records, so that transaction markers stay: 1 or 2 when all is restored.
@@ -47,7 +47,7 @@ Pair: TypeAlias = Callable[..., tuple[StreamsApp, StreamsApp]]
 
 @pytest.fixture
 def make(broker: Cluster, tmp_path: Path) -> Iterator[Make]:
-    """Starts an application of two partitions with an exporter and some state: (name, exporter, level)."""
+    """Start an application of two partitions with an exporter and some state: (name, exporter, level)."""
     made: list[StreamsApp] = []
 
     def start(name: str, exporter: str, level: str) -> StreamsApp:
@@ -77,8 +77,8 @@ def _work(app: StreamsApp, rounds: int) -> None:
     wait_until_processed(app)
 
 
-def _again(app: StreamsApp, *, wiped: bool) -> None:
-    """A clean stop, after which checkpoints say what the stores hold, and a start; wiped: without local state."""
+def _restart(app: StreamsApp, *, wiped: bool) -> None:
+    """Stop cleanly, which writes checkpoints, and start again. wiped: without local state."""
     app.stop()
     if wiped:
         shutil.rmtree(app.state_dir)
@@ -92,37 +92,35 @@ def _source(app: StreamsApp, seen: Seen) -> StreamsMetricsSource:
 
 
 @pytest.mark.parametrize("exporter", EXPORTERS)
-def test_the_totals_told_are_the_records_that_the_changelog_holds(exporter: str, make: Make) -> None:
-    """Of a store that is restored as a whole. From a checkpoint, with nothing left to restore, the total is 0."""
+def test_totals_are_the_records_of_the_changelog(exporter: str, make: Make) -> None:
+    """If the whole store is restored; from a checkpoint, with nothing left to restore, the total is 0."""
     app, seen = make(f"whole-{exporter.replace('.', '-')}", exporter, "DEBUG"), Seen()
     source = _source(app, seen)
-    _again(app, wiped=True)
-    held = Counter(one.partition for one in records(app.bootstrap_servers, app.changelog))
-    assert len(held) == 2
-    for partition, count in held.items():
-        told = seen.wait_for(source, TaskRestore, task=f"0_{partition}", restored_total=count)
-        assert (told.endpoint, told.thread, told.stores) == (app.metrics_url, _THREAD, ("counts",))
-        assert told.remaining is not None
-        assert told.remaining < count
-    _again(app, wiped=False)
+    _restart(app, wiped=True)
+    record_counts = Counter(record.partition for record in records(app.bootstrap_servers, app.changelog))
+    assert len(record_counts) == 2
+    for partition, count in record_counts.items():
+        restore = seen.wait_for(source, TaskRestore, task=f"0_{partition}", restored_total=count)
+        assert (restore.endpoint, restore.thread, restore.stores) == (app.metrics_url, _THREAD, ("counts",))
+        assert restore.remaining is not None
+        assert restore.remaining < count
+    _restart(app, wiped=False)
     seen.mark()
     _work(app, 5)
-    for partition in held:
+    for partition in record_counts:
         seen.wait_for(source, TaskRestore, task=f"0_{partition}", thread=_THREAD, restored_total=0)
     source.close()
 
 
-def test_what_is_not_counted_is_not_told_as_nothing(make: Make) -> None:
-    """At the recording level INFO the total is there and 0, whatever has been restored. That an instance is gone is
-    said.
-    """
+def test_unrecorded_total_is_unknown_rather_than_zero(make: Make) -> None:
+    """At the level INFO the total is always 0. An instance that is down is unavailable."""
     app, seen = make("info", "1.0.1", "INFO"), Seen()
     source = _source(app, seen)
-    _again(app, wiped=True)
+    _restart(app, wiped=True)
     _work(app, 5)
-    told = seen.wait_for(source, TaskRestore, task="0_0", thread=_THREAD)
-    assert told.restored_total is None
-    assert told.remaining is not None
+    restore = seen.wait_for(source, TaskRestore, task="0_0", thread=_THREAD)
+    assert restore.restored_total is None
+    assert restore.remaining is not None
     app.kill()
     assert app.metrics_url.removesuffix("/metrics") in seen.wait_for(source, Unavailable).reason
     source.close()
@@ -133,7 +131,7 @@ def test_what_is_not_counted_is_not_told_as_nothing(make: Make) -> None:
 
 @pytest.fixture
 def pair(broker: Cluster, tmp_path: Path) -> Iterator[Pair]:
-    """Makes two instances of an application that loses its state: (name, version, properties) -> neither started."""
+    """Make two instances of an application that loses its state, not started: (name, version, properties)."""
     made: list[StreamsApp] = []
 
     def make(name: str, version: str, **properties: str) -> tuple[StreamsApp, StreamsApp]:
@@ -150,48 +148,49 @@ def pair(broker: Cluster, tmp_path: Path) -> Iterator[Pair]:
 
 
 def _agent(broker: Cluster, directory: Path, app: StreamsApp, table: str) -> Agent:
-    """An agent that watches the store, and what the table names."""
+    """An agent that watches the store, with this table in its rules."""
     stores = f'stores = [{{ application = "{app.application_id}", store = "{app.store}" }}]'
     return Agent(directory / "agent", {"main": addresses(broker)}, None, table, edits={"stores = []": stores})
 
 
-def _told(agent: Agent, key: str) -> list[dict[str, Any]]:
-    """What is told of values that fell, once all of it names the key."""
+def _wait_for_findings(agent: Agent, key: str) -> list[dict[str, Any]]:
+    """Return the findings with decreased values once all of them have the key."""
 
-    def told() -> list[dict[str, Any]] | None:
-        found = [one for one in findings(agent.standing(), "state_not_restored") if "values_fell" in one["labels"]]
-        return found if found and all(key in one["current"] for one in found) else None
+    def find() -> list[dict[str, Any]] | None:
+        standing = findings(agent.standing(), "state_not_restored")
+        found = [finding for finding in standing if "values_fell" in finding["labels"]]
+        return found if found and all(key in finding["current"] for finding in found) else None
 
-    return wait_until(told, f"a fall with {key}", 180)
+    return wait_until(find, f"a decrease with {key}", 180)
 
 
 @pytest.mark.acceptance
-def test_an_incident_tells_by_metrics_what_was_restored(broker: Cluster, tmp_path: Path, pair: Pair) -> None:
-    """On 3.9.1, after checkpoints that lie: nothing of what the changelog spans."""
+def test_incident_has_restored_offsets_from_metrics(broker: Cluster, tmp_path: Path, pair: Pair) -> None:
+    """On 3.9.1, with forged checkpoints: nothing of what the changelog spans."""
     first, second = pair("forged", "3.9.1", exporter="1.0.1", metrics_recording_level="DEBUG")
     metrics = json.dumps([first.metrics_url, second.metrics_url])
     table = f'[streams.forged]\nmetrics = {metrics}\nmetrics_interval = "1s"'
     with _agent(broker, tmp_path, first, table) as agent:
         agent.wait_until_watching()
         lost = forge_state(first, second)
-        told = _told(agent, "restored")
-    assert {one["subject"]["partition"] for one in told} <= {one.partition for one in lost.falls}
-    for one in told:
-        spanned = f"{one['current']['spanned']:,}"
-        assert one["current"]["spanned"] > 40
+        found = _wait_for_findings(agent, "restored")
+    assert {finding["subject"]["partition"] for finding in found} <= {fall.partition for fall in lost.falls}
+    for finding in found:
+        spanned = f"{finding['current']['spanned']:,}"
+        assert finding["current"]["spanned"] > 40
         words = f"restored: 0 of the {spanned} offsets that its changelog spans (metrics of {second.metrics_url})"
-        assert words in one["detail"]
+        assert words in finding["detail"]
 
 
 @pytest.mark.acceptance
-def test_an_incident_tells_by_the_log_that_there_was_no_checkpoint(broker: Cluster, tmp_path: Path, pair: Pair) -> None:
-    """On 2.1.0, where nothing tells how much was restored: KAFKA-7672 itself."""
+def test_incident_has_the_missing_checkpoint_from_logs(broker: Cluster, tmp_path: Path, pair: Pair) -> None:
+    """On 2.1.0, which has no restore metrics: KAFKA-7672 itself."""
     first, second = pair("unrestored", "2.1.0")
     table = logs_table("shop", [str(first.log), str(second.log)], cluster="main")
     with _agent(broker, tmp_path, first, table) as agent:
         agent.wait_until_watching()
         lose_state(first, second, "empty")
-        told = _told(agent, "no_checkpoint")
-    for one in told:
-        assert "restored" not in one["current"]
-        assert f"no checkpoint was found ({first.log}, " in one["detail"]
+        found = _wait_for_findings(agent, "no_checkpoint")
+    for finding in found:
+        assert "restored" not in finding["current"]
+        assert f"no checkpoint was found ({first.log}, " in finding["detail"]

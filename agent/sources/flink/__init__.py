@@ -1,1 +1,1 @@
-"""Flink."""
+"""The source that polls Flink clusters."""

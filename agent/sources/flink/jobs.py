@@ -1,128 +1,175 @@
-"""What a JobManager tells of each job of a listing: its state, checkpoints and positions, until a deadline."""
+"""Reads the state, checkpoints and positions of each listed job from its JobManager, until a deadline."""
 
 from collections.abc import Callable, Iterable, Sequence
-from http import HTTPStatus
 
 from agent.config.flink_section import Flink
-from agent.model.observations import Checkpoints, Observation, Position, Subject
+from agent.model.observations import Checkpoints, FlinkJob, Observation, Position, Subject
 from agent.sources.availability import now_ms
-from agent.sources.flink.jobmanagers import Listed
+from agent.sources.flink.jobmanagers import LeaderListing
 from agent.sources.flink.positions import JobPositions
-from agent.sources.flink.responses import CheckpointCounts, Details, Job, checkpoints, flink_job
-from agent.sources.flink.rest import RestEndpoint
+from agent.sources.flink.rest import (
+    CheckpointStatistics,
+    Job,
+    JobDetails,
+    LatestCheckpoints,
+    NotFoundError,
+    RestEndpoint,
+    is_tolerated,
+)
 from agent.sources.http import HttpStatusError, RequestError
 
 _ENDED = ("FINISHED", "CANCELED", "FAILED")
 
 _CACHED_MS = 4_000
-"""JobManagers answer about a job from a copy up to 3 s old (web.refresh-interval): by its listing it may run anew while
-the counts of its checkpoints are still those of the last execution (seen on 1.20.1 after a failover).
+"""JobManagers respond about a job from a cache up to 3 s old (web.refresh-interval): the listing may already show the
+new execution while the checkpoint counts are still those of the last one (seen on 1.20.1 after a failover).
 """
 
-_PATIENCE_MS = 30_000
-"""How long a JobManager may refuse to tell of a job that it lists: it does around each failover."""
 
+class _JobState:
+    """State of one job between polls.
 
-class _Told:
-    """What is kept of a job between polls."""
+    execution: JobManager and start time. was_skipped: the last poll's deadline had passed before this job's turn.
+    subjects: those of all positions emitted.
+    """
 
     def __init__(self) -> None:
         self.execution: tuple[str, int] | None = None
-        self.execution_at = 0
+        self.execution_seen_at = 0
         self.restarting_at: int | None = None
-        self.refused_at: int | None = None
-        self.late = False
+        self.refused_since: int | None = None
+        self.was_skipped = False
         self.positions: JobPositions | None = None
         self.positions_at = 0
-        self.read: set[Subject] = set()
+        self.subjects: set[Subject] = set()
 
 
 class Jobs:
-    """The jobs of one Flink cluster. What cannot be had of a job is left out of a look."""
+    """The jobs of one Flink cluster. A poll leaves out what it cannot read about a job.
+
+    failure: why the last poll could not read everything it should; None if it could.
+    """
 
     def __init__(self, cluster: str, settings: Flink, topics: Callable[[], Iterable[str]] | None) -> None:
-        """topics: those of the Kafka cluster that the jobs read; None where they are not known."""
+        """topics: those of the Kafka cluster that the jobs read; None if unknown."""
         self._cluster, self._settings, self._topics = cluster, settings, topics
-        self._told: dict[str, _Told] = {}
-        self.complaint: str | None = None
-        """Why the last look could not see all that it should; a sentence."""
+        self._states: dict[str, _JobState] = {}
+        self.failure: str | None = None
 
-    def look(self, listed: Listed, deadline: float) -> list[Observation]:
-        """The jobs' states, then their checkpoints, then their positions."""
-        self.complaint = None
+    def poll(self, listing: LeaderListing, deadline: float) -> list[Observation]:
+        """Return the jobs' states, then their checkpoints, then their positions."""
+        self.failure = None
         now = now_ms()
-        states: list[Observation] = []
-        counts: list[Observation] = []
+        jobs: list[Observation] = []
+        checkpoints: list[Observation] = []
         positions: list[Observation] = []
-        wanted = [job for job in listed.jobs if self._settings.jobs.match(job.name)]
+        watched = [job for job in listing.jobs if self._settings.jobs.match(job.name)]
         in_time = True
-        # Those that a deadline kept from being asked come first.
-        for job in sorted(wanted, key=lambda one: not self._of(one).late):
-            told = self._of(job)
-            if told.execution != (listed.endpoint.url, job.start_time):
-                told.execution, told.execution_at, told.restarting_at = (listed.endpoint.url, job.start_time), now, None
+        # Jobs that the last poll's deadline skipped come first.
+        for job in sorted(watched, key=lambda job: not self._state_of(job).was_skipped):
+            state = self._state_of(job)
+            execution = (listing.endpoint.url, job.start_time)
+            if state.execution != execution:
+                state.execution, state.execution_seen_at, state.restarting_at = execution, now, None
             if job.state not in _ENDED:
-                told.late = not in_time
+                state.was_skipped = not in_time
                 if in_time:
-                    counted, read, in_time = self._ask(listed.endpoint, job, told, deadline)
-                    counts += counted
-                    positions += read
-            states.append(flink_job(self._cluster, job, told.restarting_at, now))
-        return [*states, *counts, *positions]
+                    job_checkpoints, job_positions, in_time = self._fetch(listing.endpoint, job, state, deadline)
+                    checkpoints += job_checkpoints
+                    positions += job_positions
+            jobs.append(make_flink_job(self._cluster, job, state.restarting_at, now))
+        return [*jobs, *checkpoints, *positions]
 
-    def gone(self, listed: Listed) -> list[Subject]:
-        """Forget jobs that are listed no more; returns what was told of them."""
-        there = {job.jid for job in listed.jobs}
+    def forget_unlisted(self, listing: LeaderListing) -> list[Subject]:
+        """Forget jobs that are no longer listed and return the subjects of what was emitted about them."""
+        listed = {job.jid for job in listing.jobs}
         subjects: list[Subject] = []
-        for job in self._told.keys() - there:
-            subjects += [("flink_job", self._cluster, job), ("checkpoints", self._cluster, job), *self._told[job].read]
-            del self._told[job]
+        for job in self._states.keys() - listed:
+            state = self._states.pop(job)
+            subjects += [("flink_job", self._cluster, job), ("checkpoints", self._cluster, job), *state.subjects]
         return subjects
 
-    def _of(self, job: Job) -> _Told:
-        return self._told.setdefault(job.jid, _Told())
+    def _state_of(self, job: Job) -> _JobState:
+        return self._states.setdefault(job.jid, _JobState())
 
-    def _ask(
-        self, endpoint: RestEndpoint, job: Job, told: _Told, deadline: float
+    def _fetch(
+        self, endpoint: RestEndpoint, job: Job, state: _JobState, deadline: float
     ) -> tuple[Sequence[Checkpoints], Sequence[Position], bool]:
-        """What it says of a job that has not ended, and whether it said so in time."""
-        counted: list[Checkpoints] = []
-        read: list[Position] = []
+        """Return checkpoints and positions of a job that has not ended, and whether the endpoint answered in time."""
+        checkpoints: list[Checkpoints] = []
+        positions: list[Position] = []
         try:
-            details = endpoint.ask(f"/jobs/{job.jid}", Details, deadline)
+            details = endpoint.fetch(f"/jobs/{job.jid}", JobDetails, deadline)
             restarting_at = details.timestamps.get("RESTARTING", 0)
-            told.restarting_at = restarting_at if restarting_at >= job.start_time else None
-            if now_ms() - told.execution_at >= _CACHED_MS:
-                counted = self._checkpoints(endpoint, job, deadline)
+            state.restarting_at = restarting_at if restarting_at >= job.start_time else None
+            if now_ms() - state.execution_seen_at >= _CACHED_MS:
+                checkpoints = self._fetch_checkpoints(endpoint, job, deadline)
             kafka = self._settings.kafka
-            if kafka is not None and self._due(job, told):
+            if kafka is not None and self._are_positions_due(job, state):
                 interval = self._settings.metrics_interval
-                told.positions = told.positions or JobPositions(self._cluster, kafka, interval, self._topics)
-                read = told.positions.read(endpoint, job, details.vertices, now_ms, deadline)
-                told.positions_at = now_ms()
-                told.read |= {one.subject for one in read}
+                state.positions = state.positions or JobPositions(self._cluster, kafka, interval, self._topics)
+                positions = state.positions.read(endpoint, job, details.vertices, now_ms, deadline)
+                state.positions_at = now_ms()
+                state.subjects |= {position.subject for position in positions}
         except HttpStatusError as error:
-            told.refused_at = told.refused_at or now_ms()
-            if error.status != HTTPStatus.NOT_FOUND and now_ms() - told.refused_at > _PATIENCE_MS:
-                self.complaint = str(error)
-            return counted, read, True
+            now = now_ms()
+            state.refused_since = state.refused_since or now
+            if not is_tolerated(error, state.refused_since, now):
+                self.failure = str(error)
+            return checkpoints, positions, True
         except RequestError as error:
-            self.complaint = str(error)
-            return counted, read, False
-        told.refused_at = None
-        return counted, read, True
+            self.failure = str(error)
+            return checkpoints, positions, False
+        state.refused_since = None
+        return checkpoints, positions, True
 
-    def _checkpoints(self, endpoint: RestEndpoint, job: Job, deadline: float) -> list[Checkpoints]:
+    def _fetch_checkpoints(self, endpoint: RestEndpoint, job: Job, deadline: float) -> list[Checkpoints]:
         try:
-            answer = endpoint.ask(f"/jobs/{job.jid}/checkpoints", CheckpointCounts, deadline)
-        except HttpStatusError as error:
-            if error.status == HTTPStatus.NOT_FOUND:  # it makes none
-                return []
-            raise
-        counted = checkpoints(self._cluster, job.jid, answer, now_ms())
-        return [counted] if counted is not None else []
+            statistics = endpoint.fetch(f"/jobs/{job.jid}/checkpoints", CheckpointStatistics, deadline)
+        except NotFoundError:  # the job makes none
+            return []
+        checkpoints = make_checkpoints(self._cluster, job.jid, statistics, now_ms())
+        return [checkpoints] if checkpoints is not None else []
 
-    def _due(self, job: Job, told: _Told) -> bool:
-        """Whether it is time to read positions; polls are never quite on time."""
+    def _are_positions_due(self, job: Job, state: _JobState) -> bool:
+        # Polls are never quite on time: half an interval early is due too.
         interval = self._settings.metrics_interval - self._settings.poll_interval // 2
-        return job.state == "RUNNING" and now_ms() - told.positions_at >= interval
+        return job.state == "RUNNING" and now_ms() - state.positions_at >= interval
+
+
+def make_flink_job(cluster: str, job: Job, restarting_at: int | None, at: int) -> FlinkJob:
+    """Return a listed job as an observation."""
+    return FlinkJob(
+        at=at,
+        cluster=cluster,
+        job=job.jid,
+        name=job.name,
+        state=job.state,
+        started_at=job.start_time,
+        ended_at=job.end_time if job.end_time >= 0 else None,
+        restarting_at=restarting_at,
+        tasks=job.tasks.total,
+        tasks_running=job.tasks.running,
+    )
+
+
+def make_checkpoints(cluster: str, job: str, statistics: CheckpointStatistics, at: int) -> Checkpoints | None:
+    """Return a job's checkpoints as an observation, or None if it makes none."""
+    counts = statistics.counts
+    if counts is None:
+        return None
+    latest = statistics.latest or LatestCheckpoints()
+    restored = latest.restored
+    return Checkpoints(
+        at=at,
+        cluster=cluster,
+        job=job,
+        completed=counts.completed,
+        failed=counts.failed,
+        restored=counts.restored,
+        last=latest.completed.id if latest.completed else None,
+        restored_id=restored.id if restored else None,
+        restored_at=restored.restore_timestamp if restored else None,
+        restored_savepoint=restored.is_savepoint if restored else False,
+        restored_path=restored.external_path if restored else None,
+    )

@@ -1,7 +1,6 @@
-"""Polls a Flink cluster: who leads, the job graphs that a new leader would recover, jobs, checkpoints, positions.
+"""Polls a Flink cluster for its leader, job graphs, jobs, checkpoints and positions.
 
-Three places are looked at, each with a sight of its own: REST, ZooKeeper and the storage directory of its high
-availability (flink_jobmanagers and flink_jobs, flink_zookeeper, flink_storage).
+It reads REST, ZooKeeper and the storage directory of Flink's high availability; each is available or not by itself.
 """
 
 import time
@@ -26,30 +25,34 @@ from agent.model.observations import (
 from agent.sources.availability import SOURCE, AvailabilityTracker, now_ms
 from agent.sources.background import run_in_thread
 from agent.sources.base import ChangeDetector, Emit
-from agent.sources.flink.ha_storage import job_graph_files
-from agent.sources.flink.ha_znodes import Leader, Tree
-from agent.sources.flink.ha_zookeeper import AwayError, FlinkZooKeeper, UnseenError
-from agent.sources.flink.jobmanagers import JobManagers, Listed
+from agent.sources.flink.high_availability import (
+    DisconnectedError,
+    HaMetadata,
+    HaUnavailableError,
+    HaZooKeeper,
+    Leader,
+    list_job_graph_files,
+)
+from agent.sources.flink.jobmanagers import JobManagers, LeaderListing
 from agent.sources.flink.jobs import Jobs
 from agent.sources.http import RequestError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-_RECOVERED_MS, _SUBMITTED_MS = 60_000, 10_000
-"""How long a leader may take to recover jobs from their graphs, and how long a new graph is there before its job."""
+_RECOVERY_MS, _SUBMISSION_MS = 60_000, 10_000
+"""How long a leader may take to recover jobs from their graphs, and for how long a new graph may precede its job."""
 
-_DISK_S = 2.0
+_STORAGE_TIMEOUT_S = 2.0
 """How long a poll waits for the storage directory, which may be on a network."""
 
-
-_TOLD = (JobManagerLeader, JobGraph, JobGraphFile, JobListing, FlinkJob, Checkpoints)
-_PARTS = ("flink", "flink_zookeeper", "flink_storage")
-"""What has a sight of its own, as `source` of Unavailable and Available: REST, ZooKeeper, the storage directory."""
+_EMITTED = (JobManagerLeader, JobGraph, JobGraphFile, JobListing, FlinkJob, Checkpoints)
+_REST, _ZOOKEEPER, _STORAGE = "flink", "flink_zookeeper", "flink_storage"
+"""`source` of Unavailable and Available for REST, ZooKeeper and the storage directory."""
 
 
 class FlinkSource:
-    """One Flink cluster. A poll takes no longer than the timeout and 5 s, whatever does not answer."""
+    """The source of one Flink cluster. A poll takes at most the timeout and 5 s, whatever does not answer."""
 
     name = "flink"
 
@@ -66,71 +69,69 @@ class FlinkSource:
 
         topics: those of the Kafka cluster that its jobs read, to tell the topic a.b from Flink's name for it, a_b.
         """
-        known = [one for one in known if _is_of(cluster, one)]
+        known = [observation for observation in known if _is_about(cluster, observation)]
         self.cluster = cluster
         self.interval = settings.poll_interval
         self._settings = settings
         self._emit = emit
-        self._polled = ChangeDetector(known)
-        self._sights = {part: AvailabilityTracker(part, cluster, known) for part in _PARTS}
-        self._leader_at = max((one.at for one in known if isinstance(one, JobManagerLeader)), default=0)
+        self._changes = ChangeDetector(known)
+        self._availability = {part: AvailabilityTracker(part, cluster, known) for part in (_REST, _ZOOKEEPER, _STORAGE)}
+        leaders = [leader for leader in known if isinstance(leader, JobManagerLeader)]
+        self._leader_at = max((leader.at for leader in leaders), default=0)
         self._leadership: tuple[Leader | None, int] = (None, 0)
-        """The leader last seen, and since when we have seen it."""
-        self._graphs = {one.job: 0 for one in known if isinstance(one, JobGraph) and one.made_at is not None}
-        """The job graphs last seen, and since when this run has."""
-        self._counted: dict[str, tuple[int | None, int | None]] = {}
-        """How many checkpoints a job had at the last poll, and how many were told."""
-        self._files = {one.file for one in known if isinstance(one, JobGraphFile) and one.modified_at is not None}
-        self._lacked: frozenset[str] = frozenset()
+        """The last leader, and since when this run has seen it."""
+        self._graphs = {graph.job: 0 for graph in known if isinstance(graph, JobGraph) and graph.made_at is not None}
+        """The last job graphs, and since when this run has seen them."""
+        self._checkpoint_counts: dict[str, tuple[int | None, int | None]] = {}
+        """The number of checkpoints of each graph: at the last poll, and as reported."""
+        self._files = {file.file for file in known if isinstance(file, JobGraphFile) and file.modified_at is not None}
+        self._unlisted: frozenset[str] = frozenset()
         self._job_managers = JobManagers(settings.rest)
         self._jobs = Jobs(cluster, settings, topics)
-        self._listing_files: Future[list[JobGraphFile]] | None = None
+        self._file_listing: Future[list[JobGraphFile]] | None = None
         self._zookeeper = (
-            FlinkZooKeeper(settings.zookeeper, settings.zookeeper_path, cluster, settings.zookeeper_client.options())
+            HaZooKeeper(settings.zookeeper, settings.zookeeper_path, cluster, settings.zookeeper_client.options())
             if settings.zookeeper is not None
             else None
         )
         self._closed = False
 
     def poll(self) -> None:
-        """Look once and emit what changed, in one batch: sights, leader, graphs, files, jobs and what they do."""
-        found: list[Observation] = []
-        tree = self._look_at_zookeeper(found)
-        self._look_at_storage(found)
-        self._look_at_jobs(tree, found)
-        changes = self._polled.changes(found)
+        """Read everything once and emit what changed in one batch."""
+        metadata, observations = self._poll_zookeeper()
+        observations += self._poll_storage()
+        observations += self._poll_rest(metadata)
+        changes = self._changes.changes(observations)
         if changes and not self._closed:
             self._emit(changes)
 
     def close(self) -> None:
-        """End our session with ZooKeeper; requests under way end by themselves."""
+        """End the ZooKeeper session; pending requests end by themselves."""
         self._closed = True
         if self._zookeeper is not None:
             self._zookeeper.close()
 
-    def _sight(self, part: str, reason: str | None) -> list[Observation]:
-        return self._sights[part].update(now_ms(), {} if reason is None else {SOURCE: reason})
+    def _report_availability(self, part: str, reason: str | None) -> list[Observation]:
+        return self._availability[part].update(now_ms(), {} if reason is None else {SOURCE: reason})
 
     # --- ZooKeeper
 
-    def _look_at_zookeeper(self, found: list[Observation]) -> Tree | None:
-        """The tree, where there is one to see."""
+    def _poll_zookeeper(self) -> tuple[HaMetadata | None, list[Observation]]:
+        """Return the metadata if it can be read, and what is observed of it."""
         if self._zookeeper is None:
-            return None
+            return None, []
         try:
-            tree = self._zookeeper.read()
-        except AwayError:
-            return None
-        except UnseenError as error:
-            found += self._sight("flink_zookeeper", str(error))
-            return None
-        found += self._sight("flink_zookeeper", None)
-        found.append(self._led_by(tree.leader, now_ms()))
-        found += self._graphs_now(tree.graphs, now_ms())
-        return tree
+            metadata = self._zookeeper.read()
+        except DisconnectedError:
+            return None, []
+        except HaUnavailableError as error:
+            return None, self._report_availability(_ZOOKEEPER, str(error))
+        observations = self._report_availability(_ZOOKEEPER, None)
+        observations.append(self._observe_leader(metadata.leader, now_ms()))
+        return metadata, observations + self._observe_graphs(metadata.graphs, now_ms())
 
-    def _led_by(self, leader: Leader | None, now: int) -> JobManagerLeader:
-        """The leader; `since` is when it took the lead, by ZooKeeper's clock, which its `at` is when it is new."""
+    def _observe_leader(self, leader: Leader | None, now: int) -> JobManagerLeader:
+        """Return the leader. `since` is when it became leader by ZooKeeper's clock; so is `at` if the leader is new."""
         last, _ = self._leadership
         if leader is None:
             self._leadership = (None, now)
@@ -149,98 +150,105 @@ class FlinkSource:
             session=leader.session,
         )
 
-    def _graphs_now(self, graphs: list[JobGraph], now: int) -> list[JobGraph]:
-        there = {one.job for one in graphs}
-        gone = sorted(self._graphs.keys() - there)
-        new = [one.job for one in graphs if one.job not in self._graphs]
-        self._graphs = {job: self._graphs.get(job) or now for job in there}
-        self._counted = {one.job: self._steady(one) for one in graphs}
-        told = [
-            msgspec.structs.replace(
-                one, since=one.made_at if one.job in new else None, checkpoints=self._counted[one.job][1]
-            )
-            for one in graphs
+    def _observe_graphs(self, graphs: list[JobGraph], now: int) -> list[JobGraph]:
+        """Return the job graphs, and those that were removed with made_at None."""
+        present = {graph.job for graph in graphs}
+        removed = sorted(self._graphs.keys() - present)
+        new = present - self._graphs.keys()
+        self._graphs = {job: self._graphs.get(job) or now for job in present}
+        self._checkpoint_counts = {graph.job: self._debounce_checkpoints(graph) for graph in graphs}
+        return [
+            *(
+                msgspec.structs.replace(
+                    graph,
+                    since=graph.made_at if graph.job in new else None,
+                    checkpoints=self._checkpoint_counts[graph.job][1],
+                )
+                for graph in graphs
+            ),
+            *(JobGraph(at=now, cluster=self.cluster, job=job, made_at=None) for job in removed),
         ]
-        return [*told, *(JobGraph(at=now, cluster=self.cluster, job=job, made_at=None) for job in gone)]
 
-    def _steady(self, graph: JobGraph) -> tuple[int | None, int | None]:
-        """How many checkpoints it has, and how many to tell of: between the making of one and the removal of the
-        oldest there is one more for a moment, which is no news.
+    def _debounce_checkpoints(self, graph: JobGraph) -> tuple[int | None, int | None]:
+        """Return the number of checkpoints and the number to report.
+
+        Between the creation of a checkpoint and the removal of the oldest one there is one more, which is not reported
+        as a change.
         """
-        now = graph.checkpoints
-        last, told = self._counted.get(graph.job, (now, now))
-        return (now, now if now == last or not now or not told else told)
+        current = graph.checkpoints
+        last, reported = self._checkpoint_counts.get(graph.job, (current, current))
+        return current, current if current == last or not current or not reported else reported
 
     # --- the storage directory
 
-    def _look_at_storage(self, found: list[Observation]) -> None:
+    def _poll_storage(self) -> list[Observation]:
         directory = self._settings.storage_directory
         if directory is None:
-            return
+            return []
         now = now_ms()
-        if self._listing_files is None:
-            look = partial(job_graph_files, directory, self._settings.cluster_id, self.cluster, now)
-            self._listing_files = run_in_thread("flink-storage", look)
+        if self._file_listing is None:
+            listing = partial(list_job_graph_files, directory, self._settings.cluster_id, self.cluster, now)
+            self._file_listing = run_in_thread("flink-storage", listing)
         try:
-            files = self._listing_files.result(_DISK_S)
+            files = self._file_listing.result(_STORAGE_TIMEOUT_S)
         except TimeoutError:
-            if self._listing_files.done():  # the disk's own
-                self._listing_files = None
-            found += self._sight("flink_storage", f"{directory} does not answer")
-            return
+            if self._file_listing.done():  # raised by the file system
+                self._file_listing = None
+            return self._report_availability(_STORAGE, f"the storage directory {directory} does not answer")
         except OSError as error:
-            self._listing_files = None
-            found += self._sight("flink_storage", f"{directory} cannot be read: {error.strerror or error}")
-            return
-        self._listing_files = None
-        found += self._sight("flink_storage", None)
-        found += files
-        there = {one.file for one in files}
-        gone = sorted(self._files - there)
-        found += [JobGraphFile(at=now, cluster=self.cluster, file=file, modified_at=None) for file in gone]
-        self._files = there
+            self._file_listing = None
+            reason = f"cannot read the storage directory {directory}: {error.strerror or error}"
+            return self._report_availability(_STORAGE, reason)
+        self._file_listing = None
+        present = {file.file for file in files}
+        removed = sorted(self._files - present)
+        self._files = present
+        return [
+            *self._report_availability(_STORAGE, None),
+            *files,
+            *(JobGraphFile(at=now, cluster=self.cluster, file=file, modified_at=None) for file in removed),
+        ]
 
     # --- REST
 
-    def _look_at_jobs(self, tree: Tree | None, found: list[Observation]) -> None:
+    def _poll_rest(self, metadata: HaMetadata | None) -> list[Observation]:
         deadline = time.monotonic() + self._settings.timeout / 1000
-        if tree is not None and tree.leader is None:
-            found += self._sight("flink", f"no JobManager of {self.cluster} leads, as ZooKeeper tells")
-            return
-        leader = tree.leader.address if tree is not None and tree.leader is not None else None
+        if metadata is not None and metadata.leader is None:
+            reason = f"no JobManager of {self.cluster} is the leader, according to ZooKeeper"
+            return self._report_availability(_REST, reason)
+        leader = metadata.leader.address if metadata is not None and metadata.leader is not None else None
         try:
-            listed = self._job_managers.listing(leader, deadline)
+            listing = self._job_managers.fetch_listing(leader, deadline)
         except RequestError as error:
-            found += self._sight("flink", str(error))
-            return
-        if self._zookeeper is None and listed.old:  # in 1.4 it is the leader who answers
-            found.append(JobManagerLeader(at=now_ms(), cluster=self.cluster, address=listed.endpoint.url))
-        if self._zookeeper is None or (tree is not None and self._is_whole(listed)):
-            found.append(self._listing(listed))
-            for subject in self._jobs.gone(listed):
-                self._polled.forget(subject)
-        told = self._jobs.look(listed, deadline)
-        found += self._sight("flink", self._jobs.complaint)
-        found += told
+            return self._report_availability(_REST, str(error))
+        observations: list[Observation] = []
+        if self._zookeeper is None and listing.is_1_4:  # in 1.4 only the leader responds
+            observations.append(JobManagerLeader(at=now_ms(), cluster=self.cluster, address=listing.endpoint.url))
+        if self._zookeeper is None or (metadata is not None and self._is_complete(listing)):
+            observations.append(self._observe_listing(listing))
+            for subject in self._jobs.forget_unlisted(listing):
+                self._changes.forget(subject)
+        jobs = self._jobs.poll(listing, deadline)
+        return [*observations, *self._report_availability(_REST, self._jobs.failure), *jobs]
 
-    def _is_whole(self, listed: Listed) -> bool:
-        """Whether it lists the jobs of all graphs, or has had the time to: a new leader recovers them one by one."""
-        lacked = frozenset(self._graphs.keys() - {job.jid for job in listed.jobs})
-        again, self._lacked = lacked == self._lacked, lacked
-        _, led_since = self._leadership
-        made_since = max((self._graphs[job] for job in lacked), default=0)
-        settled = now_ms() > max(led_since + _RECOVERED_MS, made_since + _SUBMITTED_MS)
-        return not lacked or (again and settled)
+    def _is_complete(self, listing: LeaderListing) -> bool:
+        """Return whether all graphs' jobs are listed or had the time to be: a new leader recovers them one by one."""
+        unlisted = frozenset(self._graphs.keys() - {job.jid for job in listing.jobs})
+        is_unchanged, self._unlisted = unlisted == self._unlisted, unlisted
+        _, leader_since = self._leadership
+        graph_since = max((self._graphs[job] for job in unlisted), default=0)
+        is_overdue = now_ms() > max(leader_since + _RECOVERY_MS, graph_since + _SUBMISSION_MS)
+        return not unlisted or (is_unchanged and is_overdue)
 
-    def _listing(self, listed: Listed) -> JobListing:
-        jobs = tuple(sorted(job.jid for job in listed.jobs))
-        return JobListing(at=now_ms(), cluster=self.cluster, jobs=jobs, address=listed.endpoint.url)
+    def _observe_listing(self, listing: LeaderListing) -> JobListing:
+        jobs = tuple(sorted(job.jid for job in listing.jobs))
+        return JobListing(at=now_ms(), cluster=self.cluster, jobs=jobs, address=listing.endpoint.url)
 
 
-def _is_of(cluster: str, one: Observation) -> bool:
-    """Whether a source of the Flink cluster so named tells of this; a Kafka cluster may have the same name."""
-    if isinstance(one, Position):
-        return one.flink == cluster
-    if isinstance(one, Availability):
-        return one.cluster == cluster and one.source in _PARTS
-    return isinstance(one, _TOLD) and one.cluster == cluster
+def _is_about(cluster: str, observation: Observation) -> bool:
+    """Return whether the source of this Flink cluster emitted it; a Kafka cluster may have the same name."""
+    if isinstance(observation, Position):
+        return observation.flink == cluster
+    if isinstance(observation, Availability):
+        return observation.cluster == cluster and observation.source in (_REST, _ZOOKEEPER, _STORAGE)
+    return isinstance(observation, _EMITTED) and observation.cluster == cluster

@@ -1,4 +1,4 @@
-"""One changelog as far as it has been read: its partitions, what fell in them, what could not be read. No I/O."""
+"""One changelog as far as it has been read: its partitions, decreases in them, what could not be read. No I/O."""
 
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,29 +9,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.model.declared_stores import DeclaredStore
-from agent.model.observations import ChangelogDecreases, rfc3339
+from agent.model.observations import ChangelogDecreases, Fall, rfc3339
 from agent.sources.availability import Unit
-from agent.sources.streams.changelog_decreases import STRETCH_MS, Fallen, Stretch
-from agent.sources.streams.changelog_keys import Coverage, LastNumbers
-from agent.sources.streams.changelog_values import decoder, window_hours
-from agent.sources.streams.key_table import Numbers
+from agent.sources.streams.changelog_values import key_text, make_decoder, window_hours
+from agent.sources.streams.key_table import Coverage, LastNumbers, Numbers
 
+EPISODE_MS = 60_000
+"""An episode ends when no value has decreased for so long."""
+
+WORST = 5
+_DISTINCT = 100_000
 _NEVER = 2**63 - 1
 _UNREADABLE_MS = 600_000
-"""How long after the last value that could not be read its partition counts as out of sight."""
+"""How long after the last unreadable record its partition counts as unavailable."""
 
 _HOUR_MS = 3_600_000
 _WINDOWS_MS = 24 * _HOUR_MS
-"""Windows that began earlier go untold: changelogs keep them for a day after their end by default
+"""Dropped windows that began earlier are not reported: changelogs keep them for a day after their end by default
 (windowstore.changelog.additional.retention.ms), and they are hardly written to.
 """
 
-_READING_MS = 60_000
-"""How long the first reading of a partition may take before it counts as out of sight."""
+_FIRST_READ_MS = 60_000
+"""How long the first reading of a partition may take before it counts as unavailable."""
 
 
 class Records(NamedTuple):
-    """Records of the changelog, in the order of each partition's log: a column each."""
+    """Records of the changelog as columns, in the order of each partition's log."""
 
     partitions: NDArray[np.int64]
     offsets: NDArray[np.int64]
@@ -39,77 +42,165 @@ class Records(NamedTuple):
     values: Sequence[bytes | None]
 
 
+class KeyDecrease(NamedTuple):
+    """A record whose value is lower than its key's before. key_hash: identifies the key."""
+
+    key_hash: int
+    key: bytes
+    before: int
+    after: int
+    offset: int
+
+    @property
+    def depth(self) -> int:
+        return self.before - self.after
+
+
+@dataclass
+class DecreaseEpisode:
+    """Decreases in a partition, each at most a minute after the one before.
+
+    since: when the partition was last read without a decrease, before the last one. sum_before, sum_after, sum_at: as
+    in ChangelogDecreases. changes: how often there was something new to report; reported: how much of it has been.
+    """
+
+    began_at: int
+    first_offset: int
+    sum_before: int | None = None
+    sum_after: int | None = None
+    sum_at: int | None = None
+    at: int = 0
+    since: int | None = None
+    keys: int = 0
+    total: int = 0
+    changes: int = 0
+    reported: int = 0
+    worst: list[KeyDecrease] = field(default_factory=list)
+    _known_keys: set[int] = field(default_factory=set)
+    _has_sum: bool = False
+
+    def add(self, at: int, since: int | None, decreases: Iterable[KeyDecrease]) -> None:
+        """Add decreases read at `at`, in the order of the log.
+
+        Only 100,000 keys are remembered: another one that decreases again counts again.
+        """
+        self.at, self.since, self._has_sum = at, since, False
+        for decrease in decreases:
+            self.changes += 1
+            self.total += decrease.depth
+            if decrease.key_hash not in self._known_keys:
+                self.keys += 1
+                if len(self._known_keys) < _DISTINCT:
+                    self._known_keys.add(decrease.key_hash)
+            if len(self.worst) < WORST or decrease.depth > self.worst[-1].depth:
+                self._add_worst(decrease)
+
+    def add_sum(self, sum_: int, drained_at: int) -> None:
+        """Add the partition's sum as of `drained_at`; of interest within the episode, once after each decrease."""
+        if self.sum_before is not None and not self._has_sum and drained_at - self.at <= EPISODE_MS:
+            self.sum_after, self.sum_at, self._has_sum = sum_, drained_at, True
+            self.changes += 1
+
+    def _add_worst(self, new: KeyDecrease) -> None:
+        """Keep the deepest decreases, one of each key."""
+        deepest: dict[int, KeyDecrease] = {}
+        for decrease in sorted([*self.worst, new], key=lambda decrease: -decrease.depth):
+            deepest.setdefault(decrease.key_hash, decrease)
+        self.worst = list(deepest.values())[:WORST]
+
+    def observe(self, cluster: str, store: DeclaredStore, partition: int) -> ChangelogDecreases:
+        """Return the episode so far as an observation."""
+        return ChangelogDecreases(
+            at=self.at,
+            since=self.since,
+            cluster=cluster,
+            application=store.application,
+            store=store.store,
+            topic=store.changelog,
+            partition=partition,
+            began_at=self.began_at,
+            keys=self.keys,
+            total=self.total,
+            first_offset=self.first_offset,
+            sum_before=self.sum_before,
+            sum_after=self.sum_after,
+            sum_at=self.sum_at,
+            worst=tuple(
+                Fall(key_text(decrease.key), decrease.before, decrease.after, decrease.offset)
+                for decrease in self.worst
+            ),
+        )
+
+
 @dataclass
 class Partition:
     """How far a partition has been read.
 
-    begun: when, ms. live_from: the offset from which on falls are told, None until it is known. next: the offset of the
-    record to be read next. clean_at: when it was last read without a fall. sum: of the last values of its keys, None
-    where it is not known: not of a plain count, some could not be read, not all keys are followed, or it takes more
-    than 64 bits. trouble: why it cannot be read. reading: whether the consumer is to read it.
+    started_at: when reading began, ms. live_from: the offset from which on decreases are reported, None until known.
+    live: it has been reached. next_offset: of the record to read next. clean_at: when it was last read without a
+    decrease. sum: of its keys' last values, None if unknown: not a plain count, unreadable records, not all keys
+    followed, or more than 64 bits. failure: why it cannot be read. assigned: whether the consumer reads it.
     """
 
-    begun: int
+    started_at: int
     salt: int = field(default_factory=lambda: secrets.randbits(64))
     live_from: int | None = None
     live: bool = False
-    next: int | None = None
+    next_offset: int | None = None
     clean_at: int | None = None
     sum: int | None = 0
-    trouble: str | None = None
-    reading: bool = False
+    failure: str | None = None
+    assigned: bool = False
     unreadable: int = 0
     unreadable_at: int = 0
-    stretch: Stretch | None = None
+    episode: DecreaseEpisode | None = None
 
 
 class Changelog:
-    """A declared store's changelog: takes records, keeps what is to be told of them."""
+    """A declared store's changelog: finds decreases in its records. missing: why the topic is unavailable."""
 
-    def __init__(self, store: DeclaredStore, last: LastNumbers) -> None:
+    def __init__(self, store: DeclaredStore, last_numbers: LastNumbers) -> None:
         self.store = store
         self.topic = store.changelog
         self.topic_id: str | None = None
         self.missing: str | None = None
         self.partitions: dict[int, Partition] = {}
-        self._last = last
-        self._decode = decoder(store.value)
-        self._windowed: bool | None = None
+        self._last_numbers = last_numbers
+        self._decode = make_decoder(store.value)
+        self._is_windowed: bool | None = None
 
-    def found(self, topic_id: str | None, partitions: Iterable[int], now: int) -> bool:
-        """The topic is there, with these partitions. Returns whether it is another one than before: nothing is known
-        of it then.
-        """
-        anew = topic_id != self.topic_id or (self.missing is not None and topic_id is None)
+    def set_topic(self, topic_id: str | None, partitions: Iterable[int], now: int) -> bool:
+        """Set the topic's id and partitions; return whether the topic was re-created, which forgets all keys."""
+        is_new = topic_id != self.topic_id or (self.missing is not None and topic_id is None)
         self.topic_id, self.missing = topic_id, None
-        if anew:
+        if is_new:
             self.partitions.clear()
-            self._last.forget(self.topic)
-            self._windowed = None
+            self._last_numbers.forget(self.topic)
+            self._is_windowed = None
         for number in partitions:
             self.partitions.setdefault(number, Partition(now))
-        return anew
+        return is_new
 
-    def begin_anew(self, partition: int, now: int) -> None:
-        """What is known of a partition's log is not in it any more. Its keys get other hashes, by another salt."""
+    def restart_partition(self, partition: int, now: int) -> None:
+        """Forget a partition whose log was replaced. Another salt gives its keys other hashes."""
         self.partitions[partition] = Partition(now)
 
-    def ends_at(self, partition: int, offset: int) -> None:
-        """The partition's log ends or ended here: what comes from here on is new."""
-        one = self.partitions[partition]
-        one.live_from = offset if one.live_from is None else min(one.live_from, offset)
+    def set_log_end(self, partition: int, offset: int) -> None:
+        """Note that the partition's log ends or ended here: records from here on are new."""
+        state = self.partitions[partition]
+        state.live_from = offset if state.live_from is None else min(state.live_from, offset)
 
-    def reached_end(self, partition: int, now: int, drained: int | None) -> None:
-        """All of the partition has been read, what came with this included. drained: as in `take`."""
-        one = self.partitions[partition]
-        one.live, one.trouble = True, None
-        if one.stretch is None or one.stretch.at != now:
-            one.clean_at = now
-        if one.stretch is not None and one.sum is not None and drained is not None:
-            one.stretch.sum_up(one.sum, drained)
+    def mark_caught_up(self, partition: int, now: int, drained_at: int | None) -> None:
+        """Note that the partition has been read to its end. drained_at: as in `apply`."""
+        state = self.partitions[partition]
+        state.live, state.failure = True, None
+        if state.episode is None or state.episode.at != now:
+            state.clean_at = now
+        if state.episode is not None and state.sum is not None and drained_at is not None:
+            state.episode.add_sum(state.sum, drained_at)
 
-    def take(self, records: Records, now: int, drained: int | None) -> None:
-        """Records of partitions that are known. drained: when all that had come until then was read."""
+    def apply(self, records: Records, now: int, drained_at: int | None) -> None:
+        """Apply records of known partitions. drained_at: a time by which everything written before had been read."""
         numbers, readable = self._decode(records.values)
         if None in records.keys:
             readable &= np.fromiter((key is not None for key in records.keys), np.bool_, len(numbers))
@@ -118,111 +209,118 @@ class Changelog:
                 self.partitions[number].unreadable += 1
                 self.partitions[number].unreadable_at = now
                 self.partitions[number].sum = None
-        which = np.flatnonzero(readable)
-        partitions, offsets = records.partitions[which], records.offsets[which]
-        keys = [records.keys[at] or b"" for at in which.tolist()] if len(which) < len(numbers) else records.keys
-        fallen, changes = self._fallen(partitions, offsets, keys, numbers[which])
-        rises = np.zeros(max(self.partitions, default=0) + 1, np.int64)
+        rows = np.flatnonzero(readable)
+        partitions, offsets = records.partitions[rows], records.offsets[rows]
+        keys = [records.keys[row] or b"" for row in rows.tolist()] if len(rows) < len(numbers) else records.keys
+        decreases, changes = self._find_decreases(partitions, offsets, keys, numbers[rows])
+        sum_changes = np.zeros(max(self.partitions, default=0) + 1, np.int64)
         if changes is not None:
-            np.add.at(rises, partitions, changes)
-        for number, offset in zip(*_lasts(records.partitions, records.offsets), strict=True):
-            one = self.partitions[number]
-            one.next, one.trouble = offset + 1, None
-            one.live = one.live or (one.live_from is not None and one.next >= one.live_from)
-            fell, sum_before = fallen.get(number, ()), None
+            np.add.at(sum_changes, partitions, changes)
+        for number, offset in zip(*_last_offsets(records.partitions, records.offsets), strict=True):
+            state = self.partitions[number]
+            state.next_offset, state.failure = offset + 1, None
+            state.live = state.live or (state.live_from is not None and state.next_offset >= state.live_from)
+            decreased, sum_before = decreases.get(number, ()), None
             if changes is None:
-                one.sum = None
-            elif fell:
-                earlier = changes[(partitions == number) & (offsets < fell[0].offset)]
-                sum_before = _sum(one.sum, int(earlier.sum()))
-            one.sum = _sum(one.sum, int(rises[number]))
-            self._read(one, fell, sum_before, now, drained)
+                state.sum = None
+            elif decreased:
+                earlier = changes[(partitions == number) & (offsets < decreased[0].offset)]
+                sum_before = _add_to_sum(state.sum, int(earlier.sum()))
+            state.sum = _add_to_sum(state.sum, int(sum_changes[number]))
+            _extend_episode(state, decreased, sum_before, now, drained_at)
 
-    def _fallen(
+    def _find_decreases(
         self, partitions: NDArray[np.int64], offsets: NDArray[np.int64], keys: Sequence[Any], numbers: Numbers
-    ) -> tuple[dict[int, list[Fallen]], Numbers | None]:
-        """What fell, by partition, where falls are told already; and by how much each number changed its sum, None
-        where sums are not known or not wanted.
+    ) -> tuple[dict[int, list[KeyDecrease]], Numbers | None]:
+        """Store the numbers; return decreases in live partitions, and by how much each number changed the sum.
+
+        The latter is None if sums are unknown or not wanted.
         """
         salts = np.zeros(max(self.partitions, default=0) + 1, np.uint64)
         live_from = np.full(len(salts), _NEVER)
-        for number, one in self.partitions.items():
-            salts[number] = one.salt
-            live_from[number] = _NEVER if one.live_from is None else one.live_from
+        for number, state in self.partitions.items():
+            salts[number] = state.salt
+            live_from[number] = _NEVER if state.live_from is None else state.live_from
         hashes = np.fromiter(map(hash, keys), np.int64, len(keys)).view(np.uint64) ^ salts[partitions]
-        if self._windowed is None and keys:
-            self._windowed = bool(window_hours(keys[:1])[0])
-        taken = self._last.take(self.topic, hashes, numbers, window_hours(keys) if self._windowed else None)
-        fallen: dict[int, list[Fallen]] = {}
-        live = offsets[taken.positions] >= live_from[partitions[taken.positions]]
-        for at, before in zip(taken.positions[live].tolist(), taken.before[live].tolist(), strict=True):
-            one_fallen = Fallen(int(hashes[at]), keys[at], before, int(numbers[at]), int(offsets[at]))
-            fallen.setdefault(int(partitions[at]), []).append(one_fallen)
-        return fallen, None if self.store.counts is None else taken.changes
+        if self._is_windowed is None and keys:
+            self._is_windowed = bool(window_hours(keys[:1])[0])
+        hours = window_hours(keys) if self._is_windowed else None
+        update = self._last_numbers.update(self.topic, hashes, numbers, hours)
+        decreases: dict[int, list[KeyDecrease]] = {}
+        is_live = offsets[update.positions] >= live_from[partitions[update.positions]]
+        for row, before in zip(update.positions[is_live].tolist(), update.before[is_live].tolist(), strict=True):
+            decrease = KeyDecrease(int(hashes[row]), keys[row], before, int(numbers[row]), int(offsets[row]))
+            decreases.setdefault(int(partitions[row]), []).append(decrease)
+        return decreases, None if self.store.counts is None else update.changes
 
-    def _read(
-        self, partition: Partition, fallen: Sequence[Fallen], sum_before: int | None, now: int, drained: int | None
-    ) -> None:
-        if not fallen:
-            partition.clean_at = now
-            return
-        stretch = partition.stretch
-        if stretch is None or now - stretch.at > STRETCH_MS:
-            stretch = partition.stretch = Stretch(now, fallen[0].offset, sum_before)
-        clean = [at for at in (partition.clean_at, drained) if at is not None]
-        stretch.take(now, max(clean, default=None), fallen)
-
-    def untold(self, cluster: str) -> Iterator[tuple[Stretch, ChangelogDecreases]]:
-        """Stretches of which there is more to tell than was told last."""
+    def unreported(self, cluster: str) -> Iterator[tuple[DecreaseEpisode, ChangelogDecreases]]:
+        """Yield the episodes that have changed since they were reported."""
         for number, partition in self.partitions.items():
-            stretch = partition.stretch
-            if stretch is not None and stretch.news > stretch.told:
-                yield stretch, stretch.fact(cluster, self.store, number)
+            episode = partition.episode
+            if episode is not None and episode.changes > episode.reported:
+                yield episode, episode.observe(cluster, self.store, number)
 
     @property
     def coverage(self) -> Coverage:
         """How many keys are known, and how many there are."""
-        return self._last.coverage(self.topic)
+        return self._last_numbers.coverage(self.topic)
 
-    def unseen(self, now: int) -> dict[Unit, str]:
-        """What is out of sight, and why."""
+    def find_unavailable(self, now: int) -> dict[Unit, str]:
+        """Return what is unavailable, and why."""
         topic = self.topic
         if self.missing is not None:
             return {Unit(topic=topic): self.missing}
-        unseen = {}
+        reasons = {}
         keys, total = self.coverage
-        if total > keys and all(one.live or one.trouble for one in self.partitions.values()):
-            unseen[Unit(topic=topic)] = (
-                f"the memory for last values is full: of {topic} it covers {keys:,} of about {total:,} keys"
+        if total > keys and all(state.live or state.failure for state in self.partitions.values()):
+            reasons[Unit(topic=topic)] = (
+                f"`changelog_memory` is full: only {keys:,} of about {total:,} keys of {topic} are checked"
             )
-        earliest = self._last.earliest(topic) * _HOUR_MS
+        earliest = self._last_numbers.earliest_hour(topic) * _HOUR_MS
         if earliest and earliest > now - _WINDOWS_MS:
-            unseen[Unit(topic=topic)] = (
-                f"the memory for last values is full: of {topic} it covers windows from {rfc3339(earliest)} on"
+            reasons[Unit(topic=topic)] = (
+                f"`changelog_memory` is full: only windows of {topic} from {rfc3339(earliest)} on are checked"
             )
-        for number, one in self.partitions.items():
-            why = one.trouble
-            if why is None and not one.live and now - one.begun > _READING_MS:
-                why = (
-                    f"{topic}-{number} is still being read from its start, since more than"
-                    f" {_READING_MS // 1000} s: what falls there meanwhile is not told"
+        for number, state in self.partitions.items():
+            reason = state.failure
+            if reason is None and not state.live and now - state.started_at > _FIRST_READ_MS:
+                reason = (
+                    f"{topic}-{number} has been read from its start for more than {_FIRST_READ_MS // 1000} s: until its"
+                    " end is reached, decreases there are not detected"
                 )
-            elif why is None and one.unreadable and now - one.unreadable_at < _UNREADABLE_MS:
-                why = (
-                    f"{one.unreadable:,} records of {topic}-{number} have no key, or a value that is no"
-                    f' "{self.store.value}", and are passed over'
+            elif reason is None and state.unreadable and now - state.unreadable_at < _UNREADABLE_MS:
+                reason = (
+                    f"skipped {state.unreadable:,} records of {topic}-{number}: no key, or a value that is not"
+                    f' "{self.store.value}"'
                 )
-            if why is not None:
-                unseen[Unit(topic=topic, partition=number)] = why
-        return unseen
+            if reason is not None:
+                reasons[Unit(topic=topic, partition=number)] = reason
+        return reasons
 
 
-def _sum(sum_: int | None, rise: int) -> int | None:
-    """The sum when it has changed by so much; None where it is not known, or takes more than 64 bits."""
-    return None if sum_ is None or abs(sum_ + rise) > _NEVER else sum_ + rise
+def _extend_episode(
+    partition: Partition,
+    decreases: Sequence[KeyDecrease],
+    sum_before: int | None,
+    now: int,
+    drained_at: int | None,
+) -> None:
+    if not decreases:
+        partition.clean_at = now
+        return
+    episode = partition.episode
+    if episode is None or now - episode.at > EPISODE_MS:
+        episode = partition.episode = DecreaseEpisode(now, decreases[0].offset, sum_before)
+    clean_times = [at for at in (partition.clean_at, drained_at) if at is not None]
+    episode.add(now, max(clean_times, default=None), decreases)
 
 
-def _lasts(partitions: NDArray[np.int64], offsets: NDArray[np.int64]) -> tuple[list[int], list[int]]:
-    """The partitions, and the last offset of each."""
-    found, from_end = np.unique(partitions[::-1], return_index=True)
-    return found.tolist(), offsets[::-1][from_end].tolist()
+def _add_to_sum(sum_: int | None, change: int) -> int | None:
+    """Return the changed sum, or None if it is unknown or takes more than 64 bits."""
+    return None if sum_ is None or abs(sum_ + change) > _NEVER else sum_ + change
+
+
+def _last_offsets(partitions: NDArray[np.int64], offsets: NDArray[np.int64]) -> tuple[list[int], list[int]]:
+    """Return the partitions, and the last offset of each."""
+    numbers, from_end = np.unique(partitions[::-1], return_index=True)
+    return numbers.tolist(), offsets[::-1][from_end].tolist()

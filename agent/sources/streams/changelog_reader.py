@@ -1,7 +1,4 @@
-"""Reads changelogs in a thread of its own, by assign(): only what is committed, as no group's member, never committing.
-
-What the records mean is known by changelog_log; what there is to read is told by changelogs.
-"""
+"""Thread that consumes changelogs by assign(): committed records only, without joining a group or committing."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -18,38 +15,38 @@ from agent.sources.streams.changelog_log import Changelog, Records
 
 Topics: TypeAlias = Mapping[str, wire.Topic | wire.Failure]
 
-RECORDS = 10_000
-"""How many records are taken at a time."""
+MAX_RECORDS = 10_000
+"""How many records are consumed at a time."""
 
-_WAIT_SECONDS = 0.1
-_AGAIN_SECONDS = 5.0
-_CLOSE_SECONDS = 3
+_POLL_S = 0.1
+_RETRY_S = 5.0
+_CLOSE_S = 3
 
 _FETCHING: Mapping[str, str] = {
-    # A record that waits costs librdkafka some hundreds of bytes beside its own; by default 100,000 of them wait.
+    # A queued record costs librdkafka some hundreds of bytes beside its own; by default it queues 100,000 of them.
     "queued.min.messages": "20000",
     "queued.max.messages.kbytes": "8192",
     "fetch.message.max.bytes": "262144",
     "fetch.max.bytes": "1048576",
-    "fetch.queue.backoff.ms": "5",  # by default no more is fetched for a second once enough waits
+    "fetch.queue.backoff.ms": "5",  # by default nothing is fetched for a second once the queue is full
     "reconnect.backoff.max.ms": "2000",
     "client.id": "backflow",
 }
-_OURS: Mapping[str, Any] = {
-    "group.id": "backflow-changelogs",  # the client wants one; nothing joins it or commits for it
+_REQUIRED: Mapping[str, Any] = {
+    "group.id": "backflow-changelogs",  # the client requires one; nothing joins it or commits for it
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
-    "isolation.level": "read_committed",  # else what was never committed before a kill would look like falls
+    "isolation.level": "read_committed",  # else what was never committed before a kill would look like decreases
     "enable.partition.eof": True,
-    "auto.offset.reset": "error",  # told as an error: the log is another one, or has lost what was to be read next
+    "auto.offset.reset": "error",  # an error shows that the log was replaced or lost the offset to read next
 }
 
 
-class Reader:
-    """Feeds the changelogs what is written to their topics.
+class ChangelogReader:
+    """Consumer thread that applies records to changelogs.
 
-    lock: held while the changelogs are changed. refused: why there is no consumer. defect: what has ended the thread.
-    stuck: whether a partition waits for the topics to be looked at.
+    lock: held while changelogs are changed. failure: why there is no consumer. crash: the exception that ended the
+    thread. awaits_topics: whether a partition is read on only after the next `set_topics`.
     """
 
     def __init__(
@@ -60,124 +57,124 @@ class Reader:
         log: structlog.typing.FilteringBoundLogger,
     ) -> None:
         self.lock = threading.Lock()
-        self.refused: str | None = None
-        self.defect: BaseException | None = None
-        self.stuck = False
-        self._properties = {**_FETCHING, **properties, **_OURS}
+        self.failure: str | None = None
+        self.crash: BaseException | None = None
+        self.awaits_topics = False
+        self._properties = {**_FETCHING, **properties, **_REQUIRED}
         self._changelogs = changelogs
         self._log = log
         self._topics: Topics = {}
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._work, name=f"changelogs-{cluster}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"changelogs-{cluster}", daemon=True)
         self._thread.start()
 
-    def look(self, topics: Topics) -> None:
-        """The topics as they are now: what is new in them is read, what could not be read is tried again."""
+    def set_topics(self, topics: Topics) -> None:
+        """Pass on the topics' current state: new partitions are read, those that could not be read are retried."""
         self._topics = topics
 
     def close(self) -> None:
         """End the thread within 3 s."""
         self._closing.set()
-        self._thread.join(_CLOSE_SECONDS)
+        self._thread.join(_CLOSE_S)
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         try:
             while not self._closing.is_set():
                 try:
-                    consumer = Consumer(self._properties, logger=_Log(self._log))
+                    consumer = Consumer(self._properties, logger=_LogAdapter(self._log))
                 except KafkaException as error:
-                    self.refused = f"the client refuses its properties: {error.args[0].str()}"
-                    self._closing.wait(_AGAIN_SECONDS)
+                    self.failure = f"the Kafka client rejects its properties: {error.args[0].str()}"
+                    self._closing.wait(_RETRY_S)
                     continue
-                self.refused = None
+                self.failure = None
                 try:
-                    self._read(consumer)
+                    self._consume(consumer)
                 finally:
                     consumer.close()
         except BaseException as error:  # noqa: BLE001  # raised by the source's next poll
-            self.defect = error
+            self.crash = error
 
-    def _read(self, consumer: Consumer) -> None:
-        looked_at: Topics = {}
-        drained: int | None = None
+    def _consume(self, consumer: Consumer) -> None:
+        assigned_topics: Topics = {}
+        drained_at: int | None = None
         while not self._closing.is_set():
             topics = self._topics
-            if topics is not looked_at:
-                looked_at = topics
+            if topics is not assigned_topics:
+                assigned_topics = topics
                 with self.lock:
-                    self._assign(consumer, topics)
-            messages = consumer.consume(RECORDS, _WAIT_SECONDS)
+                    self._assign_topics(consumer, topics)
+            messages = consumer.consume(MAX_RECORDS, _POLL_S)
             now = now_ms()
             if messages:
                 with self.lock:
-                    self._take(consumer, messages, now, drained)
-            if len(messages) < RECORDS:
-                drained = now
+                    self._apply(consumer, messages, now, drained_at)
+            if len(messages) < MAX_RECORDS:
+                drained_at = now
 
-    # --- what is read
+    # --- assignment
 
-    def _assign(self, consumer: Consumer, topics: Topics) -> None:
-        self.stuck = False
+    def _assign_topics(self, consumer: Consumer, topics: Topics) -> None:
+        self.awaits_topics = False
         now = now_ms()
-        for name, one in self._changelogs.items():
+        for name, changelog in self._changelogs.items():
             topic = topics.get(name)
             if not isinstance(topic, wire.Topic):
                 if topic is not None:
-                    one.missing = _why_missing(one, topic)
+                    changelog.missing = _describe_missing(changelog, topic)
                 continue
             numbers = [partition.partition for partition in topic.partitions]
-            reading = [number for number, partition in one.partitions.items() if partition.reading]
-            if one.found(topic.id, numbers, now) and reading:
-                consumer.incremental_unassign([TopicPartition(name, number) for number in reading])
-                self._log.info("a changelog is read from its start: the topic is another one", topic=name)
+            assigned = [number for number, partition in changelog.partitions.items() if partition.assigned]
+            if changelog.set_topic(topic.id, numbers, now) and assigned:
+                consumer.incremental_unassign([TopicPartition(name, number) for number in assigned])
+                self._log.info("changelog_restarted", topic=name, reason="topic re-created")
             for partition in topic.partitions:
                 if partition.leader is None:
-                    self._stop(consumer, one, partition.partition)
-                    one.partitions[partition.partition].trouble = f"{name}-{partition.partition} has no leader"
+                    self._unassign(consumer, changelog, partition.partition)
+                    changelog.partitions[partition.partition].failure = f"{name}-{partition.partition} has no leader"
                 else:
-                    self._start(consumer, one, partition.partition)
+                    self._assign(consumer, changelog, partition.partition)
 
-    def _start(self, consumer: Consumer, changelog: Changelog, number: int) -> None:
+    def _assign(self, consumer: Consumer, changelog: Changelog, number: int) -> None:
         partition = changelog.partitions[number]
-        if not partition.reading:
-            offset = OFFSET_BEGINNING if partition.next is None else partition.next
+        if not partition.assigned:
+            offset = OFFSET_BEGINNING if partition.next_offset is None else partition.next_offset
             consumer.incremental_assign([TopicPartition(changelog.topic, number, offset)])
-            partition.reading = True
+            partition.assigned = True
 
-    def _stop(self, consumer: Consumer, changelog: Changelog, number: int) -> None:
+    def _unassign(self, consumer: Consumer, changelog: Changelog, number: int) -> None:
         partition = changelog.partitions[number]
-        if partition.reading:
+        if partition.assigned:
             consumer.incremental_unassign([TopicPartition(changelog.topic, number)])
-            partition.reading = False
+            partition.assigned = False
 
-    # --- what comes
+    # --- messages
 
-    def _take(self, consumer: Consumer, messages: Sequence[Message], now: int, drained: int | None) -> None:
+    def _apply(self, consumer: Consumer, messages: Sequence[Message], now: int, drained_at: int | None) -> None:
         records: list[Message] = []
-        ends: list[Message] = []
+        log_ends: list[Message] = []
         errors: list[tuple[Message, KafkaError]] = []
         for message in messages:
             error = message.error()
             if error is None:
                 records.append(message)
-            elif self._is_read(message):
+            elif self._is_assigned(message):
                 if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its public name
-                    ends.append(message)
+                    log_ends.append(message)
                 else:
                     errors.append((message, error))
-        for message in ends:
-            changelog, number = self._place(message)
-            changelog.ends_at(number, message.offset() or 0)
+        for message in log_ends:
+            changelog, number = self._find_partition(message)
+            changelog.set_log_end(number, message.offset() or 0)
         for topic, of_topic in groupby(sorted(records, key=_topic), _topic):
-            self._take_records(consumer, self._changelogs[topic], list(of_topic), now, drained)
-        for message in ends:
-            changelog, number = self._place(message)
-            changelog.reached_end(number, now, drained)
+            self._apply_records(consumer, self._changelogs[topic], list(of_topic), now, drained_at)
+        for message in log_ends:
+            changelog, number = self._find_partition(message)
+            changelog.mark_caught_up(number, now, drained_at)
         for message, error in errors:
-            self._cannot_read(consumer, *self._place(message), error)
+            self._handle_error(consumer, *self._find_partition(message), error)
 
-    def _take_records(
-        self, consumer: Consumer, changelog: Changelog, messages: Sequence[Message], now: int, drained: int | None
+    def _apply_records(
+        self, consumer: Consumer, changelog: Changelog, messages: Sequence[Message], now: int, drained_at: int | None
     ) -> None:
         count = len(messages)
         records = Records(
@@ -188,44 +185,41 @@ class Reader:
         )
         for number in np.unique(records.partitions).tolist():
             if changelog.partitions[number].live_from is None:
-                place = TopicPartition(changelog.topic, number)
-                # The high watermark of the fetch that brought the records: no request, and negative where unknown.
-                end = consumer.get_watermark_offsets(place, cached=True)[1]
-                if end >= 0:
-                    changelog.ends_at(number, end)
-        changelog.take(records, now, drained)
+                # The high watermark of the fetch that brought the records: no request, and negative if unknown.
+                high_watermark = consumer.get_watermark_offsets(TopicPartition(changelog.topic, number), cached=True)[1]
+                if high_watermark >= 0:
+                    changelog.set_log_end(number, high_watermark)
+        changelog.apply(records, now, drained_at)
 
-    def _cannot_read(self, consumer: Consumer, changelog: Changelog, number: int, error: KafkaError) -> None:
-        """The partition is read on when the topics have been looked at next."""
-        self._stop(consumer, changelog, number)
+    def _handle_error(self, consumer: Consumer, changelog: Changelog, number: int, error: KafkaError) -> None:
+        """Stop reading the partition until the next `set_topics`."""
+        self._unassign(consumer, changelog, number)
         if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - its public name
-            changelog.begin_anew(number, now_ms())
-            self._log.info(
-                "a changelog is read from its start", topic=changelog.topic, partition=number, reason=error.str()
-            )
+            changelog.restart_partition(number, now_ms())
+            self._log.info("changelog_restarted", topic=changelog.topic, partition=number, reason=error.str())
         else:
-            changelog.partitions[number].trouble = f"{changelog.topic}-{number} cannot be read: {error.str()}"
-        self.stuck = True
+            changelog.partitions[number].failure = f"cannot read {changelog.topic}-{number}: {error.str()}"
+        self.awaits_topics = True
 
-    def _is_read(self, message: Message) -> bool:
-        """Whether the message is about a partition that is being read, and not about the client or a group."""
+    def _is_assigned(self, message: Message) -> bool:
+        """Return whether the message is about a partition being read, and not about the client or a group."""
         changelog = self._changelogs.get(_topic(message))
         partition = None if changelog is None else changelog.partitions.get(_partition(message))
-        return partition is not None and partition.reading
+        return partition is not None and partition.assigned
 
-    def _place(self, message: Message) -> tuple[Changelog, int]:
+    def _find_partition(self, message: Message) -> tuple[Changelog, int]:
         return self._changelogs[_topic(message)], _partition(message)
 
 
-class _Log:
-    """What librdkafka takes for a `logging.Logger`."""
+class _LogAdapter:
+    """The part of `logging.Logger` that librdkafka calls."""
 
     def __init__(self, log: structlog.typing.FilteringBoundLogger) -> None:
         self._log = log
 
     def log(self, level: int, text: str, *values: object) -> None:
-        """Pass a line on."""
-        self._log.debug(text % values, level=level)
+        """Log a line of librdkafka's."""
+        self._log.debug("librdkafka_log", text=text % values, level=level)
 
 
 def _topic(message: Message) -> str:
@@ -236,7 +230,7 @@ def _partition(message: Message) -> int:
     return message.partition() or 0
 
 
-def _why_missing(changelog: Changelog, failure: wire.Failure) -> str:
+def _describe_missing(changelog: Changelog, failure: wire.Failure) -> str:
     if failure.code == KafkaError.UNKNOWN_TOPIC_OR_PART:
-        return f"there is no topic {changelog.topic}, the changelog of the declared store {changelog.store.store}"
-    return f"the brokers do not tell of {changelog.topic}: {failure.text}"
+        return f"topic {changelog.topic}, the changelog of the declared store {changelog.store.store}, does not exist"
+    return f"cannot describe topic {changelog.topic}: {failure.text}"

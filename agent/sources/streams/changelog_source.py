@@ -1,8 +1,8 @@
-"""Follows the changelogs of stores that are declared never to decrease, and tells of values that fell.
+"""Follows the changelogs of stores that are declared never to decrease, and reports values that decreased.
 
-A thread reads (changelog_reader): from its start to the end as of then a log is read in silence, for the last value of
-each key; then each record is held against it. Polls tell what fell and what is out of sight, and ask whether the topics
-are still the ones that were read.
+A thread (`ChangelogReader`) first reads each log from its start to its end as of then, to learn each key's last value;
+then it compares each record with the key's value before. Polls report decreases and what is unavailable, and check that
+the topics are still the ones that were read.
 """
 
 import threading
@@ -18,45 +18,45 @@ from agent.sources.availability import SOURCE, AvailabilityTracker, now_ms
 from agent.sources.base import ChangeDetector, Emit
 from agent.sources.kafka import admin_protocol as wire
 from agent.sources.kafka.admin_client import AdminClient
-from agent.sources.streams.changelog_decreases import Stretch
-from agent.sources.streams.changelog_keys import LastNumbers
-from agent.sources.streams.changelog_log import Changelog
-from agent.sources.streams.changelog_reader import Reader, Topics
+from agent.sources.streams.changelog_log import Changelog, DecreaseEpisode
+from agent.sources.streams.changelog_reader import ChangelogReader, Topics
+from agent.sources.streams.key_table import LastNumbers
 
-_LOOK_MS = 5_000
-"""How often the topics are looked at: their ids, partitions and leaders."""
+_DESCRIBE_MS = 5_000
+"""How often the topics are described: their ids, partitions and leaders."""
 
 _TIMEOUT_MS = 10_000
 _PATIENCE_MS = 500
-"""How long a poll waits for the topics. A later answer is taken by the polls that follow."""
+"""How long a poll waits for the topics. A later response is used by the polls that follow."""
 
-_TOLD_MS = 1_000
-"""How often the falls of a partition are told at most, while they grow."""
+_REPORT_MS = 1_000
+"""How often a growing episode of one partition is reported at most."""
 
 _READING_BYTES = 72_000_000
-"""Of the memory, what is for reading: records fetched and not yet taken, batches, tables being rebuilt. The rest is for
-keys. bench.changelogs has seen 57 MB.
+"""The part of the memory for reading: records fetched and not yet applied, batches, tables being rebuilt. The rest is
+for keys. bench.changelogs has seen 57 MB.
 """
 
 
-class _Held(NamedTuple):
-    """Falls that wait to be told until their topic is known to be the one that was read."""
+class _PendingReport(NamedTuple):
+    """Decreases to report once their topic is known to be the one that was read."""
 
     topic_id: str | None
-    stretch: Stretch
-    news: int
-    fact: ChangelogDecreases
+    episode: DecreaseEpisode
+    changes: int
+    observation: ChangelogDecreases
 
 
 class ChangelogSource:
-    """The changelogs of one cluster. A fall is told once the topic is known to be the same still: one that was deleted
-    and made again begins at 1 by right. Before Kafka 2.8 topics have no ids, and only a log that is shorter than what
-    was read of it shows that it is another.
+    """The source of the declared changelogs of one Kafka cluster.
+
+    A decrease is reported once the topic is known to be the same still: a topic that was re-created starts at 1 again.
+    Before Kafka 2.8 topics have no ids, and only a log shorter than what was read of it shows that it was re-created.
     """
 
     name = "changelogs"
 
-    def __init__(  # noqa: PLR0917 - where, what, to whom: as every source is made
+    def __init__(  # noqa: PLR0917 - every source is made in this way
         self,
         cluster: str,
         bootstrap_servers: str,
@@ -70,98 +70,115 @@ class ChangelogSource:
     ) -> None:
         """properties: librdkafka's client properties. known: the last observation of each subject before this run.
 
-        memory: bytes, for last values and reading. interval: of polls, ms. Raises ValueError: the memory is too small.
+        memory: bytes, for last values and reading. interval: of polls, ms. Raises ValueError if memory is too small.
         """
         if memory < SMALLEST_MEMORY:
             msg = f"following changelogs takes at least {SMALLEST_MEMORY:,} bytes of memory, got {memory:,}"
             raise ValueError(msg)
-        sights = [
-            one for one in known if isinstance(one, Availability) and (one.source, one.cluster) == (self.name, cluster)
+        availability = [
+            observation
+            for observation in known
+            if isinstance(observation, Availability)
+            and (observation.source, observation.cluster) == (self.name, cluster)
         ]
         self.cluster = cluster
         self.interval = interval
         self._emit = emit
-        self._sights, self._polled = AvailabilityTracker(self.name, cluster, sights), ChangeDetector(sights)
-        last = LastNumbers(memory - _READING_BYTES, [store.changelog for store in stores])
-        self._changelogs = {store.changelog: Changelog(store, last) for store in stores}
+        self._availability, self._changes = (
+            AvailabilityTracker(self.name, cluster, availability),
+            ChangeDetector(availability),
+        )
+        last_numbers = LastNumbers(memory - _READING_BYTES, [store.changelog for store in stores])
+        self._changelogs = {store.changelog: Changelog(store, last_numbers) for store in stores}
         log = structlog.get_logger("librdkafka").bind(cluster=cluster)
         properties = {**properties, "bootstrap.servers": bootstrap_servers}
         self._client = AdminClient(wire.Setup(cluster, properties, _TIMEOUT_MS), log)
-        self._away: str | None = None
-        self._looked_at = 0
-        self._held: list[_Held] = []
-        self._told: dict[tuple[str, int], int] = {}
+        self._unreachable: str | None = None
+        self._described_at = 0
+        self._pending: list[_PendingReport] = []
+        self._reported_at: dict[tuple[str, int], int] = {}
         self._polling = threading.Lock()
         self._closed = False
-        self._reader = Reader(cluster, properties, self._changelogs, log)
+        self._reader = ChangelogReader(cluster, properties, self._changelogs, log)
 
     def poll(self) -> None:
-        """Tell what fell and what is out of sight. Raises what has ended the reading thread, a defect."""
+        """Report decreases and what is unavailable. Raises the exception that ended the reading thread, if any."""
         with self._polling:
             if self._closed:
                 return
-            if self._reader.defect is not None:
-                raise self._reader.defect
-            told = self._look()
+            if self._reader.crash is not None:
+                raise self._reader.crash
+            decreases = self._poll_topics()
             now = now_ms()
             with self._reader.lock:
-                unseen = {unit: why for one in self._changelogs.values() for unit, why in one.unseen(now).items()}
-            away = self._reader.refused or self._away
-            sights = self._sights.update(now, unseen if away is None else {SOURCE: away})
-            batch = [*self._polled.changes(sights), *told]
+                unavailable = {
+                    unit: reason
+                    for changelog in self._changelogs.values()
+                    for unit, reason in changelog.find_unavailable(now).items()
+                }
+            failure = self._reader.failure or self._unreachable
+            availability = self._availability.update(now, unavailable if failure is None else {SOURCE: failure})
+            batch = [*self._changes.changes(availability), *decreases]
             if batch and not self._closed:
                 self._emit(batch)
 
     def close(self) -> None:
-        """End the reading within a few seconds, and a poll that is under way with it."""
+        """End the reading thread and a running poll within a few seconds."""
         self._closed = True
         with self._polling:
             self._client.close()
         self._reader.close()
 
-    def _look(self) -> list[ChangelogDecreases]:
-        """Ask for the topics where it is time, or something fell; returns the falls that the answer lets tell."""
+    def _poll_topics(self) -> list[ChangelogDecreases]:
+        """Describe the topics when due or when there are decreases; return the decreases that this confirms."""
         now = now_ms()
-        if not self._held:
-            self._hold(now)
-        if self._held or self._reader.stuck or now - self._looked_at >= _LOOK_MS:
+        if not self._pending:
+            self._collect_pending(now)
+        if self._pending or self._reader.awaits_topics or now - self._described_at >= _DESCRIBE_MS:
             self._client.send(("topics",), wire.DescribeTopics(list(self._changelogs)))
-        told: list[ChangelogDecreases] = []
+        decreases: list[ChangelogDecreases] = []
         for answer in self._client.collect(_PATIENCE_MS):
-            self._looked_at = now
-            failure = _unanswered(answer.result)
+            self._described_at = now
+            failure = _find_failure(answer.result)
             if failure is not None:
-                self._away = f"no broker tells of the changelog topics: {self._client.last_error or failure.text}"
+                reason = self._client.last_error or failure.text
+                self._unreachable = f"cannot describe the changelog topics: {reason}"
             elif isinstance(answer.result, wire.Topics):
-                self._reader.look(answer.result.topics)
-                self._away = self._client.last_error = None
-                told += self._confirmed(answer.result.topics, answer.call.sent_at)
-        return told
+                self._reader.set_topics(answer.result.topics)
+                self._unreachable = self._client.last_error = None
+                decreases += self._confirm_pending(answer.result.topics, answer.call.sent_at)
+        return decreases
 
-    def _hold(self, now: int) -> None:
-        """What is to be told, as of before the topics are asked for."""
+    def _collect_pending(self, now: int) -> None:
+        """Collect what is to be reported, before the topics are described."""
         with self._reader.lock:
-            for one in self._changelogs.values():
-                for stretch, fact in one.untold(self.cluster):
-                    if now - self._told.get((fact.topic, fact.partition), 0) >= _TOLD_MS:
-                        self._held.append(_Held(one.topic_id, stretch, stretch.news, fact))
+            for changelog in self._changelogs.values():
+                for episode, observation in changelog.unreported(self.cluster):
+                    partition = (observation.topic, observation.partition)
+                    if now - self._reported_at.get(partition, 0) >= _REPORT_MS:
+                        pending = _PendingReport(changelog.topic_id, episode, episode.changes, observation)
+                        self._pending.append(pending)
 
-    def _confirmed(self, topics: Topics, asked: int) -> list[ChangelogDecreases]:
-        """What was held when the topics were asked for, of those that are the same."""
-        told = []
-        for one in self._held:
-            topic = topics.get(one.fact.topic)
-            if one.fact.at > asked:
-                continue  # a late answer to an earlier question
-            if isinstance(topic, wire.Topic) and topic.id == one.topic_id:
-                one.stretch.told = one.news
-                self._told[one.fact.topic, one.fact.partition] = asked
-                told.append(one.fact)
-        self._held = [one for one in self._held if one.fact.at > asked]
-        return told
+    def _confirm_pending(self, topics: Topics, requested_at: int) -> list[ChangelogDecreases]:
+        """Return the observations that were pending at the time of the request and whose topic is still the same."""
+        confirmed = []
+        later = []
+        for pending in self._pending:
+            observation = pending.observation
+            topic = topics.get(observation.topic)
+            if observation.at > requested_at:  # a late response to an earlier request
+                later.append(pending)
+            elif isinstance(topic, wire.Topic) and topic.id == pending.topic_id:
+                pending.episode.reported = pending.changes
+                self._reported_at[observation.topic, observation.partition] = requested_at
+                confirmed.append(observation)
+        self._pending = later
+        return confirmed
 
 
-def _unanswered(result: wire.Result) -> wire.Failure | None:
-    """Why no broker has answered, for each topic or at all; None where one has."""
-    told = result.topics.values() if isinstance(result, wire.Topics) else (result,)
-    return next((one for one in told if isinstance(one, wire.Failure) and not one.is_from_broker), None)
+def _find_failure(result: wire.Result) -> wire.Failure | None:
+    """Return why no broker has answered, for a topic or at all; None if one has."""
+    results = result.topics.values() if isinstance(result, wire.Topics) else (result,)
+    return next(
+        (failure for failure in results if isinstance(failure, wire.Failure) and not failure.is_from_broker), None
+    )

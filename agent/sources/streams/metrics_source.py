@@ -1,14 +1,24 @@
-"""Polls the metrics of a Kafka Streams application's instances, for what its tasks have restored.
+"""Polls restore metrics of a Kafka Streams application's instances, in Prometheus format.
 
-What the metrics are called, and what they mean: restore_metrics.
+The metrics are those of KIP-869 (TaskMetrics in 3.5 to 4.1): restore-total, recorded only at the level DEBUG, and
+restore-remaining-records-total, both of the type stream-task-metrics with the tags thread-id and task-id. They belong
+to the stream thread, with or without the state updater. The JMX exporter names them
+kafka_streams_stream_task_metrics_restore_total (1.x omits the suffix), Micrometer kafka_stream_task_restore_total.
 """
 
+import math
+import re
 import time
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from functools import partial
+from typing import NamedTuple
 from urllib.parse import urlsplit
+
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from agent.config.streams_section import Streams
 from agent.model.observations import Availability, Observation, TaskRestore
@@ -16,21 +26,36 @@ from agent.sources.availability import SOURCE, AvailabilityTracker, now_ms
 from agent.sources.background import run_in_thread
 from agent.sources.base import ChangeDetector, Emit
 from agent.sources.http import Endpoint, RequestError
-from agent.sources.streams.restore_metrics import TaskMetrics, task_metrics
 
 _ACCEPT = "text/plain;version=0.0.4"
 
+_TASK_LINE = re.compile(r"\w*_(?:restore|restore_remaining_records|process)(?:_total)?\{[^}]*\btask_id=", re.ASCII)
+_TASK_METRIC = re.compile(r"_(restore|restore_remaining_records|process)(?:_total)?$", re.ASCII)
+_STORE_LINE = re.compile(r"\w*_(?:restore|put|flush)_rate\{[^}]*_state_id=", re.ASCII)
+_STORE_LABEL, _NODE_LABEL = "_state_id", "processor_node_id"
+_QUOTED_CHARACTERS = 80
+
+
+class TaskMetrics(NamedTuple):
+    """A task on a thread, with the fields of TaskRestore."""
+
+    task: str
+    thread: str
+    stores: tuple[str, ...]
+    restored_total: int | None
+    remaining: int | None
+
 
 class StreamsMetricsSource:
-    """The instances of one [streams.NAME], asked at once: who does not answer keeps no other from being heard.
+    """The source of one [streams.NAME], which polls all its instances at once.
 
-    What it cannot see is about the cluster NAME, so that an instance that is down hides nothing else; what tasks have
+    Its availability is about the cluster NAME, so that an instance that is down hides nothing else; what tasks have
     restored is about the Kafka cluster.
     """
 
     name = "streams_metrics"
 
-    def __init__(  # noqa: PLR0917 - where, what, to whom: as every source is made
+    def __init__(  # noqa: PLR0917 - every source is made in this way
         self,
         name: str,
         cluster: str,
@@ -48,101 +73,141 @@ class StreamsMetricsSource:
         self._kafka, self._application = cluster, application
         self._timeout = settings.timeout / 1000
         self._emit = emit
-        self._endpoints = {url: _endpoint(url) for url in dict.fromkeys(settings.metrics)}
-        self._asked: dict[str, Future[list[TaskMetrics]]] = {}
+        self._endpoints = {url: _make_endpoint(url) for url in dict.fromkeys(settings.metrics)}
+        self._requests: dict[str, Future[list[TaskMetrics]]] = {}
         known = list(known)
-        sights = [
-            one for one in known if isinstance(one, Availability) and (one.source, one.cluster) == (self.name, name)
+        availability = [
+            observation
+            for observation in known
+            if isinstance(observation, Availability) and (observation.source, observation.cluster) == (self.name, name)
         ]
-        mine = [one for one in known if isinstance(one, TaskRestore) and self._is_mine(one)]
-        self._sights, self._polled = AvailabilityTracker(self.name, name, sights), ChangeDetector([*sights, *mine])
-        self._held = {(one.endpoint, one.task): one for one in mine if one.thread is not None}
+        restores = [restore for restore in known if isinstance(restore, TaskRestore) and self._is_own(restore)]
+        self._availability = AvailabilityTracker(self.name, name, availability)
+        self._changes = ChangeDetector([*availability, *restores])
+        self._tasks = {(restore.endpoint, restore.task) for restore in restores if restore.thread is not None}
         self._closed = False
 
     def poll(self) -> None:
-        """Ask all instances, and emit what changed in one batch."""
+        """Fetch the metrics of all instances and emit what changed in one batch."""
         deadline = time.monotonic() + self._timeout
-        complaints: dict[str, str] = {}
-        waiting: dict[Future[list[TaskMetrics]], str] = {}
+        failures: dict[str, str] = {}
+        pending: dict[Future[list[TaskMetrics]], str] = {}
         for url, (endpoint, path) in self._endpoints.items():
-            before = self._asked.get(url)
-            if before is not None and not before.done():  # a host's name that is still looked up
-                complaints[url] = f"{url} still owes an answer to an earlier request"
+            earlier = self._requests.get(url)
+            if earlier is not None and not earlier.done():  # a host name that is still being resolved
+                failures[url] = f"{url} has not answered an earlier request yet"
                 continue
-            future = self._asked[url] = run_in_thread("streams-metrics", partial(_ask, endpoint, path, deadline))
-            waiting[future] = url
-        wait_for(waiting, max(deadline - time.monotonic(), 0))
-        found: list[Observation] = []
-        for future, url in waiting.items():
+            request = partial(_fetch_task_metrics, endpoint, path, deadline)
+            future = self._requests[url] = run_in_thread("streams-metrics", request)
+            pending[future] = url
+        wait_for(pending, max(deadline - time.monotonic(), 0))
+        observations: list[Observation] = []
+        for future, url in pending.items():
             try:
-                found += self._restores(url, future.result(timeout=0))
+                observations += self._observe_tasks(url, future.result(timeout=0))
             except RequestError as error:
-                complaints[url] = str(error)
+                failures[url] = str(error)
             except TimeoutError:
-                complaints[url] = f"{url} does not answer within {self._timeout:.1f} s"
-        reason = "; ".join(complaints[url] for url in self._endpoints if url in complaints)
-        found += self._sights.update(now_ms(), {SOURCE: reason} if reason else {})
-        changes = self._polled.changes(found)
+                failures[url] = f"{url} does not answer within {self._timeout:.1f} s"
+        reason = "; ".join(failures[url] for url in self._endpoints if url in failures)
+        observations += self._availability.update(now_ms(), {SOURCE: reason} if reason else {})
+        changes = self._changes.changes(observations)
         if changes and not self._closed:
             self._emit(changes)
 
     def close(self) -> None:
-        """Requests under way end by themselves."""
+        """Stop emitting; pending requests end by themselves."""
         self._closed = True
 
-    def _is_mine(self, one: TaskRestore) -> bool:
-        return (one.cluster, one.application) == (self._kafka, self._application) and one.endpoint in self._endpoints
+    def _is_own(self, restore: TaskRestore) -> bool:
+        is_of_application = (restore.cluster, restore.application) == (self._kafka, self._application)
+        return is_of_application and restore.endpoint in self._endpoints
 
-    def _restores(self, url: str, told: list[TaskMetrics]) -> list[TaskRestore]:
-        """What the instance has now, and what it has no more."""
-        at = now_ms()
-        now = {
-            (url, one.task): TaskRestore(
-                at=at, cluster=self._kafka, application=self._application, endpoint=url, **one._asdict()
-            )
-            for one in _held_once(told, self._application)
-        }
-        there = {one.task for one in told}
-        gone = [place for place in self._held if place[0] == url and place[1] not in there]
-        for place in gone:
-            del self._held[place]
-        self._held |= now
-        return [
-            *now.values(),
-            *(
-                TaskRestore(at=at, cluster=self._kafka, application=self._application, endpoint=url, task=task)
-                for _, task in gone
-            ),
-        ]
+    def _observe_tasks(self, url: str, metrics: Sequence[TaskMetrics]) -> list[TaskRestore]:
+        """Return the tasks that the instance has, and those that it no longer has, without a thread."""
+        restore = partial(TaskRestore, at=now_ms(), cluster=self._kafka, application=self._application, endpoint=url)
+        present = {task.task for task in metrics}
+        removed = sorted(task for endpoint, task in self._tasks if endpoint == url and task not in present)
+        self._tasks -= {(url, task) for task in removed}
+        tasks = _select_tasks(metrics, self._application)
+        self._tasks |= {(url, task.task) for task in tasks}
+        return [*(restore(**task._asdict()) for task in tasks), *(restore(task=task) for task in removed)]
 
 
-def _held_once(told: list[TaskMetrics], application: str) -> list[TaskMetrics]:
-    """The tasks, each on one thread. Two threads have one where it is being handed over, of which the next poll tells,
-    or where an instance runs two applications: client ids begin with the application's by default.
+def parse_task_metrics(text: str) -> list[TaskMetrics]:
+    """Return the tasks ordered by task and thread. Raises ValueError with a sentence if text has another format."""
+    values: dict[tuple[str, str], dict[str, int | None]] = defaultdict(dict)
+    stores: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for sample in _parse_samples(text):
+        task = (sample.labels.get("task_id", ""), sample.labels.get("thread_id", ""))
+        store_names = [value for label, value in sample.labels.items() if label.endswith(_STORE_LABEL)]
+        if store_names:
+            stores[task].update(store_names)
+        elif _NODE_LABEL not in sample.labels and (metric := _TASK_METRIC.search(sample.name)):
+            values[task][metric[1]] = int(sample.value) if math.isfinite(sample.value) else None
+    return [
+        TaskMetrics(
+            *task, tuple(sorted(stores[task])), _restored_total(metrics), metrics.get("restore_remaining_records")
+        )
+        for task, metrics in sorted(values.items())
+        if "restore" in metrics
+    ]
+
+
+def _parse_samples(text: str) -> Iterable[Sample]:
+    """Parse only the lines that matter, of thousands, and the first line to check the format."""
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    relevant = [line for line in lines if _TASK_LINE.match(line) or _STORE_LINE.match(line)]
+    if not lines:
+        msg = "there are none"
+        raise ValueError(msg)
+    parsed = lines[0]
+    try:
+        list(text_string_to_metric_families(parsed))
+        parsed = "\n".join(relevant)
+        return [sample for family in text_string_to_metric_families(parsed) for sample in family.samples]
+    except (ValueError, LookupError, TypeError) as error:  # the parser expects a name, a value, ...
+        msg = f"cannot read {parsed[:_QUOTED_CHARACTERS]!r}"
+        raise ValueError(msg) from error
+
+
+def _restored_total(metrics: dict[str, int | None]) -> int | None:
+    """Return the number of records restored, or None if it is not recorded.
+
+    At the level INFO the metric exists and stays 0. A 0 counts only if the task also records what it processes, which
+    it does at DEBUG.
     """
-    of_task: dict[str, list[TaskMetrics]] = {}
-    for one in told:
-        of_task.setdefault(one.task, []).append(one)
-    chosen = []
-    for held in of_task.values():
-        own = held if len(held) == 1 else [one for one in held if one.thread.startswith(f"{application}-")]
-        chosen += own if len(own) == 1 else []
-    return chosen
+    return metrics["restore"] if metrics["restore"] or metrics.get("process") else None
 
 
-def _endpoint(url: str) -> tuple[Endpoint, str]:
-    """The address asked, and the path there."""
+def _select_tasks(metrics: Iterable[TaskMetrics], application: str) -> list[TaskMetrics]:
+    """Return the tasks that are on one thread only.
+
+    A task is on two threads while it is handed over, which the next poll resolves, or if an instance runs two
+    applications: then the one whose client id begins with the application's, as it does by default, is returned.
+    """
+    by_task: dict[str, list[TaskMetrics]] = {}
+    for task in metrics:
+        by_task.setdefault(task.task, []).append(task)
+    selected = []
+    for tasks in by_task.values():
+        own = tasks if len(tasks) == 1 else [task for task in tasks if task.thread.startswith(f"{application}-")]
+        selected += own if len(own) == 1 else []
+    return selected
+
+
+def _make_endpoint(url: str) -> tuple[Endpoint, str]:
+    """Return the endpoint, and the path there."""
     parts = urlsplit(url)
-    return Endpoint(f"{parts.scheme}://{parts.netloc}"), (parts.path or "/") + (
-        f"?{parts.query}" if parts.query else ""
-    )
+    query = f"?{parts.query}" if parts.query else ""
+    return Endpoint(f"{parts.scheme}://{parts.netloc}"), (parts.path or "/") + query
 
 
-def _ask(endpoint: Endpoint, path: str, deadline: float) -> list[TaskMetrics]:
-    """The tasks as the instance tells them. Raises RequestError."""
+def _fetch_task_metrics(endpoint: Endpoint, path: str, deadline: float) -> list[TaskMetrics]:
+    """Return the tasks of an instance. Raises RequestError."""
     body = endpoint.get(path, _ACCEPT, deadline)
     try:
-        return task_metrics(body.decode())
+        return parse_task_metrics(body.decode())
     except ValueError as error:
-        msg = f"{endpoint.url} answers {path} with what are no metrics in Prometheus format: {error}"
+        msg = f"{endpoint.url}{path} does not return metrics in Prometheus format: {error}"
         raise RequestError(msg) from error

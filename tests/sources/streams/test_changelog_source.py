@@ -1,4 +1,4 @@
-"""What a source of changelogs refuses. What it does with real brokers: tests/integration/test_changelog_source.py."""
+"""The changelog source without brokers; with real ones: tests/integration/test_changelog_source.py."""
 
 import pytest
 
@@ -8,7 +8,6 @@ from agent.sources.streams.changelog_source import ChangelogSource
 
 
 def test_too_little_memory_is_refused() -> None:
-    """At once, with what it takes."""
     with pytest.raises(ValueError, match="at least 96,000,000 bytes"):
         ChangelogSource(
             "main",
