@@ -20,7 +20,7 @@ import psutil
 from confluent_kafka import Producer
 from pyarrow import parquet
 
-from agent.checks.sessions import members
+from agent.checks.process import session_processes
 from bench.changelogs import STORE, raw
 from testbed.kafka import Cluster
 
@@ -40,7 +40,7 @@ class Peak:
     def look(self, session: int) -> None:
         """Take what they have now."""
         now = {True: 0, False: 0}
-        for process in members(session):
+        for process in session_processes(session):
             with suppress(psutil.NoSuchProcess):
                 now[process.name() == "java"] += process.memory_info().rss
         self.java, self.python = max(self.java, now[True]), max(self.python, now[False])

@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import cycle
 from pathlib import Path
 
-from agent.config.log_section import Logs
+from agent.config.sources import Logs
 from agent.model.observations import LogLine, Observation
 from agent.sources.logs.patterns import SHIPPED
 from agent.sources.logs.source import LogSource

@@ -1,104 +1,100 @@
-"""What a check is asked, as options of `python -m spark_checks NAME`: from rules.toml, a schedule or an incident."""
+"""Options of `python -m spark_checks NAME` from rules.toml, from a schedule or from an incident's request."""
 
 import os
 from collections.abc import Iterable, Mapping
 from glob import escape
 from pathlib import Path
 
-from agent.config.check_sections import Spark
-from agent.config.flink_section import Flink
-from agent.config.sections import Cluster
+from agent.config.sections import Spark
 from agent.config.settings import Settings
+from agent.config.sources import Cluster, Flink
 from agent.engine.check_requests import LOOKBACK_MS, CheckRequest
 from agent.model.observations import rfc3339
 
-ON_JOURNAL = frozenset({"offset_history", "job_history"})
-"""The checks that look at the journal; the others look at brokers' logs, or at changelogs."""
+JOURNAL_CHECKS = frozenset({"offset_history", "job_history"})
+"""The checks that read the journal; the others read brokers' logs or changelogs."""
 
-OF_CHANGELOGS = "changelog_restore"
-"""The one that reads topics: of a Kafka cluster, with the client properties that rules.toml has for it."""
+CHANGELOG_CHECK = "changelog_restore"
+"""The check that reads topics, with the client properties of the cluster in rules.toml."""
 
-_CLOCKS_MS = 60_000
+_GROUP_CHECK = "offset_history"
+"""The journal check that filters by topic and group, and that compacts the journal."""
 
-_OF_GROUPS = "offset_history"
-"""The one of them that knows topics and groups, and that keeps house in the journal."""
+_FLINK_CHECK = "job_history"
+"""The only check of Flink clusters; all others examine Kafka clusters."""
 
-_OF_JOBS = "job_history"
-"""The one of them that looks at Flink clusters; all others look at Kafka clusters."""
+_CLOCK_SKEW_MS = 60_000
 
 
 def spark_options(spark: Spark, scratch: Path) -> list[str]:
-    """How Spark is run. scratch: where it may write as long as it runs here; a Spark that is killed leaves it full."""
+    """Return the options for Spark itself. scratch: for its temporary files, which a killed Spark leaves behind."""
     conf = {"spark.driver.memory": spark.driver_memory}
     if spark.master.startswith("local"):
         conf["spark.local.dir"] = str(scratch)
     if spark.packages:
         conf["spark.jars.packages"] = ",".join(spark.packages)
-    return ["--master", spark.master, *(one for key, value in (conf | spark.conf).items() for one in _conf(key, value))]
+    properties = (f"{key}={value}" for key, value in (conf | spark.conf).items())
+    return ["--master", spark.master, *_repeat("--conf", properties)]
 
 
-def _conf(key: str, value: str) -> tuple[str, str]:
-    return "--conf", f"{key}={value}"
+def clusters_of(check: str, settings: Settings) -> Mapping[str, Cluster | Flink]:
+    """Return the clusters that the check can examine, by their names in rules.toml."""
+    return settings.flink if check == _FLINK_CHECK else settings.clusters
 
 
-def clusters(check: str, settings: Settings) -> Mapping[str, Cluster | Flink]:
-    """The clusters that the check can look at, by their names in rules.toml."""
-    return settings.flink if check == _OF_JOBS else settings.clusters
+def input_options(check: str, settings: Settings, cluster: str | None) -> list[str]:
+    """Return the options that name the check's input; empty if rules.toml configures none for it.
 
-
-def places(check: str, settings: Settings, cluster: str | None) -> list[str]:
-    """Where the check finds what it looks at; empty where rules.toml names nothing for it. cluster: None by hand, where
-    there is none to name.
+    cluster: None for a run by hand without any configured cluster.
     """
     journal = ["--journal", str(settings.agent.state_directory / "journal")]
-    if check == _OF_JOBS:
-        return journal if cluster is None else [*journal, *_flink(cluster, settings.flink.get(cluster))]
-    if check == _OF_GROUPS:
+    if check == _FLINK_CHECK:
+        return journal if cluster is None else [*journal, *_flink_options(cluster, settings.flink.get(cluster))]
+    if check == _GROUP_CHECK:
         return journal
-    if check == OF_CHANGELOGS:
-        named = [f"{one.application}/{one.store}={one.value}" for one in settings.declared_stores]
-        return (
-            [*servers(settings, cluster), *_each_as("--store", named)] if cluster in settings.clusters and named else []
-        )
-    known = settings.clusters.get(cluster or "")
-    logs = {} if known is None else known.log_directories
-    if check == "replica_divergence" and len(logs) < 2:
+    if check == CHANGELOG_CHECK:
+        stores = [f"{store.application}/{store.store}={store.value}" for store in settings.declared_stores]
+        known = cluster in settings.clusters
+        return [*server_options(settings, cluster), *_repeat("--store", stores)] if known and stores else []
+    known_cluster = settings.clusters.get(cluster or "")
+    directories = {} if known_cluster is None else known_cluster.log_directories
+    if check == "replica_divergence" and len(directories) < 2:
         return []
-    return [option for broker, paths in logs.items() for path in paths for option in ("--path", f"{broker}={path}")]
+    return _repeat("--path", (f"{broker}={path}" for broker, paths in directories.items() for path in paths))
 
 
-def servers(settings: Settings, cluster: str | None) -> list[str]:
-    """Where changelogs are, and the journal that tells of them; empty where rules.toml does not name the cluster."""
+def server_options(settings: Settings, cluster: str | None) -> list[str]:
+    """Return the options for reading changelogs: the brokers, and the journal if it exists."""
     known = settings.clusters.get(cluster or "")
     journal = settings.agent.state_directory / "journal"
-    told = ["--journal", str(journal)] if journal.is_dir() else []  # there is none before the agent has run
-    return [] if known is None else ["--bootstrap-servers", known.bootstrap_servers, *told]
+    journal_options = ["--journal", str(journal)] if journal.is_dir() else []  # none before the first run
+    return [] if known is None else ["--bootstrap-servers", known.bootstrap_servers, *journal_options]
 
 
 def client_options(check: str, settings: Settings, cluster: str | None, scratch: Path) -> list[str]:
-    """The client properties of the cluster, in a file that nobody else can read: a command line is seen by all.
+    """Return the option for the cluster's client properties, written to a file that only this user can read.
 
-    Raises CredentialError.
+    A command line would show secrets to all users. Raises CredentialError.
     """
     known = settings.clusters.get(cluster or "")
-    if check != OF_CHANGELOGS or known is None or not known.kafka:
+    if check != CHANGELOG_CHECK or known is None or not known.kafka:
         return []
     properties = known.kafka_properties()
     del properties["bootstrap.servers"]
     path = scratch / "kafka.properties"
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123
-        file.writelines(f"{name}={_escaped(value)}\n" for name, value in properties.items())
+        file.writelines(f"{name}={_escape(value)}\n" for name, value in properties.items())
     return ["--kafka-file", str(path)]
 
 
-def _escaped(value: object) -> str:
-    """As Java reads it in a file of properties."""
+def _escape(value: object) -> str:
+    """Return the value as Java reads it in a properties file."""
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
 
 
-def _flink(name: str, flink: Flink | None) -> list[str]:
-    """Of one that rules.toml does not name the journal may tell; where it does not, the check says so."""
+def _flink_options(name: str, flink: Flink | None) -> list[str]:
+    """Name the Flink cluster even if rules.toml does not: the journal may contain it, else the check reports that."""
     if flink is None or flink.storage_directory is None:
         return ["--flink", name]
     storage = ["--storage", f"{name}={flink.storage_directory}", "--cluster-id", f"{name}={flink.cluster_id}"]
@@ -106,38 +102,35 @@ def _flink(name: str, flink: Flink | None) -> list[str]:
 
 
 def scheduled_options(check: str, settings: Settings, now: int) -> list[str]:
-    """What a run on schedule looks at: its window. The one of groups also merges small files of past dates."""
-    window = settings.checks[check].window if check in ON_JOURNAL | {OF_CHANGELOGS} else None
+    """Return the window of a scheduled run; `offset_history` also merges small journal files of past dates."""
+    window = settings.checks[check].window if check in JOURNAL_CHECKS | {CHANGELOG_CHECK} else None
     span = [] if window is None else ["--from", rfc3339(now - window), "--to", rfc3339(now)]
-    return [*span, *(["--compact"] if check == _OF_GROUPS else [])]
+    return [*span, *(["--compact"] if check == _GROUP_CHECK else [])]
 
 
-def asked_options(ask: CheckRequest) -> list[str]:
-    """What an incident wants to know. A log on a disk has no window: what it holds is wrong whenever it was written.
+def requested_options(request: CheckRequest) -> list[str]:
+    """Return what an incident asks about: window, topics and groups.
 
-    Nor does it know of groups. A changelog is looked at from the incident's first cause on.
+    A log on disk has no window and no groups: damage in it is reported whenever it was written. A changelog is read
+    from the incident's first cause on.
     """
-    topics = _each("--topic", ask.topics)
-    if ask.check == OF_CHANGELOGS:
-        begun = ask.since + LOOKBACK_MS - _CLOCKS_MS
-        return ["--from", rfc3339(begun), *(_each("--group", ask.groups) or topics)]
-    if ask.check not in ON_JOURNAL:
+    topics = _repeat("--topic", map(escape, request.topics))
+    groups = _repeat("--group", map(escape, request.groups))
+    if request.check == CHANGELOG_CHECK:
+        first_cause = request.since + LOOKBACK_MS - _CLOCK_SKEW_MS
+        return ["--from", rfc3339(first_cause), *(groups or topics)]
+    if request.check not in JOURNAL_CHECKS:
         return topics
-    window = ["--from", rfc3339(ask.since), "--to", rfc3339(ask.until)]
-    return [*window, *topics, *_each("--group", ask.groups)] if ask.check == _OF_GROUPS else window
+    window = ["--from", rfc3339(request.since), "--to", rfc3339(request.until)]
+    return [*window, *topics, *groups] if request.check == _GROUP_CHECK else window
 
 
-def kept_options(ask: CheckRequest, settings: Settings) -> list[str]:
-    """Where what an incident asked for is kept: the keys to repair, which compaction takes out of the changelog."""
-    if ask.check != OF_CHANGELOGS:
+def result_options(request: CheckRequest, settings: Settings) -> list[str]:
+    """Return where to keep the keys to repair, which compaction later removes from the changelog."""
+    if request.check != CHANGELOG_CHECK:
         return []
-    return ["--out", str(settings.agent.state_directory / OF_CHANGELOGS / f"{ask.id}.parquet")]
+    return ["--out", str(settings.agent.state_directory / CHANGELOG_CHECK / f"{request.id}.parquet")]
 
 
-def _each(option: str, names: Iterable[str]) -> list[str]:
-    """The names as shell patterns that mean nothing but them."""
-    return _each_as(option, map(escape, names))
-
-
-def _each_as(option: str, values: Iterable[str]) -> list[str]:
-    return [one for value in values for one in (option, value)]
+def _repeat(option: str, values: Iterable[str]) -> list[str]:
+    return [argument for value in values for argument in (option, value)]

@@ -1,7 +1,4 @@
-"""One Spark check as a process: started, listened to, held to its limits, ended with all that it started.
-
-What is asked of it and what becomes of its findings lives in runner.
-"""
+"""One Spark check as a process: started, read, held to its limits, and ended with all processes it started."""
 
 import os
 import selectors
@@ -12,34 +9,38 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import IO, Literal, NamedTuple
 
-from agent.checks.sessions import kill_session, memory, yield_to_others
+import psutil
+
 from agent.model.config_types import duration_text
 from agent.model.findings import Finding, finding_from_json
 
 MOST_FINDINGS = 2_000
-"""How many findings of a run are kept; of the others only the number is told."""
+"""How many findings of a run are kept; further ones are only counted."""
 
-_LOG_LINES, _TOLD_LINES, _LOG_CHARACTERS = 60, 15, 300
+_LOG_LINES, _SUMMARY_LINES, _LINE_CHARACTERS = 60, 15, 300
 _LINE_BYTES = 1 << 20
-_LOOK_S = 0.5
-_REST_S = 10.0  # for what is left in the pipes of a check that has ended
+_POLL_S = 0.5
+_DRAIN_S = 10.0  # for what is left in the pipes of a check that has ended
 _PROGRESS = "progress: "
 
 
 class Limits(NamedTuple):
-    """What a run may take: time in ms; memory of all its processes together, bytes; None: as much as it likes."""
+    """Limits of a run. time: ms. memory: bytes, of all its processes together. None: no limit."""
 
     time: int | None = None
     memory: int | None = None
 
 
 class Outcome(NamedTuple):
-    """How a run ended. reason: empty unless it failed; then a sentence. log: the last lines of its log.
+    """How a run ended.
 
-    findings: what it printed until its end, failed or not, each once. left_out: how many more there were.
-    status: the process's exit status, negative where a signal ended it; None where it could not start.
+    reason: a sentence if it failed, else empty. log: the last lines of its log.
+    findings: the distinct findings that it printed, even if it failed. left_out: how many more there were.
+    status: the exit status, negative if a signal ended it; None if it could not start.
     """
 
     outcome: Literal["clean", "found", "failed"]
@@ -50,13 +51,13 @@ class Outcome(NamedTuple):
     status: int | None = None
 
     @property
-    def account(self) -> str:
-        """Why it failed, below it the last lines of its log without stacks of exceptions; empty unless it failed."""
+    def failure(self) -> str:
+        """The reason with the last lines of the log, without stack traces, below it; empty unless the run failed."""
         if not self.reason:
             return ""
         lines = [line for line in self.log if not line[0].isspace()]
-        said = bool(lines) and self.reason.endswith(lines[-1])
-        return "\n".join([self.reason, *lines[-_TOLD_LINES - said : -1 if said else None]])
+        is_repeated = bool(lines) and self.reason.endswith(lines[-1])
+        return "\n".join([self.reason, *lines[-_SUMMARY_LINES - is_repeated : -1 if is_repeated else None]])
 
 
 def run_check(
@@ -64,14 +65,14 @@ def run_check(
     limits: Limits,
     stop: threading.Event,
     *,
-    progress: Callable[[str], None] = lambda _: None,
-    found: Callable[[Finding, str], None] = lambda *_: None,
+    on_progress: Callable[[str], None] = lambda _: None,
+    on_finding: Callable[[Finding, str], None] = lambda *_: None,
 ) -> Outcome:
-    """Run `python -m spark_checks ARGUMENTS` to its end, or until `stop`; nothing that it started is left afterwards.
+    """Run `python -m spark_checks ARGUMENTS` until it ends or `stop` is set, and end all processes it started.
 
-    progress: told what the check says of its progress. found: told each finding, as it comes, with its line.
+    on_progress: called with each progress text. on_finding: called with each finding and its line.
     """
-    # A check ends with whoever runs it, even where that is killed (prctl(2), PR_SET_PDEATHSIG), and its JVM with it.
+    # A check ends with its parent, even if that is killed (prctl(2), PR_SET_PDEATHSIG), and its JVM with it.
     command = ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, "-m", "spark_checks", *arguments]
     try:
         process = subprocess.Popen(
@@ -80,29 +81,29 @@ def run_check(
     except OSError as error:
         return Outcome("failed", f"it could not be started: {error}")
     with process:
-        return _Run(process, limits, progress, found).end(stop)
+        return _Run(process, limits, on_progress, on_finding).wait(stop)
 
 
 class _Run:
-    """A check that runs."""
+    """A running check."""
 
     def __init__(
         self,
         process: subprocess.Popen[bytes],
         limits: Limits,
-        progress: Callable[[str], None],
-        found: Callable[[Finding, str], None],
+        on_progress: Callable[[str], None],
+        on_finding: Callable[[Finding, str], None],
     ) -> None:
-        self._process, self._limits, self._progress, self._found = process, limits, progress, found
+        self._process, self._limits, self._on_progress, self._on_finding = process, limits, on_progress, on_finding
         self._log: deque[str] = deque(maxlen=_LOG_LINES)
         self._findings: dict[tuple[str, int], Finding] = {}
         self._left_out = 0
-        self._complaint = ""
+        self._output_error = ""
 
-    def end(self, stop: threading.Event) -> Outcome:
-        """Listen until it has ended or must be ended."""
-        process, begun = self._process, time.monotonic()
-        yield_to_others(process.pid)
+    def wait(self, stop: threading.Event) -> Outcome:
+        """Read its output until it has ended or exceeds a limit."""
+        process, started = self._process, time.monotonic()
+        _lower_priority(process.pid)
         stopped = ""
         try:
             with selectors.DefaultSelector() as selector:
@@ -110,37 +111,36 @@ class _Run:
                     selector.register(_pipe(process.stdout), selectors.EVENT_READ).fd: _Lines(self._take_finding),
                     selector.register(_pipe(process.stderr), selectors.EVENT_READ).fd: _Lines(self._take_log),
                 }
-                looked = begun
+                checked = started
                 while process.poll() is None and not stopped:
-                    _listen(selector, lines, _LOOK_S)
-                    if time.monotonic() - looked >= _LOOK_S or stop.is_set():
-                        looked = time.monotonic()
-                        stopped = self._must_stop(stop, looked - begun)
+                    _read(selector, lines, _POLL_S)
+                    if time.monotonic() - checked >= _POLL_S or stop.is_set():
+                        checked = time.monotonic()
+                        stopped = self._reason_to_stop(stop, checked - started)
                 kill_session(process.pid)
                 ended = time.monotonic()
-                while selector.get_map() and time.monotonic() - ended < _REST_S:
-                    _listen(selector, lines, _LOOK_S)
+                while selector.get_map() and time.monotonic() - ended < _DRAIN_S:
+                    _read(selector, lines, _POLL_S)
         finally:
             kill_session(process.pid)
         return self._outcome(process.wait(), stopped)
 
-    def _must_stop(self, stop: threading.Event, seconds: float) -> str:
-        """Why it must not go on, a sentence; empty where it may."""
+    def _reason_to_stop(self, stop: threading.Event, seconds: float) -> str:
         time_limit, memory_limit = self._limits
         if stop.is_set():
             return "it was stopped"
         if time_limit is not None and seconds * 1000 >= time_limit:
             return f"it was stopped: it had not ended after {duration_text(time_limit)}"
-        used = memory(self._process.pid) if memory_limit is not None else 0
+        used = session_memory(self._process.pid) if memory_limit is not None else 0
         if memory_limit is not None and used > memory_limit:
-            return f"it was stopped: it used {used >> 20:,} MiB, more than the {memory_limit >> 20:,} MiB it may use"
+            return f"it was stopped: it used {used >> 20:,} MiB, more than its limit of {memory_limit >> 20:,} MiB"
         return ""
 
     def _take_finding(self, line: str) -> None:
         try:
             finding = finding_from_json(line)
         except ValueError as error:
-            self._complaint = self._complaint or f"it printed a line that is no finding ({error})"
+            self._output_error = self._output_error or f"it printed a line that is not a finding ({error})"
             return
         key = finding.key[1:]
         if key in self._findings:
@@ -149,43 +149,43 @@ class _Run:
             self._findings[key] = finding
         else:
             self._left_out += 1
-        self._found(finding, line)
+        self._on_finding(finding, line)
 
     def _take_log(self, line: str) -> None:
         if line.startswith(_PROGRESS):
-            self._progress(line.removeprefix(_PROGRESS))
+            self._on_progress(line.removeprefix(_PROGRESS))
         elif line.strip():
-            self._log.append(line.rstrip()[:_LOG_CHARACTERS])
+            self._log.append(line.rstrip()[:_LINE_CHARACTERS])
 
     def _outcome(self, status: int, stopped: str) -> Outcome:
         last = self._log[-1] if self._log else ""
-        reason = stopped or self._complaint or _wrong(status, last, found=bool(self._findings))
+        reason = stopped or self._output_error or _failure(status, last, has_findings=bool(self._findings))
         findings = tuple(self._findings.values())
         outcome: Literal["clean", "found", "failed"] = "failed" if reason else "found" if findings else "clean"
         return Outcome(outcome, reason, tuple(self._log), findings, self._left_out, status)
 
 
-def _wrong(status: int, last: str, *, found: bool) -> str:
-    """What is wrong with an exit status; empty where it is right. Python itself ends with 1 where a module is amiss.
+def _failure(status: int, last_line: str, *, has_findings: bool) -> str:
+    """Return why an exit status means failure, or "".
 
-    last: the last line of its log, which tells why.
+    Status 1 without findings is a failure too: Python ends with it if a module cannot be imported.
     """
-    if status == (1 if found else 0):
+    if status == (1 if has_findings else 0):
         return ""
     if status < 0:
         return f"it was killed ({signal.Signals(-status).name})"
-    return f"it ended with status {status}{': ' if last else ''}{last}"
+    return f"it ended with status {status}{': ' if last_line else ''}{last_line}"
 
 
 class _Lines:
-    """Bytes as they come, cut into lines; of a line without end only the beginning is taken."""
+    """Splits bytes into lines as they arrive; of an endless line only the beginning is taken."""
 
     def __init__(self, take: Callable[[str], None]) -> None:
         self._take = take
         self._rest = b""
 
     def feed(self, received: bytes) -> None:
-        """Bytes received; none at the end."""
+        """Take the bytes received; empty at the end."""
         *whole, self._rest = (self._rest + received).split(b"\n")
         if self._rest and (not received or len(self._rest) > _LINE_BYTES):
             whole, self._rest = [*whole, self._rest[:_LINE_BYTES]], b""
@@ -193,8 +193,8 @@ class _Lines:
             self._take(line.decode(errors="replace"))
 
 
-def _listen(selector: selectors.BaseSelector, lines: dict[int, _Lines], seconds: float) -> None:
-    """Take what has come, or wait so long for it."""
+def _read(selector: selectors.BaseSelector, lines: dict[int, _Lines], seconds: float) -> None:
+    """Read what has arrived, or wait up to `seconds` for it."""
     if not selector.get_map():
         time.sleep(seconds)
     for key, _ in selector.select(seconds):
@@ -209,3 +209,46 @@ def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
         msg = "the check was started without a pipe"
         raise RuntimeError(msg)
     return pipe
+
+
+def session_processes(session: int) -> list[psutil.Process]:
+    """Return the living processes of a session.
+
+    All processes of a check are in one session, whatever their groups and parents: PySpark's workers make a process
+    group of their own, and a JVM whose Python process died has another parent.
+    """
+    found = []
+    for process in psutil.process_iter():
+        with suppress(ProcessLookupError, PermissionError, psutil.NoSuchProcess):
+            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def session_memory(session: int) -> int:
+    """Return the resident memory of all processes of a session, bytes."""
+    total = 0
+    for process in session_processes(session):
+        with suppress(psutil.NoSuchProcess):
+            total += process.memory_info().rss
+    return total
+
+
+def kill_session(session: int) -> None:
+    """Kill all processes of a session and wait until they have ended."""
+    while processes := session_processes(session):
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(processes, timeout=1)
+
+
+def _lower_priority(pid: int) -> None:
+    """Lower the CPU, disk and memory priority of a process and its future children below the daemon's.
+
+    No step needs a privilege; if a sandbox refuses one, the check runs without it.
+    """
+    with suppress(psutil.Error, OSError):
+        psutil.Process(pid).nice(10)
+        psutil.Process(pid).ionice(psutil.IOPRIO_CLASS_IDLE)
+        Path(f"/proc/{pid}/oom_score_adj").write_text("500", encoding="ascii")

@@ -1,7 +1,4 @@
-"""The daemon's Spark checks: queued, run a few at a time in threads of their own, each run told as one CheckResult.
-
-When a check is due is the scheduler's business (daemon); the process itself is in process.
-"""
+"""The daemon's Spark checks: queued, run a few at a time in their own threads, each run ending in a CheckResult."""
 
 import tempfile
 import threading
@@ -13,11 +10,11 @@ from typing import Any, NamedTuple
 import structlog
 
 from agent.checks.arguments import (
-    asked_options,
     client_options,
-    clusters,
-    kept_options,
-    places,
+    clusters_of,
+    input_options,
+    requested_options,
+    result_options,
     scheduled_options,
     spark_options,
 )
@@ -29,32 +26,33 @@ from agent.model.observations import CheckFinding, CheckRun, Observation
 from agent.notify.dispatcher import now_ms
 
 _LINES = 5
+"""How many findings a result lists."""
 
 log = structlog.get_logger(__name__)
 
 
 class _Job(NamedTuple):
-    """A run to come. due: not before, ms. number: of two that are due the one that came first."""
+    """A queued run. due: earliest start, ms. number: queue order among jobs that are due at the same time."""
 
     due: int
     number: int
     check: str
     cluster: str
-    ask: CheckRequest | None
+    request: CheckRequest | None
 
     @property
     def id(self) -> tuple[str, ...]:
-        """The same question has the same."""
-        return (self.check, self.cluster) if self.ask is None else (self.ask.id,)
+        """The same for a repeated request and for a repeated scheduled run."""
+        return (self.check, self.cluster) if self.request is None else (self.request.id,)
 
 
 class Checks:
     """Runs checks one after the other, or as many at a time as [spark] allows."""
 
-    def __init__(self, settings: Settings, answer: Callable[[CheckResult], None]) -> None:
-        """answer: told what came of each run, from a thread of the checks."""
+    def __init__(self, settings: Settings, on_result: Callable[[CheckResult], None]) -> None:
+        """on_result: called with the result of each run, from a thread of the checks."""
         self._settings = settings
-        self._answer = answer
+        self._on_result = on_result
         self._stop = threading.Event()
         self._changed = threading.Condition()
         self._waiting: dict[tuple[str, ...], _Job] = {}
@@ -69,29 +67,29 @@ class Checks:
         for thread in self._threads:
             thread.start()
 
-    def ask(self, ask: CheckRequest) -> None:
-        """Run a check because an incident asks, once things have settled; from any thread.
+    def request(self, request: CheckRequest) -> None:
+        """Queue a check for an incident, to run after its settle time; from any thread.
 
-        Asked twice it runs once, for what was asked last. Where it cannot run, as nothing is configured for it, it is
-        answered at once with nothing.
+        A repeated request runs once, with the latest content. A check that cannot run here, because it is disabled or
+        has no input configured, gets an empty result at once.
         """
-        check = self._settings.checks.get(ask.check)
+        check = self._settings.checks.get(request.check)
         enabled = check is not None and check.enabled and self._settings.spark.enabled
-        if check is None or not enabled or not self._has_places(ask.check, ask.cluster):
-            why = "no such check" if check is None else "nothing to look at" if enabled else "not enabled"
-            log.info("check not run", check=ask.check, cluster=ask.cluster, ask=ask.id, reason=why)
-            self._answer(CheckResult(ask, []))
+        if check is None or not enabled or not self._has_input(request.check, request.cluster):
+            reason = "unknown check" if check is None else "no input configured" if enabled else "disabled"
+            log.info("check_skipped", check=request.check, cluster=request.cluster, request=request.id, reason=reason)
+            self._on_result(CheckResult(request, []))
         else:
-            self._put(max(ask.due, now_ms() + check.settle), ask.check, ask.cluster, ask)
+            self._put(max(request.due, now_ms() + check.settle), request.check, request.cluster, request)
 
     def run_on_schedule(self, check: str) -> None:
-        """Run a check now for each cluster that has something for it to look at; what still waits or runs, once."""
-        for cluster in clusters(check, self._settings):
-            if self._has_places(check, cluster):
+        """Queue a check for each cluster that has input for it, unless it is queued or running already."""
+        for cluster in clusters_of(check, self._settings):
+            if self._has_input(check, cluster):
                 self._put(now_ms(), check, cluster, None)
 
     def close(self) -> None:
-        """End the running checks and forget those to come; a second or two."""
+        """Stop the running checks and drop the queue; takes a second or two."""
         self._stop.set()
         with self._changed:
             self._changed.notify_all()
@@ -99,30 +97,30 @@ class Checks:
             if thread.ident is not None:
                 thread.join()
 
-    def _has_places(self, check: str, cluster: str) -> bool:
-        known = cluster in clusters(check, self._settings)
-        return known and bool(places(check, self._settings, cluster))
+    def _has_input(self, check: str, cluster: str) -> bool:
+        is_known = cluster in clusters_of(check, self._settings)
+        return is_known and bool(input_options(check, self._settings, cluster))
 
-    def _put(self, due: int, check: str, cluster: str, ask: CheckRequest | None) -> None:
-        job = _Job(due, next(self._number), check, cluster, ask)
+    def _put(self, due: int, check: str, cluster: str, request: CheckRequest | None) -> None:
+        job = _Job(due, next(self._number), check, cluster, request)
         with self._changed:
             if job.id in self._running:
                 return
-            before = self._waiting.get(job.id, job)
-            self._waiting[job.id] = job._replace(due=min(before.due, due), number=before.number)
+            queued = self._waiting.get(job.id, job)
+            self._waiting[job.id] = job._replace(due=min(queued.due, due), number=queued.number)
             self._changed.notify()
 
     def _work(self) -> None:
         while (job := self._next()) is not None:
-            answer = self._run(job)
-            if answer is None:
-                return  # what was asked stays stored, and runs at the next start
+            result = self._run(job)
+            if result is None:
+                return  # the request stays stored and runs after the next start
             with self._changed:
                 self._running.discard(job.id)
-            self._answer(answer)
+            self._on_result(result)
 
     def _next(self) -> _Job | None:
-        """The next job, once it is due; None at the end."""
+        """Wait for the next job that is due; None once stopped."""
         with self._changed:
             while not self._stop.is_set():
                 job = min(self._waiting.values(), default=None)
@@ -135,30 +133,30 @@ class Checks:
 
     def _run(self, job: _Job) -> CheckResult | None:
         started_at = now_ms()
-        log.info("check started", check=job.check, cluster=job.cluster, ask=job.ask and job.ask.id)
+        log.info("check_started", check=job.check, cluster=job.cluster, request=job.request and job.request.id)
         with tempfile.TemporaryDirectory(prefix="backflow-check-") as scratch:
             report = Path(scratch, "report")
             try:
                 outcome = self._outcome(job, report, started_at)
-            except Exception as error:  # a defect of ours is told like any other failure, and the next check runs
-                log.exception("check failed", check=job.check)
-                outcome = Outcome("failed", f"the agent could not run it: {error!r}; its log says where")
+            except Exception as error:  # an internal error is reported like any failure, and the next check runs
+                log.exception("check_failed", check=job.check, cluster=job.cluster)
+                outcome = Outcome("failed", f"internal error: {error!r}; the agent's log has the details")
             if self._stop.is_set():
-                log.info("check stopped", check=job.check, cluster=job.cluster)
+                log.info("check_stopped", check=job.check, cluster=job.cluster)
                 return None
-            told = {"reason": outcome.reason, "log": "\n".join(outcome.log)} if outcome.reason else {}
-            log.info("check ended", check=job.check, cluster=job.cluster, outcome=outcome.outcome, **told)
-            return _answer(job, outcome, started_at, report, complete=self._complete(job))
+            failure = {"reason": outcome.reason, "log": "\n".join(outcome.log)} if outcome.reason else {}
+            log.info("check_finished", check=job.check, cluster=job.cluster, outcome=outcome.outcome, **failure)
+            return _result(job, outcome, started_at, report, complete=self._is_complete(job))
 
     def _outcome(self, job: _Job, report: Path, now: int) -> Outcome:
         settings, check = self._settings, self._settings.checks[job.check]
-        if job.ask is None:
-            window = scheduled_options(job.check, settings, now)
+        if job.request is None:
+            options = scheduled_options(job.check, settings, now)
         else:
-            window = [*asked_options(job.ask), *kept_options(job.ask, settings)]
+            options = [*requested_options(job.request), *result_options(job.request, settings)]
         arguments = [
-            job.check, "--cluster", job.cluster, *places(job.check, settings, job.cluster),
-            *client_options(job.check, settings, job.cluster, report.parent), *window,
+            job.check, "--cluster", job.cluster, *input_options(job.check, settings, job.cluster),
+            *client_options(job.check, settings, job.cluster, report.parent), *options,
             *spark_options(settings.spark, report.parent), "--report", str(report),
         ]  # fmt: skip
         limits = Limits(
@@ -166,16 +164,16 @@ class Checks:
         )
         return run_check(arguments, limits, self._stop)
 
-    def _complete(self, job: _Job) -> bool:
-        """Whether it looks at all that there is."""
-        if job.ask is None:
+    def _is_complete(self, job: _Job) -> bool:
+        """Return whether the run examines everything, without a window or a filter."""
+        if job.request is None:
             return self._settings.checks[job.check].window is None
-        return not asked_options(job.ask)
+        return not requested_options(job.request)
 
 
-def _answer(job: _Job, outcome: Outcome, started_at: int, report: Path, *, complete: bool) -> CheckResult:
+def _result(job: _Job, outcome: Outcome, started_at: int, report: Path, *, complete: bool) -> CheckResult:
     ended_at = now_ms()
-    observations: list[Observation] = [_observed(job, one, ended_at) for one in outcome.findings]
+    observations: list[Observation] = [_observation(job, finding, ended_at) for finding in outcome.findings]
     run = CheckRun(
         at=ended_at,
         cluster=job.cluster,
@@ -183,31 +181,31 @@ def _answer(job: _Job, outcome: Outcome, started_at: int, report: Path, *, compl
         started_at=started_at,
         complete=complete and not outcome.left_out,
         outcome=outcome.outcome,
-        reason=outcome.account,
+        reason=outcome.failure,
     )
     summary, plot = report / "summary.txt", report / "plot.png"
     return CheckResult(
-        job.ask,
+        job.request,
         [*observations, run],
-        _lines(job.check, outcome, summary.read_text(encoding="utf-8").strip() if summary.exists() else ""),
+        _summary_lines(job.check, outcome, summary.read_text(encoding="utf-8").strip() if summary.exists() else ""),
         plot.read_bytes() if plot.exists() else None,
     )
 
 
-def _observed(job: _Job, finding: Finding, at: int) -> CheckFinding:
+def _observation(job: _Job, finding: Finding, at: int) -> CheckFinding:
     keys: dict[str, Any] = {
         name: finding.subject.get(name) for name in ("group", "topic", "partition", "broker") if name in finding.subject
     }
     return CheckFinding(at=at, cluster=job.cluster, check=job.check, finding=finding_json(finding), **keys)
 
 
-def _lines(check: str, outcome: Outcome, summary: str) -> tuple[str, ...]:
-    """What to say in the thread: that it failed, the gravest findings, or that all is well."""
-    ordered = sorted(outcome.findings, key=lambda one: (-one.severity.rank, one.at, one.key))
-    lines = [one.detail for one in ordered[:_LINES]]
-    more = len(ordered) + outcome.left_out - len(lines)
-    if more:
-        lines.append(f"and {more:,} more")
+def _summary_lines(check: str, outcome: Outcome, summary: str) -> tuple[str, ...]:
+    """Return the lines for an incident's thread: the failure, the worst findings, or the check's summary."""
+    worst_first = sorted(outcome.findings, key=lambda finding: (-finding.severity.rank, finding.at, finding.key))
+    lines = [finding.detail for finding in worst_first[:_LINES]]
+    left_out = len(worst_first) + outcome.left_out - len(lines)
+    if left_out:
+        lines.append(f"and {left_out:,} more")
     if outcome.outcome == "failed":
         return (f"{check} failed: {outcome.reason}", *lines)
     return tuple(lines) or (summary or f"{check} found nothing",)

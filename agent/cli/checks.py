@@ -1,26 +1,49 @@
-"""The subcommands `backflow check` and `backflow digest`: what they take, print and exit with."""
+"""The commands `check` and `digest`: run a Spark check by hand, and write the digest of a broker's log."""
 
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
 from rich.console import Console
+from rich.live import Live
 from rich.progress import Progress
+from rich.spinner import Spinner
 
-from agent.checks.process import Outcome
-from agent.cli.common import EPILOG, FAILED, FOUND, WRONG, config_option, fail, settings_of
-from agent.cli.manual_check import WrongUseError, filled_in, run_by_hand
-from agent.config.check_sections import size
+from agent.checks.arguments import (
+    CHANGELOG_CHECK,
+    JOURNAL_CHECKS,
+    client_options,
+    clusters_of,
+    input_options,
+    server_options,
+    spark_options,
+)
+from agent.checks.process import Limits, Outcome, run_check
+from agent.cli.common import EPILOG, FAILED, FOUND, WRONG, config_option, fail, load_or_exit
+from agent.config.credentials import CredentialError
 from agent.config.problems import did_you_mean
-from agent.model.text import count
+from agent.config.sections import size
+from agent.config.settings import Settings
+from agent.model.findings import Finding
+from agent.model.observations import rfc3339
+from agent.model.text import count, place
 from agent.rules import CHECKS
 
+_DONE = "done: "
 
-class _Check(click.Command):
-    """Its help lists the checks."""
+
+class _UsageError(Exception):
+    """The options do not say what to examine."""
+
+
+class _CheckCommand(click.Command):
+    """A command whose help lists the checks."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Checks"):
@@ -30,15 +53,15 @@ class _Check(click.Command):
 
 @click.command(
     "check",
-    cls=_Check,
+    cls=_CheckCommand,
     epilog=EPILOG,
     context_settings={"ignore_unknown_options": True, "help_option_names": []},
 )
 @click.argument("name", required=False)
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 @config_option
-@click.option("--json", "as_json", is_flag=True, help="One finding as a JSON object a line.")
-@click.option("-h", "--help", "wants_help", is_flag=True, help="Show this, or with NAME the check's own options.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line and finding.")
+@click.option("-h", "--help", "wants_help", is_flag=True, help="Show this message; with NAME, the check's own options.")
 @click.pass_context
 def check_command(
     context: click.Context,
@@ -49,64 +72,152 @@ def check_command(
     as_json: bool,
     wants_help: bool,
 ) -> None:
-    """Run a Spark check by hand and print what it finds.
+    """Run a Spark check and print its findings.
 
-    OPTIONS are the check's own; `backflow check NAME --help` lists them. What the configuration knows is filled in:
-    Spark's settings, the journal, the brokers' log directories of --cluster or of the only cluster. Needs Java 17.
+    OPTIONS are the check's own; `backflow check NAME --help` lists them. The configuration provides the rest: Spark's
+    settings, the journal, and the brokers' log directories of --cluster or of the only cluster. Needs Java 17.
     """
     if name is None:
         click.echo(context.get_help())
         return
     if name not in CHECKS:
-        fail(WRONG, f"there is no check `{name}`{did_you_mean(name, CHECKS)}")
+        fail(WRONG, f"unknown check `{name}`{did_you_mean(name, CHECKS)}")
     if wants_help:
         click.echo(_help(context, name))
         return
-    settings = settings_of(config, need_clusters=False)
+    settings = load_or_exit(config, need_clusters=False)
     try:
         with TemporaryDirectory(prefix="backflow-check-") as scratch:
-            outcome = run_by_hand(name, filled_in(name, options, settings, Path(scratch)), as_json=as_json)
-    except WrongUseError as error:
+            outcome = _run(name, _with_configured(name, options, settings, Path(scratch)), as_json=as_json)
+    except _UsageError as error:
         fail(WRONG, str(error))
     except KeyboardInterrupt:
         fail(FAILED, f"{name} was interrupted")
     if outcome.status == WRONG:
         fail(WRONG, "\n".join(outcome.log))
     if outcome.outcome == "failed":
-        fail(FAILED, _why(name, outcome))
+        fail(FAILED, _failure(name, outcome))
     sys.exit(outcome.status)
 
 
-def _why(name: str, outcome: Outcome) -> str:
-    """Why a check failed: in its own sentence where it knows, which ends the log; else all of the log."""
+def _with_configured(name: str, options: Sequence[str], settings: Settings, scratch: Path) -> list[str]:
+    """Return the options preceded by those from rules.toml, which they override.
+
+    scratch: a directory for Spark's temporary files.
+    """
+    configured = spark_options(settings.spark, scratch)
+    cluster = _value(options, "--cluster")
+    source = "--bootstrap-servers" if name == CHANGELOG_CHECK else "--journal" if name in JOURNAL_CHECKS else "--path"
+    if _value(options, source) is not None:
+        return [*configured, *options]
+    clusters = clusters_of(name, settings)
+    if cluster is None and len(clusters) > 1:
+        msg = f"several clusters are configured; select one with --cluster: {', '.join(clusters)}"
+        raise _UsageError(msg)
+    if cluster is None and clusters:
+        cluster = next(iter(clusters))
+        configured += ["--cluster", cluster]
+    has_store = name == CHANGELOG_CHECK and _value(options, "--store") is not None
+    inputs = server_options(settings, cluster) if has_store else input_options(name, settings, cluster)
+    try:
+        return [*configured, *inputs, *client_options(name, settings, cluster, scratch), *options]
+    except CredentialError as error:
+        raise _UsageError(str(error)) from error
+
+
+def _value(options: Sequence[str], name: str) -> str | None:
+    """Return the last value of an option, or None if it is not given."""
+    value = None
+    for index, option in enumerate(options):
+        if option == name:
+            value = "".join(options[index + 1 : index + 2])
+        elif option.startswith(f"{name}="):
+            value = option.removeprefix(f"{name}=")
+    return value
+
+
+def _run(name: str, options: Sequence[str], *, as_json: bool) -> Outcome:
+    """Run the check and print its findings as text or as JSON lines; Ctrl-C ends it with all its processes."""
+    summary = ""
+    with ExitStack() as display:
+        show = display.enter_context(_progress(name))
+
+        def on_progress(text: str) -> None:
+            nonlocal summary
+            if text.startswith(_DONE):
+                summary = text.removeprefix(_DONE)
+            else:
+                show(text)
+
+        def on_finding(finding: Finding, line: str) -> None:
+            display.close()  # findings come at the end; the progress line would overwrite them
+            click.echo(line if as_json else _describe(finding))
+
+        outcome = run_check(
+            [name, *options], Limits(), threading.Event(), on_progress=on_progress, on_finding=on_finding
+        )
+    if outcome.outcome != "failed" and summary:
+        click.echo(summary, err=as_json)
+    return outcome
+
+
+def _describe(finding: Finding) -> str:
+    """Return severity, place and detail, and below them time, file and byte, and labels."""
+    subject = finding.subject
+    brokers = subject.get("brokers") or ([subject["broker"]] if subject.get("broker") is not None else [])
+    on = f" on broker{'s' if len(brokers) > 1 else ''} {', '.join(map(str, brokers))}" if brokers else ""
+    notes = [rfc3339(finding.at)]
+    file = subject.get("file")
+    if file is not None and file not in finding.detail:
+        notes.append(file if finding.position is None else f"{file} at byte {finding.position:,}")
+    notes += finding.labels
+    where = f"{place(subject)}{on}: "
+    where = "" if finding.detail.startswith(where) else where
+    return f"{finding.severity.upper():<8}  {where}{finding.detail}\n          {' · '.join(notes)}"
+
+
+@contextmanager
+def _progress(name: str) -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows progress on standard error: one changing line on a terminal, else line by line."""
+    if sys.stderr.isatty():
+        spinner = Spinner("dots", f"{name}: starting")
+        # Standard output is not redirected: it may be a file.
+        with Live(spinner, console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False):
+            yield lambda text: spinner.update(text=f"{name}: {text}")
+    else:
+        yield lambda text: click.echo(f"{name}: {text}", err=True)
+
+
+def _failure(name: str, outcome: Outcome) -> str:
+    """Return why the check failed: its own message if its log ends with one, else the log and the reason."""
     *before, last = outcome.log or ("",)
     if last.startswith(f"The check {name} failed: "):
         return last
-    told = last and outcome.reason.endswith(last)
-    return "\n".join([*before, *([last] if last and not told else []), f"{name} failed: {outcome.reason}"])
+    is_in_reason = last and outcome.reason.endswith(last)
+    return "\n".join([*before, *([last] if last and not is_in_reason else []), f"{name} failed: {outcome.reason}"])
 
 
 def _help(context: click.Context, name: str) -> str:
-    """The check's own help, as that of a subcommand, with the options that all checks have by hand."""
-    told = subprocess.run([sys.executable, "-m", "spark_checks", name, "--help"], stdout=subprocess.PIPE, check=False)
-    if told.returncode:
-        sys.exit(told.returncode)  # it has said why
-    ours = context.make_formatter()
-    with ours.section("Options of every check by hand"):
-        ours.write_dl([
+    """Return the check's own help as that of a subcommand, with the options common to all checks."""
+    shown = subprocess.run([sys.executable, "-m", "spark_checks", name, "--help"], stdout=subprocess.PIPE, check=False)
+    if shown.returncode:
+        sys.exit(shown.returncode)  # it has printed the reason
+    formatter = context.make_formatter()
+    with formatter.section("Options of all checks"):
+        formatter.write_dl([
             record
-            for one in context.command.params
-            if one.name in ("config", "as_json") and (record := one.get_help_record(context)) is not None
+            for parameter in context.command.params
+            if parameter.name in ("config", "as_json") and (record := parameter.get_help_record(context)) is not None
         ])  # fmt: skip
-    ours.write_paragraph()
-    ours.write_text(EPILOG)
-    own = told.stdout.decode().rstrip("\n").replace(f"python -m spark_checks {name}", f"backflow check {name}", 1)
-    # What the check itself must be given is filled in here (by_hand.filled_in).
+    formatter.write_paragraph()
+    formatter.write_text(EPILOG)
+    own = shown.stdout.decode().rstrip("\n").replace(f"python -m spark_checks {name}", f"backflow check {name}", 1)
+    # What the check itself requires comes from the configuration here (_with_configured).
     own = own.replace("[required]", "[default: as configured]")
-    return f"{own}\n\n{ours.getvalue().strip()}"
+    return f"{own}\n\n{formatter.getvalue().strip()}"
 
 
-def _bytes(context: click.Context, parameter: click.Parameter, value: Any) -> int | None:
+def _size_option(context: click.Context, parameter: click.Parameter, value: Any) -> int | None:
     try:
         return None if value is None else size(value)
     except ValueError as error:
@@ -114,21 +225,21 @@ def _bytes(context: click.Context, parameter: click.Parameter, value: Any) -> in
 
 
 @click.command("digest", epilog=EPILOG)
-@click.option("--broker", type=click.IntRange(min=0), required=True, help="The broker's id.")
+@click.option("--broker", type=click.IntRange(min=0), required=True, help="Id of the broker.")
 @click.option("--path", "directory", metavar="DIR", required=True, help="Its log directory, one of `log.dirs`.")
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The Parquet file to write."
 )
-@click.option("--bandwidth", callback=_bytes, metavar="SIZE", help="Read so much in a second at most, such as 50MB.")
+@click.option("--bandwidth", callback=_size_option, metavar="SIZE", help="Read at most this much per second (50MB).")
 @click.option("--topic", "topics", multiple=True, metavar="PATTERN", help="Only these topics; repeatable.")
 def digest_command(broker: int, directory: str, out: Path, bandwidth: int | None, topics: tuple[str, ...]) -> None:
-    """Make the digest of a broker's log, which the checks take in place of its directory.
+    """Write the digest of a broker's log, which checks accept in place of its directory.
 
-    For the broker's own host: needs no Java, only reads, and writes one small file with the offsets, epochs and
-    checksums of all batches, none of their records.
+    Runs on the broker's host, needs no Java and only reads. The digest is a small file with the offsets, epochs and
+    checksums of all batches, without their records.
     """
-    from agent.kafka_log.digest import digest  # noqa: PLC0415  # codecs, which the daemon has no use for
-    from agent.kafka_log.log_directory import LogDirectoryError  # noqa: PLC0415  # likewise
+    from agent.kafka_log.digest import digest  # noqa: PLC0415 - loads codecs that the daemon does not need
+    from agent.kafka_log.log_directory import LogDirectoryError  # noqa: PLC0415 - likewise
 
     console = Console(stderr=True)
     try:
@@ -144,10 +255,10 @@ def digest_command(broker: int, directory: str, out: Path, bandwidth: int | None
             )
     except LogDirectoryError as error:
         fail(FAILED, str(error))
-    told = [
+    counts = [
         count(len(made.partitions), "partition"),
         count(len(made.found), "fault"),
         count(out.stat().st_size, "byte"),
     ]
-    click.echo(f"{out}: {', '.join(told)}")
+    click.echo(f"{out}: {', '.join(counts)}")
     sys.exit(FOUND if made.found else 0)

@@ -1,6 +1,4 @@
-"""What the subcommands of `backflow` share: exit statuses, which are its checks' too, the configuration, how they give
-up.
-"""
+"""Exit statuses, options and error handling that the commands of `backflow` share."""
 
 import sys
 from pathlib import Path
@@ -10,36 +8,49 @@ import click
 
 from agent.config.problems import SettingsError
 from agent.config.settings import Settings, load, shipped
+from agent.model.findings import Incident, incident_json
+from agent.render.report import report
 
 CLEAN, FOUND, WRONG, FAILED = 0, 1, 2, 3
-"""Exit statuses: nothing to report, something was found, wrong use or configuration, the work failed."""
+"""Exit statuses: nothing to report, findings, wrong usage or configuration, failure. Spark checks use them too."""
 
-EPILOG = "Exit status: 0 nothing to report, 1 something was found, 2 wrong use or configuration, 3 failed."
+EPILOG = "Exit status: 0 nothing to report, 1 findings, 2 wrong usage or configuration, 3 failure."
 
 config_option = click.option(
     "-c",
     "--config",
     type=click.Path(path_type=Path),
-    help="The configuration. Default: ./rules.toml if there is one, else the rules as shipped.",
+    help="The configuration. Default: ./rules.toml if it exists, else the shipped rules.",
 )
 
 
-def chosen(config: Path | None) -> Path:
-    """The configuration that is read."""
+def config_path(config: Path | None) -> Path:
+    """Return the path of the configuration to read."""
     if config is not None:
         return config
     return Path("rules.toml") if Path("rules.toml").exists() else shipped()
 
 
-def settings_of(config: Path | None, *, need_clusters: bool) -> Settings:
-    """The settings that it holds; gives up where it has mistakes."""
+def load_or_exit(config: Path | None, *, need_clusters: bool) -> Settings:
+    """Return the settings; exit with status 2 and all mistakes if the configuration is invalid."""
     try:
-        return load(chosen(config), need_clusters=need_clusters)
+        return load(config_path(config), need_clusters=need_clusters)
     except SettingsError as error:
         fail(WRONG, str(error))
 
 
 def fail(status: int, message: str) -> NoReturn:
-    """Give up with a sentence."""
+    """Print the message to standard error and exit."""
     click.echo(message, err=True)
     sys.exit(status)
+
+
+def print_incidents(incidents: list[Incident], *, as_json: bool) -> None:
+    """Print incidents as reports, or as one JSON object per line."""
+    for incident in incidents:
+        if as_json:
+            click.echo(incident_json(incident))
+        elif incident.merged_into is None:
+            click.echo("\n".join(report(incident).lines()) + "\n")
+    if not as_json and not incidents:
+        click.echo("no incidents")

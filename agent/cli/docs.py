@@ -1,88 +1,261 @@
-"""Writes docs/rules.md from the rules themselves: `python -m agent.cli.docs >docs/rules.md`. Judges nothing."""
+"""Generator of the reference pages: `python -m agent.cli.docs` writes docs/reference from the code.
 
-import ast
+A page takes its text from docstrings: of tables and rules, and of the literals under their fields.
+"""
+
 import inspect
 import json
-import re
-import sys
-from collections.abc import Iterator
-from itertools import pairwise
-from textwrap import dedent
-from typing import Any
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_args, get_origin
 
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
+import click
+import msgspec
 
+from agent.cli.docs_tables import field_rows, link_to, option_rows, split_docstring, to_markdown
+from agent.cli.main import main as command
+from agent.cli.replay import replay
+from agent.config.credentials import Credential
+from agent.config.problems import NAMED_TABLES
+from agent.config.settings import NAMED_MODELS, SECTIONS, load, shipped
+from agent.engine.engine import Engine
 from agent.engine.rule import Rule
-from agent.model.config_types import duration, duration_text
-from agent.rules import KINDS
+from agent.model.config_types import ConfigModel, NameFilter
+from agent.model.findings import Finding, Incident, Records, incident_fields
+from agent.model.observations import KINDS as OBSERVATIONS
+from agent.model.observations import Commit, LogOffsets, Observation, millis, to_json
+from agent.rules import KINDS as RULES
 
-_HEAD = """\
+DIRECTORY = Path(__file__).parents[2] / "docs" / "reference"
+
+_GENERATED = "This page is generated from the code by `python -m agent.cli.docs`."
+
+_CONFIGURATION = f"""\
+# Configuration
+
+rules.toml defines what is monitored, which rules run and who is notified. `backflow check-config` validates it like the
+daemon and lists all mistakes with their lines; the daemon does not start with a mistake. The options of each rule kind
+are on a page of their own: [rules.md](rules.md). {_GENERATED}
+
+```toml
+[clusters.main]
+bootstrap_servers = "kafka-1:9093,kafka-2:9093"
+zookeeper = "zk-1:2181,zk-2:2181"
+groups = {{ exclude = ["console-consumer-*"] }}
+
+[clusters.main.kafka]
+"security.protocol" = "SASL_SSL"
+"sasl.mechanism" = "SCRAM-SHA-512"
+"sasl.username" = "backflow"
+"sasl.password" = {{ credential = "kafka-password" }}
+
+[clusters.main.log_directories]
+2005 = "/mnt/kafka-2005/data"
+2011 = ["/mnt/kafka-2011/data-1", "/mnt/kafka-2011/data-2"]
+2024 = "s3://digests/2024.parquet"
+
+[rules.session]
+kind = "broker_session_lost"
+
+[rules.rewind]
+kind = "offset_rewind"
+min_records = 1000
+
+[correlations.reset-after-session-loss]
+steps = [
+  {{ rule = "session" }},
+  {{ rule = "rewind", shares = ["cluster"] }},
+]
+within = "10m"
+severity = "critical"
+title = "{{group}} rewound {{records}} records on {{topic}}[{{partition}}] after broker {{broker}}'s session expired"
+
+[slack]
+channel = "C0123456789"
+token_credential = "slack-token"
+```
+
+A **duration** is text with a unit: `"500ms"`, `"2s"`, `"5m"`, `"12h"`, `"30d"`. A **size** is too: `"512m"`, `"4g"`; a
+`k` is 1024 bytes. Relative **paths** start from the working directory.
+"""
+
+_RULES = f"""\
 # Rules
 
-Each rule kind, when it fires and when it does not, and its options. A rule in [rules.toml](configuration.md) is a table
-with its `kind`; several rules may be of one kind, with other options for other groups or topics:
+Each rule kind: when it fires, when it does not, and its options. A rule in [rules.toml](configuration.md) is a table
+with its `kind`; several rules may have the same kind, with other options for other groups or topics:
 
 ```toml
 [rules.rewind-of-payments]
 kind = "offset_rewind"
 min_records = 1
-groups = { include = ["payments-*"] }
+groups = {{ include = ["payments-*"] }}
 ```
 
-This page is made from the code by `python -m agent.cli.docs`; the cases in `tests/cases` show each kind at work.
+The rule tests in `tests/cases` show each kind at work. {_GENERATED}
 """
 
+_COMMANDS = f"# Command line\n\n{_GENERATED}\n"
 
-def reference() -> str:
-    """The page, in Markdown."""
-    return "\n".join([_HEAD, *("\n".join(_section(kind, rule)) for kind, rule in KINDS.items())])
+_OBSERVATIONS = f"""\
+# Observations
 
+Sources emit observations: facts about one subject at one time. The journal stores them, and `backflow replay` also
+reads them as JSON lines, one object per line with its `kind`:
 
-def _section(kind: str, rule: type[Rule]) -> Iterator[str]:
-    said = _said(rule)
-    yield f"## {kind}\n"
-    yield f"{_paragraphs(inspect.getdoc(rule) or '')}\n"
-    yield f"Severity: {rule.default_severity}. Said as: `{rule.title}`\n"
-    yield "| Option | Default | Meaning |\n|---|---|---|"
-    for name, field in rule.model_fields.items():
-        yield f"| `{name}` | {_default(field)} | {said[name]} |"
-    yield ""
+```json
+%s
+```
 
+Times are RFC 3339 in UTC with milliseconds. {_GENERATED}
+"""
 
-def _paragraphs(docstring: str) -> str:
-    """The docstring with a paragraph for each of the things that it tells, as one line each."""
-    parts = re.split(r"\n\n|\n(?=(?:Not|Labels): |Recovers )", docstring)
-    return "\n\n".join(re.sub(r"^(Not|Labels):", r"**\1:**", " ".join(part.split())) for part in parts)
+_INCIDENTS = f"""\
+# Incidents
 
+`backflow incidents --json` and `backflow replay --json` print one JSON object per line and incident; `backflow check
+NAME --json` prints one per finding. Times are RFC 3339 in UTC with milliseconds. {_GENERATED}
 
-def _said(rule: type[Rule]) -> dict[str, str]:
-    """What the literal under each option says of it."""
-    said: dict[str, str] = {}
-    for section in (one for one in rule.__mro__ if issubclass(one, Rule)):
-        (body,) = ast.parse(dedent(inspect.getsource(section))).body
-        for field, literal in pairwise(body.body if isinstance(body, ast.ClassDef) else ()):
-            match field, literal:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                    said.setdefault(name, " ".join(text.split()))
-    return said
+```json
+%s
+```
+"""
 
+_RULE_TABLE = """\
+`kind` is the kind of the rule, and all other keys are options of that kind: [rules.md](rules.md). Several rules may
+have the same kind, under different names.
+"""
 
-def _default(field: FieldInfo) -> str:
-    """An option's default as it is written in rules.toml."""
-    if field.is_required():
-        return "required"
-    if field.default is None:
-        return "none"
-    is_duration = any(getattr(one, "func", None) is duration for one in field.metadata)
-    return f"`{_toml(duration_text(field.default) if is_duration else field.default)}`"
+_EXAMPLE = (
+    LogOffsets(at=millis("2026-11-20T09:34:00Z"), cluster="main", topic="t", partition=0, log_start=0, log_end=9000),
+    Commit(at=millis("2026-11-20T09:35:00Z"), cluster="main", group="g", topic="t", partition=0, offset=7832),
+    Commit(at=millis("2026-11-20T09:35:01.711Z"), cluster="main", group="g", topic="t", partition=0, offset=0),
+)
 
 
-def _toml(value: Any) -> str:
-    if isinstance(value, BaseModel):
-        return "{ " + ", ".join(f"{name} = {_toml(one)}" for name, one in value) + " }"
-    return json.dumps(value)
+def configuration_page() -> str:
+    """Return the reference of all tables and keys of rules.toml."""
+    parts = [_CONFIGURATION]
+    tables = list(_tables())
+    anchors = {model: link_to(heading) for heading, model in tables}
+    for heading, model in tables:
+        level = "##" if heading.count(".") <= heading.count("NAME") and "[[" not in heading else "###"
+        title = f"`{heading}`" if heading.startswith("[") else heading
+        text = _RULE_TABLE if model is Rule else to_markdown(inspect.getdoc(model) or "") + "\n"
+        rows = [] if model is Rule else [*option_rows(model, anchors), ""]
+        parts.append("\n".join([f"{level} {title}\n", text, *rows]))
+    return "\n".join(parts)
+
+
+def rules_page() -> str:
+    """Return the reference of all rule kinds."""
+    anchors = {model: f"configuration.md{link_to(heading)}" for heading, model in _tables()}
+    parts = [_RULES]
+    for kind, rule in RULES.items():
+        text = to_markdown(inspect.getdoc(rule) or "")
+        facts = f"Severity: {rule.default_severity}. Title: `{rule.title}`"
+        parts.append("\n".join([f"## {kind}\n", text, "", f"{facts}\n", *option_rows(rule, anchors), ""]))
+    return "\n".join(parts)
+
+
+def commands_page() -> str:
+    """Return the help of all commands."""
+    group = click.Context(command, info_name="backflow", terminal_width=100, help_option_names=["-h", "--help"])
+    subcommands = [
+        click.Context(subcommand, info_name=name, parent=group) for name, subcommand in command.commands.items()
+    ]
+    parts = [f"## {context.command_path}\n\n```text\n{context.get_help()}\n```\n" for context in (group, *subcommands)]
+    return "\n".join([_COMMANDS, *parts])
+
+
+def observations_page() -> str:
+    """Return the reference of all kinds of observations."""
+    example = "\n".join(map(to_json, _EXAMPLE))
+    parts = [_OBSERVATIONS % example, "\n".join(["Fields of all kinds:\n", *field_rows(Observation), ""])]
+    common = set(Observation.__struct_fields__)
+    structs: dict[str, type[msgspec.Struct]] = dict(OBSERVATIONS)
+    structs |= {name: struct for name, struct in _nested_structs(OBSERVATIONS.values()) if name not in structs}
+    for name, struct in structs.items():
+        text, _ = split_docstring(struct)
+        rows = field_rows(struct, leave_out=common if issubclass(struct, Observation) else set())
+        parts.append("\n".join([f"## {name}\n", f"{text}\n", *(rows if len(rows) > 2 else []), ""]))
+    return "\n".join(parts)
+
+
+def incidents_page() -> str:
+    """Return the reference of the JSON of incidents and findings, with a real example."""
+    settings = load(shipped(), need_clusters=False)
+    (incident,) = replay(_EXAMPLE, Engine(settings.rules, settings.correlations, settings.incidents))
+    fields = incident_fields(incident)
+    parts = [_INCIDENTS % json.dumps(fields, indent=2, ensure_ascii=False)]
+    for title, struct, keys in (
+        ("Incident", Incident, fields),
+        ("Finding", Finding, fields["findings"][0]),
+        ("Records", Records, fields["records"]),
+    ):
+        text, _ = split_docstring(struct)
+        rows = field_rows(struct, leave_out=set(struct.__struct_fields__) - set(keys))
+        parts.append("\n".join([f"## {title}\n", f"{text}\n", *rows, ""]))
+    return "\n".join(parts)
+
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "configuration.md": configuration_page,
+    "rules.md": rules_page,
+    "cli.md": commands_page,
+    "observations.md": observations_page,
+    "incidents.md": incidents_page,
+}
+
+
+def _tables() -> Iterator[tuple[str, type[ConfigModel]]]:
+    """Yield the heading and the model of each table, nested tables after the table that contains them."""
+    seen: set[type[ConfigModel]] = {NameFilter, Credential}
+    for name in NAMED_TABLES:
+        yield from _with_nested(f"[{name}.NAME]", NAMED_MODELS[name], seen)
+    for name, model in SECTIONS.items():
+        yield from _with_nested(f"[{name}]", model, seen)
+    yield "Name filters", NameFilter
+    yield "Secrets", Credential
+
+
+def _with_nested(
+    heading: str, model: type[ConfigModel], seen: set[type[ConfigModel]]
+) -> Iterator[tuple[str, type[ConfigModel]]]:
+    seen.add(model)
+    yield heading, model
+    for owner in RULES.values() if model is Rule else (model,):
+        for name, field in owner.model_fields.items():
+            for inner in _models_in(field.annotation):
+                if inner not in seen:
+                    path = f"{heading.strip('[]')}.{name}"
+                    is_list = get_origin(field.annotation) in (list, tuple)
+                    yield from _with_nested(f"[[{path}]]" if is_list else f"[{path}]", inner, seen)
+
+
+def _models_in(annotation: Any) -> Iterator[type[ConfigModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, ConfigModel):
+        yield annotation
+    elif get_origin(annotation) is not dict:  # the values of a dict have no table of their own
+        for inner in get_args(annotation):
+            yield from _models_in(inner)
+
+
+def _nested_structs(structs: Iterable[type[msgspec.Struct]]) -> Iterator[tuple[str, type[msgspec.Struct]]]:
+    for struct in structs:
+        for hint in typing.get_type_hints(struct).values():
+            for inner in get_args(hint):
+                if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
+                    yield inner.__name__, inner
+
+
+def write_pages(directory: Path) -> None:
+    """Write all pages into the directory."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, page in PAGES.items():
+        (directory / name).write_text(page(), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    sys.stdout.write(reference())
+    write_pages(DIRECTORY)

@@ -1,13 +1,17 @@
-"""Recorded observations through the core: JSON lines read, order restored. Nothing is kept.
+"""The command `replay`: run the rules over recorded observations, read from a journal or JSON lines, in time order.
 
-Ticks that lines lack are not missed: the core looks by itself at every moment that it waits for.
+Ticks need not be recorded: the engine evaluates at every moment it waits for.
 """
 
 import heapq
+import sys
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 
+import click
+
+from agent.cli.common import EPILOG, FOUND, WRONG, config_option, fail, load_or_exit, print_incidents
 from agent.engine.engine import Engine
 from agent.engine.facts import LATENESS_MS, LONG_AGO
 from agent.model.findings import Incident
@@ -15,22 +19,53 @@ from agent.model.observations import Observation, Subject, from_json
 from agent.storage import journal
 
 
-class LinesError(Exception):
-    """Lines that are no observations; `problems` are sentences with file and line number."""
+class RecordingError(Exception):
+    """A recording cannot be read. problems: messages with file and line."""
 
     def __init__(self, problems: list[str]) -> None:
-        """problems: one sentence each."""
         super().__init__("\n".join(problems))
         self.problems = problems
 
 
+@click.command("replay", epilog=EPILOG)
+@click.argument("path", type=click.Path(path_type=Path))
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line and incident.")
+def replay_command(path: Path, config: Path | None, *, as_json: bool) -> None:
+    """Run the rules over recorded observations and print the incidents.
+
+    PATH is a journal directory (STATE_DIRECTORY/journal) or a file of JSON lines. Exits with 1 if there are incidents.
+    """
+    settings = load_or_exit(config, need_clusters=False)
+    try:
+        incidents = replay(read(path), Engine(settings.rules, settings.correlations, settings.incidents))
+    except RecordingError as error:
+        fail(WRONG, str(error))
+    except OSError as error:
+        fail(WRONG, f"{path}: cannot be read: {error.strerror or error}")
+    print_incidents(incidents, as_json=as_json)
+    sys.exit(FOUND if incidents else 0)
+
+
 def read(path: Path) -> Iterable[Observation]:
-    """The observations of a journal directory or a file of JSON lines. Raises LinesError, OSError."""
-    return journal.read(path) if path.is_dir() else read_lines(path)
+    """Return the observations of a journal directory or a file of JSON lines. Raises RecordingError, OSError."""
+    if not path.is_dir():
+        return read_lines(path)
+    if not _is_journal(path):
+        hint = f"; did you mean {path / 'journal'}?" if _is_journal(path / "journal") else ""
+        raise RecordingError([f"{path}: is not a journal{hint}"])
+    return journal.read(path)
+
+
+def _is_journal(directory: Path) -> bool:
+    return (directory / "writer.lock").exists() or any(directory.glob("*/date=*"))
 
 
 def read_lines(path: Path) -> list[Observation]:
-    """The observations of JSON lines, blank lines left out. Raises LinesError with every bad line, OSError."""
+    """Return the observations of a file of JSON lines; blank lines are ignored.
+
+    Raises RecordingError with all invalid lines, OSError.
+    """
     observations: list[Observation] = []
     problems: list[str] = []
     with path.open("rb") as lines:
@@ -41,45 +76,45 @@ def read_lines(path: Path) -> list[Observation]:
                 except ValueError as error:
                     problems.append(f"{path}:{number}: {error}")
     if problems:
-        raise LinesError(problems)
+        raise RecordingError(problems)
     return observations
 
 
-def replay(observations: Iterable[Observation], watch: Engine) -> list[Incident]:
-    """All incidents that the observations make, in order of opening, as they stand at the last of them."""
+def replay(observations: Iterable[Observation], engine: Engine) -> list[Incident]:
+    """Return all incidents that the observations make, in order of opening, in their state after the last one."""
     incidents: dict[str, Incident] = {}
     for batch in batches(observations):
-        incidents.update((one.id, one) for one in watch.take(batch))
-    incidents.update((one.id, one) for one in watch.catch_up())
-    told = [one for one in incidents.values() if one.merged_into is not None or one.causes or one.findings]
-    return sorted(told, key=lambda one: (one.opened_at, one.id))
+        incidents.update((incident.id, incident) for incident in engine.take(batch))
+    incidents.update((incident.id, incident) for incident in engine.catch_up())
+    kept = [found for found in incidents.values() if found.merged_into is not None or found.causes or found.findings]
+    return sorted(kept, key=lambda incident: (incident.opened_at, incident.id))
 
 
 def batches(observations: Iterable[Observation]) -> Iterator[list[Observation]]:
-    """The observations of each moment, moments in order; what comes out of order by up to the lateness is sorted in."""
-    for _, batch in groupby(in_order(news(observations)), key=lambda one: one.at):
+    """Yield the observations of each moment in time order; out of order by up to the allowed lateness is sorted."""
+    for _, batch in groupby(in_time_order(without_history(observations)), key=lambda observation: observation.at):
         yield list(batch)
 
 
-def news(observations: Iterable[Observation]) -> Iterator[Observation]:
-    """The observations without those older than the last of their own subject: that is history."""
+def without_history(observations: Iterable[Observation]) -> Iterator[Observation]:
+    """Yield the observations except those older than the latest of the same subject."""
     latest: dict[Subject, int] = {}
-    for one in observations:
-        if one.at >= latest.get(one.subject, one.at):
-            latest[one.subject] = one.at
-            yield one
+    for observation in observations:
+        if observation.at >= latest.get(observation.subject, observation.at):
+            latest[observation.subject] = observation.at
+            yield observation
 
 
-def in_order(observations: Iterable[Observation]) -> Iterator[Observation]:
-    """The observations by `at`, each subject's own order kept; those of one moment by subject, however they came.
+def in_time_order(observations: Iterable[Observation]) -> Iterator[Observation]:
+    """Yield the observations by time, those of one moment by subject; the order of each subject is kept.
 
-    One subject may come a minute early and another a minute late.
+    One subject may be a minute early and another a minute late.
     """
     waiting: list[tuple[int, str, int, Observation]] = []
     newest = LONG_AGO
-    for number, one in enumerate(observations):
-        newest = max(newest, one.at)
-        heapq.heappush(waiting, (one.at, repr(one.subject), number, one))
+    for number, observation in enumerate(observations):
+        newest = max(newest, observation.at)
+        heapq.heappush(waiting, (observation.at, repr(observation.subject), number, observation))
         while waiting[0][0] < newest - 2 * LATENESS_MS:
             yield heapq.heappop(waiting)[-1]
     while waiting:

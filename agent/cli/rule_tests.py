@@ -1,48 +1,49 @@
-"""Rule cases: what `backflow test-rules` reads and judges. Each gives observations and says which findings and
-incidents they make.
+"""The command `test-rules`: run rule tests, which list observations and the findings and incidents they must make.
 
     defaults = { cluster = "main", topic = "t", partition = 0 }  # for observations that leave them out
 
     [[cases]]
-    name = "a fall to the log's start is critical"
-    rules = ["rewind"]                       # which rules of the configuration run; all when left out
+    name = "a rewind to the log start is critical"
+    rules = ["rewind"]                       # the configured rules to run; default: all
     observations = [
       { kind = "log_offsets", at = "0s", log_start = 0, log_end = 9000 },
       { kind = "commit", at = "1s", group = "g", offset = 7832 },
       { kind = "commit", at = "2s", group = "g", offset = 0 },
     ]
     findings = [{ rule = "rewind", at = "2s", labels = ["to_earliest"], previous = { offset = 7832 } }]
-    incidents = [{ severity = "critical" }]  # left out: incidents are not compared
+    incidents = [{ severity = "critical" }]  # default: incidents are not compared
 
-Times are RFC 3339 or durations since the case's beginning; "null" stands for the null that TOML lacks. An expected
-finding or incident names the keys it cares about; findings that are not expected fail the case, as do expected ones
-that are not made. Unchanged polls may be written out; ticks are added between observations, so a case about absence
-ends with `{ kind = "tick", at = "..." }`.
+Times are RFC 3339 or durations since the start of the test; "null" stands for the null that TOML lacks. An expected
+finding or incident names only the keys to compare. A rule test fails if an expected finding is missing or an
+unexpected one is made. Ticks are added between observations, so a test about absence ends with
+`{ kind = "tick", at = "..." }`.
 """
 
+import sys
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import click
 import tomli
 from pydantic import Field, ValidationError
 
+from agent.cli.common import EPILOG, FOUND, WRONG, config_option, fail, load_or_exit
 from agent.cli.replay import replay
-from agent.config.problems import complaints, did_you_mean
+from agent.config.problems import did_you_mean, mistakes_in
 from agent.config.settings import Settings
-from agent.config.toml_places import Path as KeyPath
-from agent.config.toml_places import find_places
+from agent.config.toml_places import KeyPath, find_places
 from agent.engine.engine import Engine
 from agent.model.config_types import ConfigModel, duration
 from agent.model.findings import Finding, Incident, finding_fields, incident_fields
 from agent.model.observations import KINDS, Observation, from_fields, is_time, millis, rfc3339
 
-_BEGINNING = millis("2026-01-01T00:00:00Z")
+_START = millis("2026-01-01T00:00:00Z")
 
 
 class RuleTest(ConfigModel):
-    """One case."""
+    """One rule test."""
 
     name: str
     rules: list[str] | None = None
@@ -52,28 +53,50 @@ class RuleTest(ConfigModel):
 
 
 class RuleTestFile(ConfigModel):
-    """A file of cases."""
+    """A file of rule tests."""
 
     defaults: dict[str, Any] = Field(default_factory=dict)
     cases: list[RuleTest]
 
 
 class RuleTestsError(Exception):
-    """Cases that cannot be run: a sentence with file and line for each mistake."""
+    """Rule tests cannot be run; the message has a line with file and line number for each mistake."""
 
 
 class _RuleTestError(Exception):
-    """A case that cannot be run. below: the key path in the case."""
+    """A rule test cannot be run. below: the key path in the test."""
 
-    def __init__(self, below: KeyPath, sentence: str) -> None:
-        super().__init__(sentence)
+    def __init__(self, below: KeyPath, message: str) -> None:
+        super().__init__(message)
         self.below = below
 
 
-def check(path: Path, settings: Settings) -> Iterator[tuple[str, list[str]]]:
-    """Each case's name, and what is wrong with it: a sentence each, with file and line; none when it holds.
+@click.command("test-rules", epilog=EPILOG)
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@config_option
+def test_rules_command(files: tuple[Path, ...], config: Path | None) -> None:
+    """Run rule tests: check that observations make the expected findings and incidents and no others.
 
-    Raises RuleTestsError where the file cannot be read or a case of it cannot be run.
+    FILES are TOML; see tests/cases for examples. Exits with 1 if a test fails.
+    """
+    settings = load_or_exit(config, need_clusters=False)
+    passed = failed = 0
+    try:
+        for path in files:
+            for _, failures in run_rule_tests(path, settings):
+                passed, failed = passed + (not failures), failed + bool(failures)
+                for message in failures:
+                    click.echo(message)
+    except RuleTestsError as error:
+        fail(WRONG, str(error))
+    click.echo(f"{passed} rule tests passed, {failed} failed")
+    sys.exit(FOUND if failed else 0)
+
+
+def run_rule_tests(path: Path, settings: Settings) -> Iterator[tuple[str, list[str]]]:
+    """Yield the name of each rule test and its failures, each with file and line; no failures if it passed.
+
+    Raises RuleTestsError if the file cannot be read or one of its tests cannot be run.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -82,7 +105,7 @@ def check(path: Path, settings: Settings) -> Iterator[tuple[str, list[str]]]:
         msg = f"{path}: cannot be read: {error.strerror}"
         raise RuleTestsError(msg) from error
     except (tomli.TOMLDecodeError, UnicodeDecodeError) as error:
-        msg = f"{path}: not TOML: {error}"
+        msg = f"{path}: not valid TOML: {error}"
         raise RuleTestsError(msg) from error
     places = find_places(text)
 
@@ -92,41 +115,39 @@ def check(path: Path, settings: Settings) -> Iterator[tuple[str, list[str]]]:
     try:
         file = RuleTestFile.model_validate(table)
     except ValidationError as error:
-        told = complaints(error, RuleTestFile, table)
-        raise RuleTestsError("\n".join(f"{place(key)}: {key[-1]}: {sentence}" for key, sentence in told)) from error
-    for number, case in enumerate(file.cases):
+        mistakes = mistakes_in(error, RuleTestFile, table)
+        raise RuleTestsError("\n".join(f"{place(key)}: {key[-1]}: {message}" for key, message in mistakes)) from error
+    for number, test in enumerate(file.cases):
         try:
-            wrong = list(_run(case, file.defaults, settings))
+            failures = list(_run(test, file.defaults, settings))
         except _RuleTestError as mistake:
-            msg = f"{place(('cases', number, *mistake.below))}: {case.name}: {mistake}"
+            msg = f"{place(('cases', number, *mistake.below))}: {test.name}: {mistake}"
             raise RuleTestsError(msg) from mistake
-        yield case.name, [f"{place(('cases', number))}: {case.name}: {sentence}" for sentence in wrong]
+        yield test.name, [f"{place(('cases', number))}: {test.name}: {message}" for message in failures]
 
 
-def _run(case: RuleTest, defaults: Mapping[str, Any], settings: Settings) -> Iterator[str]:
-    """What is wrong with the case. Raises _RuleTestError."""
-    for index, name in enumerate(case.rules or ()):
+def _run(test: RuleTest, defaults: Mapping[str, Any], settings: Settings) -> Iterator[str]:
+    """Yield the failures of the test. Raises _RuleTestError."""
+    for index, name in enumerate(test.rules or ()):
         if name not in settings.rules:
-            raise _RuleTestError(
-                ("rules", index), f'no rule "{name}" is configured{did_you_mean(name, settings.rules)}'
-            )
-    rules = {name: rule for name, rule in settings.rules.items() if case.rules is None or name in case.rules}
-    usable = {
-        name: one
-        for name, one in settings.correlations.items()
-        if all(step.optional or set(step.rules) & set(rules) for step in one.steps)
+            message = f'no rule "{name}" is configured{did_you_mean(name, settings.rules)}'
+            raise _RuleTestError(("rules", index), message)
+    rules = {name: rule for name, rule in settings.rules.items() if test.rules is None or name in test.rules}
+    correlations = {
+        name: correlation
+        for name, correlation in settings.correlations.items()
+        if all(step.optional or set(step.rules) & set(rules) for step in correlation.steps)
     }
-    incidents = replay(list(_observations(case, defaults)), Engine(rules, usable))
-    findings = [finding_fields(one) for made in incidents for one in made.causes + made.findings]
-    expected = list(_expected("findings", case.findings, Finding))
-    yield from _compare("finding", expected, findings)
-    if case.incidents is not None:
-        standing = [incident_fields(one) for one in incidents if one.merged_into is None]
-        yield from _compare("incident", list(_expected("incidents", case.incidents, Incident)), standing)
+    incidents = replay(list(_observations(test, defaults)), Engine(rules, correlations))
+    findings = [finding_fields(finding) for incident in incidents for finding in (*incident.causes, *incident.findings)]
+    yield from _compare("finding", list(_expected("findings", test.findings, Finding)), findings)
+    if test.incidents is not None:
+        unmerged = [incident_fields(incident) for incident in incidents if incident.merged_into is None]
+        yield from _compare("incident", list(_expected("incidents", test.incidents, Incident)), unmerged)
 
 
-def _observations(case: RuleTest, defaults: Mapping[str, Any]) -> Iterator[Observation]:
-    for index, fields in enumerate(case.observations):
+def _observations(test: RuleTest, defaults: Mapping[str, Any]) -> Iterator[Observation]:
+    for index, fields in enumerate(test.observations):
         kind = KINDS.get(str(fields.get("kind")))
         known = kind.__struct_fields__ if kind is not None else ()
         merged = {key: value for key, value in defaults.items() if key in known} | fields
@@ -136,22 +157,22 @@ def _observations(case: RuleTest, defaults: Mapping[str, Any]) -> Iterator[Obser
             raise _RuleTestError(("observations", index), str(error)) from error
 
 
-def _expected(where: str, expected: list[dict[str, Any]], made: type[Finding | Incident]) -> Iterator[dict[str, Any]]:
-    known = [name for name in made.__struct_fields__ if name != "known_at"]
-    for index, one in enumerate(expected):
-        for key in one:
+def _expected(section: str, expected: list[dict[str, Any]], kind: type[Finding | Incident]) -> Iterator[dict[str, Any]]:
+    known = [name for name in kind.__struct_fields__ if name != "known_at"]
+    for index, fields in enumerate(expected):
+        for key in fields:
             if key not in known:
-                raise _RuleTestError((where, index, key), f"unknown key `{key}`{did_you_mean(key, known)}")
-        yield {key: _field(key, value) for key, value in one.items()}
+                raise _RuleTestError((section, index, key), f"unknown key `{key}`{did_you_mean(key, known)}")
+        yield {key: _field(key, value) for key, value in fields.items()}
 
 
 def _field(key: str, value: Any) -> Any:
-    """The field as in JSON: times as RFC 3339 with milliseconds, also those that are durations since the beginning."""
+    """Return the field as in JSON: a time, also one given as a duration since the start, as RFC 3339 text."""
     if not is_time(key) or not isinstance(value, str | datetime):
         return value
     text = value.isoformat() if isinstance(value, datetime) else value
     try:
-        return rfc3339(_BEGINNING + duration(text))
+        return rfc3339(_START + duration(text))
     except ValueError:
         pass
     try:
@@ -160,23 +181,23 @@ def _field(key: str, value: Any) -> Any:
         return text
 
 
-def _compare(what: str, expected: list[dict[str, Any]], made: list[dict[str, Any]]) -> Iterator[str]:
-    left = list(made)
+def _compare(noun: str, expected: list[dict[str, Any]], made: list[dict[str, Any]]) -> Iterator[str]:
+    unexpected = list(made)
     for wanted in expected:
-        match = next((candidate for candidate in left if _fits(wanted, candidate)), None)
+        match = next((candidate for candidate in unexpected if _matches(wanted, candidate)), None)
         if match is None:
-            yield f"expected {what} was not made: {wanted}"
+            yield f"expected {noun} is missing: {wanted}"
         else:
-            left.remove(match)
-    for one in left:
-        shown = {key: value for key, value in one.items() if key not in ("causes", "findings") and value is not None}
-        yield f"{what} was not expected: {shown}"
+            unexpected.remove(match)
+    for fields in unexpected:
+        shown = {name: value for name, value in fields.items() if name not in ("causes", "findings")}
+        yield f"unexpected {noun}: { ({name: value for name, value in shown.items() if value is not None}) }"
 
 
-def _fits(wanted: Any, made: Any) -> bool:
-    """Whether `made` is `wanted`, keys that are not wanted apart; the text "null" stands for TOML's missing null."""
+def _matches(wanted: Any, made: Any) -> bool:
+    """Return whether `made` has all keys of `wanted` with the same values; the text "null" matches None."""
     if isinstance(wanted, Mapping):
         return isinstance(made, Mapping) and all(
-            key in made and _fits(value, made[key]) for key, value in wanted.items()
+            key in made and _matches(value, made[key]) for key, value in wanted.items()
         )
     return bool(made is None if wanted == "null" else made == wanted)

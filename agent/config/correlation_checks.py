@@ -1,94 +1,97 @@
-"""What a correlation in rules.toml can get wrong across its keys. Their types, and joining, live in correlation."""
+"""Mistakes in a [correlations.NAME] table that its types alone do not show."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from string import Formatter
 from typing import Any, TypeAlias
 
 from agent.config.problems import did_you_mean
-from agent.config.toml_places import Path
+from agent.config.toml_places import KeyPath
 from agent.engine.rule import Scope
 from agent.model.findings import Severity
 from agent.rules import CHECKS
 
 KEYS = Scope._fields
-"""What a step may share."""
+"""Keys that the steps of a correlation may share."""
 
 PLACEHOLDERS = (*KEYS, "reader", "job_name", "records", "rule", "line")
-"""What a title may name in braces."""
+"""Names that a title may contain in braces."""
 
-SEVERITIES = [f'"{one}"' for one in Severity]
+SEVERITIES = [f'"{severity}"' for severity in Severity]
 
-Complaints: TypeAlias = Iterator[tuple[Path, str]]
+Mistakes: TypeAlias = Iterator[tuple[KeyPath, str]]
 
 
-def correlation_problems(table: Mapping[str, Any], rules: Iterable[str]) -> Complaints:
-    """Each problem's key path in the table, and a sentence. What is of a wrong type is passed over: others tell it."""
+def correlation_problems(table: Mapping[str, Any], rules: Iterable[str]) -> Mistakes:
+    """Yield the key path and the message of each mistake in the table.
+
+    Values of a wrong type are ignored here; the model reports them.
+    """
     steps = table.get("steps")
     if isinstance(steps, list):
         if len(steps) < 2:
-            yield ("steps",), f"at least two steps are needed, there is {len(steps) or 'none'}"
+            yield ("steps",), f"needs at least two steps, has {len(steps) or 'none'}"
         names = tuple(rules)
         for index, step in enumerate(steps):
             if isinstance(step, Mapping):
-                for path, sentence in _step(step, names, first=index == 0, last=index == len(steps) - 1):
-                    yield ("steps", index, *path), sentence
+                for path, message in _step_problems(step, names, first=index == 0, last=index == len(steps) - 1):
+                    yield ("steps", index, *path), message
     for path, name in _elements(table, "run_checks"):
         if isinstance(name, str) and name not in CHECKS:
-            yield path, f'there is no check "{name}"{did_you_mean(name, CHECKS)}'
-    yield from _repeated(table, "run_checks")
+            yield path, f'unknown check "{name}"{did_you_mean(name, CHECKS)}'
+    yield from _duplicates(table, "run_checks")
     severity = table.get("severity")
     if isinstance(severity, str) and severity not in list(Severity):
         yield ("severity",), f'expected {", ".join(SEVERITIES[:-1])} or {SEVERITIES[-1]}, got "{severity}"'
     title = table.get("title")
     if isinstance(title, str):
-        for sentence in _title(title):
-            yield ("title",), sentence
+        for message in _title_problems(title):
+            yield ("title",), message
 
 
-def _step(step: Mapping[str, Any], rules: tuple[str, ...], *, first: bool, last: bool) -> Complaints:
+def _step_problems(step: Mapping[str, Any], rules: tuple[str, ...], *, first: bool, last: bool) -> Mistakes:
     if ("rule" in step) == ("any" in step):
-        yield (), "name either one `rule` or `any` of several"
+        yield (), "exactly one of `rule` and `any` is required"
     elif step.get("any") == []:
-        yield ("any",), "names no rule"
+        yield ("any",), "name at least one rule"
     for path, name in [(("rule",), step.get("rule")), *_elements(step, "any")]:
         if isinstance(name, str) and name not in rules:
-            yield path, f'there is no rule "{name}"{did_you_mean(name, rules)}'
+            yield path, f'unknown rule "{name}"{did_you_mean(name, rules)}'
     for path, key in _elements(step, "shares"):
         if isinstance(key, str) and key not in KEYS:
             yield path, f'unknown key "{key}"{did_you_mean(key, KEYS)}'
     for name in ("any", "shares"):
-        yield from _repeated(step, name)
+        yield from _duplicates(step, name)
     if first and "shares" in step:
-        yield ("shares",), "the first step has no earlier one to share keys with"
+        yield ("shares",), "the first step has no earlier step to share keys with"
     if not first and not step.get("shares"):
-        yield (), "name the keys that it `shares` with an earlier step"
+        yield (), "list the keys that this step `shares` with an earlier one"
     if (first or last) and step.get("optional") is True:
-        yield ("optional",), "the first step is the cause and the last the effect: neither can be optional"
+        yield ("optional",), "the first step (the cause) and the last one (the effect) cannot be optional"
 
 
-def _repeated(table: Mapping[str, Any], name: str) -> Complaints:
+def _duplicates(table: Mapping[str, Any], name: str) -> Mistakes:
     seen: list[Any] = []
     for path, element in _elements(table, name):
         if element in seen:
-            yield path, f'"{element}" stands in the list already'
+            yield path, f'"{element}" is listed twice'
         seen.append(element)
 
 
-def _elements(table: Mapping[str, Any], name: str) -> list[tuple[Path, Any]]:
+def _elements(table: Mapping[str, Any], name: str) -> list[tuple[KeyPath, Any]]:
     elements = table.get(name)
-    return [((name, index), one) for index, one in enumerate(elements)] if isinstance(elements, list) else []
+    return [((name, index), value) for index, value in enumerate(elements)] if isinstance(elements, list) else []
 
 
-def _title(title: str) -> Iterator[str]:
+def _title_problems(title: str) -> Iterator[str]:
     try:
         fields = [
             (name, spec, conversion) for _, name, spec, conversion in Formatter().parse(title) if name is not None
         ]
     except ValueError as error:
-        yield f"its braces do not match: {error}"
+        yield f"unbalanced braces: {error}"
         return
     for name, spec, conversion in fields:
         if name not in PLACEHOLDERS:
             yield f"unknown placeholder {{{name}}}{did_you_mean(name, PLACEHOLDERS)}"
         elif spec or conversion:
-            yield f"write {{{name}}} alone, without `:` or `!`"
+            yield f"write {{{name}}} without `:` or `!`"

@@ -1,4 +1,4 @@
-"""Where secrets come from: files, the environment, systemd. rules.toml names the place, never the secret."""
+"""Secrets, read from files, environment variables or systemd credentials; rules.toml only names the source."""
 
 import os
 import re
@@ -10,17 +10,20 @@ from pydantic import AfterValidator, SecretStr, model_validator
 
 from agent.model.config_types import ConfigModel
 
+SOURCES = '{ file = "..." }, { env = "..." } or { credential = "..." }'
+"""How a secret is given in rules.toml."""
 
-def _name(of: str, pattern: str, allowed: str) -> AfterValidator:
-    """Refuses text that is no such name, without showing it: it may be the secret itself, put in the wrong place."""
 
-    def checked(value: str) -> str:
+def _name(noun: str, pattern: str, allowed: str) -> AfterValidator:
+    """Return a validator that does not show what it rejects: it may be the secret itself, in the wrong place."""
+
+    def validate(value: str) -> str:
         if not re.fullmatch(pattern, value):
-            msg = f"is no name of {of}; names have {allowed} only"
+            msg = f"is not the name of {noun} ({allowed} only)"
             raise ValueError(msg)
         return value
 
-    return AfterValidator(checked)
+    return AfterValidator(validate)
 
 
 EnvironmentName = Annotated[str, _name("an environment variable", r"[A-Za-z_][A-Za-z0-9_]*", "letters, digits and _")]
@@ -28,45 +31,57 @@ CredentialName = Annotated[str, _name("a systemd credential", r"[A-Za-z0-9._-]+"
 
 
 class CredentialError(Exception):
-    """A secret cannot be had; the sentence names the place looked at, never what stood there."""
+    """A secret cannot be read; the message names its source, never its content."""
 
 
 class Credential(ConfigModel):
-    """The place of one secret: exactly one of a file, an environment variable and a systemd credential."""
+    """The source of one secret; exactly one key is required.
+
+    Secrets are never written in the file. They are read when the daemon starts, without surrounding blanks and line
+    ends.
+
+        "sasl.password" = { credential = "kafka-password" }
+    """
 
     file: Path | None = None
+    """File that holds the secret. A relative path starts from the working directory."""
     env: EnvironmentName | None = None
+    """Environment variable that holds the secret."""
     credential: CredentialName | None = None
+    """systemd credential that holds the secret (`LoadCredential=`)."""
 
     @model_validator(mode="after")
-    def _one_place(self) -> Self:
+    def _require_one_source(self) -> Self:
         if [self.file, self.env, self.credential].count(None) != 2:
-            msg = 'name exactly one place: { file = "..." }, { env = "..." } or { credential = "..." }'
+            msg = f"exactly one is required: {SOURCES}"
             raise ValueError(msg)
         return self
 
 
-def resolve(place: Credential, environment: Mapping[str, str] = os.environ) -> SecretStr:
-    """The secret that stands there now, without blanks around it. Raises CredentialError, also where it is empty."""
-    if place.env is not None:
-        name = f"environment variable {place.env}"
-        if place.env not in environment:
+def resolve(source: Credential, environment: Mapping[str, str] = os.environ) -> SecretStr:
+    """Return the current secret without surrounding blanks.
+
+    Raises CredentialError if it is missing, unreadable or empty.
+    """
+    if source.env is not None:
+        name = f"environment variable {source.env}"
+        if source.env not in environment:
             msg = f"{name} is not set"
             raise CredentialError(msg)
-        secret = environment[place.env]
-    elif place.file is not None:
-        name = f"file {place.file}"
-        secret = _read(place.file, name)
+        secret = environment[source.env]
+    elif source.file is not None:
+        name = f"file {source.file}"
+        secret = _read(source.file, name)
     else:
         directory = environment.get("CREDENTIALS_DIRECTORY")
         if directory is None:
             msg = (
-                f"credential {place.credential}: $CREDENTIALS_DIRECTORY is not set; systemd sets it for a service that "
-                f"has LoadCredential={place.credential}:/path/of/the/secret"
+                f"credential {source.credential}: $CREDENTIALS_DIRECTORY is not set; systemd sets it for a service "
+                f"with LoadCredential={source.credential}:/path/of/the/secret"
             )
             raise CredentialError(msg)
-        path = Path(directory, str(place.credential))
-        name = f"credential {place.credential}: file {path}"
+        path = Path(directory, str(source.credential))
+        name = f"credential {source.credential}: file {path}"
         secret = _read(path, name)
     if not secret.strip():
         msg = f"{name} is empty"
@@ -82,4 +97,4 @@ def _read(path: Path, name: str) -> str:
         raise CredentialError(msg) from error
     except UnicodeDecodeError:
         msg = f"{name} is not UTF-8 text"
-        raise CredentialError(msg) from None  # the decoding error shows the bytes it failed on
+        raise CredentialError(msg) from None  # the decoding error would show the bytes

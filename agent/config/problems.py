@@ -1,4 +1,4 @@
-"""What is wrong with rules.toml, in sentences for an operator, each with its place. What may stand there: sections."""
+"""Mistakes in rules.toml as messages for an operator, each with its line and key."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,15 +8,17 @@ from typing import Any, NamedTuple, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from agent.config.toml_places import Path
+from agent.config.toml_places import KeyPath
 
 SECRET = re.compile(r"password|passphrase|secret|token|credential|webhook|auth|key\.pem|private", re.IGNORECASE)
-"""Keys whose values are never echoed, whatever is wrong with them."""
+"""Keys whose values are never printed."""
 
 NAMED_TABLES = ("clusters", "flink", "streams", "logs", "rules", "correlations", "checks")
-"""The sections that hold tables by name: [clusters.main]."""
+"""Sections that contain tables by name, such as [clusters.main]."""
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+TOO_DEEP = "lists or tables are nested too deeply"
 
 _EXPECTED = {
     "string_type": "text in quotes",
@@ -39,11 +41,11 @@ _EXPECTED = {
     "less_than_equal": "{le} or less",
     "finite_number": "a finite number",
 }
-"""What was expected, by pydantic's type of error; the braces are of the error's context."""
+"""What was expected, by pydantic's type of error; the braces refer to the error's context."""
 
 
 class Problem(NamedTuple):
-    """One mistake. line: where it stands in the file, counted from 1; None where it came with an override."""
+    """One mistake. line: counted from 1; None for an override."""
 
     path: str
     line: int | None
@@ -56,21 +58,21 @@ class Problem(NamedTuple):
 
 
 class SettingsError(Exception):
-    """The configuration cannot be used. problems: all that is wrong with it, in the order of the file."""
+    """The configuration is invalid. problems: all mistakes in the order of the file."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("\n".join(map(str, problems)))
         self.problems = tuple(problems)
 
 
-def where(path: Path) -> str:
-    """A key path as it reads in the file: the table in brackets, then the key: `[clusters.main] groups.include[0]`."""
+def describe_path(path: KeyPath) -> str:
+    """Return a key path as the table in brackets and the key: `[clusters.main] groups.include[0]`."""
     size = 2 if path and path[0] in NAMED_TABLES else 1
     table, key = path[:size], path[size:]
     return " ".join(part for part in (f"[{_dotted(table)}]" if table else "", _dotted(key)) if part)
 
 
-def _dotted(path: Path) -> str:
+def _dotted(path: KeyPath) -> str:
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -81,23 +83,23 @@ def _dotted(path: Path) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown name: the name most like it, else all that are known, else nothing."""
+    """Return the end of a message about an unknown name: the most similar name, else all known names."""
     names = sorted(known)
     if close := get_close_matches(name, names, n=1):
         return f"; did you mean `{close[0]}`?"
     return f"; known: {', '.join(names)}" if names else ""
 
 
-def complaints(error: ValidationError, model: type[BaseModel], table: Any) -> Iterator[tuple[Path, str]]:
-    """Each of pydantic's errors about a table that was to be the model: the key path in the table, and the sentence."""
+def mistakes_in(error: ValidationError, model: type[BaseModel], table: Any) -> Iterator[tuple[KeyPath, str]]:
+    """Yield the key path in the table and the message of each of pydantic's errors."""
     for detail in error.errors(include_url=False):
         path = _path_in(table, detail)
-        yield path, _sentence(detail, path, model)
+        yield path, _message(detail, path, model)
 
 
-def _path_in(table: Any, detail: ErrorDetails) -> Path:
-    """The error's location without what is no key of the file: the tags of unions, the names of validators."""
-    path: Path = ()
+def _path_in(table: Any, detail: ErrorDetails) -> KeyPath:
+    """Return the error's location without the parts that are not in the file: tags of unions, names of validators."""
+    path: KeyPath = ()
     for part in detail["loc"]:
         if isinstance(table, Mapping) and part in table:
             table = table[str(part)]
@@ -109,22 +111,22 @@ def _path_in(table: Any, detail: ErrorDetails) -> Path:
     return (*path, detail["loc"][-1]) if detail["type"] == "missing" else path
 
 
-def _sentence(detail: ErrorDetails, path: Path, model: type[BaseModel]) -> str:
+def _message(detail: ErrorDetails, path: KeyPath, model: type[BaseModel]) -> str:
     kind, context = detail["type"], detail.get("ctx", {})
     match kind:
         case "missing":
             return "is required"
         case "extra_forbidden":
-            return f"unknown key{did_you_mean(str(path[-1]), _keys(model, path[:-1]))}"
+            return _unknown_key(str(path[-1]), _keys(model, path[:-1]))
         case "value_error" | "assertion_error":
             return str(context["error"])
         case "literal_error" | "enum":
             choices = str(context["expected"]).replace("'", '"')
             return f"expected {choices}{_got(path, detail['input'])}"
         case "too_short":
-            return f"needs at least {context['min_length']} of them, has {context['actual_length']}"
-        case "json_invalid":  # JSON is how tables reach pydantic, which reads some 200 levels
-            return "lists or tables stand too deep in one another"
+            return f"needs at least {context['min_length']}, has {context['actual_length']}"
+        case "json_invalid":  # tables reach pydantic as JSON, of which it reads some 200 levels
+            return TOO_DEEP
         case "string_too_short":
             return "must not be empty"
         case _ if kind in _EXPECTED:
@@ -134,8 +136,15 @@ def _sentence(detail: ErrorDetails, path: Path, model: type[BaseModel]) -> str:
             return message[:1].lower() + message[1:]
 
 
-def _got(path: Path, value: Any) -> str:
-    """What stood there instead, as TOML writes it; never the value of a secret."""
+def _unknown_key(key: str, known: Iterable[str]) -> str:
+    sources = [f"`{name}`" for name in known if name.startswith(f"{key}_") and SECRET.search(key)]
+    if sources:  # such as `token` for `token_file`
+        return f"a secret must not be written in this file; use {', '.join(sources[:-1])} or {sources[-1]}"
+    return f"unknown key{did_you_mean(key, known)}"
+
+
+def _got(path: KeyPath, value: Any) -> str:
+    """Return the rejected value as TOML writes it; empty for secrets."""
     if isinstance(value, Mapping):
         return ", got a table"
     if isinstance(value, list):
@@ -148,13 +157,13 @@ def _got(path: Path, value: Any) -> str:
     return f", got {text if len(text) <= 60 else text[:57] + '...'}"
 
 
-def _keys(model: type[BaseModel], path: Path) -> Iterable[str]:
-    """The keys of the table at this path in a table of the model; none where that is no model."""
+def _keys(model: type[BaseModel], path: KeyPath) -> Iterable[str]:
+    """Return the keys of the nested table at this path, or nothing if it is not described by a model."""
     parts = [part for part in path if isinstance(part, str)]
     while parts:
         annotation = model.model_fields[parts.pop(0)].annotation
         if get_origin(annotation) is dict:
-            del parts[:1]  # the name that the file gives it
+            del parts[:1]  # the table's name
         inner = next(_models(annotation), None)
         if inner is None:
             return ()

@@ -1,34 +1,68 @@
-"""The tables of rules.toml that are not rules or correlations, as types: their keys, defaults and what they mean."""
+"""Tables of rules.toml about the agent: [agent], [journal], [slack], [spark] and [checks.NAME]."""
 
 import os
 import re
 from collections.abc import Mapping
+from datetime import UTC
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, SecretStr, model_validator
+from apscheduler.triggers.cron import CronTrigger
+from apscheduler.triggers.interval import IntervalTrigger
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationInfo, model_validator
 
-from agent.config.check_sections import LogDirectories, Size
 from agent.config.credentials import Credential, CredentialName, EnvironmentName, resolve
-from agent.config.kafka_properties import KafkaValue
-from agent.model.config_types import ConfigModel, NameFilter, PositiveDuration
+from agent.model.config_types import ConfigModel, Duration, NameFilter, PositiveDuration, duration
 from agent.model.findings import Severity
 
-SMALLEST_MEMORY = 96_000_000
-"""What following changelogs takes at least, bytes."""
+_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE = re.compile(r"(\d{1,9})([kmgt])b?", re.IGNORECASE)
+_SECRET = re.compile(r"(password|passphrase|secret|secret\.?key|token)$", re.IGNORECASE)
+_HOST = r"(?:\[[0-9A-Fa-f:.%]+\]|[\w.-]+):\d{1,5}"
+# SparkContext.createTaskScheduler, SparkMasterRegex and SparkSubmit of Spark 4.0.
+_MASTER = re.compile(
+    r"local(?:\[(?:[1-9]\d*|\*)(?:\s*,\s*[1-9]\d*)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]"
+    rf"|spark://{_HOST}(?:,{_HOST})*|yarn|k8s://\S+"
+)
 
-_SERVER = r"(?:\[[0-9A-Fa-f:.%]+\]|[\w.-]+)(?::\d{1,5})?"
-_BOOTSTRAP = re.compile(rf"(?:\w+://)?{_SERVER}(?:,(?:\w+://)?{_SERVER})*")
-_ENSEMBLE = re.compile(rf"{_SERVER}(?:,{_SERVER})*(?:/[^\s,]*)?")
+
+def size(value: Any) -> int:
+    """Return a size such as "512m" or "4g" in bytes.
+
+    A k is 1024 bytes, as in Spark and Java. Raises ValueError.
+    """
+    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    if match is None or not int(match[1]):
+        msg = f'expected a size such as "512m" or "4g", got {value!r}'
+        raise ValueError(msg)
+    return int(match[1]) * _UNITS[match[2].lower()]
 
 
-def _bootstrap_servers(value: str) -> str:
-    return _servers(value, _BOOTSTRAP, '"kafka-1:9092,kafka-2:9092"')
+def trigger(schedule: str) -> CronTrigger | IntervalTrigger:
+    """Return the trigger of a schedule: a duration is an interval, five fields are a cron expression in UTC.
+
+    Raises ValueError.
+    """
+    try:
+        if len(schedule.split()) > 1:
+            return _cron(schedule)
+        return IntervalTrigger(seconds=max(duration(schedule), 1_000) / 1000, timezone=UTC)
+    except ValueError as error:
+        msg = f'expected a duration such as "24h" or a cron expression such as "0 3 * * *", got "{schedule}": {error}'
+        raise ValueError(msg) from error
 
 
-def ensemble(value: str) -> str:
-    """ZooKeeper's servers and chroot, well formed. Raises ValueError."""
-    return _servers(value, _ENSEMBLE, '"zk-1:2181,zk-2:2181" or "zk-1:2181,zk-2:2181/chroot"')
+def _cron(expression: str) -> CronTrigger:
+    # APScheduler 3 counts days of the week from Monday, cron from Sunday (APScheduler issue 286).
+    if re.search(r"(?<!/)\d", " ".join(expression.split()[4:5])):
+        msg = "write the days of the week as names, such as mon-fri"
+        raise ValueError(msg)
+    return CronTrigger.from_crontab(expression, timezone=UTC)
+
+
+def _schedule(value: str) -> str:
+    trigger(value)
+    return value
 
 
 def _address(value: str) -> str:
@@ -38,154 +72,118 @@ def _address(value: str) -> str:
     return value
 
 
-def _servers(value: str, pattern: re.Pattern[str], example: str) -> str:
-    servers = ",".join(one.strip() for one in value.split(","))
-    if not pattern.fullmatch(servers):
-        msg = f'expected servers such as {example}, got "{value}"'
+def _java_size(value: str) -> str:
+    size(value)
+    return value.lower().removesuffix("b")
+
+
+def _master(value: str) -> str:
+    if value and not _MASTER.fullmatch(value):
+        examples = '"local[*]", "spark://host:7077", "yarn" or "k8s://https://host:6443"'
+        msg = f'expected a master such as {examples}, got "{value}"'
         raise ValueError(msg)
-    return servers
+    return value
+
+
+def _within_limit(value: str, info: ValidationInfo) -> str:
+    limit = info.data.get("memory_limit")  # None if it is invalid itself
+    if limit is not None and size(value) > limit:
+        msg = (
+            f'`driver_memory` ("{value}") exceeds `memory_limit` ({limit >> 20:,} MiB), the limit of all processes of '
+            "a check together"
+        )
+        raise ValueError(msg)
+    return value
+
+
+def _spark_key(key: str) -> str:
+    if not key.startswith("spark."):
+        msg = f'expected a Spark property in quotes such as "spark.local.dir", got "{key}"'
+        raise ValueError(msg)
+    if _SECRET.search(key):
+        msg = "a secret must not be written in this file; pass it to Spark by its environment or by core-site.xml"
+        raise ValueError(msg)
+    return key
+
+
+def _spark_value(value: Any) -> str:
+    if not isinstance(value, str | int | float):
+        msg = "expected text in quotes, a number, true or false"
+        raise ValueError(msg)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+Size = Annotated[int, BeforeValidator(size)]
+"""A size, bytes."""
+
+
+def _state_directory() -> Path:
+    """Return `$STATE_DIRECTORY`, else `"backflow-state"`."""
+    return Path((os.environ.get("STATE_DIRECTORY") or "backflow-state").split(":")[0])
 
 
 class Agent(ConfigModel):
-    """[agent]: the daemon itself."""
+    """The daemon itself."""
 
-    state_directory: Path = Field(
-        default_factory=lambda: Path((os.environ.get("STATE_DIRECTORY") or "backflow-state").split(":")[0])
-    )
-    """Journal, incidents and outbox. Default: the one systemd gives, else ./backflow-state."""
+    state_directory: Path = Field(default_factory=_state_directory)
+    """Directory of the journal, the incidents and the outbox. systemd sets `$STATE_DIRECTORY`."""
     log_format: Literal["auto", "json", "console"] = "auto"
-    """auto: colours on a terminal, JSON elsewhere."""
+    """Format of the agent's own log; `"auto"` means colours on a terminal and JSON elsewhere."""
 
 
 class Journal(ConfigModel):
-    """[journal]: the observations kept."""
+    """The journal of observations, which `replay` and Spark checks read."""
 
     retention: PositiveDuration = 30 * 86_400_000
-    """How long an observation is kept."""
-
-
-class ZooKeeperAuth(Credential):
-    """One of ZooKeeper's authentications; the secret is what the scheme wants, "user:password" for digest."""
-
-    scheme: str = "digest"
-
-
-class ZooKeeperSasl(ConfigModel):
-    """SASL towards ZooKeeper, as kazoo takes it."""
-
-    mechanism: Literal["DIGEST-MD5", "GSSAPI"]
-    username: str | None = None
-    password: Credential | None = None
-    service: str | None = None
-    principal: str | None = None
-
-
-class ZooKeeperClient(ConfigModel):
-    """[clusters.NAME.zookeeper_client]: how the agent connects to ZooKeeper."""
-
-    session_timeout: PositiveDuration = 10_000
-    auth: tuple[ZooKeeperAuth, ...] = ()
-    sasl: ZooKeeperSasl | None = None
-    use_ssl: bool = False
-    certfile: Path | None = None
-    keyfile: Path | None = None
-    keyfile_password: Credential | None = None
-    ca: Path | None = None
-    verify_certs: bool = True
-    check_hostname: bool = False
-
-    @model_validator(mode="after")
-    def _tls_is_on_where_it_is_set(self) -> Self:
-        if not self.use_ssl and any((self.certfile, self.keyfile, self.keyfile_password, self.ca)):
-            msg = "certfile, keyfile, keyfile_password and ca have no effect without `use_ssl = true`"
-            raise ValueError(msg)
-        return self
-
-    def options(self, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-        """The keyword arguments of kazoo's KazooClient but for the hosts, secrets and all. Raises CredentialError."""
-        options: dict[str, Any] = {"timeout": self.session_timeout / 1000}
-        if self.auth:
-            options["auth_data"] = [(one.scheme, resolve(one, environment).get_secret_value()) for one in self.auth]
-        if self.sasl:
-            options["sasl_options"] = _revealed(self.sasl, environment)
-        if self.use_ssl:
-            options |= _revealed(self, environment, "certfile", "keyfile", "keyfile_password", "ca", "verify_certs")
-            options |= {"use_ssl": True, "check_hostname": self.check_hostname}
-        return options
-
-
-def _revealed(section: ConfigModel, environment: Mapping[str, str], *names: str) -> dict[str, Any]:
-    """The section's fields that are set, credentials resolved and paths as text."""
-    revealed = {}
-    for name in names or type(section).model_fields:
-        value = getattr(section, name)
-        if isinstance(value, Credential):
-            value = resolve(value, environment).get_secret_value()
-        if value is not None:
-            revealed[name] = str(value) if isinstance(value, Path) else value
-    return revealed
-
-
-class Cluster(ConfigModel):
-    """[clusters.NAME]: a Kafka cluster to watch."""
-
-    bootstrap_servers: Annotated[str, AfterValidator(_bootstrap_servers)]
-    zookeeper: Annotated[str, AfterValidator(ensemble)] | None = None
-    """ZooKeeper's servers, the chroot behind the last; None under KRaft."""
-    poll_interval: PositiveDuration = 2_000
-    timeout: PositiveDuration = 5_000
-    """How long a poll waits for answers."""
-    groups: NameFilter = NameFilter()
-    topics: NameFilter = NameFilter()
-    kafka: dict[str, KafkaValue] = Field(default_factory=dict)
-    """librdkafka's client properties by name."""
-    zookeeper_client: ZooKeeperClient = ZooKeeperClient()
-    changelog_memory: Annotated[Size, Field(ge=SMALLEST_MEMORY)] = 256 << 20
-    """What following the changelogs of declared stores may take, bytes."""
-    log_directories: LogDirectories = Field(default_factory=dict)
-    """Where Spark checks find the brokers' logs: by broker id a directory, URL or digest, or several."""
-
-    @model_validator(mode="after")
-    def _there_is_a_zookeeper_to_connect_to(self) -> Self:
-        if self.zookeeper is None and self.zookeeper_client != ZooKeeperClient():
-            msg = "`zookeeper_client` has no effect without `zookeeper`"
-            raise ValueError(msg)
-        return self
-
-    def kafka_properties(self, environment: Mapping[str, str] = os.environ) -> dict[str, str | int | bool]:
-        """What confluent-kafka's clients take, secrets and all: never to be logged. Raises CredentialError."""
-        return {"bootstrap.servers": self.bootstrap_servers} | {
-            name: resolve(value, environment).get_secret_value() if isinstance(value, Credential) else value
-            for name, value in self.kafka.items()
-        }
+    """How long observations and closed incidents are kept."""
 
 
 class Route(ConfigModel):
-    """[[slack.routes]]: incidents of these severities and clusters go to another channel."""
+    """Incidents that go to another channel.
+
+    The first route that matches an incident decides; an incident without a match goes to `channel` of `[slack]`.
+    """
 
     channel: str = Field(min_length=1)
+    """Id or name of the channel."""
     severities: tuple[Severity, ...] = tuple(Severity)
+    """Severities of the incidents."""
     clusters: NameFilter = NameFilter()
+    """Names of the clusters of the incidents."""
 
 
 class Slack(ConfigModel):
-    """[slack]: where incidents are posted: a bot's token and channels, or one incoming webhook."""
+    """Delivery of incidents to Slack. Without this table they are printed to the console.
+
+    Exactly one of `token_file`, `token_env`, `token_credential`, `webhook_file`, `webhook_env` and
+    `webhook_credential` is required. With a bot token (`xoxb-...`) messages are edited as the incident changes; an
+    incoming webhook sends plain messages that are never edited.
+    """
 
     channel: Annotated[str, Field(min_length=1)] | None = None
+    """Id or name of the channel. Required with a bot token."""
     token_file: Path | None = None
+    """File that holds the bot token."""
     token_env: EnvironmentName | None = None
+    """Environment variable that holds the bot token."""
     token_credential: CredentialName | None = None
+    """systemd credential that holds the bot token."""
     webhook_file: Path | None = None
+    """File that holds the address of an incoming webhook."""
     webhook_env: EnvironmentName | None = None
+    """Environment variable that holds the address of an incoming webhook."""
     webhook_credential: CredentialName | None = None
+    """systemd credential that holds the address of an incoming webhook."""
     base_url: Annotated[str, AfterValidator(_address)] = "https://slack.com/api/"
+    """Address of Slack's Web API."""
     routes: tuple[Route, ...] = ()
+    """Channels for some of the incidents."""
 
     @model_validator(mode="after")
-    def _one_way_in(self) -> Self:
+    def _require_one_secret(self) -> Self:
         names = [
-            f"{what}_{place}" for what in ("token", "webhook") for place in Credential.model_fields
-            if getattr(self, f"{what}_{place}") is not None
+            f"{secret}_{source}" for secret in ("token", "webhook") for source in Credential.model_fields
+            if getattr(self, f"{secret}_{source}") is not None
         ]  # fmt: skip
         if len(names) != 1:
             msg = (
@@ -202,20 +200,75 @@ class Slack(ConfigModel):
         return self
 
     def token(self, environment: Mapping[str, str] = os.environ) -> SecretStr | None:
-        """The bot's token; None where a webhook is used. Raises CredentialError."""
+        """Return the bot token, or None if a webhook is configured. Raises CredentialError."""
         return self._secret("token", environment)
 
     def webhook(self, environment: Mapping[str, str] = os.environ) -> SecretStr | None:
-        """The incoming webhook's address; None where a token is used. Raises CredentialError."""
+        """Return the address of the webhook, or None if a token is configured. Raises CredentialError."""
         return self._secret("webhook", environment)
 
-    def _secret(self, what: str, environment: Mapping[str, str]) -> SecretStr | None:
-        places = {place: getattr(self, f"{what}_{place}") for place in Credential.model_fields}
-        return resolve(Credential(**places), environment) if any(places.values()) else None
+    def _secret(self, secret: str, environment: Mapping[str, str]) -> SecretStr | None:
+        sources = {source: getattr(self, f"{secret}_{source}") for source in Credential.model_fields}
+        return resolve(Credential(**sources), environment) if any(sources.values()) else None
 
     def channel_for(self, severity: Severity, cluster: str | None) -> str | None:
-        """The channel for an incident: the first route that takes it, else the default; None for a webhook."""
+        """Return the channel of the first route that matches, else the default channel; None for a webhook."""
         for route in self.routes:
             if severity in route.severities and route.clusters.match(cluster or ""):
                 return route.channel
         return self.channel
+
+
+class Spark(ConfigModel):
+    """How Spark checks run: as processes of their own, which need Java 17.
+
+    The daemon itself loads nothing of Spark. A check that exceeds a limit is stopped with all processes it started.
+    """
+
+    enabled: bool = True
+    """Whether the daemon runs Spark checks. Set to `false` without Java."""
+    master: Annotated[str, AfterValidator(_master)] = Field("local[*]", min_length=1)
+    """Spark's master: this host, or `spark://host:7077`, `yarn`, `k8s://...`."""
+    memory_limit: Size = 4 << 30
+    """Resident memory that all processes of one check on this host may use together."""
+    driver_memory: Annotated[str, AfterValidator(_java_size), AfterValidator(_within_limit)] = Field(
+        "1g", validate_default=True
+    )
+    """Heap of the driver's JVM. Python workers, which read segments and the journal, come on top."""
+    packages: tuple[str, ...] = ()
+    """Maven coordinates that Spark downloads, such as the connector of a file system."""
+    conf: dict[Annotated[str, AfterValidator(_spark_key)], Annotated[str, BeforeValidator(_spark_value)]] = Field(
+        default_factory=dict
+    )
+    """Spark properties, with names in quotes: `{ "spark.local.dir" = "/var/tmp" }`."""
+    time_limit: PositiveDuration = 1_800_000
+    """How long one check may run."""
+    concurrency: int = Field(1, ge=1)
+    """How many checks run at the same time; others wait."""
+
+
+class Check(ConfigModel):
+    """Schedule and limits of one Spark check; NAME is its name.
+
+    `offset_history` compares the history in the journal. `log_segments` examines the brokers' logs and
+    `replica_divergence` compares replicas; both run only for clusters with `log_directories`. `job_history` searches
+    the journal and the `storage_directory` of each `[flink.NAME]` for jobs that came back and for stray job graphs.
+    `changelog_restore` reads the changelogs of the stores declared in `state_not_restored` rules and lists the keys
+    whose values decreased. A check that fails or exceeds a limit is reported by the rule kind `check_failed`.
+    """
+
+    enabled: bool = True
+    """Whether the daemon runs the check, on schedule or for an incident."""
+    schedule: Annotated[str, AfterValidator(_schedule)] | None = None
+    """When the check runs: an interval (`"24h"`), or a cron expression in UTC (`"0 3 * * mon-fri"`) with days by name.
+
+    Default: only when an incident or an operator requests it.
+    """
+    window: PositiveDuration | None = None
+    """How far back a scheduled run looks. Default: everything. Log segments are always examined completely."""
+    settle: Duration = 30_000
+    """Delay between the request of an incident and the run, so that all that belongs to the incident has happened."""
+    time_limit: PositiveDuration | None = None
+    """How long it may run. Default: `time_limit` of `[spark]`."""
+    memory_limit: Size | None = None
+    """Memory that it may use. Default: `memory_limit` of `[spark]`."""

@@ -1,4 +1,4 @@
-"""rules.toml read and judged as a whole: every mistake at once, with its place. What a table may hold: sections."""
+"""rules.toml read and validated as a whole; all mistakes are reported at once, each with its line."""
 
 import json
 import re
@@ -11,17 +11,20 @@ from typing import Any, NamedTuple, TypeVar
 import tomli
 from pydantic import ValidationError
 
-from agent.config.check_sections import Check, Spark
 from agent.config.correlation_checks import correlation_problems
-from agent.config.flink_section import Flink
 from agent.config.kafka_properties import kafka_property_problem
-from agent.config.log_section import Logs
-from agent.config.problems import NAMED_TABLES, Problem, SettingsError, complaints, did_you_mean
-from agent.config.problems import where as shown
-from agent.config.sections import Agent, Cluster, Journal, Slack
-from agent.config.streams_section import Streams
-from agent.config.toml_places import Path as KeyPath
-from agent.config.toml_places import Place, find_places
+from agent.config.problems import (
+    NAMED_TABLES,
+    TOO_DEEP,
+    Problem,
+    SettingsError,
+    describe_path,
+    did_you_mean,
+    mistakes_in,
+)
+from agent.config.sections import Agent, Check, Journal, Slack, Spark
+from agent.config.sources import Cluster, Flink, Logs, Streams
+from agent.config.toml_places import KeyPath, Place, find_places
 from agent.engine.correlation import Correlation
 from agent.engine.incidents import Lifetimes
 from agent.engine.rule import Rule
@@ -32,13 +35,6 @@ from agent.rules.state_not_restored import StateNotRestored
 
 Model = TypeVar("Model", bound=ConfigModel)
 
-
-def shipped() -> Path:
-    """The configuration shipped: beside the packages in a checkout, else where the wheel put it."""
-    beside = Path(__file__).resolve().parents[2] / "rules.toml"
-    return beside if beside.exists() else Path(sys.prefix, "share", "backflow", "rules.toml")
-
-
 SECTIONS: Mapping[str, type[ConfigModel]] = {
     "agent": Agent,
     "journal": Journal,
@@ -46,8 +42,18 @@ SECTIONS: Mapping[str, type[ConfigModel]] = {
     "slack": Slack,
     "spark": Spark,
 }
-"""The sections that stand once, all optional. Those that hold tables by name: NAMED_TABLES."""
+"""Tables that occur once, all optional. Those that contain tables by name: NAMED_TABLES."""
 
+NAMED_MODELS: Mapping[str, type[ConfigModel]] = {
+    "clusters": Cluster,
+    "flink": Flink,
+    "streams": Streams,
+    "logs": Logs,
+    "rules": Rule,
+    "correlations": Correlation,
+    "checks": Check,
+}
+"""The model of each table by name; that of a rule depends on its kind."""
 
 REFERENCES = (
     ("flink", "kafka", "clusters"),
@@ -55,11 +61,11 @@ REFERENCES = (
     ("logs", "cluster", "clusters"),
     ("logs", "flink", "flink"),
 )
-"""(table, key in it, table whose names it takes)."""
+"""(section, key in its tables, section whose names the key takes)."""
 
 
 class Settings(NamedTuple):
-    """A configuration without mistakes."""
+    """A valid configuration."""
 
     agent: Agent
     journal: Journal
@@ -73,21 +79,30 @@ class Settings(NamedTuple):
     slack: Slack | None
     spark: Spark
     checks: Mapping[str, Check]
-    """Each check there is, also where the file says nothing of it."""
+    """All checks, including those that the file does not mention."""
 
     @property
     def declared_stores(self) -> list[DeclaredStore]:
-        """What rules of the kind state_not_restored declare never to decrease, each once."""
+        """The stores declared in rules of the kind state_not_restored, without duplicates."""
         rules = (rule for rule in self.rules.values() if isinstance(rule, StateNotRestored))
         return list(dict.fromkeys(store for rule in rules for store in rule.stores))
 
 
+def shipped() -> Path:
+    """Return the path of the shipped rules.toml: in the checkout, else where the wheel installed it."""
+    in_checkout = Path(__file__).resolve().parents[2] / "rules.toml"
+    return in_checkout if in_checkout.exists() else Path(sys.prefix, "share", "backflow", "rules.toml")
+
+
 def load(path: Path, *, need_clusters: bool, overrides: Mapping[str, Any] | None = None) -> Settings:
-    """The settings in the file, the overrides laid over it. Raises SettingsError, also where it cannot be read."""
+    """Return the settings in the file with the overrides merged into them.
+
+    Raises SettingsError, also if the file cannot be read.
+    """
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except IsADirectoryError:
-        problem = Problem(str(path), None, "", "is a directory; name the file in it, such as rules.toml")
+        problem = Problem(str(path), None, "", "is a directory; give the path of a file such as rules.toml")
     except OSError as error:
         problem = Problem(str(path), None, "", f"cannot be read: {error.strerror}")
     except UnicodeDecodeError as error:
@@ -99,20 +114,20 @@ def load(path: Path, *, need_clusters: bool, overrides: Mapping[str, Any] | None
 
 
 def loads(text: str, name: str, *, need_clusters: bool, overrides: Mapping[str, Any] | None = None) -> Settings:
-    """The settings in the text of the file so named.
+    """Return the settings in the text of the file of this name.
 
-    overrides: tables merged into those of the file, key by key; None takes a key away.
-    Raises SettingsError with all that is wrong; of mistakes in the TOML itself only the first can be told.
+    overrides: tables merged into those of the file, key by key; None removes a key.
+    Raises SettingsError with all mistakes, or with the first error in the TOML syntax.
     """
     try:
         tables, places = tomli.loads(text), find_places(text)
     except RecursionError as error:
-        raise SettingsError([Problem(name, None, "", "lists or tables stand too deep in one another")]) from error
+        raise SettingsError([Problem(name, None, "", TOO_DEEP)]) from error
     except tomli.TOMLDecodeError as error:
-        message = error.msg.replace("Cannot overwrite a value", "this key has a value already")
-        if declared := re.fullmatch(r"Cannot declare \((.*?),?\) twice", message):  # names the table as a Python tuple
+        message = error.msg.replace("Cannot overwrite a value", "this key already has a value")
+        if declared := re.fullmatch(r"Cannot declare \((.*?),?\) twice", message):  # a table's name as a Python tuple
             message = f"the table [{declared[1].replace(', ', '.').replace(chr(39), '')}] is declared twice"
-        problem = Problem(name, error.lineno, "", f"not TOML: {message} (column {error.colno})")
+        problem = Problem(name, error.lineno, "", f"not valid TOML: {message} (column {error.colno})")
         raise SettingsError([problem]) from error
     return _Reader(name, tables, places, overrides or {}).settings(need_clusters=need_clusters)
 
@@ -129,7 +144,7 @@ def _merge(tables: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str,
 
 
 class _Reader:
-    """Turns tables into sections and keeps what is wrong with them."""
+    """Converts tables into models and collects the mistakes in them."""
 
     def __init__(
         self, name: str, tables: Mapping[str, Any], places: Mapping[KeyPath, Place], overrides: Mapping[str, Any]
@@ -139,53 +154,57 @@ class _Reader:
         self._problems: set[Problem] = set()
 
     def settings(self, *, need_clusters: bool) -> Settings:
-        """All sections, or SettingsError."""
+        """Return the settings, or raise SettingsError."""
         for path in self._places:
             if isinstance(value := self._value(path), date | time):
-                self._complain(path, f"no key takes a date or a time; put {value} in quotes if it is text")
+                self._add_problem(path, f"dates and times are not supported; put {value} in quotes if it is text")
         for name in self._tables.keys() - SECTIONS.keys() - set(NAMED_TABLES):
-            self._complain((name,), f"unknown section{did_you_mean(name, [*SECTIONS, *NAMED_TABLES])}")
+            self._add_problem((name,), f"unknown section{did_you_mean(name, [*SECTIONS, *NAMED_TABLES])}")
         clusters, flink, streams, logs, rules, correlations, checks = (self._table((name,)) for name in NAMED_TABLES)
         if need_clusters and not (clusters or flink or logs):
-            self._complain(("clusters",), "no cluster to watch; [clusters.main] with its bootstrap_servers makes one")
-        for table, key, kind in REFERENCES:
-            known = self._table((kind,))
-            for name in self._table((table,)):
-                named = self._table((table, name)).get(key)
-                if isinstance(named, str) and named not in known:
-                    self._complain((table, name, key), f"there is no [{kind}.{named}]{did_you_mean(named, known)}")
-        for name in streams:
-            if "cluster" not in self._table(("streams", name)) and len(clusters) != 1:
-                self._complain(("streams", name, "cluster"), f"is required{did_you_mean('', clusters)}")
+            self._add_problem(("clusters",), "no cluster to monitor; add [clusters.main] with `bootstrap_servers`")
+        self._check_references(streams, clusters)
         for name in clusters:
             for key, value in self._table(("clusters", name, "kafka")).items():
                 if problem := kafka_property_problem(key, value):
-                    self._complain(("clusters", name, "kafka", key), problem)
+                    self._add_problem(("clusters", name, "kafka", key), problem)
         for name in correlations:
-            for below, sentence in correlation_problems(self._table(("correlations", name)), rules):
-                self._complain(("correlations", name, *below), sentence)
+            for below, message in correlation_problems(self._table(("correlations", name)), rules):
+                self._add_problem(("correlations", name, *below), message)
         for name in checks.keys() - CHECKS.keys():
-            self._complain(("checks", name), f"unknown check{did_you_mean(name, CHECKS)}")
+            self._add_problem(("checks", name), f"unknown check{did_you_mean(name, CHECKS)}")
         settings = Settings(
-            agent=self._section(Agent, ("agent",)),
-            journal=self._section(Journal, ("journal",)),
-            incidents=self._section(Lifetimes, ("incidents",)),
-            clusters={name: self._section(Cluster, ("clusters", name)) for name in clusters},
-            flink={name: self._section(Flink, ("flink", name)) for name in flink},
-            streams={name: self._section(Streams, ("streams", name)) for name in streams},
-            logs={name: self._section(Logs, ("logs", name)) for name in logs},
+            agent=self._model(Agent, ("agent",)),
+            journal=self._model(Journal, ("journal",)),
+            incidents=self._model(Lifetimes, ("incidents",)),
+            clusters={name: self._model(Cluster, ("clusters", name)) for name in clusters},
+            flink={name: self._model(Flink, ("flink", name)) for name in flink},
+            streams={name: self._model(Streams, ("streams", name)) for name in streams},
+            logs={name: self._model(Logs, ("logs", name)) for name in logs},
             rules={name: self._rule(name) for name in rules},
-            correlations={name: self._section(Correlation, ("correlations", name)) for name in correlations},
-            slack=self._section(Slack, ("slack",)) if "slack" in self._tables else None,
-            spark=self._section(Spark, ("spark",)),
-            checks={name: self._section(Check, ("checks", name)) for name in CHECKS},
+            correlations={name: self._model(Correlation, ("correlations", name)) for name in correlations},
+            slack=self._model(Slack, ("slack",)) if "slack" in self._tables else None,
+            spark=self._model(Spark, ("spark",)),
+            checks={name: self._model(Check, ("checks", name)) for name in CHECKS},
         )
         if self._problems:
-            raise SettingsError(sorted(self._problems, key=lambda one: (one.line or 0, one.where, one.message)))
+            raise SettingsError(sorted(self._problems, key=lambda found: (found.line or 0, found.where, found.message)))
         return settings
 
+    def _check_references(self, streams: Mapping[str, Any], clusters: Mapping[str, Any]) -> None:
+        for section, key, target in REFERENCES:
+            known = self._table((target,))
+            for name in self._table((section,)):
+                reference = self._table((section, name)).get(key)
+                if isinstance(reference, str) and reference not in known:
+                    message = f"there is no [{target}.{reference}]{did_you_mean(reference, known)}"
+                    self._add_problem((section, name, key), message)
+        for name in streams:
+            if "cluster" not in self._table(("streams", name)) and len(clusters) != 1:
+                self._add_problem(("streams", name, "cluster"), f"is required{did_you_mean('', clusters)}")
+
     def _value(self, path: KeyPath) -> Any:
-        """What stands at the path; an empty table where nothing does."""
+        """Return the value at the path, or an empty table."""
         value: Any = self._tables
         for part in path:
             if isinstance(value, Mapping):
@@ -195,47 +214,47 @@ class _Reader:
         return value
 
     def _table(self, path: KeyPath) -> Mapping[str, Any]:
-        """The table at the path, for a look at its keys; an empty one where something else stands."""
+        """Return the table at the path, or an empty one if it is something else."""
         value = self._value(path)
         if isinstance(value, Mapping):
             return value
         if len(path) == 1:
-            self._complain(path, f"expected tables by name, such as [{path[0]}.main]")
+            self._add_problem(path, f"expected tables by name, such as [{path[0]}.main]")
         return {}
 
-    def _section(self, model: type[Model], path: KeyPath, without: str | None = None) -> Model:
-        """The table at the path as the model. Where it has mistakes the result is empty, and never gets out of here."""
+    def _model(self, model: type[Model], path: KeyPath, without: str | None = None) -> Model:
+        """Return the table at the path as the model; an empty one, which is never used, if it has mistakes."""
         table = self._value(path)
         if isinstance(table, Mapping):
             table = {key: value for key, value in table.items() if key != without}
         try:
-            # By way of JSON, for which pydantic's strict mode takes a list as a tuple and text as a path or an enum.
+            # As JSON, because pydantic's strict mode then accepts a list as a tuple and text as a path or an enum.
             return model.model_validate_json(json.dumps(table, default=str))
         except ValidationError as error:
-            for below, sentence in complaints(error, model, table):
-                self._complain((*path, *below), sentence)
+            for below, message in mistakes_in(error, model, table):
+                self._add_problem((*path, *below), message)
             return model.__new__(model)
 
     def _rule(self, name: str) -> Rule:
         path = ("rules", name)
         kind = self._table(path).get("kind")
         if kind is None and isinstance(self._value(path), Mapping):
-            self._complain((*path, "kind"), f"is required{did_you_mean('', KINDS)}")
+            self._add_problem((*path, "kind"), f"is required{did_you_mean('', KINDS)}")
         elif isinstance(kind, str) and kind not in KINDS:
-            self._complain((*path, "kind"), f'unknown kind "{kind}"{did_you_mean(kind, KINDS)}')
+            self._add_problem((*path, "kind"), f'unknown kind "{kind}"{did_you_mean(kind, KINDS)}')
         elif kind is not None and not isinstance(kind, str):
-            self._complain((*path, "kind"), f"expected text in quotes{did_you_mean('', KINDS)}")
+            self._add_problem((*path, "kind"), f"expected text in quotes{did_you_mean('', KINDS)}")
         else:
             rule: type[Rule] = KINDS.get(kind or "", Rule)
-            return self._section(rule, path, without="kind")
+            return self._model(rule, path, without="kind")
         return Rule.model_construct()
 
-    def _complain(self, path: KeyPath, message: str) -> None:
+    def _add_problem(self, path: KeyPath, message: str) -> None:
         line = self._line(path)
-        self._problems.add(Problem(self._name if line else "overrides", line, shown(path), message))
+        self._problems.add(Problem(self._name if line else "overrides", line, describe_path(path), message))
 
     def _line(self, path: KeyPath) -> int | None:
-        """Where the path stands in the file, or the table that lacks it; None where that came with an override."""
+        """Return the line of the path, or of the table that lacks it; None if it came from an override."""
         value: Any = self._tables
         override: Any = self._overrides
         for depth, part in enumerate(path):

@@ -1,4 +1,4 @@
-"""Where each key of a TOML document stands: line and column by key path. Values and syntax errors are tomli's."""
+"""Line and column of each key of a TOML document; tomli reads the values and reports syntax errors."""
 
 import re
 from collections.abc import Iterator
@@ -6,11 +6,12 @@ from typing import NamedTuple, TypeAlias
 
 import tomli
 
-Path: TypeAlias = tuple[str | int, ...]
+KeyPath: TypeAlias = tuple[str | int, ...]
+"""The keys and list indexes that lead to a value, such as ("clusters", "main", "groups", "include", 0)."""
 
 
 class Place(NamedTuple):
-    """Line and column, both counted from 1."""
+    """Line and column, counted from 1."""
 
     line: int
     column: int
@@ -34,11 +35,11 @@ _TOKEN = re.compile(
 )
 
 
-def find_places(document: str) -> dict[Path, Place]:
-    """The place of every key and list element of a document that tomli accepts, by path such as ("a", "b", 0, "c").
+def find_places(document: str) -> dict[KeyPath, Place]:
+    """Return the place of every key and list element of a valid TOML document by key path.
 
-    A key stands where its name does, a list element where its value does. A table stands at its own header where it
-    has one, else at the first key that implies it. The document itself, (), stands at line 1.
+    The place of a key is that of its name, of a list element that of its value, of a table that of its own header or
+    else of the first key that implies it. The document itself, (), is at line 1.
     """
     return _Walk(_tokens(document)).places
 
@@ -60,14 +61,14 @@ def _name(token: str) -> str:
 
 
 class _Walk:
-    """One pass over the tokens of a document known to be valid, so that it need not check anything."""
+    """One pass over the tokens of a document that is known to be valid."""
 
     def __init__(self, tokens: Iterator[_Token]) -> None:
-        self.places: dict[Path, Place] = {(): Place(1, 1)}
+        self.places: dict[KeyPath, Place] = {(): Place(1, 1)}
         self._tokens = tokens
         self._next = next(tokens)
-        self._tables_in: dict[Path, int] = {}  # how many [[tables]] each list of tables has so far
-        table: Path = ()
+        self._tables_in: dict[KeyPath, int] = {}  # number of [[tables]] so far in each list of tables
+        table: KeyPath = ()
         while self._next.text:
             if self._next.text == "[":
                 table = self._header()
@@ -91,11 +92,11 @@ class _Walk:
             parts.append(self._take())
         return parts
 
-    def _header(self) -> Path:
+    def _header(self) -> KeyPath:
         self._take()
         in_list = self._next.text == "["
         self._skip("[")
-        path: Path = ()
+        path: KeyPath = ()
         parts = self._key()
         for depth, part in enumerate(parts, 1):
             path = (*path, _name(part.text))
@@ -110,10 +111,10 @@ class _Walk:
         self._skip("]")
         return path
 
-    def _latest(self, path: Path) -> Path:
+    def _latest(self, path: KeyPath) -> KeyPath:
         return (*path, self._tables_in[path] - 1) if path in self._tables_in else path
 
-    def _pair(self, table: Path) -> None:
+    def _pair(self, table: KeyPath) -> None:
         path = table
         for part in self._key():
             path = (*path, _name(part.text))
@@ -121,7 +122,7 @@ class _Walk:
         self._skip("=")
         self._value(path)
 
-    def _value(self, path: Path) -> None:
+    def _value(self, path: KeyPath) -> None:
         opening = self._take().text
         if opening == "[":
             index = 0
@@ -138,6 +139,6 @@ class _Walk:
                 self._pair(path)
                 self._skip("\n", ",")
             self._take()
-        else:  # a float or a time may hold dots and, between date and time, a blank
+        else:  # a float or a time may contain dots, and a time a blank
             while self._next.text not in {"", "\n", ",", "]", "}"}:
                 self._take()

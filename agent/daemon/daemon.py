@@ -1,4 +1,4 @@
-"""The running agent: sources polled and checks run on schedule, the pipeline, the outboxes, the service manager."""
+"""The running agent: sources and checks on schedule, the pipeline, the dispatchers, and the watchdog."""
 
 import signal
 import sys
@@ -13,12 +13,12 @@ from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from agent.checks.runner import Checks
-from agent.config.check_sections import trigger
+from agent.config.sections import trigger
 from agent.config.settings import Settings
 from agent.daemon.pipeline import LOOKBACK_MS, Pipeline
 from agent.daemon.startup_log import StartupLog
 from agent.daemon.systemd import Systemd
-from agent.daemon.wiring import receivers_of, sources_of
+from agent.daemon.wiring import make_receivers, make_sources
 from agent.engine.check_requests import CheckResult
 from agent.engine.engine import Engine
 from agent.model.observations import Available, Tick, Unavailable
@@ -30,73 +30,73 @@ from agent.storage.journal import Journal, entries, last_at
 
 TICK_MS = 1_000
 STUCK_MS = 120_000
-"""A loop that has not come round for this long is stuck: the watchdog is no longer fed."""
+"""A loop without progress for this long is stuck; the watchdog is then no longer notified."""
 
-_WATCH_MS = 10_000
+_WATCHDOG_MS = 10_000
 
 log = structlog.get_logger(__name__)
 
 
 class Daemon:
-    """The agent from start to stop. Raises what its parts raise where they cannot start."""
+    """The agent from start to stop."""
 
     def __init__(self, settings: Settings, *, stream: TextIO = sys.stdout) -> None:
-        """stream: where the console receiver prints."""
+        """stream: where the console receiver prints. The state directory must exist.
+
+        Raises CredentialError, JournalError, StorageError, OSError.
+        """
         self._stop = threading.Event()
         directory = settings.agent.state_directory
-        directory.mkdir(parents=True, exist_ok=True)
-        receivers = receivers_of(settings, stream)
-        self._store = IncidentStore(directory / FILE, [one.name for one in receivers])
+        receivers = make_receivers(settings, stream)
+        self._store = IncidentStore(directory / FILE, [receiver.name for receiver in receivers])
         self._journal = Journal(directory / "journal", self._store.position)
-        self._outboxes = {one.name: Dispatcher(directory / FILE, one) for one in receivers}
-        watch = Engine(settings.rules, settings.correlations, settings.incidents)
-        self._checks = Checks(settings, self._answered)
+        self._dispatchers = {receiver.name: Dispatcher(directory / FILE, receiver) for receiver in receivers}
+        engine = Engine(settings.rules, settings.correlations, settings.incidents)
+        self._checks = Checks(settings, self._put_check_result)
         self._schedules = {
-            name: trigger(one.schedule)
-            for name, one in settings.checks.items()
-            if settings.spark.enabled and one.enabled and one.schedule
+            name: trigger(check.schedule)
+            for name, check in settings.checks.items()
+            if settings.spark.enabled and check.enabled and check.schedule
         }
         self._pipeline = Pipeline(
             self._journal,
             self._store,
-            watch,
+            engine,
             retention=settings.journal.retention,
-            wake={name: outbox.wake for name, outbox in self._outboxes.items()},
-            ask=self._checks.ask,
+            wake={name: dispatcher.wake for name, dispatcher in self._dispatchers.items()},
+            run_check=self._checks.request,
         )
         newest = last_at(directory / "journal")
         if newest is not None:
             self._pipeline.restore(entries(directory / "journal", since=newest - LOOKBACK_MS))
-        known = list(watch.latest())
-        self._looks: dict[str, StartupLog] = {}
+        known = list(engine.latest())
+        self._startup_logs: dict[str, StartupLog] = {}
 
-        def emit_of(cluster: str, source: str) -> Emit:
-            look = StartupLog(cluster, source, self._pipeline.put, known, now_ms())
-            return self._looks.setdefault(f"{cluster}/{source}", look).emit
+        def emit_for(cluster: str, source: str) -> Emit:
+            startup_log = StartupLog(cluster, source, self._pipeline.put, known, now_ms())
+            return self._startup_logs.setdefault(f"{cluster}/{source}", startup_log).emit
 
-        self._sources = sources_of(settings, emit_of, known)
-        self._polled_at = dict.fromkeys(map(_job, self._sources), now_ms())
+        self._sources = make_sources(settings, emit_for, known)
+        self._polled_at = dict.fromkeys(map(_job_id, self._sources), now_ms())
         self._scheduler = BackgroundScheduler(
             timezone="UTC", executors={"default": ThreadPoolExecutor(len(self._sources) + 1)}
         )
         self._failed: set[str] = set()
-        self._loops: dict[str, tuple[int, int]] = {}
+        self._progress: dict[str, tuple[int, int]] = {}
 
     def run(self) -> int:
-        """Watch until SIGTERM or SIGINT. Returns the exit status: 0, or 3 where a part of the agent failed."""
+        """Monitor until SIGTERM or SIGINT; return the exit status: 0, or 3 if a part of the agent failed."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._stop.set())
         with Systemd() as systemd:
             self._start()
             systemd.ready()
-            log.info(
-                "watching", sources=[f"{one.cluster}/{one.name}" for one in self._sources], telling=list(self._outboxes)
-            )
-            interval = min(systemd.watchdog_interval or _WATCH_MS, _WATCH_MS) / 1000
+            log.info("watching", sources=list(map(_job_id, self._sources)), receivers=list(self._dispatchers))
+            interval = min(systemd.watchdog_interval or _WATCHDOG_MS, _WATCHDOG_MS) / 1000
             while not self._stop.wait(interval) and self._pipeline.alive:
-                stuck = self._stuck(now_ms())
+                stuck = self._stuck_loops(now_ms())
                 if stuck:
-                    log.error("stuck", loops=stuck)
+                    log.error("loops_stuck", loops=stuck)
                 else:
                     systemd.watchdog()
             systemd.stopping()
@@ -104,11 +104,11 @@ class Daemon:
 
     def _start(self) -> None:
         self._pipeline.start()
-        for outbox in self._outboxes.values():
-            outbox.start()
+        for dispatcher in self._dispatchers.values():
+            dispatcher.start()
         self._checks.start()
         self._scheduler.add_listener(self._job_failed, EVENT_JOB_ERROR)
-        # A late tick or poll is run once, at once: what matters is what holds now, not how many were missed.
+        # A late tick or poll runs once, at once: the current state matters, not how many were missed.
         limits = {"misfire_grace_time": None, "coalesce": True, "max_instances": 1}
         self._scheduler.add_job(self._tick, "interval", seconds=TICK_MS / 1000, id="tick", **limits)
         for source in self._sources:
@@ -117,12 +117,12 @@ class Daemon:
                 "interval",
                 [source],
                 seconds=source.interval / 1000,
-                id=_job(source),
+                id=_job_id(source),
                 next_run_time=datetime.now(UTC),
                 **limits,
             )
-        for check, due in self._schedules.items():
-            self._scheduler.add_job(self._checks.run_on_schedule, due, [check], id=f"check {check}", **limits)
+        for check, schedule in self._schedules.items():
+            self._scheduler.add_job(self._checks.run_on_schedule, schedule, [check], id=f"check {check}", **limits)
         self._scheduler.start()
 
     def _tick(self) -> None:
@@ -130,38 +130,38 @@ class Daemon:
 
     def _poll(self, source: Source) -> None:
         source.poll()
-        now = self._polled_at[_job(source)] = now_ms()
-        self._looks[_job(source)].polled(now)
-        if _job(source) in self._failed:
-            self._failed.discard(_job(source))
+        job = _job_id(source)
+        now = self._polled_at[job] = now_ms()
+        self._startup_logs[job].polled(now)
+        if job in self._failed:
+            self._failed.discard(job)
             self._pipeline.put([Available(at=now, source=source.name, cluster=source.cluster)])
 
-    def _answered(self, answer: CheckResult) -> None:
-        self._pipeline.answer(answer)
+    def _put_check_result(self, result: CheckResult) -> None:
+        self._pipeline.put_check_result(result)
 
     def _job_failed(self, event: JobExecutionEvent) -> None:
-        """A defect in a source is told like any other reason for not seeing."""
-        source = next((one for one in self._sources if _job(one) == event.job_id), None)
-        log.error("job failed", job=event.job_id, reason=repr(event.exception), traceback=event.traceback)
+        """Log the failure of a scheduled job; an internal error of a source makes the source unavailable."""
+        source = next((source for source in self._sources if _job_id(source) == event.job_id), None)
+        log.error("job_failed", job=event.job_id, reason=repr(event.exception), traceback=event.traceback)
         if source is not None:
             self._polled_at[event.job_id] = now_ms()
             self._failed.add(event.job_id)
-            reason = f"the source failed: {event.exception!r}; its log says where"
+            reason = f"internal error: {event.exception!r}; the agent's log has the details"
             self._pipeline.put([Unavailable(at=now_ms(), source=source.name, cluster=source.cluster, reason=reason)])
 
-    def _stuck(self, now: int) -> list[str]:
-        """The loops that have not come round for too long."""
-        turns = {"pipeline": self._pipeline.ticks} | {
-            f"outbox {name}": one.turns for name, one in self._outboxes.items()
-        }
+    def _stuck_loops(self, now: int) -> list[str]:
+        """Return the loops that have made no progress for STUCK_MS."""
+        turns = {"pipeline": self._pipeline.ticks}
+        turns |= {f"dispatcher {name}": dispatcher.turns for name, dispatcher in self._dispatchers.items()}
         for name, turn in turns.items():
-            if self._loops.get(name, (-1, 0))[0] != turn:
-                self._loops[name] = (turn, now)
-        since = {name: at for name, (_, at) in self._loops.items()} | self._polled_at
-        return [name for name, at in since.items() if now - at > STUCK_MS]
+            if self._progress.get(name, (-1, 0))[0] != turn:
+                self._progress[name] = (turn, now)
+        last_progress = {name: at for name, (_, at) in self._progress.items()} | self._polled_at
+        return [name for name, at in last_progress.items() if now - at > STUCK_MS]
 
     def _close(self) -> int:
-        """Stop everything within ten seconds; the journal and the incidents are complete afterwards."""
+        """Stop everything within ten seconds; the journal and the incidents are then complete."""
         log.info("stopping")
         self._scheduler.shutdown(wait=False)
         closing = [source.close for source in self._sources] + [self._checks.close]
@@ -172,7 +172,7 @@ class Daemon:
         for closer in closers:
             closer.join(max(0.0, deadline - time.monotonic()))
         written = self._pipeline.close(timeout=3)
-        delivered = [outbox.close(timeout=2) for outbox in self._outboxes.values()]
+        delivered = [dispatcher.close(timeout=2) for dispatcher in self._dispatchers.values()]
         if written:
             self._journal.close()
             self._store.close()
@@ -180,5 +180,5 @@ class Daemon:
         return 0 if written and self._pipeline.failure is None else 3
 
 
-def _job(source: Source) -> str:
+def _job_id(source: Source) -> str:
     return f"{source.cluster}/{source.name}"

@@ -1,6 +1,4 @@
-"""How the agent logs: one event per line on stderr, JSON under systemd, colours on a terminal. What is logged stands
-where it happens.
-"""
+"""Set-up of the agent's own log: one event per line on stderr, JSON under systemd, colours on a terminal."""
 
 import logging
 import sys
@@ -10,7 +8,7 @@ import structlog
 
 
 def configure(log_format: Literal["auto", "json", "console"]) -> None:
-    """Set structlog and the standard library's logging up alike."""
+    """Configure structlog and the standard library's logging in the same way."""
     coloured = log_format == "console" or (log_format == "auto" and sys.stderr.isatty())
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -21,7 +19,7 @@ def configure(log_format: Literal["auto", "json", "console"]) -> None:
     last: list[structlog.typing.Processor] = (
         [
             structlog.dev.ConsoleRenderer(
-                # The plain one shows no local variables: a secret may be among them.
+                # The plain formatter shows no local variables, which may be secrets.
                 colors=sys.stderr.isatty(),
                 exception_formatter=structlog.dev.plain_traceback,
             )
@@ -41,6 +39,6 @@ def configure(log_format: Literal["auto", "json", "console"]) -> None:
         )
     )
     logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
-    # The libraries' own chatter: we say ourselves when a connection is lost and found again.
+    # The sources log lost connections themselves.
     for name in ("kazoo", "apscheduler", "librdkafka"):
         logging.getLogger(name).setLevel(logging.ERROR if name != "apscheduler" else logging.WARNING)

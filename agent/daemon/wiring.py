@@ -1,10 +1,10 @@
-"""What the configuration asks for, made: a source for each system that is watched, and who is told."""
+"""Sources and receivers made from the configuration."""
 
 from collections.abc import Callable
 from typing import TextIO
 
-from agent.config.sections import Cluster
 from agent.config.settings import Settings
+from agent.config.sources import Cluster
 from agent.model.findings import Incident
 from agent.model.observations import Observation
 from agent.notify.base import Receiver
@@ -21,13 +21,16 @@ from agent.sources.streams.metrics_source import StreamsMetricsSource
 from agent.sources.zookeeper.source import ZooKeeperSource
 
 
-def sources_of(settings: Settings, emit_of: Callable[[str, str], Emit], known: list[Observation]) -> list[Source]:
-    """A source for each system that is watched. emit_of: where the source of that cluster, by its name, emits."""
+def make_sources(settings: Settings, emit_for: Callable[[str, str], Emit], known: list[Observation]) -> list[Source]:
+    """Return a source for each monitored system.
+
+    emit_for: returns where the source of a cluster, by its name, emits. known: observations of the earlier run.
+    """
     sources: list[Source] = []
     topics = {}
     applications = {
-        name: (one.cluster or next(iter(settings.clusters)), one.application or name)
-        for name, one in settings.streams.items()
+        name: (streams.cluster or next(iter(settings.clusters)), streams.application or name)
+        for name, streams in settings.streams.items()
     }
     stores = settings.declared_stores
     for name, cluster in settings.clusters.items():
@@ -40,16 +43,16 @@ def sources_of(settings: Settings, emit_of: Callable[[str, str], Emit], known: l
             topics=cluster.topics,
             watch_partitions=cluster.zookeeper is None,
             streams=[application for on, application in applications.values() if on == name],
-            declared={one.changelog for one in stores},
+            declared={store.changelog for store in stores},
         )
-        kafka = KafkaSource(name, kafka_settings, emit_of(name, KafkaSource.name), known)
+        kafka = KafkaSource(name, kafka_settings, emit_for(name, KafkaSource.name), known)
         topics[name] = kafka.topics
         sources.append(kafka)
         if cluster.zookeeper is not None:
             zookeeper = ZooKeeperSource(
                 name,
                 cluster.zookeeper,
-                emit_of(name, ZooKeeperSource.name),
+                emit_for(name, ZooKeeperSource.name),
                 known,
                 interval=cluster.poll_interval,
                 topics=cluster.topics,
@@ -58,7 +61,7 @@ def sources_of(settings: Settings, emit_of: Callable[[str, str], Emit], known: l
             )
             sources.append(zookeeper)
     for name, flink in settings.flink.items():
-        emit = emit_of(name, FlinkSource.name)
+        emit = emit_for(name, FlinkSource.name)
         sources.append(FlinkSource(name, flink, emit, known, topics=topics.get(flink.kafka or "")))
     for name, cluster in settings.clusters.items() if stores else ():
         sources.append(
@@ -67,7 +70,7 @@ def sources_of(settings: Settings, emit_of: Callable[[str, str], Emit], known: l
                 cluster.bootstrap_servers,
                 _properties(cluster),
                 stores,
-                emit_of(name, ChangelogSource.name),
+                emit_for(name, ChangelogSource.name),
                 known,
                 memory=cluster.changelog_memory,
                 interval=cluster.poll_interval,
@@ -75,11 +78,11 @@ def sources_of(settings: Settings, emit_of: Callable[[str, str], Emit], known: l
         )
     for name, streams in settings.streams.items():
         if streams.metrics:
-            emit = emit_of(name, StreamsMetricsSource.name)
+            emit = emit_for(name, StreamsMetricsSource.name)
             sources.append(StreamsMetricsSource(name, *applications[name], streams, emit, known))
     patterns = [rule.pattern for rule in settings.rules.values() if isinstance(rule, LogPattern)]
     for name, logs in settings.logs.items():
-        sources.append(LogSource(name, logs, patterns, emit_of(name, LogSource.name), known))
+        sources.append(LogSource(name, logs, patterns, emit_for(name, LogSource.name), known))
     return sources
 
 
@@ -87,8 +90,8 @@ def _properties(cluster: Cluster) -> dict[str, str]:
     return {key: str(value) for key, value in cluster.kafka_properties().items() if key != "bootstrap.servers"}
 
 
-def receivers_of(settings: Settings, stream: TextIO) -> list[Receiver]:
-    """Whoever is told of incidents. stream: where the console prints."""
+def make_receivers(settings: Settings, stream: TextIO) -> list[Receiver]:
+    """Return the receivers of incidents. stream: where the console prints."""
     slack = settings.slack
     if slack is None:
         return [Console(stream)]

@@ -27,16 +27,19 @@ CHECK_REACH_MS = 7_200_000
 
 
 class Step(ConfigModel):
-    """One step of a correlation: findings of `rule`, or of `any` of several, that share keys with an earlier step."""
+    """One step of a correlation; it takes the findings of one rule or of any of several."""
 
     rule: str | None = None
-    """The rule whose findings this step takes."""
+    """Name of the rule. Exactly one of `rule` and `any` is required."""
     any: list[str] = Field(default_factory=list)
-    """Several rules, instead of `rule`."""
+    """Names of several rules."""
     shares: list[str] = Field(default_factory=list)
-    """The subject keys that must be equal in one finding of an earlier step."""
+    """Keys that a finding must have in common with a finding of an earlier step.
+
+    `cluster`, `group`, `topic`, `partition`, `broker`, `source`, `job` or `log`. Required in all steps but the first.
+    """
     optional: bool = False
-    """Whether the steps after it may follow without it."""
+    """Whether the correlation also holds without this step. Not for the first and the last step."""
 
     @property
     def rules(self) -> list[str]:
@@ -45,18 +48,29 @@ class Step(ConfigModel):
 
 
 class Correlation(ConfigModel):
-    """Steps in the order of event time: the first is the cause, the last the effect, which takes no info finding."""
+    """Findings that belong to one incident: they occur in the order of the steps and share keys.
+
+    The first step is the cause and the last one the effect. The last step ignores findings of severity info.
+    """
 
     steps: list[Step]
-    """The steps, cause first."""
+    """Two or more steps in the order of event time."""
     run_checks: list[str] = Field(default_factory=list)
-    """Spark checks to run once the steps are found. Trailing steps that only checks can find need not be found yet."""
+    """Spark checks that can explain or prove the incident; their results appear in its thread.
+
+    They run once all steps are found that do not themselves depend on a check.
+    """
     within: Duration = 600_000
-    """How long after the cause an effect may happen."""
+    """Maximum time from the first to the last finding."""
     severity: Severity | None = None
-    """The severity of the incident; by default that of its worst finding."""
+    """Severity of the incident. Default: the highest of its findings."""
     title: str | None = None
-    """The headline; by default that of the worst effect's rule."""
+    """Title of the incident. Default: the title of its worst finding.
+
+    Placeholders: `{cluster}`, `{group}`, `{topic}`, `{partition}`, `{broker}`, `{source}`, `{job}`, `{log}`,
+    `{job_name}`, `{reader}` (the group or the name of the job), `{records}` (reprocessed), `{rule}` and `{line}` (the
+    message of a log line).
+    """
 
 
 class FindingCluster(NamedTuple):

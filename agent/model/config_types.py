@@ -1,6 +1,4 @@
-"""The value types that settings and rule options share: durations and name patterns. Sections and their checks live
-in settings.
-"""
+"""Value types that configuration and rule options share: durations and name filters."""
 
 import re
 from fnmatch import fnmatchcase
@@ -10,10 +8,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|d)")
+_EVERYTHING = ["*"]
 
 
 def duration(value: Any) -> int:
-    """A duration such as "500ms", "10s", "5m", "24h" or "7d" in ms. Raises ValueError; a bare number names no unit."""
+    """Return a duration such as "500ms", "10s", "5m", "24h" or "7d" in ms.
+
+    Raises ValueError; a number without a unit is none.
+    """
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         msg = f'expected a duration such as "500ms", "10s", "5m" or "7d", got {value!r}'
@@ -22,7 +24,7 @@ def duration(value: Any) -> int:
 
 
 def duration_text(value: int) -> str:
-    """The duration of so many ms as it is written: 300000 is "5m"."""
+    """Return a duration in ms as it is written in rules.toml: 300000 is "5m"."""
     unit, size = next((unit, size) for unit, size in reversed(_UNITS.items()) if value % size == 0)
     return f"{value // size}{unit}"
 
@@ -35,7 +37,7 @@ PositiveDuration = Annotated[Duration, Field(gt=0)]
 
 
 def non_empty(value: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A list that is not empty. Raises ValueError."""
+    """Return a list that is not empty. Raises ValueError."""
     if not value:
         msg = "name at least one"
         raise ValueError(msg)
@@ -49,17 +51,16 @@ class ConfigModel(BaseModel):
 
 
 class NameFilter(ConfigModel):
-    """Shell patterns: a name matches if an include pattern matches and no exclude pattern does."""
+    """Shell patterns (`*`, `?`, `[ab]`) that select names; a name needs a match in `include` and none in `exclude`."""
 
-    include: list[str] = ["*"]
+    include: list[str] = _EVERYTHING
+    """Patterns of the names to include."""
     exclude: list[str] = []
+    """Patterns of names to leave out."""
 
     def match(self, name: str) -> bool:
-        """Return whether the name is included."""
-        if self.include == _EVERYTHING and not self.exclude:  # the default, and asked for every commit
+        """Return whether the name is selected."""
+        if self.include == _EVERYTHING and not self.exclude:  # the default, asked for every commit
             return True
         included = any(fnmatchcase(name, pattern) for pattern in self.include)
         return included and not any(fnmatchcase(name, pattern) for pattern in self.exclude)
-
-
-_EVERYTHING = ["*"]

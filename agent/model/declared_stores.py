@@ -40,20 +40,23 @@ def _named(value: str, what: str) -> str:
 
 
 class DeclaredStore(ConfigModel):
-    """A store whose value for a key never falls while all is well: a count, a maximum, a sequence number.
+    """A Kafka Streams store whose values normally never decrease: counts, maxima, sequence numbers.
 
-    A sum over input that may be negative is none. In a windowed store each window of a key is a key of its own.
+    A sum over input that may be negative does not qualify. In a windowed store each window of a key counts as a key.
     """
 
     application: Annotated[str, AfterValidator(_application)]
-    """Its application.id."""
+    """The `application.id`."""
     store: Annotated[str, AfterValidator(_store)]
-    """Its name; its changelog is the topic application-store-changelog."""
+    """Name of the store; its changelog is the topic `application-store-changelog`."""
     value: Annotated[str, AfterValidator(_value)] = "long"
-    """"long" (8 bytes, big-endian), "int" (4 bytes), or "json:FIELD", a whole number in a JSON object."""
+    """Format of the values: `"long"` (8 bytes, big-endian), `"int"` (4 bytes), `"json:FIELD"` (in a JSON object)."""
     counts: Annotated[str, AfterValidator(_topic)] | None = None
-    """Of a plain count, the topic of which it counts each record once: its repartition topic where it has one. What is
-    committed there is held against the sum of its values.
+    """Only for a plain count: the topic of which it counts each record once (its repartition topic if it has one).
+
+    When values decrease, the incident then also states how many records are surely missing, by comparing the sum of
+    the values with the offsets committed on that topic. Not for a store that ignores records (late ones, for example)
+    or deletes keys, nor for a topic that others write to in transactions, whose markers would count as records.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""What stands in for Spark where only the process around a check is looked at: a script in its place."""
+"""A script in place of Spark, for tests of the process around a check."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,6 @@ Scripted = Callable[[str], None]
 
 @pytest.fixture
 def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scripted:
-    """Puts a script in the place of `python -m spark_checks`; it has the finding FINDING at hand to print."""
     package = tmp_path / "spark_checks"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -24,7 +23,6 @@ def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scripted:
 
 
 def written(path: Path) -> str:
-    """What stands in the file; nothing where there is none yet."""
     return path.read_text(encoding="utf-8") if path.exists() else ""
 
 

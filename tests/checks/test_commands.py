@@ -1,4 +1,4 @@
-"""Checks by hand: what is filled in, what is printed, what is exited with; and digests."""
+"""`backflow check` and `backflow digest`: options, output and exit statuses."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from agent.checks.sessions import members
+from agent.checks.process import session_processes
 from agent.cli.main import main
 from agent.rules import CHECKS
 from spark_checks.__main__ import names
@@ -44,25 +44,22 @@ SPARK = ["--master", "local[2]", "--conf", "spark.driver.memory=1g", "--conf"]
 
 
 def run(*arguments: str) -> Result:
-    """The command's result."""
     return CliRunner().invoke(main, ["check", *arguments], prog_name="backflow")
 
 
-def test_the_checks_listed_are_those_that_there_are() -> None:
-    """By name, one line each."""
+def test_help_lists_all_checks() -> None:
     assert sorted(CHECKS) == names()
-    told = run()
-    assert told.exit_code == 0
-    assert told.output == run("--help").output
-    assert all(f"\n  {name} " in told.output for name in CHECKS)
+    result = run()
+    assert result.exit_code == 0
+    assert result.output == run("--help").output
+    assert all(f"\n  {name} " in result.output for name in CHECKS)
 
 
-def test_an_unknown_check_is_wrong_use() -> None:
-    """With the name that was meant."""
-    told = run("replica_divergense")
-    assert (told.exit_code, told.stderr) == (
+def test_unknown_check_exits_with_2() -> None:
+    result = run("replica_divergense")
+    assert (result.exit_code, result.stderr) == (
         2,
-        "there is no check `replica_divergense`; did you mean `replica_divergence`?\n",
+        "unknown check `replica_divergense`; did you mean `replica_divergence`?\n",
     )
 
 
@@ -87,29 +84,29 @@ def test_an_unknown_check_is_wrong_use() -> None:
         (STORES, ["changelog_restore", "--bootstrap-servers", "b:1"], [*SPARK, "--bootstrap-servers", "b:1"]),
     ],
 )  # fmt: skip
-def test_what_the_configuration_knows_is_filled_in(
+def test_options_from_the_configuration_come_first(
     scripted: Scripted, toml: str, given: list[str], passed: list[str]
 ) -> None:
-    """Before what is given, which therefore counts more."""
     scripted("Path('arguments').write_text(json.dumps(sys.argv[1:]))")
     Path("rules.toml").write_text(toml)
     Path("state/journal").mkdir(parents=True)
     assert run(*given).exit_code == 0
     arguments = msgspec.json.decode(Path("arguments").read_bytes())
-    assert [one for one in arguments if not one.startswith("spark.local.dir=")] == [given[0], *passed]
+    assert [argument for argument in arguments if not argument.startswith("spark.local.dir=")] == [given[0], *passed]
 
 
-def test_of_several_clusters_one_must_be_named(scripted: Scripted) -> None:
-    """Nothing runs."""
+def test_one_of_several_clusters_must_be_selected(scripted: Scripted) -> None:
     scripted("Path('ran').touch()")
     Path("rules.toml").write_text(TWO)
-    told = run("offset_history")
-    assert (told.exit_code, told.stderr) == (2, "which cluster? name it with --cluster; there are: main, other\n")
+    result = run("offset_history")
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "several clusters are configured; select one with --cluster: main, other\n",
+    )
     assert not Path("ran").exists()
 
 
-def test_findings_are_told_in_words(scripted: Scripted) -> None:
-    """How grave, where and what; when, in which file at which byte, under which labels. The summary comes last."""
+def test_findings_are_printed_as_text(scripted: Scripted) -> None:
     scripted("""
         log("progress: 1/2 segments")
         say(finding(3))
@@ -119,20 +116,19 @@ def test_findings_are_told_in_words(scripted: Scripted) -> None:
         log("progress: done: 2 files read, 2 findings.")
         sys.exit(1)
     """)
-    told = run("log_segments")
-    assert told.exit_code == 1
-    assert told.stdout.splitlines() == [
+    result = run("log_segments")
+    assert result.exit_code == 1
+    assert result.stdout.splitlines() == [
         "CRITICAL  t[3] on brokers 1, 2: replicas differ",
         "          2026-11-20T23:25:13.900Z",
         "WARNING   t[0] on broker 5: the log is cut short",
         "          2026-11-20T23:25:13.900Z · 0.log at byte 81,920 · torn_tail",
         "2 files read, 2 findings.",
     ]
-    assert told.stderr.splitlines() == ["log_segments: 1/2 segments"]
+    assert result.stderr.splitlines() == ["log_segments: 1/2 segments"]
 
 
-def test_a_file_that_the_sentence_names_is_not_named_again(scripted: Scripted) -> None:
-    """Its place stands in the sentence."""
+def test_file_in_the_detail_is_not_repeated(scripted: Scripted) -> None:
     scripted("""
         say(json.dumps({"rule": "log_segments", "kind": "log_segments", "severity": "warning",
             "at": "2026-11-20T23:25:13.900Z", "subject": {"cluster": "main", "broker": 5, "topic": "t", "partition": 0,
@@ -142,32 +138,31 @@ def test_a_file_that_the_sentence_names_is_not_named_again(scripted: Scripted) -
     assert run("log_segments").stdout.count("0.log") == 1
 
 
-def test_a_checks_help_is_that_of_a_subcommand_with_all_its_options() -> None:
-    """The check's own and those that every check has by hand."""
+def test_help_of_a_check_lists_all_its_options() -> None:
     for name in CHECKS:
-        told = run(name, "--help")
-        assert told.exit_code == 0
-        assert told.output.startswith(f"Usage: backflow check {name} [OPTIONS]\n")
-        assert "python -m" not in told.output
-        options = {line.split()[0].rstrip(",") for line in told.output.splitlines() if line.startswith("  -")}
+        result = run(name, "--help")
+        assert result.exit_code == 0
+        assert result.output.startswith(f"Usage: backflow check {name} [OPTIONS]\n")
+        assert "python -m" not in result.output
+        options = {line.split()[0].rstrip(",") for line in result.output.splitlines() if line.startswith("  -")}
         assert {"--cluster", "--master", "--conf", "--report", "--help", "-c", "--json"} <= options
-        assert "[required]" not in told.output  # the configuration knows it
+        assert "[required]" not in result.output  # the configuration knows it
         assert options & {"--journal", "--path"}
 
 
-def test_with_json_the_lines_are_the_checks_own(scripted: Scripted) -> None:
-    """And nothing else stands on standard output."""
+def test_json_output_is_the_lines_of_the_check(scripted: Scripted) -> None:
     scripted("say(finding(3)); log('progress: done: 1 finding.'); sys.exit(1)")
-    told = run("log_segments", "--json")
-    assert told.exit_code == 1
-    assert told.stderr == "1 finding.\n"
-    (line,) = told.stdout.splitlines()
+    result = run("log_segments", "--json")
+    assert result.exit_code == 1
+    assert result.stderr == "1 finding.\n"
+    (line,) = result.stdout.splitlines()
     assert msgspec.json.decode(line)["subject"]["partition"] == 3
 
 
-def test_on_a_terminal_progress_is_one_line_that_changes(scripted: Scripted, tmp_path: Path) -> None:
-    """Findings go where standard output goes, be that a file."""
-    scripted("log('progress: 1/2 segments'); time.sleep(1); say(finding(3)); log('progress: done: one'); sys.exit(1)")
+def test_progress_is_one_changing_line_on_a_terminal(scripted: Scripted, tmp_path: Path) -> None:
+    scripted(
+        "log('progress: 1/2 segments'); time.sleep(1); say(finding(3)); log('progress: done: 1 finding'); sys.exit(1)"
+    )
     ours, terminal = os.openpty()
     command = [sys.executable, "-c", "from agent.cli.main import main; main()", "check", "log_segments", "--json"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TERM": "xterm"}
@@ -182,8 +177,7 @@ def test_on_a_terminal_progress_is_one_line_that_changes(scripted: Scripted, tmp
 
 
 @pytest.mark.parametrize("kind", ["xterm", "dumb"])
-def test_on_a_terminal_the_summary_is_told_once(scripted: Scripted, kind: str) -> None:
-    """On one that can go back in its line and on one that cannot; here nothing was found."""
+def test_summary_is_printed_once_on_a_terminal(scripted: Scripted, kind: str) -> None:
     scripted("log('progress: 1/2 segments'); log('progress: done: 2 segments, nothing wrong.')")
     ours, terminal = os.openpty()
     command = [sys.executable, "-c", "from agent.cli.main import main; main()", "check", "log_segments"]
@@ -196,7 +190,7 @@ def test_on_a_terminal_the_summary_is_told_once(scripted: Scripted, kind: str) -
 
 
 @pytest.mark.parametrize(
-    ("script", "status", "told"),
+    ("script", "status", "stderr"),
     [
         ("", 0, ""),
         ("log('--to: no time'); log('--path is missing'); sys.exit(2)", 2, "--to: no time\n--path is missing\n"),
@@ -212,15 +206,13 @@ def test_on_a_terminal_the_summary_is_told_once(scripted: Scripted, kind: str) -
         ("os.kill(os.getpid(), 9)", 3, "log_segments failed: it was killed (SIGKILL)\n"),
     ],
 )
-def test_the_exit_status_is_the_checks(scripted: Scripted, script: str, status: int, told: str) -> None:
-    """Where that makes sense; else the check has failed."""
+def test_exit_status_is_that_of_the_check(scripted: Scripted, script: str, status: int, stderr: str) -> None:
     scripted(script)
     result = run("log_segments")
-    assert (result.exit_code, result.stderr) == (status, told)
+    assert (result.exit_code, result.stderr) == (status, stderr)
 
 
-def test_ctrl_c_ends_all_that_a_check_has_started(scripted: Scripted) -> None:
-    """Status 3, one sentence."""
+def test_ctrl_c_ends_all_processes_of_a_check(scripted: Scripted) -> None:
     scripted("subprocess.Popen(['sleep', '600']); Path('pid').write_text(str(os.getpid())); time.sleep(600)")
     root = Path(__file__).parents[2]
     # Started in the background, a suite ignores Ctrl-C, and so does what it starts.
@@ -230,25 +222,24 @@ def test_ctrl_c_ends_all_that_a_check_has_started(scripted: Scripted) -> None:
         command, env={**os.environ, "PYTHONPATH": str(root)}, stderr=subprocess.PIPE, text=True
     ) as backflow:
         pid = int(wait_until(lambda: written(Path("pid")), "the check to run"))
-        assert len(members(pid)) == 2
+        assert len(session_processes(pid)) == 2
         backflow.send_signal(signal.SIGINT)
-        _, told = backflow.communicate(timeout=10)
+        _, stderr = backflow.communicate(timeout=10)
     assert backflow.returncode == 3
-    assert told == "log_segments was interrupted\n"
-    assert not members(pid)
+    assert stderr == "log_segments was interrupted\n"
+    assert not session_processes(pid)
     assert not psutil.pid_exists(pid)
 
 
-def test_a_digest_is_made_of_a_log_directory(tmp_path: Path) -> None:
-    """Here of one with an empty log; what is no log directory is said."""
+def test_digest_is_written_for_a_log_directory(tmp_path: Path) -> None:
     directory = tmp_path / "data" / "t-0"
     directory.mkdir(parents=True)
     (directory / "00000000000000000000.log").touch()
     made = tmp_path / "1.parquet"
     runner = CliRunner()
     arguments = ["digest", "--broker", "1", "--out", str(made), "--bandwidth", "50MB", "--path"]
-    told = runner.invoke(main, [*arguments, str(directory.parent)])
-    assert (told.exit_code, told.output.split(" partition,")[0]) == (0, f"{made}: 1")
+    result = runner.invoke(main, [*arguments, str(directory.parent)])
+    assert (result.exit_code, result.output.split(" partition,")[0]) == (0, f"{made}: 1")
     assert pq.read_table(made).num_rows == 0
     missing = runner.invoke(main, [*arguments, str(tmp_path / "nowhere")])
     assert missing.exit_code == 3

@@ -1,4 +1,4 @@
-"""A check's process: what it prints, how it ends, and that nothing of it is left whatever it does."""
+"""The process of a check: output, limits, and that no process of it is left."""
 
 import os
 import sys
@@ -8,8 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.checks.process import MOST_FINDINGS, Limits, Outcome, run_check
-from agent.checks.sessions import members
+from agent.checks.process import MOST_FINDINGS, Limits, Outcome, run_check, session_processes
 from agent.model.findings import finding_from_json
 from testbed.waiting import wait_until
 from tests.checks.conftest import Scripted, written
@@ -18,33 +17,31 @@ NONE = Limits()
 
 
 def run(limits: Limits = NONE, stop: threading.Event | None = None) -> Outcome:
-    """A run to its end."""
     return run_check(["NAME"], limits, stop or threading.Event())
 
 
-def test_a_check_that_finds_nothing_is_clean(scripted: Scripted) -> None:
-    """Status 0, nothing printed; its log is nobody's business then."""
+def test_check_without_findings_is_clean(scripted: Scripted) -> None:
     scripted("log('WARN something of Spark'); assert sys.argv[1:] == ['NAME']")
     assert run() == Outcome("clean", log=("WARN something of Spark",), status=0)
 
 
-def test_findings_and_progress_are_told_as_they_come(scripted: Scripted) -> None:
-    """Each finding once, with its line; lines of progress without their mark."""
+def test_findings_and_progress_are_passed_on(scripted: Scripted) -> None:
     scripted("log('progress: 1/2 segments'); say(finding(0)); say(finding(1)); say(finding(1)); sys.exit(1)")
     progress: list[str] = []
     lines: list[str] = []
-    outcome = run_check([], NONE, threading.Event(), progress=progress.append, found=lambda _, line: lines.append(line))
+    outcome = run_check(
+        [], NONE, threading.Event(), on_progress=progress.append, on_finding=lambda _, line: lines.append(line)
+    )
     assert (outcome.outcome, outcome.reason, outcome.status) == ("found", "", 1)
-    assert [one.subject["partition"] for one in outcome.findings] == [0, 1]
+    assert [finding.subject["partition"] for finding in outcome.findings] == [0, 1]
     assert [finding_from_json(line) for line in lines] == list(outcome.findings)
     assert progress == ["1/2 segments"]
 
 
-def test_of_very_many_findings_only_the_number_is_kept(scripted: Scripted) -> None:
-    """Memory stays bounded; who reads along still hears of all of them."""
-    scripted(f"[print(finding(one)) for one in range({MOST_FINDINGS + 7})]; sys.exit(1)")
+def test_surplus_findings_are_only_counted(scripted: Scripted) -> None:
+    scripted(f"[print(finding(run)) for run in range({MOST_FINDINGS + 7})]; sys.exit(1)")
     found: list[str] = []
-    outcome = run_check([], NONE, threading.Event(), found=lambda _, line: found.append(line))
+    outcome = run_check([], NONE, threading.Event(), on_finding=lambda _, line: found.append(line))
     assert (outcome.outcome, len(outcome.findings), outcome.left_out) == ("found", MOST_FINDINGS, 7)
     assert len(found) == MOST_FINDINGS + 7
 
@@ -58,75 +55,68 @@ def test_of_very_many_findings_only_the_number_is_kept(scripted: Scripted) -> No
         ("sys.exit(1)", "it ended with status 1"),
         ("say(finding()); sys.exit(0)", "it ended with status 0"),
         ("os.kill(os.getpid(), 9)", "it was killed (SIGKILL)"),
-        ("say('25/11/20 WARN a library that prints'); sys.exit(1)", "it printed a line that is no finding ("),
-        ("say('x' * 5_000_000); sys.exit(1)", "it printed a line that is no finding ("),
+        ("say('25/11/20 WARN a library that prints'); sys.exit(1)", "it printed a line that is not a finding ("),
+        ("say('x' * 5_000_000); sys.exit(1)", "it printed a line that is not a finding ("),
     ],
 )
-def test_a_check_that_fails_says_why(scripted: Scripted, script: str, reason: str) -> None:
-    """A sentence, and the last lines of its log below it."""
+def test_failed_check_has_a_reason(scripted: Scripted, script: str, reason: str) -> None:
     scripted(script)
     outcome = run()
     assert outcome.outcome == "failed"
     assert outcome.reason.startswith(reason)
-    assert len(outcome.account) < 5_000
+    assert len(outcome.failure) < 5_000
 
 
-def test_the_end_of_the_log_is_kept_and_no_more(scripted: Scripted) -> None:
-    """Told are the last fifteen lines, without stacks; long ones are cut short."""
-    scripted("[log(f'line {one} ' + 'x' * 10_000 + '\\n\\tat Java.java') for one in range(1000)]; sys.exit(3)")
+def test_only_the_end_of_the_log_is_kept(scripted: Scripted) -> None:
+    scripted("[log(f'line {run} ' + 'x' * 10_000 + '\\n\\tat Java.java') for run in range(1000)]; sys.exit(3)")
     outcome = run()
     assert len(outcome.log) == 60
-    lines = outcome.account.splitlines()[1:]
-    assert [line.split()[1] for line in lines] == [str(one) for one in range(985, 1000)]
+    lines = outcome.failure.splitlines()[1:]
+    assert [line.split()[1] for line in lines] == [str(run) for run in range(985, 1000)]
     assert max(map(len, lines)) == 300
 
 
 FAMILY = """
-    # A worker in a process group of its own, as PySpark's are, and one whose parent has died.
+    # A worker in a process group of its own, as PySpark's are, and an orphan.
     code = "import os, time; os.setpgid(0, 0); open('worker', 'w').write(str(os.getpid())); time.sleep(600)"
     subprocess.Popen([sys.executable, "-c", code])
     code = "import os, time\\nif os.fork() == 0: open('orphan', 'w').write(str(os.getpid())); time.sleep(600)"
     subprocess.Popen([sys.executable, "-c", code]).wait()
-    while not all(Path(one).exists() and Path(one).read_text() for one in ("worker", "orphan")):
+    while not all(Path(name).exists() and Path(name).read_text() for name in ("worker", "orphan")):
         time.sleep(0.01)
     Path("session").write_text(str(os.getsid(0)))
 """
 
 
-def nothing_is_left() -> bool:
-    """Whether nobody of the family lives, nor is a zombie of ours."""
-    family = [int(Path(one).read_text()) for one in ("worker", "orphan", "session")]
+def no_process_is_left() -> bool:
+    family = [int(Path(name).read_text()) for name in ("worker", "orphan", "session")]
     ours = psutil.Process().children()
-    return not members(family[2]) and not any(child.pid in family for child in ours)
+    return not session_processes(family[2]) and not any(child.pid in family for child in ours)
 
 
 @pytest.mark.parametrize("end", ["time.sleep(600)", "sys.exit(0)", "os.kill(os.getpid(), 9)"])
-def test_nothing_of_a_check_is_left(scripted: Scripted, end: str) -> None:
-    """However it ends: workers in other process groups and orphans that hold its output go with it."""
+def test_no_process_of_a_check_is_left(scripted: Scripted, end: str) -> None:
     scripted(FAMILY + "\n    " + end)
     outcome = run(Limits(time=3_000))
     assert (outcome.outcome == "clean") == (end == "sys.exit(0)")
-    assert nothing_is_left()
+    assert no_process_is_left()
 
 
-def test_a_check_that_takes_too_long_is_stopped(scripted: Scripted) -> None:
-    """And says so, with its last words."""
+def test_check_beyond_its_time_limit_is_stopped(scripted: Scripted) -> None:
     scripted("log('still at it'); time.sleep(600)")
-    assert run(Limits(time=1_000)).account == "it was stopped: it had not ended after 1s\nstill at it"
+    assert run(Limits(time=1_000)).failure == "it was stopped: it had not ended after 1s\nstill at it"
 
 
-def test_the_memory_of_all_its_processes_counts(scripted: Scripted) -> None:
-    """Three workers that each stay below the limit are too much together."""
+def test_memory_of_all_processes_counts(scripted: Scripted) -> None:
     scripted("[subprocess.Popen([sys.executable, '-c', 'b = bytearray(100_000_000); import time; time.sleep(600)'])"
              " for _ in range(3)]; time.sleep(600)")  # fmt: skip
     outcome = run(Limits(time=60_000, memory=200 << 20))
     assert outcome.outcome == "failed"
     assert outcome.reason.startswith("it was stopped: it used ")
-    assert outcome.reason.endswith(" MiB, more than the 200 MiB it may use")
+    assert outcome.reason.endswith(" MiB, more than its limit of 200 MiB")
 
 
-def test_a_check_is_stopped_when_asked(scripted: Scripted) -> None:
-    """From another thread, at once."""
+def test_check_is_stopped_on_request(scripted: Scripted) -> None:
     scripted("Path('runs').touch(); time.sleep(600)")
     stop = threading.Event()
     outcomes: list[Outcome] = []
@@ -135,11 +125,10 @@ def test_a_check_is_stopped_when_asked(scripted: Scripted) -> None:
     wait_until(Path("runs").exists, "the check to run")
     stop.set()
     thread.join(5)
-    assert [one.reason for one in outcomes] == ["it was stopped"]
+    assert [outcome.reason for outcome in outcomes] == ["it was stopped"]
 
 
-def test_a_check_is_nicer_than_who_runs_it(scripted: Scripted) -> None:
-    """To the processor and to the disk."""
+def test_check_runs_at_lower_priority(scripted: Scripted) -> None:
     scripted("""
         time.sleep(1)
         import ctypes
@@ -150,8 +139,7 @@ def test_a_check_is_nicer_than_who_runs_it(scripted: Scripted) -> None:
     assert run().outcome == "clean"
 
 
-def test_a_check_ends_with_whoever_runs_it(scripted: Scripted, tmp_path: Path) -> None:
-    """Even where that is killed."""
+def test_check_ends_when_its_parent_is_killed(scripted: Scripted, tmp_path: Path) -> None:
     scripted("Path('check').write_text(str(os.getpid())); time.sleep(600)")
     code = "import threading; from agent.checks.process import *; run_check([], Limits(), threading.Event())"
     root = Path(__file__).parents[2]

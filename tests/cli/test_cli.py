@@ -1,4 +1,4 @@
-"""The command: what a newcomer reads, exit statuses, and what wrong input is answered with."""
+"""The command line: help, exit statuses and the responses to wrong input."""
 
 from pathlib import Path
 
@@ -17,32 +17,28 @@ RESET = """\
 
 
 def run(*arguments: str | Path) -> Result:
-    """The command's result."""
-    return CliRunner().invoke(main, [str(one) for one in arguments], prog_name="backflow")
+    return CliRunner().invoke(main, [str(argument) for argument in arguments], prog_name="backflow")
 
 
 @pytest.fixture
 def lines(tmp_path: Path) -> Path:
-    """A file of observations with one reset."""
     path = tmp_path / "lines.jsonl"
     path.write_text(RESET, encoding="utf-8")
     return path
 
 
-def test_help_names_every_command_and_the_exit_statuses() -> None:
-    """And each command's own help ends alike."""
-    told = run("--help")
-    assert told.exit_code == 0
+def test_help_lists_all_commands_and_exit_statuses() -> None:
+    result = run("--help")
+    assert result.exit_code == 0
     for command in ("run", "check-config", "test-rules", "replay", "incidents", "check", "digest", "demo"):
-        assert command in told.output
+        assert command in result.output
         assert "Exit status: 0" in run(command, "--help").output
 
 
-def test_replay_prints_one_json_object_an_incident_and_exits_with_1(lines: Path) -> None:
-    """On any cluster name, with the rules as shipped."""
-    told = run("replay", lines, "--json", "--config", shipped())
-    assert told.exit_code == 1
-    (incident,) = map(msgspec.json.decode, told.output.splitlines())
+def test_replay_prints_json_and_exits_with_1(lines: Path) -> None:
+    result = run("replay", lines, "--json", "--config", shipped())
+    assert result.exit_code == 1
+    (incident,) = map(msgspec.json.decode, result.output.splitlines())
     assert (incident["severity"], incident["status"], incident["cluster"]) == ("critical", "open", "any")
     assert list(incident) == [
         "id", "status", "sighted", "unseen", "merged_into", "severity", "title", "correlation", "cluster",
@@ -66,16 +62,14 @@ def test_replay_prints_one_json_object_an_incident_and_exits_with_1(lines: Path)
     }
 
 
-def test_replay_of_nothing_worth_telling_exits_with_0(tmp_path: Path) -> None:
-    """No incident, status 0."""
+def test_replay_without_incidents_exits_with_0(tmp_path: Path) -> None:
     quiet = tmp_path / "quiet.jsonl"
     quiet.write_text(RESET.splitlines()[0], encoding="utf-8")
-    told = run("replay", quiet)
-    assert (told.exit_code, told.output) == (0, "no incidents\n")
+    result = run("replay", quiet)
+    assert (result.exit_code, result.output) == (0, "no incidents\n")
 
 
-def test_replay_lists_every_bad_line_with_its_number_and_exits_with_2(tmp_path: Path) -> None:
-    """Unknown kinds and keys, no JSON, no time zone."""
+def test_replay_lists_all_invalid_lines_and_exits_with_2(tmp_path: Path) -> None:
     bad = tmp_path / "bad.jsonl"
     bad.write_text(
         RESET + '{"kind":"comit","at":"2026-11-20T09:35:01.711Z"}\n'
@@ -83,49 +77,45 @@ def test_replay_lists_every_bad_line_with_its_number_and_exits_with_2(tmp_path: 
         '{"kind":"tick","at":"2026-11-20T09:35:01.711"}\n',
         encoding="utf-8",
     )
-    told = run("replay", bad)
-    assert told.exit_code == 2
-    assert [line.split(": ")[0] for line in told.stderr.splitlines()] == [f"{bad}:{number}" for number in (4, 5, 6, 7)]
-    assert "sice" in told.stderr
+    result = run("replay", bad)
+    assert result.exit_code == 2
+    assert [line.split(": ")[0] for line in result.stderr.splitlines()] == [
+        f"{bad}:{number}" for number in (4, 5, 6, 7)
+    ]
+    assert "sice" in result.stderr
 
 
-def test_what_is_not_there_is_said_in_a_sentence(tmp_path: Path) -> None:
-    """A path, a configuration, a state directory, a scenario: status 2."""
+def test_missing_input_exits_with_2(tmp_path: Path) -> None:
     assert run("replay", tmp_path / "nowhere").exit_code == 2
     missing = run("check-config", "--config", tmp_path / "nowhere.toml")
     assert missing.exit_code == 2
     assert "cannot be read: No such file or directory" in missing.stderr
     config = tmp_path / "rules.toml"
     config.write_text(f'[agent]\nstate_directory = "{tmp_path}/state"\n', encoding="utf-8")
-    untold = run("incidents", "--config", config)
-    assert untold.exit_code == 2
-    assert "no agent has run" in untold.stderr
+    missing_state = run("incidents", "--config", config)
+    assert missing_state.exit_code == 2
+    assert "no agent has run" in missing_state.stderr
     unknown = run("demo", "nonsense")
     assert unknown.exit_code == 2
     assert "there are: reset" in unknown.stderr
 
 
-def test_the_help_of_the_demo_lists_its_scenarios() -> None:
-    """Each in one line, from its own file."""
-    told = run("demo", "--help").output
-    assert "reset " in told
-    assert "silently goes back to the log's start" in " ".join(told.split())
+def test_help_of_demo_lists_the_scenarios() -> None:
+    result = run("demo", "--help").output
+    assert "reset " in result
+    assert "silently goes back to the log's start" in " ".join(result.split())
 
 
-def test_the_configuration_shipped_is_right_but_watches_nothing_yet() -> None:
-    """`check-config` says what is missing; `run` refuses."""
-    told = run("check-config", "--config", shipped())
-    assert told.exit_code == 0
-    assert "needs [clusters.NAME]" in told.output
+def test_shipped_configuration_is_valid_but_monitors_nothing() -> None:
+    result = run("check-config", "--config", shipped())
+    assert result.exit_code == 0
+    assert "needs [clusters.NAME]" in result.output
     refused = run("run", "--config", shipped())
     assert refused.exit_code == 2
-    assert "no cluster to watch" in refused.stderr
+    assert "no cluster to monitor" in refused.stderr
 
 
-def test_paths_that_lead_nowhere_are_warnings_with_their_lines(tmp_path: Path) -> None:
-    """Of logs, of Flink's storage, of brokers' log directories, those too that cannot be looked at; what is there, and
-    URLs, are passed over; status 0.
-    """
+def test_missing_paths_are_warnings_with_their_lines(tmp_path: Path) -> None:
     (tmp_path / "server.log").touch()
     (tmp_path / "older").mkdir()
     long = tmp_path / ("long" * 100)
@@ -138,33 +128,31 @@ def test_paths_that_lead_nowhere_are_warnings_with_their_lines(tmp_path: Path) -
         f'storage_directory = "{tmp_path}/ha"\n',
         encoding="utf-8",
     )
-    told = run("check-config", "--config", config)
-    assert told.exit_code == 0, told.output
-    assert told.stderr.splitlines() == [
+    result = run("check-config", "--config", config)
+    assert result.exit_code == 0, result.output
+    assert result.stderr.splitlines() == [
         f"{config}:10: warning: [logs.brokers] paths: no file matches {tmp_path}/*.txt",
         f"{config}:11: warning: [logs.brokers] paths: only directories match {tmp_path}/*/; name the files in them",
-        f"{config}:15: warning: [flink.jobs] storage_directory: there is no directory {tmp_path}/ha",
-        f"{config}:4: warning: [clusters.main] log_directories: there is no {tmp_path}/none",
-        f"{config}:7: warning: [clusters.main] log_directories: {long} cannot be looked at: File name too long",
+        f"{config}:15: warning: [flink.jobs] storage_directory: directory {tmp_path}/ha does not exist",
+        f"{config}:4: warning: [clusters.main] log_directories: {tmp_path}/none does not exist",
+        f"{config}:7: warning: [clusters.main] log_directories: {long} cannot be accessed: File name too long",
     ]
 
 
-def test_a_configuration_with_mistakes_lists_them_all(tmp_path: Path) -> None:
-    """Each with its line; status 2."""
+def test_check_config_lists_all_mistakes(tmp_path: Path) -> None:
     config = tmp_path / "rules.toml"
     config.write_text(
         '[rules.rewind]\nkind = "offset_rewnd"\n[rules.session]\nkind = "broker_session_lost"\nafter = "5m"\n'
         '[correlations.c]\nsteps = [{ rule = "session" }, { rule = "rewnd", shares = ["cluster"] }]\n',
         encoding="utf-8",
     )
-    told = run("check-config", "--config", config)
-    assert told.exit_code == 2
-    assert [line.split(": ")[0] for line in told.stderr.splitlines()] == [f"{config}:{line}" for line in (2, 5, 7)]
-    assert "did you mean" in told.stderr
+    result = run("check-config", "--config", config)
+    assert result.exit_code == 2
+    assert [line.split(": ")[0] for line in result.stderr.splitlines()] == [f"{config}:{line}" for line in (2, 5, 7)]
+    assert "did you mean" in result.stderr
 
 
-def test_a_case_that_does_not_hold_exits_with_1(tmp_path: Path) -> None:
-    """What was expected and what was made are both told."""
+def test_failed_rule_test_exits_with_1(tmp_path: Path) -> None:
     cases = tmp_path / "cases.toml"
     cases.write_text(
         'defaults = { cluster = "main", topic = "t", partition = 0, group = "g" }\n[[cases]]\nname = "wrong"\n'
@@ -172,8 +160,33 @@ def test_a_case_that_does_not_hold_exits_with_1(tmp_path: Path) -> None:
         'findings = [{ rule = "truncated" }]\n',
         encoding="utf-8",
     )
-    told = run("test-rules", cases)
-    assert told.exit_code == 1
-    assert "expected finding was not made" in told.output
-    assert "finding was not expected" in told.output
-    assert told.output.endswith("0 cases hold, 1 do not\n")
+    result = run("test-rules", cases)
+    assert result.exit_code == 1
+    assert "expected finding is missing" in result.output
+    assert "unexpected finding" in result.output
+    assert result.output.endswith("0 rule tests passed, 1 failed\n")
+
+
+def test_replay_of_a_directory_without_journal_exits_with_2(tmp_path: Path) -> None:
+    empty = run("replay", tmp_path)
+    assert (empty.exit_code, empty.stderr) == (2, f"{tmp_path}: is not a journal\n")
+    (tmp_path / "journal" / "tick" / "date=2026-11-20").mkdir(parents=True)
+    parent = run("replay", tmp_path)
+    assert (parent.exit_code, parent.stderr) == (
+        2,
+        f"{tmp_path}: is not a journal; did you mean {tmp_path}/journal?\n",
+    )
+
+
+def test_run_without_a_possible_state_directory_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    config = tmp_path / "rules.toml"
+    config.write_text(
+        f'[agent]\nstate_directory = "{tmp_path}/file/state"\n[clusters.main]\nbootstrap_servers = "127.0.0.1:9092"\n',
+        encoding="utf-8",
+    )
+    result = run("run", "--config", config)
+    assert result.exit_code == 3
+    assert result.stderr == (
+        f"cannot create the state directory {tmp_path}/file/state: Not a directory; set state_directory in [agent]\n"
+    )

@@ -1,4 +1,4 @@
-"""Secrets are had from a file, the environment or systemd, and never shown."""
+"""Secrets are read from files, the environment or systemd, and never shown."""
 
 from pathlib import Path
 
@@ -8,27 +8,23 @@ from pydantic import ValidationError
 from agent.config.credentials import Credential, CredentialError, resolve
 
 
-def test_a_secret_in_a_file_is_read_without_the_newline_at_its_end(tmp_path: Path) -> None:
-    """Editors end a file with a newline; no secret does."""
+def test_secret_is_read_from_a_file_without_final_newline(tmp_path: Path) -> None:
     path = tmp_path / "password"
     path.write_text("correct horse\n")
     assert resolve(Credential(file=path)).get_secret_value() == "correct horse"
 
 
-def test_a_secret_is_had_from_the_environment() -> None:
-    """The variable is the one named."""
+def test_secret_is_read_from_the_environment() -> None:
     assert resolve(Credential(env="PASSWORD"), {"PASSWORD": "pw"}).get_secret_value() == "pw"
 
 
-def test_a_systemd_credential_is_the_file_of_that_name_in_its_directory(tmp_path: Path) -> None:
-    """As systemd.exec(5) has it: $CREDENTIALS_DIRECTORY."""
+def test_systemd_credential_is_read_from_its_directory(tmp_path: Path) -> None:
     (tmp_path / "slack-token").write_text("xoxb-1")
     place = Credential(credential="slack-token")
     assert resolve(place, {"CREDENTIALS_DIRECTORY": str(tmp_path)}).get_secret_value() == "xoxb-1"
 
 
-def test_a_secret_does_not_show_itself() -> None:
-    """Neither its repr nor its text holds it."""
+def test_secret_is_not_shown_by_str_or_repr() -> None:
     secret = resolve(Credential(env="PASSWORD"), {"PASSWORD": "hunter2"})
     assert "hunter2" not in f"{secret!r} {secret}"
 
@@ -47,17 +43,15 @@ def test_a_secret_does_not_show_itself() -> None:
         ),
     ],
 )  # fmt: skip
-def test_a_secret_that_cannot_be_had_is_told_by_its_place(
+def test_missing_secret_is_reported_by_its_source(
     place: Credential, environment: dict[str, str], sentence: str
 ) -> None:
-    """The operator reads what is missing, where."""
     with pytest.raises(CredentialError) as raised:
         resolve(place, environment)
     assert str(raised.value).startswith(sentence)
 
 
-def test_bytes_that_are_no_text_are_not_shown(tmp_path: Path) -> None:
-    """A key in DER put where a password belongs stays secret."""
+def test_undecodable_secret_is_not_shown(tmp_path: Path) -> None:
     path = tmp_path / "key.der"
     path.write_bytes(b"hunter2\xff")
     with pytest.raises(CredentialError, match="is not UTF-8 text") as raised:
@@ -67,7 +61,6 @@ def test_bytes_that_are_no_text_are_not_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("places", [{}, {"env": "A", "credential": "b"}, {"env": "xoxb-1"}, {"credential": "../b"}])
-def test_a_place_is_exactly_one_and_well_named(places: dict[str, str]) -> None:
-    """No place, two places, and a token pasted where the name of a variable belongs are mistakes."""
+def test_credential_needs_exactly_one_valid_source(places: dict[str, str]) -> None:
     with pytest.raises(ValidationError):
         Credential.model_validate(places)

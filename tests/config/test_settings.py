@@ -1,4 +1,4 @@
-"""rules.toml is judged strictly: all mistakes at once, each with its place, in a sentence; no secret is ever shown."""
+"""rules.toml is validated strictly: all mistakes at once, each with its line; no secret is ever shown."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.config.check_sections import trigger
 from agent.config.problems import SettingsError
-from agent.config.sections import Slack
+from agent.config.sections import Slack, trigger
 from agent.config.settings import Settings, load, loads
 from agent.model.findings import Severity
 from agent.rules import CHECKS
@@ -22,12 +21,10 @@ RULES = '[rules.session]\nkind = "broker_session_lost"\n[rules.rewind]\nkind = "
 
 
 def read(text: str, *, need_clusters: bool = False, overrides: Mapping[str, Any] | None = None) -> Settings:
-    """The settings in a text."""
     return loads(text, "rules.toml", need_clusters=need_clusters, overrides=overrides)
 
 
 def mistakes(text: str, *, need_clusters: bool = False, overrides: Mapping[str, Any] | None = None) -> list[str]:
-    """What is said about a text that has mistakes."""
     with pytest.raises(SettingsError) as raised:
         read(text, need_clusters=need_clusters, overrides=overrides)
     assert str(raised.value) == "\n".join(map(str, raised.value.problems))
@@ -35,18 +32,16 @@ def mistakes(text: str, *, need_clusters: bool = False, overrides: Mapping[str, 
 
 
 def blocks() -> Iterator[tuple[str, list[str]]]:
-    """Each text of mistakes.txt, with what is to be said about it."""
     text = Path(__file__).with_name("mistakes.txt").read_text(encoding="utf-8")
     for block in text.split("\n\n")[1:]:
-        document, *told = block.rstrip("\n").split("\n=> ")
-        yield document, told
+        document, *expected = block.rstrip("\n").split("\n=> ")
+        yield document, expected
 
 
 MISTAKES = list(blocks())
 
 
-def test_a_whole_configuration_is_read() -> None:
-    """Every section, in the ways in which TOML lets one write it."""
+def test_all_sections_are_read() -> None:
     settings = read(
         """
         agent.state_directory = "/var/lib/backflow"
@@ -76,7 +71,7 @@ def test_a_whole_configuration_is_read() -> None:
         steps = [{ rule = "session" }, { any = ["rewind"], shares = ["cluster"] }]
         within = "10m"
         severity = "critical"
-        title = "{group} went back {records} records {{sic}}"
+        title = "{group} rewound {records} records {{sic}}"
         [spark]
         memory_limit = "1536m"
         conf = { "spark.ui.enabled" = true, "spark.a" = 1.5 }
@@ -133,16 +128,14 @@ def test_a_whole_configuration_is_read() -> None:
     assert settings.slack.webhook(secrets) is None
 
 
-def test_an_empty_configuration_is_one_for_replay_and_none_for_run() -> None:
-    """Replay takes any cluster that the lines name; a daemon without a cluster has nothing to do."""
+def test_empty_configuration_suffices_for_replay_but_not_run() -> None:
     assert read("").clusters == {}
     assert mistakes("# nothing\n", need_clusters=True) == [
-        "rules.toml:1: [clusters]: no cluster to watch; [clusters.main] with its bootstrap_servers makes one"
+        "rules.toml:1: [clusters]: no cluster to monitor; add [clusters.main] with `bootstrap_servers`"
     ]
 
 
-def test_a_streams_application_runs_on_the_only_cluster_unless_told() -> None:
-    """Its name is the table's unless told; an address may have a query."""
+def test_streams_application_defaults_to_the_only_cluster() -> None:
     text = CLUSTER + '[streams.shop]\nmetrics = ["http://app-1:9404/metrics?name[]=a", " https://app-2/ "]\n'
     shop = read(text, need_clusters=True).streams["shop"]
     assert (shop.cluster, shop.application) == (None, None)
@@ -150,9 +143,8 @@ def test_a_streams_application_runs_on_the_only_cluster_unless_told() -> None:
     assert read(text + 'cluster = "main"\n').streams["shop"].cluster == "main"
 
 
-def test_twenty_and_more_mistakes_are_all_told_each_with_its_line() -> None:
-    """Whatever the mistakes are, and however deep they stand."""
-    told = mistakes(
+def test_all_mistakes_are_reported_with_their_lines() -> None:
+    expected = mistakes(
         """stray = 1
 [cluster.main]
 [agent]
@@ -173,7 +165,7 @@ security.protocol = "SSL"
 "debug" = "brokr"
 [clusters.main.zookeeper_client]
 auth = [
-  # one that is right, and one that is not
+  # a valid one and an invalid one
   { env = "A" }, { scheme = "digest" },
 ]
 [clusters]
@@ -204,7 +196,7 @@ severities = ["warn"]
 """,
         need_clusters=True,
     )
-    assert [line.removeprefix("rules.toml:").split(": ", 2)[:2] for line in told] == [
+    assert [line.removeprefix("rules.toml:").split(": ", 2)[:2] for line in expected] == [
         ["1", "[stray]"],
         ["2", "[cluster]"],
         ["4", "[agent] log_format"],
@@ -244,38 +236,34 @@ severities = ["warn"]
         ["47", "[slack] routes[1].channel"],
         ["48", "[slack] routes[1].severities[0]"],
     ]
-    assert "hunter2" not in "\n".join(told)
+    assert "hunter2" not in "\n".join(expected)
 
 
-@pytest.mark.parametrize(("text", "told"), MISTAKES, ids=[told[0] for _, told in MISTAKES])
-def test_a_mistake_is_told_in_a_sentence_with_its_place(text: str, told: list[str]) -> None:
-    """The place is the key's, or that of the table that lacks it; nothing else is said, and no secret."""
-    assert mistakes(text) == [f"rules.toml:{one}" for one in told]
-    assert "hunter2" not in "".join(told)
+@pytest.mark.parametrize(("text", "expected"), MISTAKES, ids=[expected[0] for _, expected in MISTAKES])
+def test_mistake_is_reported_with_its_line_and_key(text: str, expected: list[str]) -> None:
+    assert mistakes(text) == [f"rules.toml:{message}" for message in expected]
+    assert "hunter2" not in "".join(expected)
 
 
-def test_a_file_that_cannot_be_read_is_told_in_a_sentence(tmp_path: Path) -> None:
-    """Missing, a directory, not UTF-8."""
+def test_unreadable_file_is_reported(tmp_path: Path) -> None:
     latin = tmp_path / "latin.toml"
     latin.write_bytes(b"[agent]\n# caf\xe9\n")
-    for path, told in (
+    for path, expected in (
         (tmp_path / "rules.toml", f"{tmp_path}/rules.toml: cannot be read: No such file or directory"),
-        (tmp_path, f"{tmp_path}: is a directory; name the file in it, such as rules.toml"),
+        (tmp_path, f"{tmp_path}: is a directory; give the path of a file such as rules.toml"),
         (latin, f"{latin}:2: not UTF-8 text; save the file as UTF-8"),
     ):
         with pytest.raises(SettingsError) as raised:
             load(path, need_clusters=False)
-        assert str(raised.value) == told
+        assert str(raised.value) == expected
 
 
-def test_what_stands_too_deep_is_told_in_a_sentence() -> None:
-    """No recursion of ours or of a library's ends in a traceback."""
+def test_too_deep_nesting_is_reported() -> None:
     for depth in (300, 5_000):
-        assert "stand too deep in one another" in mistakes("agent.x = " + "[" * depth + "]" * depth)[0]
+        assert "are nested too deeply" in mistakes("agent.x = " + "[" * depth + "]" * depth)[0]
 
 
-def test_a_byte_order_mark_and_windows_line_ends_are_no_mistakes(tmp_path: Path) -> None:
-    """Editors write them; lines still count from 1."""
+def test_byte_order_mark_and_windows_line_ends_are_accepted(tmp_path: Path) -> None:
     path = tmp_path / "rules.toml"
     path.write_bytes(b"\xef\xbb\xbf[agent]\r\nlog_format = 'json'\r\nx = 1\r\n")
     with pytest.raises(SettingsError, match=r"rules\.toml:3: \[agent\] x: unknown key"):
@@ -285,8 +273,7 @@ def test_a_byte_order_mark_and_windows_line_ends_are_no_mistakes(tmp_path: Path)
 @given(
     st.sampled_from(["sasl.password", "ssl.key.password", "ssl.key.pem", "sasl.oauthbearer.client.secret"]), st.data()
 )
-def test_a_secret_in_the_file_is_refused_and_never_shown(name: str, data: st.DataObject) -> None:
-    """Wherever it stands, and of whatever type: as a literal, under a mistyped key, in a list."""
+def test_secret_in_the_file_is_rejected_and_never_shown(name: str, data: st.DataObject) -> None:
     secret = data.draw(st.sampled_from(["hunter2", 8675309, True, ["hunter2"], 1.8675309]))
     written = str(secret).lower() if isinstance(secret, bool) else repr(secret)
     place = data.draw(
@@ -294,23 +281,21 @@ def test_a_secret_in_the_file_is_refused_and_never_shown(name: str, data: st.Dat
             ["kafka.'{}' = {}", "kafka.'{}' = {{ file = {} }}", "kafka.'{}' = {{ envi = {} }}", "'{}' = {}"]
         )
     )
-    told = (
+    expected = (
         "\n".join(mistakes(CLUSTER + place.format(name, written))) if secret != "hunter2" or "file" not in place else ""
     )
-    assert "hunter2" not in told
-    assert "8675309" not in told
-    assert not told or "rules.toml:3" in told
+    assert "hunter2" not in expected
+    assert "8675309" not in expected
+    assert not expected or "rules.toml:3" in expected
 
 
-def test_settings_hold_the_places_of_secrets_not_the_secrets() -> None:
-    """So that a settings object can be logged."""
+def test_settings_contain_sources_of_secrets_not_the_secrets() -> None:
     settings = read(CLUSTER + "kafka.'sasl.password' = { env = 'KAFKA_PASSWORD' }\n")
     assert settings.clusters["main"].kafka_properties({"KAFKA_PASSWORD": "hunter2"})["sasl.password"] == "hunter2"
     assert "hunter2" not in repr(settings)
 
 
-def test_overrides_are_laid_over_the_file_key_by_key() -> None:
-    """The demo runs the file shipped and moves only the addresses; None takes a key away."""
+def test_overrides_are_merged_key_by_key() -> None:
     text = CLUSTER + 'zookeeper = "zk:2181"\ntimeout = "9s"\n' + RULES
     overrides = {
         "clusters": {"main": {"bootstrap_servers": "127.0.0.1:1", "zookeeper": None}},
@@ -323,11 +308,10 @@ def test_overrides_are_laid_over_the_file_key_by_key() -> None:
     assert list(settings.rules) == ["session", "rewind"]
 
 
-def test_a_mistake_in_an_override_is_not_blamed_on_the_file() -> None:
-    """It has no line there; what the file lacks has one."""
+def test_mistake_in_an_override_is_not_attributed_to_the_file() -> None:
     overrides = {"clusters": {"main": {"poll_interval": 5}, "new": {"timeout": "1s"}}, "agent": {"x": 1}}
     assert [
-        one.split(": ")[:2] for one in mistakes("[clusters.main]\npoll_interval = '1s'\n", overrides=overrides)
+        message.split(": ")[:2] for message in mistakes("[clusters.main]\npoll_interval = '1s'\n", overrides=overrides)
     ] == [
         ["overrides", "[agent] x"],
         ["overrides", "[clusters.main] poll_interval"],
@@ -336,16 +320,14 @@ def test_a_mistake_in_an_override_is_not_blamed_on_the_file() -> None:
     ]
 
 
-def test_the_state_directory_is_systemds_where_it_gives_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """$STATE_DIRECTORY, the first where there are several; else one below the working directory."""
+def test_state_directory_defaults_to_that_of_systemd(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STATE_DIRECTORY", raising=False)
     assert read("").agent.state_directory == Path("backflow-state")
     monkeypatch.setenv("STATE_DIRECTORY", "/var/lib/backflow:/var/lib/other")
     assert read("").agent.state_directory == Path("/var/lib/backflow")
 
 
-def test_the_first_route_that_takes_an_incident_names_its_channel() -> None:
-    """By severity and cluster; what no route takes goes to the channel of the section."""
+def test_first_matching_route_selects_the_channel() -> None:
     slack = read(
         """
         slack = { channel = "C0", token_env = "T", routes = [
@@ -368,13 +350,11 @@ def test_the_first_route_that_takes_an_incident_names_its_channel() -> None:
         *("spark://m:7077", "spark://m-1:7077,m-2:7077", "spark://[::1]:7077", "k8s://https://h:6443"),
     ],
 )
-def test_every_kind_of_master_that_spark_knows_is_taken(master: str) -> None:
-    """What it does not know is told with its line: mistakes.txt."""
+def test_all_forms_of_spark_masters_are_accepted(master: str) -> None:
     assert loads(f'[spark]\nmaster = "{master}"', "rules.toml", need_clusters=False).spark.master == master
 
 
-def test_a_schedule_is_an_interval_or_a_line_of_cron_in_utc() -> None:
-    """Days of the week by name: libraries and crons number them differently."""
+def test_schedule_is_an_interval_or_cron_in_utc() -> None:
     friday = datetime(2026, 11, 20, 23, 0, tzinfo=UTC)
     assert str(trigger("24h").get_next_fire_time(friday, friday)) == "2026-11-21 23:00:00+00:00"
     assert str(trigger("0 3 * * mon-fri").get_next_fire_time(None, friday)) == "2026-11-23 03:00:00+00:00"
@@ -415,7 +395,6 @@ JUNK = st.recursive(
         st.sampled_from(["clusters", "rules", "correlations", "slack", "agent", "spark", "checks", "x"]), JUNK
     )
 )
-def test_no_configuration_whatever_makes_anything_but_settings_or_problems(overrides: dict[str, Any]) -> None:
-    """Values of any type in any place: a sentence, never a traceback."""
+def test_any_input_gives_settings_or_problems(overrides: dict[str, Any]) -> None:
     with suppress(SettingsError):
         read(CLUSTER + RULES, overrides=overrides)

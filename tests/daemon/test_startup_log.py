@@ -1,10 +1,10 @@
-"""What the agent's own log says of each source at its start: what it sees, or why it sees nothing."""
+"""Log lines about each source at the agent's start."""
 
 from typing import Any
 
 import structlog
 
-from agent.daemon.startup_log import SETTLED_MS, StartupLog
+from agent.daemon.startup_log import STARTUP_MS, StartupLog
 from agent.model.observations import Available, Commit, FlinkJob, LogOffsets, Observation, Unavailable
 
 KNOWN = [
@@ -16,64 +16,58 @@ KNOWN = [
 ]
 
 
-class Watched:
-    """A source's look at the cluster `main`, poll by poll."""
+class StartingSource:
+    """The start of a source of the cluster `main`, poll by poll."""
 
     def __init__(self, *known: Observation) -> None:
-        """The agent has just started."""
         self.passed: list[Observation] = []
-        self.look = StartupLog("main", "kafka", self.passed.extend, known, now=0)
+        self.log = StartupLog("main", "kafka", self.passed.extend, known, now=0)
 
-    def poll(self, now: int, *told: Observation) -> list[dict[str, Any]]:
-        """What is logged after a poll that told this."""
+    def poll(self, now: int, *facts: Observation) -> list[dict[str, Any]]:
         with structlog.testing.capture_logs() as logs:
-            if told:
-                self.look.emit(told)
-            self.look.polled(now)
-        return [dict(one) for one in logs]
+            if facts:
+                self.log.emit(facts)
+            self.log.polled(now)
+        return [dict(line) for line in logs]
 
 
-def test_what_a_source_sees_first_is_one_line_with_how_much_it_is() -> None:
-    """What it has told, and what is known from before of the kinds that it tells; never again."""
-    watched = Watched(*KNOWN)
-    assert watched.poll(1_000, LogOffsets(at=2, cluster="main", topic="t2", partition=0, log_start=0, log_end=1)) == [
-        {"event": "sees", "log_level": "info", "source": "main/kafka", "topics": 2, "partitions": 3}
+def test_source_ready_is_logged_once_with_counts() -> None:
+    source = StartingSource(*KNOWN)
+    assert source.poll(1_000, LogOffsets(at=2, cluster="main", topic="t2", partition=0, log_start=0, log_end=1)) == [
+        {"event": "source_ready", "log_level": "info", "source": "main/kafka", "topics": 2, "partitions": 3}
     ]
-    assert watched.poll(2_000, Commit(at=3, cluster="main", group="g", topic="t", partition=0, offset=6)) == []
-    assert len(watched.passed) == 2
+    assert source.poll(2_000, Commit(at=3, cluster="main", group="g", topic="t", partition=0, offset=6)) == []
+    assert len(source.passed) == 2
 
 
-def test_a_source_that_sees_nothing_says_why_once_and_that_it_sees_at_last() -> None:
-    """The cluster comes minutes later than the agent."""
-    watched = Watched()
-    blind = Unavailable(at=1, source="kafka", cluster="main", reason="no broker answers")
-    assert watched.poll(1_000) == []
-    assert watched.poll(2_000, blind) == [
-        {"event": "cannot see yet", "log_level": "warning", "source": "main/kafka", "reason": "no broker answers"}
+def test_unavailable_source_is_logged_once_then_ready() -> None:
+    source = StartingSource()
+    unavailable = Unavailable(at=1, source="kafka", cluster="main", reason="no broker answers")
+    assert source.poll(1_000) == []
+    assert source.poll(2_000, unavailable) == [
+        {"event": "source_unavailable", "log_level": "warning", "source": "main/kafka", "reason": "no broker answers"}
     ]
-    assert watched.poll(SETTLED_MS) == []
-    seen = Available(at=2, source="kafka", cluster="main")
+    assert source.poll(STARTUP_MS) == []
+    available = Available(at=2, source="kafka", cluster="main")
     commit = Commit(at=3, cluster="main", group="g", topic="t", partition=0, offset=6)
-    assert watched.poll(300_000, seen, commit) == [
-        {"event": "sees", "log_level": "info", "source": "main/kafka", "groups": 1}
+    assert source.poll(300_000, available, commit) == [
+        {"event": "source_ready", "log_level": "info", "source": "main/kafka", "groups": 1}
     ]
-    assert watched.poll(400_000, blind) == []
+    assert source.poll(400_000, unavailable) == []
 
 
-def test_a_part_of_a_source_that_cannot_see_says_so_though_the_rest_sees() -> None:
-    """Flink's ZooKeeper, told after its session timeout; a group's own blindness is not the source's."""
-    watched = Watched()
+def test_unavailable_part_of_a_source_is_logged() -> None:
+    source = StartingSource()
     job = KNOWN[-1]
     group = Unavailable(at=1, source="kafka", cluster="main", group="g", reason="no coordinator")
-    assert [one["event"] for one in watched.poll(1_000, job, group)] == ["sees"]
+    assert [line["event"] for line in source.poll(1_000, job, group)] == ["source_ready"]
     away = Unavailable(at=2, source="flink_zookeeper", cluster="main", reason="ZooKeeper does not answer")
-    (line,) = watched.poll(12_000, away)
-    assert (line["event"], line["source"]) == ("cannot see yet", "main/flink_zookeeper")
+    (line,) = source.poll(12_000, away)
+    assert (line["event"], line["source"]) == ("source_unavailable", "main/flink_zookeeper")
 
 
-def test_a_source_that_finds_all_as_it_was_before_a_restart_says_what_that_is() -> None:
-    """Nothing new is told then; that it cannot see would have been said by then."""
-    watched = Watched(*KNOWN)
-    assert watched.poll(1_000) == []
-    (line,) = watched.poll(SETTLED_MS)
+def test_unchanged_source_is_logged_ready_after_a_restart() -> None:
+    source = StartingSource(*KNOWN)
+    assert source.poll(1_000) == []
+    (line,) = source.poll(STARTUP_MS)
     assert (line["topics"], line["partitions"], line["groups"]) == (1, 2, 1)

@@ -1,4 +1,4 @@
-"""The service: what the daemon tells systemd, and that systemd takes the unit."""
+"""Notifications to systemd, and the unit file."""
 
 import os
 import re
@@ -17,7 +17,6 @@ UNIT = Path(__file__).parents[2] / "systemd" / "backflow.service"
 
 @pytest.fixture
 def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """systemd's end of the notification socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.settimeout(5)
         listening.bind(str(tmp_path / "notify"))
@@ -26,15 +25,13 @@ def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.
 
 
 def analyze(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    """What systemd-analyze says, without a running systemd."""
     assert shutil.which("systemd-analyze"), "systemd-analyze is missing; `make test` installs it as root on Debian"
     return subprocess.run(
         ["systemd-analyze", "--no-pager", *arguments], capture_output=True, text=True, check=False, timeout=60
     )
 
 
-def test_systemd_hears_of_start_life_and_end(manager: socket.socket) -> None:
-    """In the words of sd_notify(3); a status is one line, in UTF-8."""
+def test_systemd_is_notified_of_start_watchdog_and_stop(manager: socket.socket) -> None:
     with Systemd() as systemd:
         systemd.ready()
         systemd.watchdog()
@@ -48,8 +45,7 @@ def test_systemd_hears_of_start_life_and_end(manager: socket.socket) -> None:
     ]
 
 
-def test_an_abstract_socket_is_reached_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """systemd may name one with a leading @."""
+def test_abstract_socket_is_supported(monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"@backflow-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.settimeout(5)
@@ -60,8 +56,7 @@ def test_an_abstract_socket_is_reached_too(monkeypatch: pytest.MonkeyPatch) -> N
         assert listening.recv(4096) == b"READY=1"
 
 
-def test_without_systemd_nothing_is_told_and_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal there is no notification socket."""
+def test_notifications_are_ignored_without_systemd(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     monkeypatch.delenv("WATCHDOG_USEC", raising=False)
     systemd = Systemd()
@@ -70,10 +65,9 @@ def test_without_systemd_nothing_is_told_and_nothing_fails(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(("watched", "interval"), [(None, 30_000), (os.getpid(), 30_000), (1, None)])
-def test_the_watchdog_is_fed_twice_as_often_as_asked(
+def test_watchdog_interval_is_half_of_the_limit(
     watched: int | None, interval: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And not at all where systemd watches another process."""
     monkeypatch.setenv("WATCHDOG_USEC", "60000000")
     monkeypatch.delenv("WATCHDOG_PID", raising=False)
     if watched is not None:
@@ -81,22 +75,19 @@ def test_the_watchdog_is_fed_twice_as_often_as_asked(
     assert Systemd().watchdog_interval == interval
 
 
-def test_the_unit_verifies_without_a_word(tmp_path: Path) -> None:
-    """With a program in place of the daemon, which is not installed where tests run."""
+def test_unit_passes_verification(tmp_path: Path) -> None:
     unit = tmp_path / UNIT.name
     unit.write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", UNIT.read_text(), flags=re.MULTILINE))
     verified = analyze("verify", "--man=no", str(unit))
     assert (verified.returncode, verified.stdout + verified.stderr) == (0, "")
 
 
-def test_the_unit_is_hardened() -> None:
-    """An exposure of 2.0 or lower, of 10."""
-    judged = analyze("security", "--offline=yes", "--threshold=20", str(UNIT))
-    assert judged.returncode == 0, judged.stdout + judged.stderr
+def test_unit_is_hardened() -> None:
+    analysis = analyze("security", "--offline=yes", "--threshold=20", str(UNIT))
+    assert analysis.returncode == 0, analysis.stdout + analysis.stderr
 
 
-def test_the_unit_says_what_the_daemon_relies_on() -> None:
-    """Readiness, watchdog, state, credentials, and an end within 10 s."""
+def test_unit_has_the_settings_the_daemon_relies_on() -> None:
     settings = {line for line in UNIT.read_text().splitlines() if re.match(r"[A-Z]", line)}
     assert settings >= {
         "Type=notify",

@@ -64,7 +64,7 @@ def test_an_incident_tells_who_where_how_much_and_why() -> None:
     life = Life()
     life.goes_on(NOW, SESSION, MOVE, REWIND)
     one = life.only
-    assert one.title == "flink-job on topic-124[8] went back 12,223 records after broker 2005 lost its session"
+    assert one.title == "flink-job rewound 12,223 records on topic-124[8] after broker 2005's session expired"
     assert (one.severity, one.correlation, one.cluster) == (Severity.CRITICAL, "reset-after-session-loss", "main")
     assert (one.opened_at, one.updated_at) == (SESSION.at, MOVE.recovered_at)
     assert one.records == Records(reread=12_223)
@@ -302,7 +302,7 @@ def test_a_title_is_about_the_effect_even_where_more_was_lost_elsewhere() -> Non
     other = replace(lost, subject={**lost.subject, "partition": 3})
     life = Life()
     life.goes_on(NOW, SESSION, MOVE, known(move(3, 2005, 2011, "23:25:13")), lost, other, REWIND)
-    assert life.only.title.startswith("flink-job on topic-124[8] went back 12,223 records")
+    assert life.only.title.startswith("flink-job rewound 12,223 records on topic-124[8]")
 
 
 @pytest.mark.parametrize("away", [2005, 2011])

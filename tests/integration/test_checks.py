@@ -1,4 +1,4 @@
-"""Spark checks as the running daemon has them: real Spark in processes of its own, whatever becomes of those."""
+"""Spark checks of the running daemon: real Spark in processes of its own."""
 
 import re
 import subprocess
@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from agent.checks.sessions import members
+from agent.checks.process import session_processes
 from agent.model.observations import CheckFinding, CheckRun, Observation
 from testbed.agent import Agent
 from testbed.processes import free_port
@@ -25,10 +25,6 @@ SPARK = '[spark]\nmaster = "local[1]"\ndriver_memory = "512m"\n'
 
 
 def watching(directory: Path, table: str, spark: str = SPARK) -> Agent:
-    """An agent, not started yet, whose [checks.log_segments] reads so.
-
-    Of its cluster nobody answers: only the disk of a broker is there, with an empty log.
-    """
     (directory / "disk" / "t-0").mkdir(parents=True)
     segment(directory).touch()
     cluster = {"bootstrap_servers": f"127.0.0.1:{free_port()}", "log_directories.5": str(directory / "disk")}
@@ -41,39 +37,35 @@ def watching(directory: Path, table: str, spark: str = SPARK) -> Agent:
 
 
 def segment(directory: Path) -> Path:
-    """The segment of the only partition on the disk."""
     return directory / "disk" / "t-0" / "00000000000000000000.log"
 
 
 def ran(outcome: str, since: int = 0) -> Callable[[Observation], bool]:
-    """Describes a run of log_segments that ended so, begun after that moment (ms)."""
-    return lambda one: isinstance(one, CheckRun) and one.outcome == outcome and one.started_at >= since
+    return lambda run: isinstance(run, CheckRun) and run.outcome == outcome and run.started_at >= since
 
 
 def check(agent: Agent) -> psutil.Process | None:
-    """The process of the check that the daemon runs."""
-    with suppress(psutil.Error):  # one that has just ended
+    with suppress(psutil.Error):  # it may just have ended
         children = psutil.Process(agent.pid).children()
-        return next((one for one in children if "spark_checks" in one.cmdline()), None)
+        return next((process for process in children if "spark_checks" in process.cmdline()), None)
     return None
 
 
 def java(agent: Agent) -> psutil.Process | None:
-    """The JVM of a check, once it has loaded something."""
     running = check(agent)
     with suppress(psutil.Error):
         below = [] if running is None else running.children(recursive=True)
-        return next((one for one in below if one.name() == "java" and one.memory_info().rss > 100 << 20), None)
+        return next(
+            (process for process in below if process.name() == "java" and process.memory_info().rss > 100 << 20), None
+        )
     return None
 
 
 def failed(incident: dict[str, Any]) -> bool:
-    """Whether the incident tells that log_segments failed."""
     return has(incident, "check_failed", source="log_segments")
 
 
-def test_a_running_check_leaves_the_daemon_as_small_as_it_is(tmp_path: Path) -> None:
-    """Its memory before, during and after; and nothing of Spark, nor what draws plots, is mapped into it."""
+def test_running_check_does_not_grow_the_daemon(tmp_path: Path) -> None:
     with watching(tmp_path, 'schedule = "15s"') as agent:
         agent.wait_until_watching()
         agent.wait_until_judged(now() + 5_000)
@@ -93,21 +85,21 @@ def test_a_running_check_leaves_the_daemon_as_small_as_it_is(tmp_path: Path) -> 
         agent.wait_until_judged(run.at)
         assert len(during) > 5
         assert max(*during, daemon.memory_info().rss) - before < 12 << 20
-        mapped = [one.path for one in daemon.memory_maps()]
+        mapped = [region.path for region in daemon.memory_maps()]
         assert any("pyarrow" in path for path in mapped)
         assert not any(foreign in path for path in mapped for foreign in ("libjvm", "pyspark", "matplotlib", "duckdb"))
 
 
-def test_the_daemon_imports_nothing_of_spark() -> None:
-    """Whatever its modules import in turn."""
-    code = "import agent.daemon.daemon, sys; print({one.partition('.')[0] for one in sys.modules})"
+def test_daemon_imports_nothing_of_spark() -> None:
+    code = "import agent.daemon.daemon, sys; print({module.partition('.')[0] for module in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "'pyarrow'" in loaded
-    assert not [one for one in ("pyspark", "py4j", "matplotlib", "pandas", "spark_checks") if f"'{one}'" in loaded]
+    assert not [
+        module for module in ("pyspark", "py4j", "matplotlib", "pandas", "spark_checks") if f"'{module}'" in loaded
+    ]
 
 
-def test_a_check_whose_jvm_is_killed_has_failed_and_the_next_run_works(tmp_path: Path) -> None:
-    """Told as an incident, with its last words; recovered with the next run."""
+def test_check_fails_if_its_jvm_is_killed_and_runs_again(tmp_path: Path) -> None:
     with watching(tmp_path, 'schedule = "3s"') as agent:
         agent.wait_until_watching()
         wait_until(lambda: java(agent), "a JVM").kill()
@@ -120,31 +112,31 @@ def test_a_check_whose_jvm_is_killed_has_failed_and_the_next_run_works(tmp_path:
         assert "the check log_segments failed at" in finding["detail"]
         assert "its log ends:" in finding["detail"]
         agent.wait_for(ran("clean", run.at), "the next run")
-        agent.wait_for_incident(lambda one: failed(one) and one["status"] == "recovered", "the recovery")
+        agent.wait_for_incident(
+            lambda candidate: failed(candidate) and candidate["status"] == "recovered", "the recovery"
+        )
 
 
 @pytest.mark.parametrize(
-    ("limit", "said"),
+    ("limit", "reason"),
     [
         ('time_limit = "4s"', "it was stopped: it had not ended after 4s"),
         ('memory_limit = "128m"', "it was stopped: it used "),
     ],
 )
-def test_a_check_beyond_its_limits_is_ended_with_all_that_it_started(tmp_path: Path, limit: str, said: str) -> None:
-    """And has failed."""
+def test_check_beyond_a_limit_is_ended_with_its_processes(tmp_path: Path, limit: str, reason: str) -> None:
     with watching(tmp_path, f'schedule = "5s"\n{limit}') as agent:
         agent.wait_until_watching()
         started = wait_until(lambda: check(agent), "the check to start")
         run = agent.wait_for(ran("failed"), "its end")
         assert isinstance(run, CheckRun)
-        assert run.reason.startswith(said)
-        assert not members(started.pid)
+        assert run.reason.startswith(reason)
+        assert not session_processes(started.pid)
         assert not psutil.pid_exists(started.pid)
         agent.wait_for_incident(failed, "the incident")
 
 
-def test_a_check_that_cannot_start_says_why(tmp_path: Path) -> None:
-    """The last lines of its log are in the incident."""
+def test_check_that_cannot_start_has_a_reason(tmp_path: Path) -> None:
     with watching(tmp_path, 'schedule = "3s"', '[spark]\nmaster = "yarn"\n') as agent:
         agent.wait_until_watching()
         incident = agent.wait_for_incident(failed, "the failure")
@@ -152,23 +144,23 @@ def test_a_check_that_cannot_start_says_why(tmp_path: Path) -> None:
         assert "either HADOOP_CONF_DIR or YARN_CONF_DIR must be set" in finding["detail"]
 
 
-def test_what_a_check_finds_is_an_incident_until_it_no_longer_finds_it(tmp_path: Path) -> None:
-    """A log of garbage; then the garbage is gone."""
+def test_finding_of_a_check_is_an_incident_until_it_is_gone(tmp_path: Path) -> None:
     agent = watching(tmp_path, 'schedule = "3s"')
     segment(tmp_path).write_bytes(b"\x01" * 500)
     with agent:
-        found = agent.wait_for(lambda one: isinstance(one, CheckFinding), "the finding")
-        incident = agent.wait_for_incident(lambda one: has(one, "log_segments"), "the incident")
+        found = agent.wait_for(lambda fact: isinstance(fact, CheckFinding), "the finding")
+        incident = agent.wait_for_incident(lambda candidate: has(candidate, "log_segments"), "the incident")
         (finding,) = findings([incident], "log_segments")
         assert (finding["rule"], finding["subject"]["broker"]) == ("segments", 5)
         assert incident["status"] == "open"
         segment(tmp_path).write_bytes(b"")
         agent.wait_for(ran("clean", found.at), "a clean run", 90)
-        agent.wait_for_incident(lambda one: one["id"] == incident["id"] and one["status"] != "open", "the recovery")
+        agent.wait_for_incident(
+            lambda candidate: candidate["id"] == incident["id"] and candidate["status"] != "open", "the recovery"
+        )
 
 
-def test_a_stop_does_not_wait_for_a_check(tmp_path: Path) -> None:
-    """Nothing of it is left; the daemon ends well, in time."""
+def test_stop_does_not_wait_for_a_check(tmp_path: Path) -> None:
     with watching(tmp_path, 'schedule = "3s"') as agent:
         agent.wait_until_watching()
         wait_until(lambda: java(agent), "a JVM")
@@ -177,4 +169,4 @@ def test_a_stop_does_not_wait_for_a_check(tmp_path: Path) -> None:
         agent.stop(seconds=10)
         assert time.monotonic() - begun < 10
         assert agent.exit_status == 0
-        assert not members(started.pid)
+        assert not session_processes(started.pid)

@@ -1,4 +1,4 @@
-"""The daemon as the service manager and the operator meet it: start, watchdog, clusters that are away, stop."""
+"""The daemon towards service manager and operator: start, watchdog, unreachable clusters, stop."""
 
 import os
 import socket
@@ -18,10 +18,7 @@ from tests.integration.scenes import addresses, committed, findings, has, move_o
 pytestmark = pytest.mark.integration
 
 
-def test_systemd_hears_ready_then_the_watchdog_then_stopping_whatever_the_cluster_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody answers at the cluster's address: that is normal operation. SIGTERM ends it within ten seconds, with 0."""
+def test_systemd_is_notified_while_the_cluster_is_unreachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     address = str(tmp_path / "notify")
     monkeypatch.setenv("NOTIFY_SOCKET", address)
     monkeypatch.setenv("WATCHDOG_USEC", "1000000")
@@ -37,19 +34,18 @@ def test_systemd_hears_ready_then_the_watchdog_then_stopping_whatever_the_cluste
             agent.stop(seconds=10)
             assert time.monotonic() - begun < 10
             assert agent.exit_status == 0
-            told = [service_manager.recv(100)]
-            while told[-1] == b"WATCHDOG=1":
-                told.append(service_manager.recv(100))
-            assert told[-1] == b"STOPPING=1"
+            received = [service_manager.recv(100)]
+            while received[-1] == b"WATCHDOG=1":
+                received.append(service_manager.recv(100))
+            assert received[-1] == b"STOPPING=1"
 
 
-def test_frozen_brokers_do_not_keep_it_from_stopping(kafka_3_9: Cluster, tmp_path: Path) -> None:
-    """Calls that hang are left behind."""
+def test_agent_stops_in_time_with_frozen_brokers(kafka_3_9: Cluster, tmp_path: Path) -> None:
     with watched(kafka_3_9, tmp_path) as agent:
         agent.wait_for(lambda _: True, "the first observation")
         for broker in kafka_3_9.brokers:
             kafka_3_9.freeze(broker)
-        agent.wait_for(lambda one: isinstance(one, Unavailable), "a frozen cluster to be noticed", 120)
+        agent.wait_for(lambda fact: isinstance(fact, Unavailable), "a frozen cluster to be noticed", 120)
         begun = time.monotonic()
         agent.stop(seconds=10)
         assert time.monotonic() - begun < 10
@@ -57,42 +53,48 @@ def test_frozen_brokers_do_not_keep_it_from_stopping(kafka_3_9: Cluster, tmp_pat
 
 
 @pytest.mark.acceptance
-def test_a_cluster_that_starts_later_than_the_agent_is_said_once_and_then_seen(tmp_path: Path) -> None:
-    """Unavailable after a minute, one message; recovered when the cluster is there."""
+def test_cluster_started_after_the_agent_is_reported_once(tmp_path: Path) -> None:
     cluster = Cluster("3.9.1", (1,), workdir=tmp_path / "kafka")
     table = {"bootstrap_servers": cluster.bootstrap_servers, "poll_interval": "1s"}
     with Slack() as slack, Agent(tmp_path / "agent", {"main": table}, slack) as agent:
-        incident = agent.wait_for_incident(lambda one: has(one, "source_unavailable"), "the blindness", 120)
+        incident = agent.wait_for_incident(lambda candidate: has(candidate, "source_unavailable"), "the incident", 120)
         wait_until(slack.messages, "the message")
         with cluster:
-            agent.wait_for(lambda one: isinstance(one, Available), "the cluster to be seen")
+            agent.wait_for(lambda fact: isinstance(fact, Available), "the cluster to be seen")
             agent.wait_for_incident(
-                lambda one: one["id"] == incident["id"] and one["status"] == "recovered", "the recovery"
+                lambda candidate: candidate["id"] == incident["id"] and candidate["status"] == "recovered",
+                "the recovery",
             )
-        (message,) = [one for one in slack.messages() if incident["id"] in one.words]
+        (message,) = [post for post in slack.messages() if incident["id"] in post.words]
         assert "RECOVERED" in message.words
 
 
-def test_an_incident_whose_subject_is_out_of_sight_says_so(kafka_3_9: Cluster, tmp_path: Path) -> None:
-    """The cluster freezes while a rewind is open: nobody knows whether it has recovered."""
+def test_incident_shows_that_its_subject_is_unavailable(kafka_3_9: Cluster, tmp_path: Path) -> None:
     topic, group = named("topic"), named("group")
     kafka_3_9.create_topic(topic)
     with watched(kafka_3_9, tmp_path) as agent:
         move_offsets(kafka_3_9, group, topic, 5000)
         agent.wait_for(committed(group, 5000), f"{group} to be seen at 5000")
         move_offsets(kafka_3_9, group, topic, 0)
-        incident = agent.wait_for_incident(lambda one: has(one, "offset_rewind", group=group), "the rewind")
+        incident = agent.wait_for_incident(lambda candidate: has(candidate, "offset_rewind", group=group), "the rewind")
         assert incident["sighted"]
         for broker in kafka_3_9.brokers:
             kafka_3_9.freeze(broker)
-        agent.wait_for_incident(lambda one: one["id"] == incident["id"] and not one["sighted"], "out of sight", 120)
+        agent.wait_for_incident(
+            lambda candidate: candidate["id"] == incident["id"] and not candidate["sighted"],
+            "its subject to be unavailable",
+            120,
+        )
         kafka_3_9.settle()
-        agent.wait_for_incident(lambda one: one["id"] == incident["id"] and one["sighted"], "in sight again", 120)
+        agent.wait_for_incident(
+            lambda candidate: candidate["id"] == incident["id"] and candidate["sighted"],
+            "its subject to be available again",
+            120,
+        )
         assert len(findings(agent.standing(), "offset_rewind", group=group)) == 1
 
 
 def test_secrets_are_never_logged(kafka_3_9: Cluster, tmp_path: Path) -> None:
-    """Neither Slack's token, refused or not, nor a Kafka password."""
     os.environ["BACKFLOW_TEST_PASSWORD"] = "kafka-secret-4711"
     tables = (
         '[clusters.secured]\nbootstrap_servers = "127.0.0.1:9"\n[clusters.secured.kafka]\n'

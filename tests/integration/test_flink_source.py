@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.config.flink_section import Flink
+from agent.config.sources import Flink
 from agent.model.observations import (
     Available,
     Checkpoints,

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from agent.config.streams_section import Streams
+from agent.config.sources import Streams
 from agent.model.observations import TaskRestore, Unavailable
 from agent.sources.streams.metrics_source import StreamsMetricsSource
 from testbed.agent import Agent, logs_table

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cli.rule_tests import check
+from agent.cli.rule_tests import run_rule_tests
 from agent.config.settings import load
 from agent.engine.facts import Facts
 from agent.model.observations import ChangelogDecreases, Commit
@@ -233,5 +233,5 @@ def test_the_proof_is_in_the_finding(after: int, current: str, proof: str, tmp_p
     cases.write_text(
         CASES % {"after": after, "current": current, "proof": proof, "severity": severity}, encoding="utf-8"
     )
-    ((_, wrong),) = check(cases, load(config, need_clusters=False))
+    ((_, wrong),) = run_rule_tests(cases, load(config, need_clusters=False))
     assert wrong == []

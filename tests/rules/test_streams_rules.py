@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agent.cli.rule_tests import check
+from agent.cli.rule_tests import run_rule_tests
 from agent.config.settings import load
 from agent.engine.evaluator import Evaluator
 from agent.model.findings import Finding, Incident, Severity, Status
@@ -29,7 +29,7 @@ def test_no_precursor_is_told_where_it_is_switched_off_or_values_are_judged(tmp_
     case = "1.1 to 2.1: no checkpoint on a thread that had held the task before"
     assert _wrong(tmp_path, "", case) == []
     (missing,) = _wrong(tmp_path, option, case)
-    assert "expected finding was not made" in missing
+    assert "expected finding is missing" in missing
 
 
 def test_a_reset_application_is_never_told_as_a_consumer_that_went_back() -> None:
@@ -91,4 +91,6 @@ def _wrong(tmp_path: Path, option: str, name: str) -> list[str]:
     defaults, *others = (ROOT / "tests/cases/state_not_restored.toml").read_text("utf-8").split("[[cases]]\n")
     (one,) = (other for other in others if other.startswith(f'name = "{name}"'))
     cases.write_text(f"{defaults}[[cases]]\n{one}", encoding="utf-8")
-    return [sentence for _, sentences in check(cases, load(config, need_clusters=False)) for sentence in sentences]
+    return [
+        sentence for _, sentences in run_rule_tests(cases, load(config, need_clusters=False)) for sentence in sentences
+    ]

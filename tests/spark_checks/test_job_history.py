@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
-from agent.checks.arguments import places
+from agent.checks.arguments import input_options
 from agent.config.settings import load
 from agent.model.findings import Finding, Severity
 from agent.model.observations import (
@@ -376,5 +376,5 @@ def test_a_cluster_named_by_hand_is_looked_at_also_where_rules_toml_knows_it_not
     rules = tmp_path / "rules.toml"
     rules.write_text('[agent]\nstate_directory = "state"\n[clusters.main]\nbootstrap_servers = "k:9092"\n')
     settings = load(rules, need_clusters=True)
-    assert places("job_history", settings, "jbs") == ["--journal", "state/journal", "--flink", "jbs"]
-    assert places("job_history", settings, None) == ["--journal", "state/journal"]
+    assert input_options("job_history", settings, "jbs") == ["--journal", "state/journal", "--flink", "jbs"]
+    assert input_options("job_history", settings, None) == ["--journal", "state/journal"]

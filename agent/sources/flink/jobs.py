@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from agent.config.flink_section import Flink
+from agent.config.sources import Flink
 from agent.model.observations import Checkpoints, FlinkJob, Observation, Position, Subject
 from agent.sources.availability import now_ms
 from agent.sources.flink.jobmanagers import LeaderListing

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from agent.config.flink_section import Flink
+from agent.config.sources import Flink
 from agent.model.observations import (
     Availability,
     Checkpoints,

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import structlog
 
-from agent.config.log_section import Logs
+from agent.config.sources import Logs
 from agent.model.observations import Availability, LogFile, LogLine, Observation
 from agent.sources.availability import SOURCE, AvailabilityTracker, now_ms
 from agent.sources.base import HEARTBEAT_MS, ChangeDetector, Emit

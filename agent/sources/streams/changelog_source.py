@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import structlog
 
-from agent.config.sections import SMALLEST_MEMORY
+from agent.config.sources import SMALLEST_MEMORY
 from agent.model.declared_stores import DeclaredStore
 from agent.model.observations import Availability, ChangelogDecreases, Observation
 from agent.sources.availability import SOURCE, AvailabilityTracker, now_ms

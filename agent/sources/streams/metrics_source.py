@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from agent.config.streams_section import Streams
+from agent.config.sources import Streams
 from agent.model.observations import Availability, Observation, TaskRestore
 from agent.sources.availability import SOURCE, AvailabilityTracker, now_ms
 from agent.sources.background import run_in_thread

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from agent.config.flink_section import Flink
+from agent.config.sources import Flink
 from agent.model.observations import (
     Available,
     Checkpoints,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.config.log_section import Logs
+from agent.config.sources import Logs
 from agent.model.observations import Availability, LogFile, LogLine, Observation
 from agent.sources.base import Batch
 from agent.sources.logs import source as logs

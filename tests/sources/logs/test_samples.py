@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from agent.config.log_section import Logs
+from agent.config.sources import Logs
 from agent.model.observations import LogLine, Observation, millis
 from agent.sources.logs.lines import begins_entry, time_of
 from agent.sources.logs.matcher import Sieve

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.config.log_section import Logs
+from agent.config.sources import Logs
 from agent.model.observations import Available, LogFile, LogLine, Observation, Unavailable, millis
 from agent.sources.base import HEARTBEAT_MS
 from agent.sources.logs import files as log_files

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.config.sections import SMALLEST_MEMORY
+from agent.config.sources import SMALLEST_MEMORY
 from agent.model.declared_stores import DeclaredStore
 from agent.sources.streams.changelog_source import ChangelogSource
 

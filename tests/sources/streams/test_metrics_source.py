@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.config.streams_section import Streams
+from agent.config.sources import Streams
 from agent.model.observations import Available, Observation, TaskRestore, Unavailable
 from agent.sources.streams.metrics_source import StreamsMetricsSource, TaskMetrics, parse_task_metrics
 from testbed.processes import free_port
