@@ -1,10 +1,10 @@
-"""What following a broker's log costs: the source `logs` on 100 MB of it, against `grep -E` with the same patterns.
+"""The cost of following a broker's log: the `logs` source on 100 MB, compared with `grep -E` on the same patterns.
 
-Run as `python -m bench.logs [--mb N] [--version V] [--every N]`. A broker of the testbed writes the lines, killed once
-so that it recovers; they are repeated with the time going on, every 100th of them one that matches. Ours is the whole
-way of the source from the file to the facts (read, split, match, decode, date), without rules and journal. grep counts
-lines (`-c`): in the C locale, and in the one of LANG. Both read from the page cache; CPU time is compared, which other
-work on the machine stretches less than the time that passes.
+Run as `python -m bench.logs [--mb N] [--version V] [--every N]`. A broker of the testbed writes the lines and is killed
+once so that it recovers; they are repeated with increasing timestamps, and every 100th line matches. Measured is the
+whole way from the file to the observations (read, split, match, decode, date), without rules and journal. grep counts
+lines (`-c`), in the C locale and in that of LANG. Both read from the page cache; CPU time is compared, because other
+load on the machine affects it less than wall time.
 """
 
 import argparse
@@ -33,7 +33,7 @@ _CLASSES = {r"\d": "0-9", r"\s": "[:space:]", r"\w": "[:alnum:]_"}
 
 
 def extended(pattern: str) -> str:
-    """The pattern as grep -E reads it."""
+    """Return the pattern in the syntax of grep -E."""
     return "".join(map(_extended, _PART.findall(pattern)))
 
 
@@ -47,12 +47,12 @@ def _extended(part: str) -> str:
     if not part.startswith("["):
         return part
     sign, parts = ("[^", part[2:-1]) if part.startswith("[^") else ("[", part[1:-1])
-    items = [one if len(one) == 3 else _CLASSES.get(one, one[-1]) for one in re.findall(r"\\.|.-.|.", parts)]
-    return sign + "".join(sorted(items, key=lambda one: (one != "]", one == "-"))) + "]"
+    items = [item if len(item) == 3 else _CLASSES.get(item, item[-1]) for item in re.findall(r"\\.|.-.|.", parts)]
+    return sign + "".join(sorted(items, key=lambda item: (item != "]", item == "-"))) + "]"
 
 
 def broker_lines(version: str, folder: Path) -> list[str]:
-    """What a broker writes that starts, serves, is killed and recovers."""
+    """Return the log of a broker that starts, serves, is killed and recovers."""
     with Cluster(version, (BROKER,), workdir=folder) as cluster:
         for number in range(5):
             cluster.create_topic(f"orders-{number}", 20)
@@ -62,8 +62,8 @@ def broker_lines(version: str, folder: Path) -> list[str]:
 
 
 def write(path: Path, lines: Sequence[str], size: int, every: int) -> int:
-    """Repeat the lines up to so many bytes, every so manieth of them one that matches. Returns how many do."""
-    matching = [line for line in lines if any(one.regex.search(line) for one in SHIPPED)]
+    """Repeat the lines up to `size` bytes, one in `every` of which matches. Return how many match."""
+    matching = [line for line in lines if any(pattern.regex.search(line) for pattern in SHIPPED)]
     others, wanted = cycle(line for line in lines if line not in set(matching)), cycle(matching)
     at, written, number = datetime(2026, 1, 1, tzinfo=UTC), 0, 0
     with path.open("w", encoding="utf-8") as file:
@@ -77,19 +77,19 @@ def write(path: Path, lines: Sequence[str], size: int, every: int) -> int:
 
 
 def ours(path: Path, folder: Path) -> tuple[int, float, float]:
-    """How many lines are told of a log that appears, and how long that takes: CPU and passing time, s."""
+    """Return how many lines are emitted of a new log, and how long that takes: CPU and wall time, s."""
     seen = 0
     size = path.stat().st_size
 
     def emit(batch: Sequence[Observation]) -> None:
         nonlocal seen
-        seen += len({one.text for one in batch if isinstance(one, LogLine)})
+        seen += len({fact.text for fact in batch if isinstance(fact, LogLine)})
 
     source = LogSource("bench", Logs(paths=(str(folder / "*.log"),)), (), emit)
     source.poll()
     os.link(path, folder / "server.log")
     begun, cpu = time.monotonic(), time.process_time()
-    while sum(log.part.read for log in source._paths) < size:  # noqa: SLF001 - to know when it is through
+    while sum(log.file.position for log in source._logs) < size:  # noqa: SLF001 - to know when it is finished
         source.poll()
     took = time.process_time() - cpu, time.monotonic() - begun
     source.close()
@@ -97,7 +97,7 @@ def ours(path: Path, folder: Path) -> tuple[int, float, float]:
 
 
 def grep(path: Path, patterns: Path, environment: Mapping[str, str]) -> tuple[int, float, float]:
-    """How many lines grep finds, and how long that takes: CPU and passing time, s."""
+    """Return how many lines grep finds, and how long that takes: CPU and wall time, s."""
     begun, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         ["grep", "-cE", "-f", str(patterns), str(path)], stdout=subprocess.PIPE, env=environment, check=True
@@ -111,23 +111,24 @@ def main() -> None:
     """Write the log and compare."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mb", type=int, default=100, help="Size of the log, MB. Default: 100.")
-    parser.add_argument("--version", default="3.9.1", help="Of the broker. Default: 3.9.1.")
-    parser.add_argument(
-        "--every", type=int, default=100, help="Which share of the lines match: one in N. Default: 100."
-    )
-    asked = parser.parse_args()
+    parser.add_argument("--version", default="3.9.1", help="Broker version. Default: 3.9.1.")
+    parser.add_argument("--every", type=int, default=100, help="One in N lines matches. Default: 100.")
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="backflow-bench-") as name:
         folder = Path(name)
         (folder / "followed").mkdir()
-        lines = broker_lines(asked.version, folder)
+        lines = broker_lines(arguments.version, folder)
         log, patterns = folder / "broker.log", folder / "patterns"
-        matching = write(log, lines, asked.mb * 1_000_000, asked.every)
-        patterns.write_text("".join(f"{extended(one.regex.pattern)}\n" for one in SHIPPED), encoding="utf-8")
+        matching = write(log, lines, arguments.mb * 1_000_000, arguments.every)
+        patterns.write_text("".join(f"{extended(pattern.regex.pattern)}\n" for pattern in SHIPPED), encoding="utf-8")
         log.read_bytes()
-        print(f"{asked.mb} MB of Kafka {asked.version}'s broker log, {len(SHIPPED)} patterns, {matching:,} lines match")
+        source = f"{arguments.mb} MB of Kafka {arguments.version}'s broker log"
+        print(f"{source}, {len(SHIPPED)} patterns, {matching:,} lines match")
         plain = {key: value for key, value in os.environ.items() if not key.startswith("LC_")}
         found, cpu, passed = ours(log, folder / "followed")
-        print(f"  source logs:      {found:>7,} lines, {cpu:6.2f} s CPU, {passed:6.2f} s ({asked.mb / cpu:,.0f} MB/s)")
+        print(
+            f"  source logs:      {found:>7,} lines, {cpu:6.2f} s CPU, {passed:6.2f} s ({arguments.mb / cpu:,.0f} MB/s)"
+        )
         for what, environment in (
             ("LC_ALL=C", {**plain, "LC_ALL": "C"}),
             (f"LANG={plain.get('LANG', '')}", plain),

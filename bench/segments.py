@@ -1,12 +1,11 @@
-"""How fast log_segments reads real segments, against the vendor's own DumpLogSegments on the same files, in one run.
+"""The speed of log_segments on real segments, compared with Kafka's own DumpLogSegments on the same files.
 
 Run as `python -m bench.segments [--gib N] [--batch BYTES] [--records N]`. A broker writes the segments, in four
-partitions of each topic: format 2 in batches of up to BYTES, by default 16 KiB as producers fill them that linger (the
-Java producer's batch.size); with 1200 each holds one record of 1 KiB, as of producers that do not linger (the Java
-producer's default until 4.0). Formats 0 (snappy) and 1 (gzip) hold half of the records each, in batches of 16 KiB. The
-vendor's tool reads format 2 as it stands and the old ones with --deep-iteration; its lines go to /dev/null. Both sides
-are timed as an operator would wait for them, with the start of their JVMs; the files are in the page cache for both.
-"Spark's own" is a run over no segments at all.
+partitions per topic. Format 2 comes in batches of up to BYTES, by default 16 KiB (the Java producer's batch.size) as
+lingering producers fill them; with 1200, each batch holds one record of 1 KiB, as without linger (the Java producer's
+default until 4.0). Formats 0 (snappy) and 1 (gzip) hold half of the records each, in batches of 16 KiB. Kafka's tool
+reads format 2 without and the old formats with --deep-iteration; its output goes to /dev/null. Both sides are timed
+including the start of their JVMs, with the files in the page cache. "Spark's own" is a run without segments.
 """
 
 import argparse
@@ -35,7 +34,7 @@ VALUE_BYTES = {"two": 1024, "zero": 100, "one": 100}
 
 
 def write(cluster: Cluster, topic: str, format_: str, records: int, batch: int = BATCH) -> None:
-    """Let a producer write so many records in batches of so many bytes. Raises RuntimeError where one is refused."""
+    """Produce `records` records in batches of up to `batch` bytes. Raises RuntimeError if a record is refused."""
     cluster.create_topic(topic, PARTITIONS, config={"message.format.version": format_})
     refused: list[KafkaError] = []
 
@@ -59,14 +58,14 @@ def write(cluster: Cluster, topic: str, format_: str, records: int, batch: int =
         if number % 10_000 == 0:
             producer.poll(0)
     if producer.flush(300) or refused:
-        msg = f"{topic}: not all records were taken: {refused[:1]}"
+        msg = f"{topic}: records were refused: {refused[:1]}"
         raise RuntimeError(msg)
 
 
 def seconds(command: Sequence[str], files: Sequence[Path] = ()) -> float:
-    """How long a command takes whose output nobody reads. Raises CalledProcessError where it fails.
+    """Return how long a command takes, s. Raises CalledProcessError if it fails.
 
-    files: what it reads, which is in the page cache when it starts.
+    files: what it reads; they are in the page cache when it starts.
     """
     for file in files:
         with file.open("rb") as log:
@@ -77,7 +76,7 @@ def seconds(command: Sequence[str], files: Sequence[Path] = ()) -> float:
     return time.monotonic() - started
 
 
-def compare(what: str, logs: Path, topics: Sequence[str], records: int, goal: float, *deep: str) -> None:
+def compare(title: str, logs: Path, topics: Sequence[str], records: int, goal: float, *deep: str) -> None:
     """Time both on the logs of some topics and print the ratio."""
     files = [file for topic in topics for file in sorted(logs.glob(f"{topic}-*/*.log"))]
     size = sum(file.stat().st_size for file in files)
@@ -87,7 +86,7 @@ def compare(what: str, logs: Path, topics: Sequence[str], records: int, goal: fl
     theirs = seconds(tool, files)
     ours = seconds([*check, *(part for topic in topics for part in ("--topic", topic))], files)
     idle = seconds([*check, "--topic", "no-such-topic"])
-    print(f"{what}: {len(files)} segments, {size / 2**30:.2f} GiB, {records:,} records")
+    print(f"{title}: {len(files)} segments, {size / 2**30:.2f} GiB, {records:,} records")
     print(f"  DumpLogSegments {' '.join(deep)}: {theirs:.1f} s ({records / theirs:,.0f} records/s)")
     print(f"  log_segments, {MASTER}: {ours:.1f} s ({records / ours:,.0f} records/s), {idle:.1f} s of it Spark's own")
     print(f"  ratio: {theirs / ours:.2f} times as fast; goal {goal:g}", flush=True)
@@ -101,21 +100,23 @@ def main() -> None:
     parser.add_argument(
         "--records", type=int, default=60_000_000, help="Records of formats 0 and 1. Default: 60 million."
     )
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="backflow-bench-") as folder:
         with Cluster(VERSION, (BROKER,), workdir=Path(folder), config={"log.segment.bytes": 2**30 - 1}) as cluster:
-            counts = {"two": int(asked.gib * 2**30 / VALUE_BYTES["two"]), "zero": asked.records // 2}
+            counts = {"two": int(arguments.gib * 2**30 / VALUE_BYTES["two"]), "zero": arguments.records // 2}
             counts["one"] = counts["zero"]
             for topic, format_ in {**PLAIN, **OLD}.items():
                 if counts[topic]:
-                    write(cluster, topic, format_, counts[topic], asked.batch if topic in PLAIN else BATCH)
+                    write(cluster, topic, format_, counts[topic], arguments.batch if topic in PLAIN else BATCH)
             logs = cluster.log_directory(BROKER)
             cluster.stop(BROKER)
         if counts["two"]:
-            compare(f"Format 2, not compressed, batches of {asked.batch} bytes", logs, list(PLAIN), counts["two"], 2)
+            compare(
+                f"Format 2, not compressed, batches of {arguments.batch} bytes", logs, list(PLAIN), counts["two"], 2
+            )
         if counts["zero"]:
-            what = "Formats 0 (snappy) and 1 (gzip)"
-            compare(what, logs, list(OLD), counts["zero"] + counts["one"], 5, "--deep-iteration")
+            title = "Formats 0 (snappy) and 1 (gzip)"
+            compare(title, logs, list(OLD), counts["zero"] + counts["one"], 5, "--deep-iteration")
 
 
 if __name__ == "__main__":

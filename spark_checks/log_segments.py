@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pyspark.sql import SparkSession
 
 from agent.kafka_log.log_directory import LogDirectoryError, Segment
-from agent.kafka_log.rows import Found
+from agent.kafka_log.segments import LocatedFault
 from agent.model.findings import Finding, Severity
 from agent.model.text import count
 from spark_checks.logs import replicas
@@ -49,7 +49,7 @@ def run(spark: SparkSession, options: Options, progress: Progress) -> Report:
     return Report(findings, _summary(found, findings, len(unread)), unread=sorted(unread))
 
 
-def looked_at(pack: Sequence[Segment]) -> Iterator[tuple[int, Found] | str]:
+def looked_at(pack: Sequence[Segment]) -> Iterator[tuple[int, LocatedFault] | str]:
     """What is wrong in some segments, with their broker; of one that the disk does not give, which file and why."""
     for segment in pack:
         try:
@@ -66,7 +66,7 @@ def _unread(error: LogDirectoryError) -> str:
     return str(error)
 
 
-def finding(cluster: str, broker: int, found: Found, written: int) -> Finding:
+def finding(cluster: str, broker: int, found: LocatedFault, written: int) -> Finding:
     """A fault as a finding. written: when the file was last written, ms, for records that carry no time."""
     fault = found.fault
     at = fault.timestamp if fault.timestamp >= 0 else written

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  # the name that everyone gives it
 
 from agent.kafka_log.log_directory import Partition, Segment
-from agent.kafka_log.rows import Found
+from agent.kafka_log.segments import LocatedFault
 from agent.model.findings import Finding
 from agent.model.text import count
 from spark_checks.logs import replicas
@@ -157,7 +157,7 @@ def _piece(row: Row) -> Piece:
     )
 
 
-def _falls(spark: SparkSession, found: Replicas, findings: Sequence[Finding]) -> list[tuple[int, Found]]:
+def _falls(spark: SparkSession, found: Replicas, findings: Sequence[Finding]) -> list[tuple[int, LocatedFault]]:
     """Where offsets go back in the logs that differ, with the broker: the segments that differ are read once more."""
     wanted = [
         segment

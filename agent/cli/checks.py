@@ -238,14 +238,14 @@ def digest_command(broker: int, directory: str, out: Path, bandwidth: int | None
     Runs on the broker's host, needs no Java and only reads. The digest is a small file with the offsets, epochs and
     checksums of all batches, without their records.
     """
-    from agent.kafka_log.digest import digest  # noqa: PLC0415 - loads codecs that the daemon does not need
+    from agent.kafka_log.digest import write_digest  # noqa: PLC0415 - loads codecs that the daemon does not need
     from agent.kafka_log.log_directory import LogDirectoryError  # noqa: PLC0415 - likewise
 
     console = Console(stderr=True)
     try:
         with Progress(console=console, disable=not console.is_terminal, redirect_stdout=False) as progress:
             task = progress.add_task("segments", total=None)
-            made = digest(
+            made = write_digest(
                 broker,
                 directory,
                 out,

@@ -1,18 +1,22 @@
-"""Kafka's log as it lies on a broker's disk, decoded: batches, faults, indexes, log directories, digests.
+"""Kafka's on-disk log format: batches, faults, indexes, log directories and digests of them.
 
-Formats: Kafka's message formats 0, 1 and 2 ("magic"), as in org.apache.kafka.common.record. Reads files, writes none
-but digests; knows nothing of Spark, incidents or the network.
+Message formats 0, 1 and 2 ("magic"), as in org.apache.kafka.common.record. This package reads log files and writes
+only digests; it does not use Spark, incidents or the network.
 """
 
 from typing import NamedTuple
 
+MAX_OFFSET = (1 << 63) - 1
+"""A larger offset can only come from garbage that no checksum covers; it is clamped to this."""
+
 
 class Batch(NamedTuple):
-    """One entry of a log: a record batch (format 2), a wrapper message or a plain message (formats 0 and 1).
+    """A record batch (format 2), or a wrapper message or plain message (formats 0 and 1).
 
-    position, size: bytes in the file, header included. first_offset, last_offset: of its records; a wrapper's first is
-    known only when it is decompressed. records: how many it holds (in format 2 as its header says). leader_epoch: -1
-    below format 2. crc: as stored, unsigned. timestamp: its largest, ms; -1 where the format or the writer gives none.
+    As in org.apache.kafka.common.record.RecordBatch, whatever a broker appends as one unit is a batch. position, size:
+    bytes in the file, header included. first_offset, last_offset: of its records; the first offset of a wrapper is
+    known only after decompression. records: their number (in format 2 as the header says). leader_epoch: -1 below
+    format 2. crc: as stored, unsigned. timestamp: the largest one, ms; -1 if the format or the writer gives none.
     """
 
     position: int
@@ -27,34 +31,3 @@ class Batch(NamedTuple):
     timestamp: int
     transactional: bool = False
     control: bool = False
-
-
-class Fault(NamedTuple):
-    """Something wrong in a file of the log.
-
-    label: one of LABELS. position: the byte at which it begins; size: how many bytes it concerns, as far as known.
-    previous, current: what was expected and what stands there, by name ({"offset": 7999} -> {"offset": 7852}).
-    timestamp: of the records concerned (else of those before), ms; -1 where unknown. kafka: what a broker does then.
-    """
-
-    label: str
-    position: int
-    size: int
-    previous: dict[str, int | str]
-    current: dict[str, int | str]
-    timestamp: int
-    detail: str
-    kafka: str
-
-
-LABELS = {
-    "offsets_went_back": "an offset is not above the one before it, in the file or inside a compressed batch",
-    "crc_mismatch": "the stored checksum is not that of the bytes",
-    "undecodable": "the checksum is right and yet the records cannot be read",
-    "garbage": "bytes that are no batch, with batches or the end of a sealed segment behind them",
-    "torn_tail": "the last batch of a log is cut short, as a crash leaves it: a broker cuts it off at its next start",
-    "zeros": "zero bytes where batches should be, other than a preallocated tail",
-    "outside_segment": "offsets below the segment's base offset, or in the range of the next segment",
-    "index_wrong": "an index entry points at a byte where no batch with such an offset begins, or entries do not rise",
-}
-"""Every label of a fault, with what it means."""

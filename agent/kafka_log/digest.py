@@ -1,6 +1,6 @@
-"""The digest of a broker's log directory: one Parquet file with a row for each entry of its logs, made on its host.
+"""The digest of a broker's log directory: one Parquet file with a row for each batch, written on the broker's host.
 
-What a row is, is the matter of `agent.kafka_log.rows`; what the rows of several brokers say, that of the checks.
+The rows are those of `agent.kafka_log.segments`; comparing the rows of several brokers is up to the checks.
 """
 
 import json
@@ -14,29 +14,29 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from agent.kafka_log import Fault
-from agent.kafka_log.log_directory import LogDirectoryError, Partition, partitions
-from agent.kafka_log.rows import SCHEMA, Found, rows, unpaced
+from agent.kafka_log.faults import Fault
+from agent.kafka_log.log_directory import LogDirectoryError, Partition, list_partitions
+from agent.kafka_log.segments import SCHEMA, LocatedFault, read_rows, unthrottled
 
 VERSION = 1
-_KEY = b"backflow"
+_METADATA_KEY = b"backflow"
 
 
 class Digest(NamedTuple):
-    """A digest that was read. partitions: with their checkpoints, and without segments. found: the faults."""
+    """A digest's metadata. partitions: with their checkpoints, but without segments. found: the faults."""
 
     path: str
     broker: int
     partitions: list[Partition]
-    found: list[Found]
+    found: list[LocatedFault]
 
-    def rows(self) -> Iterator[pa.RecordBatch]:
-        """Its rows, as agent.segments.rows.rows gives them of the directory."""
+    def read_rows(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows, as agent.kafka_log.segments.read_rows does for the directory."""
         with pq.ParquetFile(self.path) as file:
             yield from file.iter_batches()
 
 
-def digest(
+def write_digest(
     broker: int,
     directory: str,
     out: str | Path,
@@ -45,26 +45,27 @@ def digest(
     topics: Sequence[str] = (),
     progress: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> Digest:
-    """Write the digest of a log directory to `out`, which takes its name when it is whole, and give back its head.
+    """Write the digest of a log directory to `out` and return its metadata.
 
-    bandwidth: bytes read in a second, at most; None: as fast as the disk can. topics: shell patterns. progress: called
-    with the segments done and their number. The directory is only read. Raises LogDirectoryError.
+    The file gets its name when it is complete; the directory is only read. bandwidth: bytes per second at most; None:
+    as fast as the disk allows. topics: shell patterns. progress: called with the number of segments done and their
+    total. Raises LogDirectoryError.
     """
     out = Path(out)
-    before = partitions(broker, directory, topics)
+    before = list_partitions(broker, directory, topics)
     segments = [segment for partition in before for segment in partition.segments]
-    paced = unpaced if bandwidth is None else Pace(bandwidth)
-    found: list[Found] = []
+    throttle = unthrottled if bandwidth is None else BandwidthLimit(bandwidth)
+    found: list[LocatedFault] = []
     unfinished = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
         with pq.ParquetWriter(unfinished, SCHEMA, compression="zstd", write_page_checksum=True) as writer:
             for done, segment in enumerate(segments):
                 progress(done, len(segments))
-                for batch in rows(segment, found.append, paced=paced):
+                for batch in read_rows(segment, found.append, throttle=throttle):
                     writer.write_batch(batch)
             progress(len(segments), len(segments))
-            held = _held(before, partitions(broker, directory, topics))
-            writer.add_key_value_metadata({_KEY: _head(broker, held, found)})
+            partitions = _covered_partitions(before, list_partitions(broker, directory, topics))
+            writer.add_key_value_metadata({_METADATA_KEY: _encode_metadata(broker, partitions, found)})
         with unfinished.open("rb") as written:
             os.fsync(written.fileno())
         unfinished.replace(out)
@@ -74,58 +75,60 @@ def digest(
     finally:
         with suppress(FileNotFoundError):
             unfinished.unlink()
-    return Digest(str(out), broker, held, found)
+    return Digest(str(out), broker, partitions, found)
 
 
 def read_digest(path: str | Path) -> Digest:
-    """The head of a digest; its rows are read on demand. Raises LogDirectoryError where it is none."""
+    """Return the metadata of a digest, whose rows are read on demand. Raises LogDirectoryError if it is none."""
     try:
-        metadata = pq.read_metadata(path).metadata or {}
-        head = json.loads(metadata[_KEY])
-        if head["version"] != VERSION:
-            msg = f"{path}: a digest of version {head['version']}, this is version {VERSION}: make it again"
+        metadata = json.loads((pq.read_metadata(path).metadata or {})[_METADATA_KEY])
+        if metadata["version"] != VERSION:
+            msg = f"{path}: a digest of version {metadata['version']}, expected version {VERSION}: create it again"
             raise LogDirectoryError(msg)
-        held = [
-            Partition(**{**one, "directory": str(path), "epochs": tuple(map(tuple, one["epochs"])), "segments": ()})
-            for one in head["partitions"]
+        partitions = [
+            Partition(
+                **{**fields, "directory": str(path), "epochs": tuple(map(tuple, fields["epochs"])), "segments": ()}
+            )
+            for fields in metadata["partitions"]
         ]
-        found = [Found(**{**one, "fault": Fault(**one["fault"])}) for one in head["found"]]
-        return Digest(str(path), head["broker"], held, found)
+        found = [LocatedFault(**{**fields, "fault": Fault(**fields["fault"])}) for fields in metadata["found"]]
+        return Digest(str(path), metadata["broker"], partitions, found)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        msg = f"{path}: no digest that `backflow digest` made: {error}"
+        msg = f"{path}: not a digest written by `backflow digest`: {error}"
         raise LogDirectoryError(msg) from error
 
 
-def _held(before: Sequence[Partition], after: Sequence[Partition]) -> list[Partition]:
-    """What the rows vouch for: up to the high watermark of before they were read, from the log start of afterwards.
+def _covered_partitions(before: Sequence[Partition], after: Sequence[Partition]) -> list[Partition]:
+    """Return the partitions with the offsets that the rows cover for certain.
 
-    Retention may have deleted segments before they were read. A partition that vanished meanwhile is left out.
+    That is from the log start offset after reading, because retention may have deleted segments before they were read,
+    to the high watermark before reading. A partition that was deleted meanwhile is left out.
     """
-    starts = {(one.topic, one.partition): one.log_start for one in after}
+    log_starts = {(partition.topic, partition.partition): partition.log_start for partition in after}
     return [
-        one._replace(log_start=starts[one.topic, one.partition], segments=())
-        for one in before
-        if (one.topic, one.partition) in starts
+        partition._replace(log_start=log_starts[partition.topic, partition.partition], segments=())
+        for partition in before
+        if (partition.topic, partition.partition) in log_starts
     ]
 
 
-def _head(broker: int, held: Sequence[Partition], found: Sequence[Found]) -> bytes:
-    def plain(one: Any, **more: Any) -> dict[str, Any]:
-        fields: dict[str, Any] = one._asdict()
+def _encode_metadata(broker: int, partitions: Sequence[Partition], found: Sequence[LocatedFault]) -> bytes:
+    def to_dict(value: Any, **more: Any) -> dict[str, Any]:
+        fields: dict[str, Any] = value._asdict()
         return {**fields, **more}
 
     return json.dumps(
         {
             "version": VERSION,
             "broker": broker,
-            "partitions": [plain(one) for one in held],
-            "found": [plain(one, fault=plain(one.fault)) for one in found],
+            "partitions": [to_dict(partition) for partition in partitions],
+            "found": [to_dict(located, fault=to_dict(located.fault)) for located in found],
         }
     ).encode()
 
 
-class Pace:
-    """Waits before bytes are read, so that no more than `bandwidth` bytes a second are read, one read ahead."""
+class BandwidthLimit:
+    """A Throttle that waits before bytes are read, so that at most `bandwidth` bytes per second are, one read ahead."""
 
     def __init__(
         self, bandwidth: int, clock: Callable[[], float] = time.monotonic, wait: Callable[[float], None] = time.sleep

@@ -1,7 +1,7 @@
-"""A segment's `.index` and `.timeindex` held against its log: entries must rise and lead to the records they name.
+"""A segment's `.index` and `.timeindex` checked against its log: entries must increase and point to their records.
 
 Layouts: org.apache.kafka.storage.internals.log.OffsetIndex and TimeIndex (3.9), kafka.log's before; neither has a
-checksum. Reads no files: bytes and what the log holds come in.
+checksum. Reads no files: the index's bytes and the log's batches are arguments.
 """
 
 from typing import NamedTuple
@@ -9,85 +9,87 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.kafka_log import Fault, consequences
+from agent.kafka_log import faults
+from agent.kafka_log.faults import Fault
 
 _OFFSET_ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4")])
 _TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 
 
-class LogEnd(NamedTuple):
-    """What a log holds, once it has been read. size: where its last entry ends; last_offset, timestamp: its largest.
+class LogSummary(NamedTuple):
+    """What a log holds, once it has been read.
 
-    lost: the first byte and the end of every stretch that could not be read, or whose offsets are out of order: entries
-    that lead there are not judged, for the damage is the log's.
+    size: where its last batch ends. last_offset, timestamp: its largest. damaged: the first byte and the end of every
+    range that could not be read or whose offsets decrease: index entries that point there are not checked, because the
+    log is at fault.
     """
 
     size: int
     last_offset: int
     timestamp: int
-    lost: tuple[tuple[int, int], ...] = ()
+    damaged: tuple[tuple[int, int], ...] = ()
 
 
 class IndexCheck:
     """An offset index, checked while its log is read.
 
-    An entry says: offsets from this one on begin at this byte. Up to 1.x the offset is the first of what was appended
-    there (of a legacy wrapper the last), from 2.0 on the last of all that was appended at once, which may be several
-    batches (LogSegment.append). So an entry is right if an entry of the log begins at its byte, all that stands before
-    has lower offsets, and the log holds the offset.
+    An entry means: offsets from this one on begin at this byte. Up to 1.x the offset is the first of what was appended
+    there (of a legacy wrapper the last), since 2.0 the last of all that was appended at once, which may be several
+    batches (LogSegment.append). So an entry is right if a batch begins at its byte, all batches before it have lower
+    offsets, and the log holds the offset.
 
-    An active index that was truncated with its log keeps the old entries behind those that count, as many as only the
-    broker knows (AbstractIndex.truncateToEntries). So of an active one an entry that is wrong is told only where one
-    that is right comes behind it.
+    An active index that was truncated with its log keeps old entries after the valid ones; only the broker knows how
+    many are valid (AbstractIndex.truncateToEntries). So a wrong entry of an active index is reported only if a right
+    one follows it.
     """
 
     def __init__(self, raw: bytes, base_offset: int, *, active: bool) -> None:
         self._active = active
-        whole = np.frombuffer(raw[: len(raw) - len(raw) % _OFFSET_ENTRY.itemsize], dtype=_OFFSET_ENTRY)
-        entries, self._wrong = _without_zeros(whole, len(raw), _OFFSET_ENTRY.itemsize, active=active)
+        stored = np.frombuffer(raw[: len(raw) - len(raw) % _OFFSET_ENTRY.itemsize], dtype=_OFFSET_ENTRY)
+        entries, self._faults = _strip_zeros(stored, len(raw), _OFFSET_ENTRY.itemsize, active=active)
         self._offsets: NDArray[np.int64] = entries["offset"].astype(np.int64) + base_offset
         self._positions: NDArray[np.int64] = entries["position"].astype(np.int64)
-        falls = np.flatnonzero((np.diff(self._offsets) <= 0) | (np.diff(self._positions) <= 0))
-        if len(falls):
+        decreases = np.flatnonzero((np.diff(self._offsets) <= 0) | (np.diff(self._positions) <= 0))
+        if len(decreases):
             if not active:
-                self._tell(int(falls[0]) + 1, "is not above the one before it")
-            # What comes behind cannot be found by the byte; it is the same damage.
-            self._offsets = self._offsets[: falls[0] + 1]
-            self._positions = self._positions[: falls[0] + 1]
+                self._add_fault(int(decreases[0]) + 1, "is not above the one before it")
+            # Entries after it cannot be found by their byte; they are part of the same damage.
+            self._offsets = self._offsets[: decreases[0] + 1]
+            self._positions = self._positions[: decreases[0] + 1]
         self._misses = np.zeros(len(self._positions), dtype=bool)
         self._checked = 0
-        self._last = -1
+        self._last_offset = -1
 
-    def see(self, positions: NDArray[np.int64], last_offsets: NDArray[np.int64]) -> None:
-        """Take in the next entries of the log: the bytes at which they begin, rising, and their last offsets."""
+    def add_batches(self, positions: NDArray[np.int64], last_offsets: NDArray[np.int64]) -> None:
+        """Check entries against the log's next batches: their first bytes, increasing, and their last offsets."""
         if not len(positions):
             return
         end = int(np.searchsorted(self._positions, positions[-1], side="right"))
-        mine = slice(self._checked, end)
-        at = np.searchsorted(positions, self._positions[mine])
-        before = np.where(at > 0, last_offsets[at - 1], self._last)
-        self._misses[mine] = (positions[at] != self._positions[mine]) | (before >= self._offsets[mine])
+        unchecked = slice(self._checked, end)
+        at = np.searchsorted(positions, self._positions[unchecked])
+        before = np.where(at > 0, last_offsets[at - 1], self._last_offset)
+        self._misses[unchecked] = (positions[at] != self._positions[unchecked]) | (before >= self._offsets[unchecked])
         self._checked = max(self._checked, end)
-        self._last = int(last_offsets[-1])
+        self._last_offset = int(last_offsets[-1])
 
-    def faults(self, log: LogEnd) -> list[Fault]:
-        """What is wrong, once the whole log has been seen: the first wrong entry, and how many there are."""
+    def find_faults(self, log: LogSummary) -> list[Fault]:
+        """Return what is wrong once the whole log was added: the first wrong entry, and how many there are."""
         misses = self._misses
-        # What leads behind the last entry is of no use to an active one, and after a crash an index may be ahead.
+        # Entries beyond the last batch: an active index does not use them, and after a crash it may be ahead.
         misses[self._checked :] = (self._positions[self._checked :] < log.size) | (not self._active)
-        for begin, end in log.lost:
+        for begin, end in log.damaged:
             misses &= ~((self._positions >= begin) & (self._positions < end))
-        if not log.lost:
+        if not log.damaged:
             misses[: self._checked] |= self._offsets[: self._checked] > log.last_offset
-        wrong = _told(misses, active=self._active)
+        wrong = _find_reportable(misses, active=self._active)
         if len(wrong):
             more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-            self._tell(int(wrong[0]), f"leads to no entry of the log from which that offset can be found{more}")
-        return self._wrong
+            self._add_fault(int(wrong[0]), f"points to no batch of the log in which that offset can be found{more}")
+        return self._faults
 
-    def _tell(self, number: int, why: str) -> None:
+    def _add_fault(self, number: int, problem: str) -> None:
         offset, position = int(self._offsets[number]), int(self._positions[number])
-        self._wrong.append(
+        self._faults.append(
             Fault(
                 "index_wrong",
                 number * _OFFSET_ENTRY.itemsize,
@@ -95,33 +97,33 @@ class IndexCheck:
                 {},
                 {"offset": offset, "position": position},
                 -1,
-                f"entry {number} (offset {offset} at byte {position}) {why}",
-                consequences.INDEX,
+                f"entry {number} (offset {offset} at byte {position}) {problem}",
+                faults.INDEX,
             )
         )
 
 
-def time_index_faults(raw: bytes, base_offset: int, log: LogEnd, *, active: bool) -> list[Fault]:
-    """What is wrong with a time index, whose entries say: up to this offset no timestamp is larger than this one.
+def find_time_index_faults(raw: bytes, base_offset: int, log: LogSummary, *, active: bool) -> list[Fault]:
+    """Return what is wrong with a time index, whose entries mean: up to this offset no timestamp is above this one.
 
-    Timestamps must rise and offsets not fall (TimeIndex.maybeAppend), and the log must hold both.
+    Timestamps must increase and offsets not decrease (TimeIndex.maybeAppend), and the log must hold both.
     """
-    whole = np.frombuffer(raw[: len(raw) - len(raw) % _TIME_ENTRY.itemsize], dtype=_TIME_ENTRY)
-    entries, faults = _without_zeros(whole, len(raw), _TIME_ENTRY.itemsize, active=active)
+    stored = np.frombuffer(raw[: len(raw) - len(raw) % _TIME_ENTRY.itemsize], dtype=_TIME_ENTRY)
+    entries, found = _strip_zeros(stored, len(raw), _TIME_ENTRY.itemsize, active=active)
     timestamps = entries["timestamp"].astype(np.int64)
     offsets = entries["offset"].astype(np.int64) + base_offset
     wrong = np.zeros(len(entries), dtype=bool)
     wrong[1:] = (np.diff(timestamps) <= 0) | (np.diff(offsets) < 0)
-    if active:  # what comes behind a fall was left by a truncation
+    if active:  # entries after a decrease were left by a truncation
         wrong[1:] = np.logical_or.accumulate(wrong[1:])
     wrong |= offsets < base_offset
-    if not log.lost:
+    if not log.damaged:
         wrong |= (offsets > log.last_offset) | (timestamps > log.timestamp)
-    numbers = _told(wrong, active=active)
+    numbers = _find_reportable(wrong, active=active)
     if len(numbers):
         first = int(numbers[0])
         more = f", and {len(numbers) - 1} more" if len(numbers) > 1 else ""
-        faults.append(
+        found.append(
             Fault(
                 "index_wrong",
                 first * _TIME_ENTRY.itemsize,
@@ -129,30 +131,30 @@ def time_index_faults(raw: bytes, base_offset: int, log: LogEnd, *, active: bool
                 {},
                 {"offset": int(offsets[first]), "timestamp": int(timestamps[first])},
                 -1,
-                f"entry {first} (timestamp {timestamps[first]}, offset {offsets[first]}) does not rise, or the log does"
-                f" not hold it{more}",
-                consequences.TIME_INDEX,
+                f"entry {first} (timestamp {timestamps[first]}, offset {offsets[first]}) is not above the one before"
+                f" it, or the log does not hold it{more}",
+                faults.TIME_INDEX,
             )
         )
-    return faults
+    return found
 
 
-def _told(wrong: NDArray[np.bool_], *, active: bool) -> NDArray[np.intp]:
-    """The numbers of the wrong entries; of an active index only those with a right one behind them."""
+def _find_reportable(wrong: NDArray[np.bool_], *, active: bool) -> NDArray[np.intp]:
+    """Return the numbers of the wrong entries; of an active index only those that a right one follows."""
     numbers = np.flatnonzero(wrong)
     return numbers[numbers < np.flatnonzero(~wrong).max(initial=-1)] if active else numbers
 
 
-def _without_zeros(
+def _strip_zeros(
     entries: NDArray[np.void], size: int, entry_size: int, *, active: bool
 ) -> tuple[NDArray[np.void], list[Fault]]:
-    """The entries before the zeros that an active index is preallocated with; in a sealed one these are wrong."""
+    """Return the entries before the zeros an active index is preallocated with; in a sealed one zeros are a fault."""
     first, second = entries.dtype.names or ("", "")
     used = np.flatnonzero((entries[first] != 0) | (entries[second] != 0))
     count = int(used[-1]) + 1 if len(used) else 0
-    faults = []
+    found = []
     if (count < len(entries) or size % entry_size) and not active:
-        faults.append(
+        found.append(
             Fault(
                 "index_wrong",
                 count * entry_size,
@@ -160,8 +162,8 @@ def _without_zeros(
                 {},
                 {"bytes": size - count * entry_size},
                 -1,
-                f"{size - count * entry_size} bytes behind the last of {count} entries, as a crash leaves them",
-                consequences.INDEX if entry_size == _OFFSET_ENTRY.itemsize else consequences.TIME_INDEX,
+                f"{size - count * entry_size} bytes after the last of {count} entries, as a crash leaves them",
+                faults.INDEX if entry_size == _OFFSET_ENTRY.itemsize else faults.TIME_INDEX,
             )
         )
-    return entries[:count], faults
+    return entries[:count], found

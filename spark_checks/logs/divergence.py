@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from agent.kafka_log.rows import Found
+from agent.kafka_log.segments import LocatedFault
 from agent.model.findings import Finding, Records, Severity
 from agent.model.text import count
 from spark_checks.logs.ranges import Divergence, Run, Side
@@ -61,7 +61,7 @@ def finding(pair: Pair, found: Divergence, written: Written, cluster: str) -> Fi
     )
 
 
-def with_faults(findings: Sequence[Finding], falls: Sequence[tuple[int, Found]]) -> list[Finding]:
+def with_faults(findings: Sequence[Finding], falls: Sequence[tuple[int, LocatedFault]]) -> list[Finding]:
     """The findings, where a log in itself is faulty within what differs with a sentence that says so. falls: as found
     by log_segments, with the broker.
     """

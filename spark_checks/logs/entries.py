@@ -1,6 +1,6 @@
 """The entries of logs as a DataFrame: of directories read by Python workers, of digests as they are.
 
-A row is what `agent.kafka_log.rows` says. Faults are not told here: they are the matter of log_segments.
+A row is what `agent.kafka_log.segments` says. Faults are not told here: they are the matter of log_segments.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from agent.kafka_log.log_directory import Segment
-from agent.kafka_log.rows import SCHEMA, rows
+from agent.kafka_log.segments import SCHEMA, read_rows
 from spark_checks.logs.replicas import Replicas, cores, packs
 
 _SPARK_TYPES = {pa.string(): "string", pa.int8(): "tinyint", pa.int32(): "int", pa.int64(): "bigint"}
@@ -53,7 +53,7 @@ class SegmentReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The entries of a pack, a bounded number at a time."""
         for segment in partition.value:
-            for batch in rows(segment, lambda _found: None):
+            for batch in read_rows(segment, lambda _found: None):
                 yield batch.cast(_ARROW)
 
 

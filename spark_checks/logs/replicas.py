@@ -13,8 +13,8 @@ from pyarrow.fs import FileSelector
 from pyspark.sql import SparkSession
 
 from agent.kafka_log.digest import Digest, read_digest
-from agent.kafka_log.log_directory import LogDirectoryError, Partition, Segment, opened, partitions
-from agent.kafka_log.rows import Found, read
+from agent.kafka_log.log_directory import LogDirectoryError, Partition, Segment, list_partitions, open_file_system
+from agent.kafka_log.segments import LocatedFault, read_segment
 from spark_checks.options import Options
 
 PATH = click.Option(
@@ -90,7 +90,7 @@ def with_cleaning(one: Partition) -> Partition:
     """
     if not one.segments:
         return one
-    system, root = opened(one.directory)
+    system, root = open_file_system(one.directory)
     folder = FileSelector(f"{root}/{one.topic}-{one.partition}", allow_not_found=True)
     if not any(file.base_name.endswith((".cleaned", ".swap")) for file in system.get_file_info(folder)):
         return one
@@ -109,11 +109,11 @@ def packs(segments: Iterable[Segment], cores: int) -> list[list[Segment]]:
     return shared
 
 
-def faults(pack: Iterable[Segment]) -> Iterator[tuple[int, Found]]:
+def faults(pack: Iterable[Segment]) -> Iterator[tuple[int, LocatedFault]]:
     """What is wrong in some segments, with their broker; what a task of log_segments does."""
     for segment in pack:
-        found: list[Found] = []
-        for _ in read(segment, found.append):
+        found: list[LocatedFault] = []
+        for _ in read_segment(segment, found.append):
             pass  # its entries are the matter of replica_divergence
         yield from ((segment.broker, one) for one in found)
 
@@ -131,7 +131,7 @@ def brokers(found: Iterable[Partition]) -> str:
 
 def _look(broker: int, place: str, options: Options) -> list[Partition] | Digest:
     if not place.endswith(".parquet"):
-        return partitions(broker, place, options.topics)
+        return list_partitions(broker, place, options.topics)
     digest = read_digest(place)
     if digest.broker != broker:
         msg = f"this is a digest of broker {digest.broker}"

@@ -1,4 +1,4 @@
-"""Segments that real brokers wrote: what is read of them is what Kafka's own DumpLogSegments prints, byte for byte."""
+"""Segments written by real brokers are read as Kafka's own DumpLogSegments prints them, byte for byte."""
 
 import shutil
 import tempfile
@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 import pytest
 
-from agent.kafka_log import Batch, Fault
-from agent.kafka_log.log_directory import Segment, partitions
-from agent.kafka_log.rows import Found, rows
+from agent.kafka_log import Batch
+from agent.kafka_log.faults import Fault
+from agent.kafka_log.log_directory import Segment, list_partitions
 from agent.kafka_log.scan import scan
+from agent.kafka_log.segments import LocatedFault, read_rows
 from testbed import corpus
 from testbed.corpus import STATES, Specimen
 from testbed.dump_log import Dump, DumpedBatch, dump
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.integration
 
 
 class Corpus(NamedTuple):
-    """Every segment of the brokers' disks in one state, with what the vendor's tool says of it."""
+    """All segments on the brokers' disks in one state, with the vendor tool's dump of each."""
 
     version: str
     segments: Sequence[Segment]
@@ -29,47 +30,47 @@ class Corpus(NamedTuple):
 
 
 def _corpus(version: str, wanted: Sequence[corpus.Recipe]) -> Iterator[dict[str, Corpus]]:
-    """What the brokers of a version wrote, by the state in which it was left."""
+    """Yield what the brokers of a version wrote, by the state in which it was left."""
     directory = Path(tempfile.mkdtemp(prefix=f"backflow-corpus-{version}-"))
     try:
         specimens = corpus.make(directory, version, wanted)
-        yield {state: _examined([one for one in specimens if one.state == state]) for state in STATES}
+        yield {state: _dump([specimen for specimen in specimens if specimen.state == state]) for state in STATES}
     finally:
         shutil.rmtree(directory)
 
 
-def _examined(specimens: Sequence[Specimen]) -> Corpus:
-    disks = sorted({(one.broker, one.directory.parent) for one in specimens})
+def _dump(specimens: Sequence[Specimen]) -> Corpus:
+    disks = sorted({(specimen.broker, specimen.directory.parent) for specimen in specimens})
     segments = [
         segment
         for broker, disk in disks
-        for partition in partitions(broker, str(disk))
+        for partition in list_partitions(broker, str(disk))
         for segment in partition.segments
     ]
-    files = [Path(one.directory, one.file) for one in segments]
-    assert sorted(files) == sorted(log for one in specimens for log in one.logs)
+    files = [Path(segment.directory, segment.file) for segment in segments]
+    assert sorted(files) == sorted(log for specimen in specimens for log in specimen.logs)
     dumps = dump(specimens[0].version, files, deep=True)
     return Corpus(specimens[0].version, segments, [dumps[file] for file in files])
 
 
 @pytest.fixture(scope="module", params=["0.11.0.0"])
 def few(request: pytest.FixtureRequest) -> Iterator[dict[str, Corpus]]:
-    """Each format with each codec, as Kafka 0.11.0.0 writes them."""
+    """Return each format with each codec, as Kafka 0.11.0.0 writes them."""
     codecs = {f"magic-{magic}-{codec}" for magic in corpus.FORMATS.values() for codec in corpus.CODECS}
-    yield from _corpus(request.param, [one for one in corpus.recipes(request.param) if one.topic in codecs])
+    yield from _corpus(request.param, [recipe for recipe in corpus.recipes(request.param) if recipe.topic in codecs])
 
 
 @pytest.fixture(scope="module", params=["0.11.0.0", "3.9.1", "4.1.1"])
 def whole(request: pytest.FixtureRequest) -> Iterator[dict[str, Corpus]]:
-    """All that a version can write."""
+    """Return everything that a version can write."""
     yield from _corpus(request.param, corpus.recipes(request.param))
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("state", STATES)
 def test_every_format_and_codec_is_read_as_kafka_reads_it(few: dict[str, Corpus], state: str) -> None:
-    """Positions, sizes, offsets, counts and checksums of every batch; nothing is wrong but where power was lost."""
-    _agree(few[state], state)
+    """Positions, sizes, offsets, counts and checksums of every batch; only lost power leaves faults."""
+    _assert_same(few[state], state)
     kinds = {(batch.magic, batch.codec) for log in few[state].dumps for batch in log.batches}
     assert kinds >= {(magic, codec) for magic in corpus.FORMATS.values() for codec in corpus.CODECS}
 
@@ -77,39 +78,39 @@ def test_every_format_and_codec_is_read_as_kafka_reads_it(few: dict[str, Corpus]
 @pytest.mark.acceptance
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("state", STATES)
-def test_all_that_brokers_write_is_read_as_kafka_reads_it(whole: dict[str, Corpus], state: str) -> None:
-    """Also transactions, compaction, preallocation, upgrades of the format, records as librdkafka compresses them."""
-    _agree(whole[state], state)
+def test_everything_brokers_write_is_read_as_kafka_reads_it(whole: dict[str, Corpus], state: str) -> None:
+    """Including transactions, compaction, preallocation, format upgrades and librdkafka's compression."""
+    _assert_same(whole[state], state)
 
 
 @pytest.mark.acceptance
 @pytest.mark.timeout(900)
-def test_the_corpus_holds_the_cases_that_it_is_for(whole: dict[str, Corpus]) -> None:
-    """Transactions, gaps that the cleaner left, preallocated tails, indexes with entries; what a version can write."""
+def test_corpus_holds_the_cases_it_is_made_for(whole: dict[str, Corpus]) -> None:
+    """Transactions, gaps left by the cleaner, preallocated tails, indexes with entries."""
     version = whole["killed"].version
     batches = [batch for log in whole["stopped"].dumps for batch in log.batches]
     assert any(batch.transactional for batch in batches)
-    gaps = [one for one in batches if one.offsets and len(one.offsets) <= one.last_offset - one.offsets[0]]
+    gaps = [batch for batch in batches if batch.offsets and len(batch.offsets) <= batch.last_offset - batch.offsets[0]]
     assert gaps or version == "4.1.1"
     if version == "0.11.0.0":
-        assert {one.magic for one in gaps} == set(corpus.FORMATS.values())
-        assert {(one.magic, one.codec) for one in batches} == set(product(corpus.FORMATS.values(), corpus.CODECS))
+        assert {batch.magic for batch in gaps} == set(corpus.FORMATS.values())
+        assert {(batch.magic, batch.codec) for batch in batches} == set(product(corpus.FORMATS.values(), corpus.CODECS))
     else:
-        assert {one.codec for one in batches} == {*corpus.CODECS, "zstd"}
-    left = zip(whole["killed"].dumps, whole["killed"].segments, strict=True)
-    assert any(log.complaint and log.readable_bytes < segment.size for log, segment in left)
-    indexes = [Path(one.directory, one.file).with_suffix(".index") for one in whole["killed"].segments]
-    assert sum(len(one.entries) for one in dump(version, indexes).values()) > len(indexes)
+        assert {batch.codec for batch in batches} == {*corpus.CODECS, "zstd"}
+    killed = zip(whole["killed"].dumps, whole["killed"].segments, strict=True)
+    assert any(log.complaint and log.readable_bytes < segment.size for log, segment in killed)
+    indexes = [Path(segment.directory, segment.file).with_suffix(".index") for segment in whole["killed"].segments]
+    assert sum(len(index.entries) for index in dump(version, indexes).values()) > len(indexes)
 
 
-def _agree(found: Corpus, state: str) -> None:
+def _assert_same(read: Corpus, state: str) -> None:
     torn = 0
-    for segment, dumped in zip(found.segments, found.dumps, strict=True):
+    for segment, dumped in zip(read.segments, read.dumps, strict=True):
         faults: list[Fault] = []
         batches: list[Batch] = []
         for deep in (True, False):
             with Path(segment.directory, segment.file).open("rb") as log:
-                told = list(
+                items = list(
                     scan(
                         log,
                         segment.size,
@@ -119,26 +120,30 @@ def _agree(found: Corpus, state: str) -> None:
                         deep=deep,
                     )
                 )
-            faults = [one for one in told if isinstance(one, Fault)]
-            batches = [one for one in told if isinstance(one, Batch)]
-            assert batches == [_as_batch(one, told) for one, told in zip(dumped.batches, batches, strict=True)], segment
-            assert all(one.valid for one in dumped.batches)
-        # The vendor's tool gives up at a preallocated tail, which is none of the faults.
+            faults = [item for item in items if isinstance(item, Fault)]
+            batches = [item for item in items if isinstance(item, Batch)]
+            expected = [_to_batch(theirs, ours) for theirs, ours in zip(dumped.batches, batches, strict=True)]
+            assert batches == expected, segment
+            assert all(batch.valid for batch in dumped.batches)
+        # The vendor's tool stops at a preallocated tail, which is not a fault.
         tails = [("torn_tail", dumped.readable_bytes, dumped.invalid_tail)] if dumped.invalid_tail else []
-        assert [(one.label, one.position, one.size) for one in faults] == tails, segment
+        assert [(fault.label, fault.position, fault.size) for fault in faults] == tails, segment
         torn += len(tails)
-        of_indexes: list[Found] = []
-        for _ in rows(segment, of_indexes.append):
+        all_faults: list[LocatedFault] = []
+        for _ in read_rows(segment, all_faults.append):
             pass
-        assert [one.fault.label for one in of_indexes] == [label for label, _, _ in tails], (segment, of_indexes)
+        assert [located.fault.label for located in all_faults] == [label for label, _, _ in tails], (
+            segment,
+            all_faults,
+        )
     assert (torn > 0) == (state == "torn")
 
 
-def _as_batch(dumped: DumpedBatch, told: Batch) -> Batch:
-    """What the vendor's tool says, as ours would say it.
+def _to_batch(dumped: DumpedBatch, ours: Batch) -> Batch:
+    """Return a batch of the vendor tool's dump as a Batch.
 
-    Format 2 batches that the cleaner has thinned keep their first and last offsets; 0.11 prints neither their counts,
-    which then are their records', nor whether they are markers.
+    Format 2 batches that were compacted keep their first and last offsets; 0.11 prints neither their record counts,
+    which are then taken from the records, nor whether they are control batches.
     """
     first = dumped.offsets[0] if dumped.first_offset is None else dumped.first_offset
     return Batch(
@@ -153,5 +158,5 @@ def _as_batch(dumped: DumpedBatch, told: Batch) -> Batch:
         crc=dumped.crc,
         timestamp=dumped.timestamp,
         transactional=dumped.transactional,
-        control=told.control if dumped.control is None else dumped.control,
+        control=ours.control if dumped.control is None else dumped.control,
     )

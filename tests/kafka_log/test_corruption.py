@@ -1,4 +1,4 @@
-"""Whatever happens to a segment's bytes, reading it never fails: the damage is found, or provably does no harm."""
+"""Reading a segment never fails, whatever happened to its bytes: damage is found, or provably harmless."""
 
 import io
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.kafka_log import LABELS, Batch, Fault, window
+from agent.kafka_log import Batch, window
+from agent.kafka_log.faults import LABELS, Fault
 from agent.kafka_log.scan import scan
 from tests.kafka_log import writer
 
@@ -20,8 +21,8 @@ FORMATS = [
 ACCIDENTS = ("flip", "cut", "swap", "repeat", "drop", "zero", "insert", "overwrite", "preallocate")
 
 
-class Cut(io.BytesIO):
-    """A file that is cut to a size when it has been read some times."""
+class TruncatedFile(io.BytesIO):
+    """A file that is truncated to a size after some reads."""
 
     def __init__(self, raw: bytes, size: int, reads: int) -> None:
         super().__init__(raw)
@@ -29,7 +30,6 @@ class Cut(io.BytesIO):
         self._reads = reads
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Read as BytesIO does."""
         if not self._reads:
             self.truncate(self._size)
         self._reads -= 1
@@ -39,7 +39,7 @@ class Cut(io.BytesIO):
 def read(
     raw: bytes, *, next_base: int | None, deep: bool = False, chunk: int = window.CHUNK, file: io.BytesIO | None = None
 ) -> tuple[list[Batch], list[Fault]]:
-    """The batches and the faults of a segment, read so many bytes at once."""
+    """Return the batches and the faults of a segment, read in chunks of some bytes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(window, "CHUNK", chunk)
         found = list(
@@ -52,46 +52,46 @@ def read(
                 deep=deep,
             )
         )
-    return [one for one in found if isinstance(one, Batch)], [one for one in found if isinstance(one, Fault)]
+    return [item for item in found if isinstance(item, Batch)], [item for item in found if isinstance(item, Fault)]
 
 
-def is_part(part: Sequence[object], whole: Iterable[object]) -> bool:
-    """Whether all of one sequence stands in another, in the same order."""
+def is_subsequence(part: Sequence[object], whole: Iterable[object]) -> bool:
+    """Return whether all of one sequence is in another, in the same order."""
     rest = iter(whole)
-    return all(one in rest for one in part)
+    return all(item in rest for item in part)
 
 
 @st.composite
 def segments(draw: st.DrawFn) -> list[bytes]:
-    """The entries of a healthy segment: any formats and codecs, gaps between them, no two with the same content."""
-    offset, entries = BASE, []
+    """Draw the batches of a healthy segment: any formats and codecs, with gaps, no two with the same content."""
+    offset, batches = BASE, []
     for number, (magic, codec) in enumerate(draw(st.lists(st.sampled_from(FORMATS), min_size=1, max_size=12))):
         offset += draw(st.sampled_from([0, 0, 0, 1, 50]))
         count = 1 if codec == "none" and magic < 2 else draw(st.integers(1, 6))
         value = draw(st.binary(max_size=60)) + number.to_bytes(2)
-        entries.append(writer.entry(magic, codec, offset, count, timestamp=1_000 + number, value=value))
+        batches.append(writer.entry(magic, codec, offset, count, timestamp=1_000 + number, value=value))
         offset += count
-    return entries
+    return batches
 
 
 @st.composite
-def damaged(draw: st.DrawFn, entries: list[bytes], accidents: int) -> bytes:
-    """The segment after some accidents."""
+def damaged(draw: st.DrawFn, batches: list[bytes], accidents: int) -> bytes:
+    """Draw the segment after some accidents."""
     for _ in range(accidents):
-        raw = bytearray(b"".join(entries))
-        place = st.integers(0, max(len(entries) - 1, 0))
+        raw = bytearray(b"".join(batches))
+        place = st.integers(0, max(len(batches) - 1, 0))
         position = draw(st.integers(0, max(len(raw) - 1, 0)))
         match draw(st.sampled_from(ACCIDENTS)):
-            case "swap" if len(entries) > 1:
-                one, other = draw(place), draw(place)
-                entries = list(entries)
-                entries[one], entries[other] = entries[other], entries[one]
+            case "swap" if len(batches) > 1:
+                first, second = draw(place), draw(place)
+                batches = list(batches)
+                batches[first], batches[second] = batches[second], batches[first]
                 continue
-            case "repeat" if entries:
-                entries = [*entries[: (at := draw(place)) + 1], *entries[at:]]
+            case "repeat" if batches:
+                batches = [*batches[: (at := draw(place)) + 1], *batches[at:]]
                 continue
-            case "drop" if entries:
-                entries = [*entries[: (at := draw(place))], *entries[at + 1 :]]
+            case "drop" if batches:
+                batches = [*batches[: (at := draw(place))], *batches[at + 1 :]]
                 continue
             case "cut":
                 del raw[position:]
@@ -107,35 +107,33 @@ def damaged(draw: st.DrawFn, entries: list[bytes], accidents: int) -> bytes:
                 raw += bytes(draw(st.integers(1, 300)))
             case _ if raw:
                 raw[position] ^= 1 << draw(st.integers(0, 7))
-        entries = [bytes(raw)]
-    return b"".join(entries)
+        batches = [bytes(raw)]
+    return b"".join(batches)
 
 
 @settings(max_examples=1_500, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(entries=segments(), sealed=st.booleans(), deep=st.booleans(), choices=st.data())
-def test_damage_is_found_or_does_no_harm(
-    entries: list[bytes], *, sealed: bool, deep: bool, choices: st.DataObject
-) -> None:
-    """No accident makes reading fail, and none goes by unseen but those that leave a log as Kafka may write it."""
+@given(batches=segments(), sealed=st.booleans(), deep=st.booleans(), choices=st.data())
+def test_damage_is_found_or_harmless(batches: list[bytes], *, sealed: bool, deep: bool, choices: st.DataObject) -> None:
+    """Only accidents that leave a log as Kafka may write it go undetected."""
     next_base = BASE + 2_000 if sealed else None
-    before, none = read(b"".join(entries), next_base=next_base, deep=deep)
+    before, none = read(b"".join(batches), next_base=next_base, deep=deep)
     assert not none
-    assert len(before) == len(entries)
+    assert len(before) == len(batches)
     accidents = choices.draw(st.integers(1, 3))
-    raw = choices.draw(damaged(entries, accidents))
+    raw = choices.draw(damaged(batches, accidents))
     chunk = choices.draw(st.sampled_from([window.CHUNK, 61, 200]))
     after, faults = read(raw, next_base=next_base, deep=deep, chunk=chunk)
     if not faults:
-        # Dropped or cut off at a boundary: gaps are legal, and so is a shorter log. Offsets of batches are covered by
-        # no checksum; one that is changed and still rises can be told by comparison with another replica only, and so
-        # can, with a second accident, a batch that stands twice or in another place.
-        crcs = [[one.crc for one in each] for each in (after, before)]
-        assert is_part(*crcs) if accidents == 1 else set(crcs[0]) <= set(crcs[1])
-        offsets = [offset for one in after for offset in (one.first_offset, one.last_offset)]
-        assert all(one <= two for one, two in pairwise(offsets))
-        assert all(one.last_offset < two.first_offset for one, two in pairwise(after))
+        # Dropped or truncated at a boundary: gaps are legal, and so is a shorter log. No checksum covers the offsets of
+        # batches; only comparison with another replica finds one that was changed and still increases, or, after a
+        # second accident, a batch that was repeated or moved.
+        crcs = [[batch.crc for batch in found] for found in (after, before)]
+        assert is_subsequence(*crcs) if accidents == 1 else set(crcs[0]) <= set(crcs[1])
+        offsets = [offset for batch in after for offset in (batch.first_offset, batch.last_offset)]
+        assert all(first <= second for first, second in pairwise(offsets))
+        assert all(first.last_offset < second.first_offset for first, second in pairwise(after))
         assert not offsets or (offsets[0] >= BASE and offsets[-1] < (next_base or BASE + 2**31))
-        rest = raw[sum(one.size for one in after) :]
+        rest = raw[sum(batch.size for batch in after) :]
         assert not rest or (not sealed and not rest.strip(b"\0"))
     for fault in faults:
         assert fault.label in LABELS
@@ -147,43 +145,38 @@ def test_damage_is_found_or_does_no_harm(
 
 
 @settings(max_examples=300, deadline=None)
-@given(entries=segments(), garbage=st.binary(min_size=1, max_size=300), place=st.data())
-def test_what_stands_behind_garbage_is_found_again(entries: list[bytes], garbage: bytes, place: st.DataObject) -> None:
-    """Bytes put between two entries cost none of the entries."""
-    at = place.draw(st.integers(0, len(entries)))
-    before, _ = read(b"".join(entries), next_base=BASE + 2_000)
-    raw = b"".join([*entries[:at], garbage, *entries[at:]])
+@given(batches=segments(), garbage=st.binary(min_size=1, max_size=300), place=st.data())
+def test_batches_after_garbage_are_found(batches: list[bytes], garbage: bytes, place: st.DataObject) -> None:
+    at = place.draw(st.integers(0, len(batches)))
+    before, _ = read(b"".join(batches), next_base=BASE + 2_000)
+    raw = b"".join([*batches[:at], garbage, *batches[at:]])
     after, faults = read(raw, next_base=BASE + 2_000)
-    assert [one.crc for one in after] == [one.crc for one in before]
-    assert [(one.label, one.position, one.size) for one in faults] == [
-        ("garbage" if garbage.strip(b"\0") else "zeros", len(b"".join(entries[:at])), len(garbage))
+    assert [batch.crc for batch in after] == [batch.crc for batch in before]
+    assert [(fault.label, fault.position, fault.size) for fault in faults] == [
+        ("garbage" if garbage.strip(b"\0") else "zeros", len(b"".join(batches[:at])), len(garbage))
     ]
 
 
 @settings(max_examples=300, deadline=None)
-@given(entries=segments(), cut=st.data())
-def test_a_cut_tail_is_torn_where_the_log_ends_and_garbage_where_it_goes_on(
-    entries: list[bytes], cut: st.DataObject
-) -> None:
-    """The last entry cut short is what a crash leaves in an active segment, and corruption in a sealed one."""
-    whole = b"".join(entries)
-    begin = len(whole) - len(entries[-1])
+@given(batches=segments(), cut=st.data())
+def test_cut_tail_is_torn_if_active_and_garbage_if_sealed(batches: list[bytes], cut: st.DataObject) -> None:
+    whole = b"".join(batches)
+    begin = len(whole) - len(batches[-1])
     end = cut.draw(st.integers(begin + 8, len(whole) - 1))
     for next_base, label in ((None, "torn_tail"), (BASE + 2_000, "garbage")):
         after, (fault,) = read(whole[:end], next_base=next_base)
-        assert len(after) == len(entries) - 1
+        assert len(after) == len(batches) - 1
         assert (fault.label, fault.position, fault.size) == (label, begin, end - begin)
 
 
 @settings(max_examples=500, deadline=None)
-@given(entries=segments(), sealed=st.booleans(), choices=st.data())
-def test_a_file_that_is_cut_while_it_is_read_ends_there(
-    entries: list[bytes], *, sealed: bool, choices: st.DataObject
+@given(batches=segments(), sealed=st.booleans(), choices=st.data())
+def test_file_truncated_while_being_read_ends_there(
+    batches: list[bytes], *, sealed: bool, choices: st.DataObject
 ) -> None:
-    """A follower truncates, at any moment; what had been read by then is given."""
-    raw = choices.draw(damaged(entries, choices.draw(st.integers(0, 2))))
-    file = Cut(raw, choices.draw(st.integers(0, len(raw))), choices.draw(st.integers(0, 20)))
+    raw = choices.draw(damaged(batches, choices.draw(st.integers(0, 2))))
+    file = TruncatedFile(raw, choices.draw(st.integers(0, len(raw))), choices.draw(st.integers(0, 20)))
     whole, _ = read(raw, next_base=BASE + 2_000 if sealed else None)
     after, faults = read(raw, next_base=BASE + 2_000 if sealed else None, chunk=61, file=file)
-    assert {one.crc for one in after} <= {one.crc for one in whole}
-    assert all(one.size > 0 for one in faults)
+    assert {batch.crc for batch in after} <= {batch.crc for batch in whole}
+    assert all(fault.size > 0 for fault in faults)

@@ -1,4 +1,4 @@
-"""A segment's entries in every format and codec, and each fault told once, at its byte, with its offsets."""
+"""A segment's batches in every format and codec; every fault is reported once, at its byte, with its offsets."""
 
 import io
 import os
@@ -6,7 +6,8 @@ import struct
 
 import pytest
 
-from agent.kafka_log import Batch, Fault
+from agent.kafka_log import Batch
+from agent.kafka_log.faults import Fault
 from agent.kafka_log.scan import scan
 from tests.kafka_log import writer
 from tests.kafka_log.writer import batch, entry, message, wrapper
@@ -20,7 +21,7 @@ COMPRESSED = [(magic, codec) for magic, codec in FORMATS if codec != "none" and 
 def read(
     raw: bytes, *, base_offset: int = 0, next_base: int | None = None, deep: bool = False
 ) -> tuple[list[Batch], list[Fault]]:
-    """The batches and the faults of a segment, which is the active one where there is no next base."""
+    """Return the batches and the faults of a segment, which is the active one if there is no next base."""
     found = list(
         scan(
             io.BytesIO(raw),
@@ -31,41 +32,38 @@ def read(
             deep=deep,
         )
     )
-    return [one for one in found if isinstance(one, Batch)], [one for one in found if isinstance(one, Fault)]
+    return [item for item in found if isinstance(item, Batch)], [item for item in found if isinstance(item, Fault)]
 
 
-def only(raw: bytes, *, base_offset: int = 0, next_base: int | None = None, deep: bool = False) -> Fault:
-    """The one fault of a segment."""
+def read_fault(raw: bytes, *, base_offset: int = 0, next_base: int | None = None, deep: bool = False) -> Fault:
+    """Return the only fault of a segment."""
     (fault,) = read(raw, base_offset=base_offset, next_base=next_base, deep=deep)[1]
     return fault
 
 
 @pytest.mark.parametrize(("magic", "codec"), FORMATS)
 def test_every_format_and_codec_is_read(magic: int, codec: str) -> None:
-    """Offsets, records, codec, position and size of each entry, with other entries before and behind."""
     raw = entry(2, "none", 90, 1) + entry(magic, codec, 100, 5, timestamp=5_000) + entry(1, "none", 110, 1)
     batches, faults = read(raw, deep=True)
     assert not faults
-    assert sum(one.records for one in batches) == 7
+    assert sum(batch.records for batch in batches) == 7
     inside = batches[1:-1]
     assert (inside[0].first_offset, inside[-1].last_offset) == (100, 104)
-    assert {one.codec for one in inside} == {{"xerial": "snappy"}.get(codec, codec)}
-    assert {one.timestamp for one in inside} == {5_000 if magic else -1}
-    assert [one.position for one in batches] == [0, *(one.position + one.size for one in batches[:-1])]
+    assert {batch.codec for batch in inside} == {{"xerial": "snappy"}.get(codec, codec)}
+    assert {batch.timestamp for batch in inside} == {5_000 if magic else -1}
+    assert [batch.position for batch in batches] == [0, *(batch.position + batch.size for batch in batches[:-1])]
     assert batches[-1].position + batches[-1].size == len(raw)
 
 
-def test_a_format_2_header_is_read() -> None:
-    """Epoch, transactional and control bits, and the CRC as stored, unsigned."""
+def test_format_2_header_is_read() -> None:
     raw = batch(500, [0, 3], epoch=17, timestamp=9_000, attributes=0x30)
-    (one,), faults = read(raw)
+    (header,), faults = read(raw)
     assert not faults
     (crc,) = struct.unpack_from(">I", raw, 17)
-    assert one == Batch(0, len(raw), 2, "none", 500, 503, 2, 17, crc, 9_000, transactional=True, control=True)
+    assert header == Batch(0, len(raw), 2, "none", 500, 503, 2, 17, crc, 9_000, transactional=True, control=True)
 
 
-def test_what_compaction_and_transactions_leave_is_no_fault() -> None:
-    """Gaps between batches, fewer records than offsets, batches without records, inner offsets with gaps."""
+def test_gaps_left_by_compaction_and_transactions_are_no_fault() -> None:
     raw = b"".join(
         [
             batch(10, [2, 7], last_delta=9),
@@ -77,18 +75,18 @@ def test_what_compaction_and_transactions_leave_is_no_fault() -> None:
     )
     batches, faults = read(raw, deep=True)
     assert not faults
-    assert [(one.first_offset, one.last_offset) for one in batches] == [
+    assert [(batch.first_offset, batch.last_offset) for batch in batches] == [
         (10, 19), (40, 44), (60, 60), (100, 109), (120, 140),
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("magic", "codec"), COMPRESSED)
-def test_a_dip_that_no_wrapper_offset_shows_is_found_inside(magic: int, codec: str) -> None:
-    """KAFKA-3919: a batch that straddles the end of the log is appended from its first record."""
+def test_decrease_visible_only_inside_a_wrapper_is_found(magic: int, codec: str) -> None:
+    """KAFKA-3919: a batch that straddles the log end offset is appended from its first record."""
     before = entry(magic, codec, 7_900, 100)
     straddling = entry(magic, codec, 7_852, 200, timestamp=3_000)
     behind = entry(magic, codec, 8_052, 10)
-    fault = only(before + straddling + behind, base_offset=7_000)
+    fault = read_fault(before + straddling + behind, base_offset=7_000)
     assert (fault.label, fault.position, fault.size) == ("offsets_went_back", len(before), len(straddling))
     assert (fault.previous, fault.current) == ({"offset": 7_999}, {"offset": 7_852})
     assert fault.timestamp == (3_000 if magic else -1)
@@ -96,48 +94,47 @@ def test_a_dip_that_no_wrapper_offset_shows_is_found_inside(magic: int, codec: s
 
 
 @pytest.mark.parametrize(("magic", "codec"), COMPRESSED)
-def test_offsets_that_fall_within_one_batch_are_found(magic: int, codec: str) -> None:
-    """The inner offsets of a wrapper must rise too."""
+def test_decrease_within_a_batch_is_found(magic: int, codec: str) -> None:
     raw = wrapper([100, 101, 107, 104, 110], magic=magic, codec=codec)
-    fault = only(raw)
+    fault = read_fault(raw)
     assert (fault.label, fault.previous, fault.current) == ("offsets_went_back", {"offset": 107}, {"offset": 104})
 
 
-def test_a_fall_between_batches_is_told_once() -> None:
-    """What follows is held against the batch that fell, not against the highest offset ever seen."""
+def test_decrease_between_batches_is_reported_once() -> None:
+    """The next batch is compared with the one that decreased, not with the highest offset so far."""
     raw = entry(2, "none", 0, 100) + entry(2, "none", 50, 10) + entry(2, "none", 60, 10) + entry(2, "none", 70, 60)
-    fault = only(raw, next_base=1_000)
+    fault = read_fault(raw, next_base=1_000)
     assert (fault.label, fault.previous, fault.current) == ("offsets_went_back", {"offset": 99}, {"offset": 50})
 
 
-def test_kafkas_old_lz4_header_checksum_is_legal_in_format_0_only() -> None:
+def test_old_lz4_header_checksum_is_legal_in_format_0_only() -> None:
     """KAFKA-3160: brokers ignore it in format 0; in format 1 and 2 it must be right."""
     assert not read(wrapper([4, 5], magic=0, codec="lz4-old"))[1]
-    fault = only(wrapper([4, 5], magic=1, codec="lz4-old"))
+    fault = read_fault(wrapper([4, 5], magic=1, codec="lz4-old"))
     assert fault.label == "undecodable"
     assert "KAFKA-3160" in fault.detail
-    assert only(batch(4, [0, 1], codec="lz4-old"), deep=True).label == "undecodable"
+    assert read_fault(batch(4, [0, 1], codec="lz4-old"), deep=True).label == "undecodable"
 
 
 @pytest.mark.parametrize(("magic", "wrapper_offset"), [(0, 109), (0, 90), (1, 3)])
-def test_a_wrapper_whose_offset_contradicts_its_messages_is_undecodable(magic: int, wrapper_offset: int) -> None:
-    """Format 0: it is that of the last inner message; format 1: it is not below the last inner one, relative."""
+def test_wrapper_offset_that_contradicts_messages_is_undecodable(magic: int, wrapper_offset: int) -> None:
+    """Format 0: the last inner message has the same offset; format 1: the last relative offset is not above it."""
     raw = wrapper(range(100, 106), magic=magic, codec="gzip", wrapper_offset=wrapper_offset)
-    assert only(raw).label == "undecodable"
+    assert read_fault(raw).label == "undecodable"
 
 
-def test_a_format_1_wrapper_at_offset_zero_holds_absolute_offsets() -> None:
+def test_format_1_wrapper_at_offset_0_holds_absolute_offsets() -> None:
     """As some versions of librdkafka wrote it, and as DeepRecordsIterator reads it."""
-    (one,), faults = read(wrapper([0, 1, 2], magic=1, codec="snappy", wrapper_offset=0))
+    (batch,), faults = read(wrapper([0, 1, 2], magic=1, codec="snappy", wrapper_offset=0))
     assert not faults
-    assert (one.first_offset, one.last_offset) == (0, 2)
+    assert (batch.first_offset, batch.last_offset) == (0, 2)
 
 
-def test_a_wrong_checksum_inside_a_good_wrapper_is_found() -> None:
+def test_wrong_checksum_inside_a_good_wrapper_is_found() -> None:
     """The outer checksum covers the compressed bytes, which may have been wrong before."""
     inner = bytearray(b"".join(message(offset, b"value", magic=1) for offset in range(3)))
     inner[-1] ^= 1
-    fault = only(wrapper([10, 11, 12], magic=1, codec="gzip", inner=bytes(inner)))
+    fault = read_fault(wrapper([10, 11, 12], magic=1, codec="gzip", inner=bytes(inner)))
     assert (fault.label, fault.current["offset"]) == ("crc_mismatch", 12)
     assert fault.current["crc"] != fault.previous["crc"]
 
@@ -152,21 +149,20 @@ def test_a_wrong_checksum_inside_a_good_wrapper_is_found() -> None:
         message(3, b"not snappy", magic=0, attributes=2),
         message(3, b"not lz4", magic=0, attributes=3),
         message(3, b"", magic=0, attributes=3),
-        message(3, writer.packed("zstd", b"x"), magic=1, attributes=4),
+        message(3, writer.compress("zstd", b"x"), magic=1, attributes=4),
         message(3, b"no such codec", magic=1, attributes=7),
         message(3, None, magic=1, attributes=1),
-        message(3, writer.packed("gzip", b""), magic=1, attributes=1),
+        message(3, writer.compress("gzip", b""), magic=1, attributes=1),
         batch(3, [0], attributes=6),
         batch(3, [0, 1], count=7),
         batch(3, [], count=-1),
         batch(3, [0], last_delta=-2),
     ],
 )
-def test_what_the_checksum_covers_and_cannot_be_read_is_undecodable(raw: bytes) -> None:
-    """Its writer made it so; the entry is given all the same, for its checksum can be compared."""
+def test_unreadable_content_with_a_good_checksum_is_undecodable(raw: bytes) -> None:
     batches, (fault,) = read(raw + entry(2, "none", 20, 1))
     assert (fault.label, fault.position, fault.size) == ("undecodable", 0, len(raw))
-    assert [one.last_offset for one in batches] == [3, 20]
+    assert [batch.last_offset for batch in batches] == [3, 20]
 
 
 @pytest.mark.parametrize(
@@ -178,55 +174,52 @@ def test_what_the_checksum_covers_and_cannot_be_read_is_undecodable(raw: bytes) 
         (batch(3, [0, 9], last_delta=4), "undecodable"),
     ],
 )
-def test_records_of_format_2_are_looked_into_on_demand(raw: bytes, label: str) -> None:
-    """Their checksum covers them, so that only a wrong writer can have made such a batch."""
+def test_format_2_records_are_checked_on_demand(raw: bytes, label: str) -> None:
     assert not read(raw)[1]
-    assert only(raw, deep=True).label == label
+    assert read_fault(raw, deep=True).label == label
 
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
-def test_a_flipped_bit_costs_one_entry(magic: int) -> None:
-    """In the middle, and at the end of a sealed segment; at the end of an active one it may be torn."""
+def test_flipped_bit_costs_one_batch(magic: int) -> None:
     parts = [entry(magic, "gzip", first, 10, value=os.urandom(50)) for first in (0, 10, 20)]
     for number, position in ((1, len(parts[0])), (2, len(parts[0]) + len(parts[1]))):
         raw = bytearray(b"".join(parts))
         raw[position + 70] ^= 4
         batches, (fault,) = read(bytes(raw), next_base=100)
         assert (fault.label, fault.position, fault.size) == ("crc_mismatch", position, len(parts[number]))
-        assert [one.first_offset for one in batches] == [first for first in (0, 10, 20) if first != number * 10]
-    assert only(bytes(raw)).label == "torn_tail"
+        assert [batch.first_offset for batch in batches] == [first for first in (0, 10, 20) if first != number * 10]
+    assert read_fault(bytes(raw)).label == "torn_tail"
 
 
-def test_zeros_are_legal_at_the_end_of_an_active_segment_only() -> None:
-    """log.preallocate fills an active segment with zeros; a broker cuts them off when it rolls."""
-    one, other = entry(2, "none", 0, 10), entry(2, "none", 10, 10)
+def test_zeros_are_legal_only_at_the_end_of_an_active_segment() -> None:
+    """log.preallocate fills an active segment with zeros; a broker truncates them when it rolls."""
+    first, second = entry(2, "none", 0, 10), entry(2, "none", 10, 10)
     zeros = bytes(5_000)
-    assert not read(one + zeros)[1]
+    assert not read(first + zeros)[1]
     assert not read(zeros)[1]
-    sealed = only(one + zeros, next_base=10)
-    assert (sealed.label, sealed.position, sealed.size) == ("zeros", len(one), 5_000)
-    between = only(one + zeros + other)
-    assert (between.label, between.position, between.size) == ("zeros", len(one), 5_000)
+    sealed = read_fault(first + zeros, next_base=10)
+    assert (sealed.label, sealed.position, sealed.size) == ("zeros", len(first), 5_000)
+    between = read_fault(first + zeros + second)
+    assert (between.label, between.position, between.size) == ("zeros", len(first), 5_000)
     assert (between.previous, between.current) == ({"offset": 9}, {"next_offset": 10})
 
 
-def test_a_torn_batch_before_preallocated_zeros_is_a_torn_tail() -> None:
-    """Power went while it was written into a file that was already as long as it would become."""
-    one, other = entry(1, "gzip", 0, 10), entry(1, "gzip", 10, 10)
-    fault = only(one + other[:-20] + bytes(2_000))
-    assert (fault.label, fault.position) == ("torn_tail", len(one))
+def test_torn_batch_before_preallocated_zeros_is_a_torn_tail() -> None:
+    first, second = entry(1, "gzip", 0, 10), entry(1, "gzip", 10, 10)
+    fault = read_fault(first + second[:-20] + bytes(2_000))
+    assert (fault.label, fault.position) == ("torn_tail", len(first))
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_messages_inside_a_torn_wrapper_are_not_taken_for_entries(magic: int) -> None:
-    """Snappy leaves what it cannot compress as it is: whole messages with checksums that hold."""
+def test_messages_inside_a_torn_wrapper_are_no_batches(magic: int) -> None:
+    """Snappy stores what it cannot compress: whole messages with correct checksums."""
     inner = b"".join(message(10 + n if not magic else n, os.urandom(100), magic=magic) for n in range(20))
     torn = wrapper(range(10, 30), magic=magic, codec="snappy", inner=inner)[:-50]
-    fault = only(torn, base_offset=0)
+    fault = read_fault(torn, base_offset=0)
     assert (fault.label, fault.position, fault.size) == ("torn_tail", 0, len(torn))
 
 
-def test_offsets_of_another_segment_are_told_once_for_a_run() -> None:
+def test_offsets_outside_the_segment_are_reported_once_per_range() -> None:
     """Below the base, in the range of the next segment, or too far above the base for an index."""
     inside = [entry(2, "none", 100, 10), entry(2, "none", 110, 10)]
     for first in (50, 500):
@@ -235,46 +228,43 @@ def test_offsets_of_another_segment_are_told_once_for_a_run() -> None:
         assert len(batches) == 4
         assert (fault.label, fault.position, fault.size) == ("outside_segment", len(inside[0]), len(strays))
         assert fault.current == {"offset": first, "last_offset": first + 19}
-    assert only(entry(2, "none", 100 + 2**31, 1), base_offset=100).label == "outside_segment"
+    assert read_fault(entry(2, "none", 100 + 2**31, 1), base_offset=100).label == "outside_segment"
     assert not read(entry(2, "none", 99 + 2**31, 1), base_offset=100)[1]
 
 
 class Counting(io.BytesIO):
-    """A file that remembers the largest read."""
+    """A file that records the largest read."""
 
     largest = 0
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Read as BytesIO does."""
         taken = super().read(size)
         self.largest = max(self.largest, len(taken))
         return taken
 
 
-def test_neither_a_corrupt_length_nor_a_huge_batch_is_loaded_whole() -> None:
-    """Memory stays bounded by the largest batch that is held, 64 MiB, whatever a header says."""
+def test_huge_batch_or_corrupt_length_is_not_loaded_whole() -> None:
+    """Memory stays bounded by the largest batch that is loaded, 64 MiB, whatever a header says."""
     good = entry(2, "none", 0, 1)
     huge = batch(1, [0], value=bytes(70 << 20))
     claims = bytearray(entry(2, "none", 2, 1))
     claims[8:12] = struct.pack(">i", 60 << 20)
     file = Counting(good + huge + bytes(claims) + entry(2, "none", 3, 1))
     found = list(scan(file, len(file.getvalue()), base_offset=0, next_base=4, active=False))
-    assert [one.first_offset if isinstance(one, Batch) else one.label for one in found] == [0, 1, "garbage", 3]
+    assert [item.first_offset if isinstance(item, Batch) else item.label for item in found] == [0, 1, "garbage", 3]
     assert file.largest <= 8 << 20
 
 
-def test_a_file_that_is_cut_while_it_is_read_ends_there() -> None:
-    """A follower truncates its log; what is beyond is not asked for again."""
+def test_file_shorter_than_its_listed_size_ends_early() -> None:
     raw = entry(2, "none", 0, 10) + entry(2, "none", 10, 10)
     found = list(scan(io.BytesIO(raw), 10 * len(raw), base_offset=0, next_base=None, active=True))
-    assert [one.first_offset for one in found if isinstance(one, Batch)] == [0, 10]
-    assert not [one for one in found if isinstance(one, Fault)]
+    assert [item.first_offset for item in found if isinstance(item, Batch)] == [0, 10]
+    assert not [item for item in found if isinstance(item, Fault)]
 
 
-def test_a_scan_can_begin_at_an_entry() -> None:
-    """Positions are those of the file."""
-    one = entry(2, "none", 0, 10)
-    raw = one + entry(2, "none", 10, 10)
-    (batch_,) = scan(io.BytesIO(raw), len(raw), base_offset=0, next_base=None, active=True, start=len(one))
+def test_scan_can_begin_at_any_batch() -> None:
+    first = entry(2, "none", 0, 10)
+    raw = first + entry(2, "none", 10, 10)
+    (batch_,) = scan(io.BytesIO(raw), len(raw), base_offset=0, next_base=None, active=True, start=len(first))
     assert isinstance(batch_, Batch)
-    assert (batch_.position, batch_.first_offset) == (len(one), 10)
+    assert (batch_.position, batch_.first_offset) == (len(first), 10)

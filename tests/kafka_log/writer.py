@@ -1,9 +1,10 @@
-"""Kafka's message formats 0, 1 and 2 written byte by byte from their description, for tests of the decoder."""
+"""Kafka's message formats 0, 1 and 2 written byte by byte from their specification, for tests of the decoder."""
 
 import gzip
 import struct
 import zlib
 from collections.abc import Sequence
+from pathlib import Path
 
 import cramjam
 from crc32c import crc32c
@@ -14,7 +15,7 @@ LEGACY = ("gzip", "snappy", "xerial", "lz4")
 
 
 def xerial(plain: bytes, block: int = 1024) -> bytes:
-    """As xerial's SnappyOutputStream frames it."""
+    """Compress with the framing of xerial's SnappyOutputStream."""
     parts = [b"\x82SNAPPY\x00", struct.pack(">ii", 1, 1)]
     for at in range(0, len(plain), block):
         packed = bytes(cramjam.snappy.compress_raw(plain[at : at + block]))
@@ -23,7 +24,9 @@ def xerial(plain: bytes, block: int = 1024) -> bytes:
 
 
 def lz4(plain: bytes, *, old: bool = False, block: int = 1 << 16) -> bytes:
-    """An LZ4 frame of independent blocks; old: with the header checksum that Kafka's clients wrote before KAFKA-3160.
+    """Compress to an LZ4 frame of independent blocks.
+
+    old: with the header checksum that Kafka's clients wrote before KAFKA-3160.
 
     The two checksums are those of the flags 0x60 and the block size 0x40 (64 KiB): over these two bytes, and over the
     frame's magic too.
@@ -40,8 +43,8 @@ def lz4(plain: bytes, *, old: bool = False, block: int = 1 << 16) -> bytes:
     return b"".join([*parts, b"\x00\x00\x00\x00"])
 
 
-def packed(codec: str, plain: bytes) -> bytes:
-    """What a codec of IDS makes of bytes."""
+def compress(codec: str, plain: bytes) -> bytes:
+    """Compress with a codec of IDS."""
     match codec:
         case "none":
             return plain
@@ -68,7 +71,7 @@ def message(
     key: bytes | None = None,
     attributes: int = 0,
 ) -> bytes:
-    """A message of format 0 or 1."""
+    """Encode a message of format 0 or 1."""
 
     def field(content: bytes | None) -> bytes:
         return struct.pack(">i", -1) if content is None else struct.pack(">i", len(content)) + content
@@ -88,18 +91,18 @@ def wrapper(
     wrapper_offset: int | None = None,
     inner: bytes | None = None,
 ) -> bytes:
-    """A compressed wrapper message of format 0 or 1 around messages with these absolute offsets.
+    """Encode a compressed wrapper message of format 0 or 1 around messages with these absolute offsets.
 
     wrapper_offset: another than the last; inner: other inner messages than these.
     """
     base = offsets[0] if magic else 0
     plain = inner or b"".join(message(offset - base, value, magic=magic, timestamp=timestamp) for offset in offsets)
     offset = offsets[-1] if wrapper_offset is None else wrapper_offset
-    return message(offset, packed(codec, plain), magic=magic, timestamp=timestamp, attributes=IDS[codec])
+    return message(offset, compress(codec, plain), magic=magic, timestamp=timestamp, attributes=IDS[codec])
 
 
 def varint(number: int) -> bytes:
-    """A zig-zag varint."""
+    """Encode a zig-zag varint."""
     value = (number << 1) ^ (number >> 63)
     out = bytearray()
     while value > 0x7F:
@@ -110,7 +113,7 @@ def varint(number: int) -> bytes:
 
 
 def record(delta: int, value: bytes, timestamp_delta: int = 0) -> bytes:
-    """A record of format 2, without key and headers."""
+    """Encode a record of format 2, without key and headers."""
     body = b"\x00" + varint(timestamp_delta) + varint(delta) + varint(-1) + varint(len(value)) + value + varint(0)
     return varint(len(body)) + body
 
@@ -127,7 +130,7 @@ def batch(
     count: int | None = None,
     attributes: int = 0,
 ) -> bytes:
-    """A batch of format 2 with records at these deltas from its base offset."""
+    """Encode a batch of format 2 with records at these deltas from its base offset."""
     plain = b"".join(record(delta, value) for delta in deltas)
     last = (deltas[-1] if deltas else 0) if last_delta is None else last_delta
     body = struct.pack(
@@ -140,15 +143,23 @@ def batch(
         -1,
         -1,
         len(deltas) if count is None else count,
-    ) + packed(codec, plain)
+    ) + compress(codec, plain)
     return struct.pack(">qiibI", offset, len(body) + 9, epoch, 2, crc32c(body)) + body
 
 
 def entry(magic: int, codec: str, first: int, count: int, *, timestamp: int = 1_000, value: bytes = b"v" * 40) -> bytes:
-    """An entry of any format and codec with consecutive offsets; plain messages of formats 0 and 1 in a row."""
+    """Encode a batch of any format and codec with consecutive offsets; plain formats 0 and 1: several messages."""
     offsets = range(first, first + count)
     if magic == 2:
         return batch(first, range(count), codec=codec, timestamp=timestamp, value=value)
     if codec == "none":
         return b"".join(message(offset, value, magic=magic, timestamp=timestamp) for offset in offsets)
     return wrapper(offsets, magic=magic, codec=codec, timestamp=timestamp, value=value)
+
+
+def write_log(root: Path, *entries: bytes, base: int = 0, topic: str = "t") -> Path:
+    """Write a segment's log with these entries to a log directory."""
+    path = root / f"{topic}-0" / f"{base:020d}.log"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(entries))
+    return path

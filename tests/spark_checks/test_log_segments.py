@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from agent.kafka_log.digest import digest
+from agent.kafka_log.digest import write_digest
 from agent.kafka_log.log_directory import Segment
 from agent.model.findings import Severity, finding_from_json, finding_json
 from spark_checks import log_segments
@@ -52,7 +52,7 @@ def test_every_fault_is_found_with_its_file_its_byte_and_its_offsets(spark: Spar
     assert (back.labels, back.position, back.severity) == (("offsets_went_back",), position, Severity.CRITICAL)
     assert (back.previous, back.current, back.at) == ({"offset": 49}, {"offset": 45}, disks.STARTED + 45)
     assert back.detail.startswith(
-        f"Broker 2005, back-0/00000000000000000000.log, byte {position}: offset 45 comes after 49. "
+        f"Broker 2005, back-0/00000000000000000000.log, byte {position}: offset 45 follows 49. "
     )
     assert (bits.labels, bits.previous["offset"], bits.severity) == (("crc_mismatch",), 49, Severity.CRITICAL)
     assert (torn.labels, torn.previous, torn.severity) == (("torn_tail",), {"offset": 49}, Severity.WARNING)
@@ -64,7 +64,7 @@ def test_every_fault_is_found_with_its_file_its_byte_and_its_offsets(spark: Spar
 def test_a_digest_tells_the_faults_that_its_directory_has(spark: SparkSession, broker: Path) -> None:
     """The same findings but for the time of records without one, which is then the digest's."""
     made = broker / "digest.parquet"
-    digest(2005, str(broker), made)
+    write_digest(2005, str(broker), made)
     whole, told = check(spark, f"2005={broker}").findings, check(spark, f"2005={made}").findings
     assert [(one.subject, one.labels, one.position) for one in told] == [
         (one.subject, one.labels, one.position) for one in whole
@@ -75,7 +75,7 @@ def test_a_digest_tells_the_faults_that_its_directory_has(spark: SparkSession, b
 def test_only_the_topics_asked_for_are_read(spark: SparkSession, broker: Path) -> None:
     """By shell pattern, in directories and digests alike."""
     made = broker / "digest.parquet"
-    digest(2005, str(broker), made)
+    write_digest(2005, str(broker), made)
     for path in (broker, made):
         findings = check(spark, f"2005={path}", topics=("b?t*", "well")).findings
         assert [one.subject["topic"] for one in findings] == ["bits"]

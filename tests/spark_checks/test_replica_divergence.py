@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from agent.kafka_log.digest import digest
+from agent.kafka_log.digest import write_digest
 from agent.model.findings import Finding
 from spark_checks import replica_divergence
 from spark_checks.options import Options, Report
@@ -88,7 +88,7 @@ def test_digests_tell_the_same_as_the_directories_they_were_made_of(
     whole = check(spark, power_loss).findings
     digests = {broker: tmp_path / f"{broker}.parquet" for broker in power_loss}
     for broker, path in power_loss.items():
-        digest(broker, str(path), digests[broker])
+        write_digest(broker, str(path), digests[broker])
     assert check(spark, digests).findings == whole
     assert check(spark, {A: digests[A], B: power_loss[B]}).findings == whole
 

@@ -1,1 +1,1 @@
-"""Log files."""
+"""Log files of brokers, ZooKeeper, Flink and clients, followed line by line."""

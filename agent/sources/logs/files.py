@@ -1,6 +1,6 @@
-"""One file of a log, read on from where it was left, and what becomes of a log's files when they are rotated.
+"""One file of a log: decoded into lines from where reading stopped, and found again after log rotation.
 
-Which paths are followed, and what is told of them: logs.py.
+Which logs are followed is up to `agent.sources.logs.followed_logs`.
 """
 
 import os
@@ -13,88 +13,139 @@ from pathlib import Path
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from agent.sources.logs.lines import MAX_LINE, begins_entry, codec_of, line_end, lines_end, time_of
+from agent.sources.logs.timestamps import begins_entry, parse_timestamp
 
 BLOCK = 4 * 1024 * 1024
-"""How many bytes are read at once. Of a line longer than that the rest is left out."""
+"""Bytes read at once. The rest of a longer line is skipped."""
+
+MAX_LINE = 65_536
+"""Characters of a line that are searched."""
 
 HEAD = 1024
-"""How many of its first bytes tell a file from others, once there are so many."""
+"""How many of its first bytes identify a file, once it has so many."""
 
 _LOOK_BACK = 65_536
-"""How far before the place where reading goes on the entry's beginning is sought, and in a file its first, bytes."""
+"""Bytes searched for the first line of the current entry before the position, and for a file's first entry."""
 
 _UTC = ZoneInfo("UTC")
-
 _ROTATED = re.compile(r"[._-](?:.*\d.*|old|bak)")
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".Z")
+_BOMS = {"utf-16": (b"\xfe\xff", "utf-16-be", "utf-16-le"), "utf-32": (b"\x00\x00\xfe\xff", "utf-32-be", "utf-32-le")}
+
+
+class Codec(NamedTuple):
+    """An encoding as a file has it.
+
+    newline: a line's end. is_ascii_compatible: ASCII characters are encoded as themselves, in one byte.
+    """
+
+    name: str
+    newline: bytes
+    is_ascii_compatible: bool
+
+
+def detect_codec(encoding: str, beginning: bytes) -> Codec:
+    """Return the codec of a file with these first bytes; a byte order mark decides for UTF-16 and UTF-32."""
+    name = encoding
+    if encoding in _BOMS:
+        mark, big, little = _BOMS[encoding]
+        name = big if beginning.startswith(mark) else little
+    newline = "\n".encode(name)
+    return Codec(name, newline, newline == b"\n" and "[A]".encode(name) == b"[A]")
+
+
+def find_last_line_end(raw: bytes, codec: Codec) -> int:
+    """Return where the last complete line ends, newline included, or 0. raw begins with a whole character."""
+    width = len(codec.newline)
+    end = raw.rfind(codec.newline)
+    while end >= 0 and end % width:
+        end = raw.rfind(codec.newline, 0, end + width - 1)
+    return end + width if end >= 0 else 0
+
+
+def find_first_line_end(raw: bytes, codec: Codec) -> int:
+    """Return where the first line ends, newline included, or 0. raw begins with a whole character."""
+    width = len(codec.newline)
+    end = raw.find(codec.newline)
+    while end >= 0 and end % width:
+        end = raw.find(codec.newline, end + 1)
+    return end + width if end >= 0 else 0
 
 
 class Block(NamedTuple):
-    """Complete lines. encoding: of each line; ASCII is ASCII in it. broken: how many bytes were none in the file's."""
+    """Complete lines.
+
+    encoding: of the lines, ASCII-compatible. undecodable: how many bytes are invalid in the file's encoding.
+    """
 
     lines: bytes
     encoding: str
-    broken: int
+    undecodable: int
 
 
-class LogPart:
-    """A file as far as it has been read, whatever its name. It is itself while inode and beginning stay what they were.
+class TailedFile:
+    """A file and how far it has been read, whatever its name.
 
-    read: the first byte not read yet. header: the first line of the entry that was read last, "" where unknown.
+    It is the same file as long as its inode and its first bytes stay the same. position: the first byte not read yet.
+    header: the first line of the entry that was read last, "" if unknown.
     """
 
-    def __init__(self, encoding: str, inode: int, read: int = 0, head: str = "", head_bytes: int = 0) -> None:
-        """A file known from before, not open."""
-        self.inode, self.read, self.head, self.head_bytes = inode, read, head, head_bytes
+    def __init__(self, encoding: str, inode: int, position: int = 0, head: str = "", head_bytes: int = 0) -> None:
+        """Create a file known from before, not open."""
+        self.inode, self.position, self.head, self.head_bytes = inode, position, head, head_bytes
         self.header = ""
         self._encoding = encoding
         self._file: int | None = None
-        self._within_line = False
+        self._is_within_line = False
 
     @classmethod
-    def open(cls, path: str, encoding: str) -> "LogPart":
-        """The file under the path, to be read from its start. Raises OSError."""
+    def open(cls, path: str, encoding: str) -> "TailedFile":
+        """Open the file at `path`, to be read from its start. Raises OSError."""
         file = _open(path)
-        part = cls(encoding, os.fstat(file).st_ino)
-        part._file = file
-        part._learn_head()
-        return part
+        tailed = cls(encoding, os.fstat(file).st_ino)
+        tailed._file = file
+        tailed._update_head()
+        return tailed
 
     @property
     def is_open(self) -> bool:
         """Whether it can be read."""
         return self._file is not None
 
-    def deleted(self) -> bool:
-        """Whether no name leads to it any more."""
+    def is_deleted(self) -> bool:
+        """Return whether no path leads to it any more."""
         return self._file is not None and not os.fstat(self._file).st_nlink
 
-    def changed_at(self) -> int:
-        """When it was last written to, ns; 0 where it is not open."""
+    def modified_at(self) -> int:
+        """Return when it was last written to, ns; 0 if it is not open."""
         return 0 if self._file is None else os.fstat(self._file).st_mtime_ns
 
     def begins_at(self) -> int:
-        """The time of its first entry, ms, as if it were UTC: of two files of a log the older has the earlier. 0 where
-        it has none.
+        """Return the time of its first entry, ms, read as UTC, or 0 if it has none.
+
+        Of two files of a log, the older one has the earlier time.
         """
         if self._file is None:
             return 0
         raw = os.pread(self._file, _LOOK_BACK, 0)
-        lines = raw.decode(codec_of(self._encoding, raw).name, "replace").split("\n")
-        return next((at for line in lines if (at := time_of(line, _UTC, 0)) is not None), 0)
+        lines = raw.decode(detect_codec(self._encoding, raw).name, "replace").split("\n")
+        return next((at for line in lines if (at := parse_timestamp(line, _UTC, 0)) is not None), 0)
 
     def close(self) -> None:
-        """Let go of the file; it may be attached to again."""
+        """Close the file; it may be attached again."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
     def attach(self, path: str, *, copied: bool = False) -> bool:
-        """Read on in the file under the path where it is this one, or, if asked, a copy of it. Raises OSError."""
+        """Continue with the file at `path` if it is this one (or, if `copied`, a copy of it). Raises OSError."""
         file = _open(path)
         inode = os.fstat(file).st_ino
-        if copied == (inode == self.inode) or (copied and not self.head_bytes) or not self._is(file, self.read):
+        if (
+            copied == (inode == self.inode)
+            or (copied and not self.head_bytes)
+            or not self._matches(file, self.position)
+        ):
             os.close(file)
             return False
         self.close()
@@ -102,92 +153,95 @@ class LogPart:
         self._look_back()
         return True
 
-    def whole(self) -> bool:
-        """Whether nothing of what was read, or of the beginning, has been cut off or overwritten."""
-        return self._file is not None and self._is(self._file, self.read)
+    def is_intact(self) -> bool:
+        """Return whether it is open and nothing that was read, nor its beginning, was truncated or overwritten."""
+        return self._file is not None and self._matches(self._file, self.position)
 
     def skip_to_end(self) -> None:
-        """Leave out all complete lines that there are."""
+        """Skip all complete lines."""
         if self._file is not None:
-            self.read = os.fstat(self._file).st_size
-            codec = codec_of(self._encoding, os.pread(self._file, 4, 0))
-            begin = max(self.read - BLOCK, 0) // 4 * 4
-            raw = os.pread(self._file, self.read - begin, begin)
-            self.read = begin + lines_end(raw, codec)
+            self.position = os.fstat(self._file).st_size
+            codec = detect_codec(self._encoding, os.pread(self._file, 4, 0))
+            begin = max(self.position - BLOCK, 0) // 4 * 4
+            raw = os.pread(self._file, self.position - begin, begin)
+            self.position = begin + find_last_line_end(raw, codec)
             self._look_back()
 
-    def next_block(self) -> Block | None:
-        """The complete lines that follow, maybe none of them yet; None where there is nothing to be had for now."""
+    def read_block(self) -> Block | None:
+        """Return the next complete lines, possibly none yet; None if there is nothing more to read for now."""
         if self._file is None:
             return None
-        raw = os.pread(self._file, BLOCK, self.read)
-        if not raw or not self._is(self._file, self.read + len(raw)):
+        raw = os.pread(self._file, BLOCK, self.position)
+        if not raw or not self._matches(self._file, self.position + len(raw)):
             return None
-        self._learn_head()
-        codec = codec_of(self._encoding, os.pread(self._file, 4, 0))
-        if codec.plain and raw.startswith(b"\0"):  # the hole that a writer leaves which does not know of a truncation
-            whole = len(raw)
+        self._update_head()
+        codec = detect_codec(self._encoding, os.pread(self._file, 4, 0))
+        if codec.is_ascii_compatible and raw.startswith(b"\0"):  # left by a writer that did not notice a truncation
+            size = len(raw)
             raw = raw.lstrip(b"\0")
-            self.read += whole - len(raw)
+            self.position += size - len(raw)
         begin = 0
-        if self._within_line:
-            begin = line_end(raw, codec)
+        if self._is_within_line:
+            begin = find_first_line_end(raw, codec)
             if not begin:
-                self.read += len(raw) // 4 * 4
+                self.position += len(raw) // 4 * 4
                 return Block(b"", codec.name, 0) if len(raw) >= 4 else None
-            self._within_line = False
-        end = lines_end(raw, codec)
+            self._is_within_line = False
+        end = find_last_line_end(raw, codec)
         if not end:
             if len(raw) < BLOCK:
                 return None if raw else Block(b"", codec.name, 0)
-            self._within_line = True
+            self._is_within_line = True
             end = len(raw)
-        self.read += end
-        lines = raw[begin : min(end, begin + 4 * MAX_LINE) if self._within_line else end]
-        if codec.plain:
+        self.position += end
+        lines = raw[begin : min(end, begin + 4 * MAX_LINE) if self._is_within_line else end]
+        if codec.is_ascii_compatible:
             return Block(lines, codec.name, 0)
         text = lines.decode(codec.name, "replace")
         return Block(text.encode(errors="replace"), "utf-8", text.count("\ufffd"))
 
-    def _is(self, file: int, size: int) -> bool:
-        """Whether the file begins as this one does and is at least so long."""
+    def _matches(self, file: int, size: int) -> bool:
+        """Return whether `file` begins like this one and has at least `size` bytes."""
         return os.fstat(file).st_size >= size and (
             not self.head_bytes or _digest(os.pread(file, self.head_bytes, 0)) == self.head
         )
 
-    def _learn_head(self) -> None:
-        """Take more of the beginning into the digest while there is little of it."""
+    def _update_head(self) -> None:
+        """Extend the digest of the first bytes while the file is shorter than HEAD."""
         if self._file is not None and self.head_bytes < HEAD:
             beginning = os.pread(self._file, HEAD, 0)
             if not self.head_bytes or _digest(beginning[: self.head_bytes]) == self.head:
                 self.head, self.head_bytes = _digest(beginning), len(beginning)
 
     def _look_back(self) -> None:
-        """Find what stands before the place to read on from: the entry's first line, or the beginning of a line."""
-        self.header, self._within_line = "", False
-        if self._file is None or not self.read:
+        """Find the first line of the current entry, and whether the position is within a line."""
+        self.header, self._is_within_line = "", False
+        if self._file is None or not self.position:
             return
-        codec = codec_of(self._encoding, os.pread(self._file, 4, 0))
-        begin = max(self.read - _LOOK_BACK, 0) // 4 * 4
-        raw = os.pread(self._file, self.read - begin, begin)
-        self._within_line = not raw.endswith(codec.newline)
+        codec = detect_codec(self._encoding, os.pread(self._file, 4, 0))
+        begin = max(self.position - _LOOK_BACK, 0) // 4 * 4
+        raw = os.pread(self._file, self.position - begin, begin)
+        self._is_within_line = not raw.endswith(codec.newline)
         lines = raw.decode(codec.name, "replace").split("\n")[1 if begin else 0 :]
         self.header = next((line for line in reversed(lines) if begins_entry(line)), "").rstrip("\r")
 
 
-def rotated(path: str) -> list[Path]:
-    """The files beside the path that were it once, by name; compressed ones left out; the oldest change first."""
+def list_rotated(path: str) -> list[Path]:
+    """Return the files next to `path` that were rotated from it, by their names, least recently written first.
+
+    Compressed files are left out.
+    """
     name = Path(path).name
     found = []
-    for one in _siblings(path):
-        if one.name.startswith(name) and not is_compressed(one.name) and _ROTATED.fullmatch(one.name[len(name) :]):
+    for file in _siblings(path):
+        if file.name.startswith(name) and not is_compressed(file.name) and _ROTATED.fullmatch(file.name[len(name) :]):
             with suppress(OSError):
-                found.append((one.stat().st_mtime_ns, one))
-    return [one for _, one in sorted(found)]
+                found.append((file.stat().st_mtime_ns, file))
+    return [file for _, file in sorted(found)]
 
 
 def is_rotated(path: str, paths: Container[str]) -> bool:
-    """Whether the path is by its name a rotated file of one of the paths."""
+    """Return whether `path` is, by its name, a rotated file of one of `paths`."""
     begin = len(path) - len(Path(path).name)
     return any(
         path[index] in "._-" and path[:index] in paths and _ROTATED.fullmatch(path[index:])
@@ -196,37 +250,40 @@ def is_rotated(path: str, paths: Container[str]) -> bool:
 
 
 def is_compressed(path: str) -> bool:
-    """Whether the file is a compressed one, by its name: what is in it was read before."""
+    """Return whether the file is compressed, by its name; its content was read before."""
     return path.endswith(_COMPRESSED)
 
 
-def find_moved(part: LogPart, path: str) -> bool:
-    """Attach a file that was renamed to where it is now, beside its old path. False where it is not there."""
-    return any(_attached(part, one, copied=False) for one in _siblings(path) if _inode(one) == part.inode)
+def find_renamed(file: TailedFile, path: str) -> bool:
+    """Attach a file to its new name next to `path`; return False if it is not there."""
+    return any(
+        _try_attach(file, sibling, copied=False) for sibling in _siblings(path) if get_inode(sibling) == file.inode
+    )
 
 
-def find_copy(part: LogPart, path: str) -> bool:
-    """Attach a file that was copied and emptied to its copy. False where there is none."""
-    return any(_attached(part, one, copied=True) for one in rotated(path))
+def find_copy(file: TailedFile, path: str) -> bool:
+    """Attach a file that was copied and truncated to its copy; return False if there is none."""
+    return any(_try_attach(file, rotated, copied=True) for rotated in list_rotated(path))
 
 
-def _attached(part: LogPart, path: Path, *, copied: bool) -> bool:
+def get_inode(path: str | Path) -> int | None:
+    """Return the inode at `path`, or None if there is no file."""
     try:
-        return part.attach(str(path), copied=copied)
-    except OSError:
-        return False
-
-
-def _inode(path: Path) -> int | None:
-    try:
-        return path.stat().st_ino
+        return Path(path).stat().st_ino
     except OSError:
         return None
 
 
+def _try_attach(file: TailedFile, path: Path, *, copied: bool) -> bool:
+    try:
+        return file.attach(str(path), copied=copied)
+    except OSError:
+        return False
+
+
 def _siblings(path: str) -> list[Path]:
     try:
-        return [one for one in Path(path).parent.iterdir() if str(one) != path]
+        return [file for file in Path(path).parent.iterdir() if str(file) != path]
     except OSError:
         return []
 

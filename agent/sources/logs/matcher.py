@@ -1,7 +1,7 @@
-"""Which lines of a block match which pattern: RE2, in Arrow, sifts a block's lines at once; Python's re decides.
+"""Finds the lines of a block that match a pattern: RE2, in Arrow, filters all lines at once; Python's re decides.
 
-RE2 takes a few ns a line where Python's re takes a few us for each pattern. Where RE2 could judge otherwise than re
-does, the line passes the sieve: nothing is missed, it only costs more.
+RE2 takes a few ns a line where Python's re takes a few us for each pattern. Where RE2 could decide otherwise than re
+does, the line passes the filter: nothing is missed, it only costs more.
 """
 
 import re
@@ -12,19 +12,20 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent.sources.logs.lines import MAX_LINE, begins_entry
+from agent.sources.logs.files import MAX_LINE
 from agent.sources.logs.patterns import Pattern
+from agent.sources.logs.timestamps import begins_entry
 
 _NAMED_GROUP = re.compile(r"(\\.)|\(\?P<\w+>", re.DOTALL)
-_OTHERWISE = re.compile(r"\{,\d|\[:")
-"""What RE2 reads otherwise than re does; most of what only re knows RE2 refuses."""
+_DIFFERENT_IN_RE2 = re.compile(r"\{,\d|\[:")
+"""Syntax that RE2 reads otherwise than re does; most of what only re knows RE2 refuses."""
 
-_ODD = r"[\r\x0b\x1c-\x1f\x80-\xff]"
-"""Bytes of which the two differ: whether they are space, letters or part of one."""
+_AMBIGUOUS_BYTES = r"[\r\x0b\x1c-\x1f\x80-\xff]"
+"""Bytes on which the two differ: whether they are space, letters or part of one."""
 
 
-class Line(NamedTuple):
-    """A line that matched. header: the first line of its entry, itself where it is one; "" where that is not known."""
+class MatchedLine(NamedTuple):
+    """A line that matched. header: the first line of its entry (itself if it is the first), "" if unknown."""
 
     pattern: Pattern
     match: re.Match[str]
@@ -32,89 +33,95 @@ class Line(NamedTuple):
     header: str
 
 
-class Sieve:
-    """The patterns as one expression for RE2, and each of them as one."""
+class Matcher:
+    """Patterns compiled for RE2, each by itself and all as one expression."""
 
     def __init__(self, shipped: Sequence[Pattern], configured: Sequence[Pattern] = ()) -> None:
-        """shipped: written so that RE2 finds in bytes all that re finds in text. configured: by users, in any way."""
-        plain = [(one, _for_re2(one.regex.pattern)) for one in shipped]
-        ours = [(one, _for_re2(one.regex.pattern)) for one in configured]
-        self._patterns = [*plain, *((one, text and f"(?:{text})|{_ODD}") for one, text in ours)]
+        """Compile the patterns.
+
+        shipped: written so that RE2 finds in bytes all that re finds in text. configured: any patterns of users.
+        """
+        for_shipped = [(pattern, _to_re2(pattern.regex.pattern)) for pattern in shipped]
+        for_configured = [(pattern, _to_re2(pattern.regex.pattern)) for pattern in configured]
+        self._patterns = [
+            *for_shipped,
+            *((pattern, text and f"(?:{text})|{_AMBIGUOUS_BYTES}") for pattern, text in for_configured),
+        ]
         texts = [text for _, text in self._patterns]
         self._expression = None if None in texts else "|".join(f"(?:{text})" for text in texts)
         if self._expression is not None and not _compiles(self._expression):
             self._expression = None
 
     @property
-    def fast(self) -> bool:
-        """Whether RE2 knows all the patterns; else every line is looked at by re."""
+    def is_fast(self) -> bool:
+        """Whether RE2 supports all patterns; otherwise re searches every line."""
         return self._expression is not None
 
-    def lines(self, block: bytes, encoding: str, header: str) -> tuple[list[Line], str]:
-        """The lines that match, and the header of the block's last entry.
+    def find_lines(self, block: bytes, encoding: str, header: str) -> tuple[list[MatchedLine], str]:
+        """Return the lines that match, and the header of the block's last entry.
 
-        block: complete lines, ASCII being ASCII. header: of the entry that the block begins in, "" where unknown.
+        block: complete lines in an ASCII-compatible encoding. header: of the entry in which the block begins, "" if
+        unknown.
         """
         if b"\r\n" in block:
             block = block.replace(b"\r\n", b"\n")
         if not block.endswith(b"\n"):
             block += b"\n"
-        every = pc.split_pattern(pa.array([block], pa.large_binary()), "\n").values.slice(0, block.count(b"\n"))
+        lines = pc.split_pattern(pa.array([block], pa.large_binary()), "\n").values.slice(0, block.count(b"\n"))
 
-        def text(index: int) -> str:
-            raw: bytes = every[index].as_py()
+        def decode(index: int) -> str:
+            raw: bytes = lines[index].as_py()
             return raw[: 4 * MAX_LINE].decode(encoding, "replace")[:MAX_LINE]
 
-        found: list[Line] = []
+        found: list[MatchedLine] = []
         last = -1
-        for index, patterns in self._sifted(every):
-            line = text(index)
-            matches = {one.name: (one, match) for one in patterns if (match := one.regex.search(line))}
+        for index, patterns in self._filter(lines):
+            text = decode(index)
+            matches = {pattern.name: (pattern, match) for pattern in patterns if (match := pattern.regex.search(text))}
             if matches:
-                header, last = _header(text, index, last, header), index
-                found += [Line(pattern, match, line, header) for pattern, match in matches.values()]
-        return found, _header(text, len(every) - 1, last, header)
+                header, last = _find_header(decode, index, last, header), index
+                found += [MatchedLine(pattern, match, text, header) for pattern, match in matches.values()]
+        return found, _find_header(decode, len(lines) - 1, last, header)
 
-    def _sifted(self, every: Any) -> list[tuple[int, list[Pattern]]]:
-        """The indexes of the lines that may match, and which patterns."""
-        places = pa.array(range(len(every)))
+    def _filter(self, lines: Any) -> list[tuple[int, list[Pattern]]]:
+        """Return the indexes of the lines that may match, and which patterns may."""
+        indexes = pa.array(range(len(lines)))
         if self._expression is not None:
-            places = pc.indices_nonzero(pc.match_substring_regex(every, self._expression))
-            if not len(places):
+            indexes = pc.indices_nonzero(pc.match_substring_regex(lines, self._expression))
+            if not len(indexes):
                 return []
-        lines = every.take(places)
-        may: dict[int, list[Pattern]] = {}
+        candidates = lines.take(indexes)
+        patterns_by_line: dict[int, list[Pattern]] = {}
         for pattern, text in self._patterns:
-            hits = places if text is None else places.filter(pc.match_substring_regex(lines, text))
+            hits = indexes if text is None else indexes.filter(pc.match_substring_regex(candidates, text))
             for index in hits.to_pylist():
-                may.setdefault(index, []).append(pattern)
-        return sorted(may.items(), key=itemgetter(0))
+                patterns_by_line.setdefault(index, []).append(pattern)
+        return sorted(patterns_by_line.items(), key=itemgetter(0))
 
 
-def _header(text: Any, index: int, known: int, header: str) -> str:
-    """The first line of the entry that the line belongs to; the header given is that of the line `known` before it."""
-    for one in range(index, known, -1):
-        line: str = text(one)
+def _find_header(decode: Any, index: int, known: int, header: str) -> str:
+    """Return the first line of the entry that a line belongs to; `header` is that of the earlier line `known`."""
+    for earlier in range(index, known, -1):
+        line: str = decode(earlier)
         if begins_entry(line):
             return line
     return header
 
 
-def _for_re2(pattern: str) -> str | None:
-    """The pattern without its groups' names, of which RE2 takes each once; None where RE2 cannot have it."""
-    names = 0
+def _to_re2(pattern: str) -> str | None:
+    """Return the pattern without group names, which RE2 allows only once each; None if RE2 does not support it."""
+    group_count = 0
 
-    def unnamed(match: re.Match[str]) -> str:
-        nonlocal names
+    def remove_name(match: re.Match[str]) -> str:
+        nonlocal group_count
         if match[1]:
             return match[1]
-        names += 1
+        group_count += 1
         return "(?:"
 
-    plain = _NAMED_GROUP.sub(unnamed, pattern)
-    if names != len(re.compile(pattern).groupindex) or _OTHERWISE.search(plain) or not _compiles(plain):
-        return None
-    return plain
+    unnamed = _NAMED_GROUP.sub(remove_name, pattern)
+    is_complete = group_count == len(re.compile(pattern).groupindex)
+    return unnamed if is_complete and not _DIFFERENT_IN_RE2.search(unnamed) and _compiles(unnamed) else None
 
 
 def _compiles(expression: str) -> bool:

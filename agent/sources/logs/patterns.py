@@ -1,18 +1,37 @@
-"""The lines worth a LogLine, as the versions named write them, and what they name. How they are searched: log_sieve.py.
+"""The shipped patterns: log lines worth a LogLine, as the named versions write them.
 
-Read from the projects' sources; those in tests/sources/log_samples were written by the versions there. A topic's name
-may hold a dash, so what stands before the last one is the topic. Rows of one name say the same in other words.
+The texts come from the projects' sources; tests/sources/logs/samples holds lines that real versions wrote. A topic's
+name may contain a dash: the topic is what precedes the last one. Rows with the same name are the same event, worded
+differently by other versions.
 """
 
 import re
 from typing import NamedTuple
 
+_COMPONENTS = {
+    "org.apache.kafka.streams": "streams",
+    "stream-thread [": "streams",
+    "org.apache.kafka.clients.consumer": "consumer",
+    "[Consumer client": "consumer",
+    "org.apache.flink": "flink",
+    "org.apache.zookeeper.server": "zookeeper",
+    "|rdkafka#": "librdkafka",
+    "kafka.": "kafka",
+}
+"""Text in a line -> the component that wrote it; the first match counts."""
+
+
+def find_component(line: str) -> str:
+    """Return the component that wrote the line, or "" if the line does not show it."""
+    return next((component for text, component in _COMPONENTS.items() if text in line), "")
+
 
 class Pattern(NamedTuple):
-    """A line to find. name: as LogLine.pattern has it, a log_pattern rule's regex for those of users.
+    """A line to find.
 
-    component: what writes it, None: the line tells. versions: that do. Its groups `topic`, `partition`, `broker` and
-    `job` say what the line names, other groups what it says of that.
+    name: becomes LogLine.pattern; for users' patterns, the log_pattern rule's regex. component: what writes the line;
+    None: detected from the line. versions: that write it. The groups `topic`, `partition`, `broker` and `job` become
+    fields of the LogLine, all groups become its values.
     """
 
     name: str
@@ -21,8 +40,8 @@ class Pattern(NamedTuple):
     versions: str = ""
 
     @property
-    def about_flink(self) -> bool:
-        """Whether it tells of a Flink cluster rather than of Kafka's topics and brokers."""
+    def is_about_flink(self) -> bool:
+        """Whether it is about a Flink cluster rather than Kafka's topics and brokers."""
         groups = self.regex.groupindex.keys()
         return "job" in groups or (self.component == "flink" and not groups & {"topic", "broker"})
 
@@ -67,7 +86,7 @@ _LIBRDKAFKA = {
 }
 
 _ZOOKEEPER = {
-    # ClientCnxn warns so; 3.4 says it again with ", closing socket connection", 3.8 as the message of an exception.
+    # ClientCnxn warns so; 3.4 repeats it with ", closing socket connection", 3.8 as the message of an exception.
     ("session_expired", "client 3.4-3.9"): (
         rf"[^:\s]\s+Unable to reconnect to ZooKeeper service, session {_SESSION} has expired(?:\s|$)"
     ),
@@ -162,4 +181,4 @@ SHIPPED: tuple[Pattern, ...] = tuple(
     }.items()
     for (name, versions), regex in table.items()
 )
-"""All that are searched for in every log."""
+"""All patterns that every log is searched for."""

@@ -1,4 +1,4 @@
-"""The sieve finds what Python's re finds, whatever the pattern and the line."""
+"""The matcher finds what Python's re finds, for any pattern and line."""
 
 import re
 
@@ -6,18 +6,20 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent.sources.logs.lines import begins_entry
-from agent.sources.logs.matcher import Sieve
+from agent.sources.logs.matcher import Matcher
 from agent.sources.logs.patterns import SHIPPED, Pattern
+from agent.sources.logs.timestamps import begins_entry
 
 _TIME = "2026-11-21 06:21:30,001"
-_LINES = st.text(st.sampled_from("ab 0\t\x0b\x1c\ré²K\u2028{},3:[]()Z-"), max_size=12).map(lambda one: one.strip("\r"))
+_LINES = st.text(st.sampled_from("ab 0\t\x0b\x1c\ré²K\u2028{},3:[]()Z-"), max_size=12).map(
+    lambda line: line.strip("\r")
+)
 
 
-def _found(pattern: str, lines: list[str], encoding: str = "utf-8") -> list[str]:
-    sieve = Sieve(SHIPPED, [Pattern(pattern, None, re.compile(pattern))])
+def _find(pattern: str, lines: list[str], encoding: str = "utf-8") -> list[str]:
+    matcher = Matcher(SHIPPED, [Pattern(pattern, None, re.compile(pattern))])
     block = "".join(f"{line}\n" for line in lines).encode(encoding, "replace")
-    return [one.text for one in sieve.lines(block, encoding, "")[0] if one.pattern.name == pattern]
+    return [line.text for line in matcher.find_lines(block, encoding, "")[0] if line.pattern.name == pattern]
 
 
 @pytest.mark.parametrize(
@@ -35,12 +37,11 @@ def _found(pattern: str, lines: list[str], encoding: str = "utf-8") -> list[str]
     ],
 )
 @pytest.mark.filterwarnings("ignore:Possible nested set:FutureWarning")
-def test_a_pattern_that_re2_does_not_know_is_searched_by_re_alone(pattern: str, *, fast: bool) -> None:
-    """It costs time, and nothing is missed."""
-    sieve = Sieve((), [Pattern(pattern, None, re.compile(pattern))])
-    assert sieve.fast == fast
+def test_patterns_unknown_to_re2_are_searched_by_re(pattern: str, *, fast: bool) -> None:
+    matcher = Matcher((), [Pattern(pattern, None, re.compile(pattern))])
+    assert matcher.is_fast == fast
     lines = ["ab", "aab", "aa", "b", "broker 7 halts", "a Broker 12", "(P<x>", "xx", ""]
-    assert _found(pattern, lines) == [line for line in lines if re.search(pattern, line)]
+    assert _find(pattern, lines) == [line for line in lines if re.search(pattern, line)]
 
 
 @given(
@@ -66,43 +67,44 @@ def test_a_pattern_that_re2_does_not_know_is_searched_by_re_alone(pattern: str, 
 @example(r"^\s", ["\x0b", "\x1c"], "utf-8")
 @example(r"(?i)k", ["\u212a"], "utf-8")
 def test_what_is_found_is_what_re_finds(pattern: str, lines: list[str], encoding: str) -> None:
-    """Also of characters that RE2 has another mind about."""
+    """Including characters that RE2 classifies differently."""
     lines = [line.encode(encoding, "replace").decode(encoding) for line in lines]
-    assert _found(pattern, lines, encoding) == [line for line in lines if re.search(pattern, line)]
+    assert _find(pattern, lines, encoding) == [line for line in lines if re.search(pattern, line)]
 
 
 def test_all_shipped_patterns_are_known_to_re2() -> None:
-    """One that is not would have every line looked at by itself."""
-    assert Sieve(SHIPPED).fast
+    """With an unknown one, re would search every line."""
+    assert Matcher(SHIPPED).is_fast
 
 
-def test_a_line_of_a_stack_trace_is_dated_by_its_entry() -> None:
+def test_stack_trace_line_has_the_header_of_its_entry() -> None:
     """Found in the block, or carried over from the block before."""
-    sieve = Sieve((), [Pattern("Caused by", None, re.compile("Caused by"))])
+    matcher = Matcher((), [Pattern("Caused by", None, re.compile("Caused by"))])
     entry = f"{_TIME} ERROR failed\n\tat a.b\nCaused by: first\n\tat c.d\n"
-    (line,), header = sieve.lines(entry.encode(), "utf-8", "")
+    (line,), header = matcher.find_lines(entry.encode(), "utf-8", "")
     assert (line.text, line.header) == ("Caused by: first", f"{_TIME} ERROR failed")
     assert header == line.header
-    (later,), header = sieve.lines(b"\tat e.f\nCaused by: second\n", "utf-8", header)
+    (later,), header = matcher.find_lines(b"\tat e.f\nCaused by: second\n", "utf-8", header)
     assert later.header == header == line.header
-    (own,), header = sieve.lines(b"2026-11-21 06:21:31,001 Caused by me\n", "utf-8", header)
+    (own,), header = matcher.find_lines(b"2026-11-21 06:21:31,001 Caused by me\n", "utf-8", header)
     assert own.header == header == own.text
-    (none,), header = sieve.lines(b"Caused by: who knows\n", "utf-8", "")
+    (none,), header = matcher.find_lines(b"Caused by: who knows\n", "utf-8", "")
     assert (none.header, header) == ("", "")
 
 
 @given(
     st.lists(st.sampled_from([f"{_TIME} A", "\tat x", "Caused by: y", f"{_TIME} Caused by B"]), max_size=8), st.data()
 )
-def test_headers_do_not_depend_on_how_lines_are_cut_into_blocks(lines: list[str], data: st.DataObject) -> None:
+def test_headers_do_not_depend_on_block_boundaries(lines: list[str], data: st.DataObject) -> None:
     """Each line's header is the last line up to it that begins with a time."""
-    sieve = Sieve((), [Pattern("Caused by", None, re.compile("Caused by"))])
+    matcher = Matcher((), [Pattern("Caused by", None, re.compile("Caused by"))])
     cut = data.draw(st.integers(0, len(lines)))
     header, found = "", []
     for part in (lines[:cut], lines[cut:]):
         if part:
-            some, header = sieve.lines("".join(f"{one}\r\n" for one in part).encode(), "utf-8", header)
-            found += [(one.text, one.header) for one in some]
+            block = "".join(f"{line}\r\n" for line in part).encode()
+            matched, header = matcher.find_lines(block, "utf-8", header)
+            found += [(line.text, line.header) for line in matched]
     expected, last = [], ""
     for line in lines:
         last = line if begins_entry(line) else last

@@ -1,4 +1,4 @@
-"""The source `logs` on real files: where it begins, what it tells, and what it does about what it cannot read."""
+"""The `logs` source on real files: where it starts, what it emits, and how it treats unreadable files."""
 
 import os
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ RESET = (
 
 
 class Agent:
-    """A source and what it has emitted, batch by batch."""
+    """A source and the batches it has emitted."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now = NOW
@@ -29,8 +29,8 @@ class Agent:
         patch.setattr(logs, "now_ms", lambda: self.now)
 
     def start(self, *paths: Path | str, patterns: tuple[str, ...] = (), **options: str) -> LogSource:
-        """A source that knows what was emitted before, after its first look."""
-        known = {one.subject: one for batch in self.batches for one in batch}
+        """Start a source that knows what was emitted before, and poll it once."""
+        known = {fact.subject: fact for batch in self.batches for fact in batch}
         settings = Logs(paths=tuple(map(str, paths)), **options)  # type: ignore[arg-type]
         source = LogSource(
             "brokers", settings, patterns, lambda batch: self.batches.append(list(batch)), known.values()
@@ -39,25 +39,25 @@ class Agent:
         source.poll()
         return source
 
-    def told(self) -> list[Observation]:
-        """All that was emitted."""
-        return [one for batch in self.batches for one in batch]
+    def emitted(self) -> list[Observation]:
+        """Return everything emitted so far."""
+        return [fact for batch in self.batches for fact in batch]
 
     def lines(self) -> list[LogLine]:
-        """The lines among it."""
-        return [one for one in self.told() if isinstance(one, LogLine)]
+        """Return the lines emitted so far."""
+        return [fact for fact in self.emitted() if isinstance(fact, LogLine)]
 
     def offsets(self) -> list[str]:
-        """What the resets among them went back from."""
-        return [one.values["offset"] for one in self.lines()]
+        """Return the offsets that the emitted lines name."""
+        return [line.values["offset"] for line in self.lines()]
 
 
 @pytest.fixture
 def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
-    """An agent whose files are let go of in the end."""
-    made = Agent(monkeypatch)
-    yield made
-    for source in made.sources:
+    """Yield an agent whose sources are closed afterwards."""
+    started = Agent(monkeypatch)
+    yield started
+    for source in started.sources:
         source.close()
 
 
@@ -66,8 +66,8 @@ def _append(path: Path, text: str | bytes) -> None:
         file.write(text.encode() if isinstance(text, str) else text)
 
 
-def test_what_stood_there_at_the_first_start_is_not_told_and_what_comes_later_is(agent: Agent, tmp_path: Path) -> None:
-    """The old file from its end, the line that is being written included; the new one from its start."""
+def test_lines_before_the_first_start_are_skipped(agent: Agent, tmp_path: Path) -> None:
+    """The old file is read from its end, including a half-written line; a new one from its start."""
     old, new = tmp_path / "a.log", tmp_path / "b.log"
     old.write_text(RESET.format(1) + RESET.format(2)[:50])
     source = agent.start(tmp_path / "*.log")
@@ -77,16 +77,13 @@ def test_what_stood_there_at_the_first_start_is_not_told_and_what_comes_later_is
     assert sorted(agent.offsets()) == ["2", "3"]
 
 
-def test_a_line_is_a_fact_about_its_partition_in_one_batch_with_how_far_the_file_is_read(
-    agent: Agent, tmp_path: Path
-) -> None:
-    """The last batch is all there is to know for a restart."""
+def test_line_is_emitted_in_one_batch_with_its_file_position(agent: Agent, tmp_path: Path) -> None:
     path = tmp_path / "server.log"
     path.touch()
     source = agent.start(path, cluster="main", host="kafka-1", time_zone="Europe/Berlin")
     path.write_text(RESET.format(7))
     source.poll()
-    line, far = agent.batches[-1]
+    line, position = agent.batches[-1]
     assert line == LogLine(
         at=millis("2026-11-21T05:21:30.654Z"),
         seen_at=NOW,
@@ -100,17 +97,16 @@ def test_a_line_is_a_fact_about_its_partition_in_one_batch_with_how_far_the_file
         values={"offset": "7", "topic": "my-topic-2", "partition": "2"},
         text=RESET.format(7).rstrip(),
     )
-    assert isinstance(far, LogFile)
-    assert (far.cluster, far.log, far.read) == ("brokers", str(path), path.stat().st_size)
-    assert far.inode == path.stat().st_ino
+    assert isinstance(position, LogFile)
+    assert (position.cluster, position.log, position.read) == ("brokers", str(path), path.stat().st_size)
+    assert position.inode == path.stat().st_ino
 
 
-def test_an_unchanged_file_is_told_of_once_and_then_by_heartbeats(agent: Agent, tmp_path: Path) -> None:
-    """Not on every poll; and at the end, where more was read."""
+def test_position_is_emitted_once_and_then_as_a_heartbeat(agent: Agent, tmp_path: Path) -> None:
     path = tmp_path / "server.log"
     path.touch()
     source = agent.start(path)
-    assert [type(one) for one in agent.told()] == [LogFile]
+    assert [type(fact) for fact in agent.emitted()] == [LogFile]
     for _ in range(3):
         _append(path, "[2026-11-21 06:21:30,654] INFO nothing of interest\n")
         source.poll()
@@ -126,8 +122,7 @@ def test_an_unchanged_file_is_told_of_once_and_then_by_heartbeats(agent: Agent, 
     assert last.read == path.stat().st_size
 
 
-def test_a_half_written_line_waits_for_its_end(agent: Agent, tmp_path: Path) -> None:
-    """It is one line then."""
+def test_half_written_line_waits_for_its_end(agent: Agent, tmp_path: Path) -> None:
     path = tmp_path / "server.log"
     path.touch()
     source = agent.start(path)
@@ -140,18 +135,18 @@ def test_a_half_written_line_waits_for_its_end(agent: Agent, tmp_path: Path) -> 
     assert agent.offsets() == ["1"]
 
 
-def test_no_line_was_written_after_it_was_read(agent: Agent, tmp_path: Path) -> None:
-    """A clock ahead, or a wrong time zone; a line without any time is from now."""
+def test_no_line_is_dated_after_it_was_read(agent: Agent, tmp_path: Path) -> None:
+    """A clock ahead, or a wrong time zone; a line without a timestamp is dated now."""
     path = tmp_path / "server.log"
     path.touch()
     source = agent.start(path, patterns=("plain",))
     _append(path, "plain\n" + RESET.replace("2026", "2027").format(1))
     source.poll()
-    assert [one.at for one in agent.lines()] == [NOW, NOW]
+    assert [line.at for line in agent.lines()] == [NOW, NOW]
 
 
-def test_a_pattern_of_a_rule_tells_what_its_groups_name(agent: Agent, tmp_path: Path) -> None:
-    """Also within a stack trace, whose line is told with the first of its entry; what is no number is no partition."""
+def test_groups_of_a_rule_pattern_become_fields(agent: Agent, tmp_path: Path) -> None:
+    """Also within a stack trace, whose line comes with the first of its entry; a word is no partition."""
     path = tmp_path / "server.log"
     path.touch()
     pattern = r"Caused by: (?P<what>\w+) of broker (?P<broker>\d+), (?P<topic>\w+)/(?P<partition>\w+)"
@@ -171,8 +166,7 @@ def test_a_pattern_of_a_rule_tells_what_its_groups_name(agent: Agent, tmp_path: 
     assert (second.broker, second.partition) == (1, None)
 
 
-def test_a_stack_trace_is_dated_by_its_entry_after_a_restart_too(agent: Agent, tmp_path: Path) -> None:
-    """The entry's first line is looked for before the place where reading goes on."""
+def test_stack_trace_is_dated_by_its_entry_after_a_restart(agent: Agent, tmp_path: Path) -> None:
     path = tmp_path / "server.log"
     path.touch()
     agent.start(path, patterns=("Caused by",)).close()
@@ -193,15 +187,14 @@ def test_a_stack_trace_is_dated_by_its_entry_after_a_restart_too(agent: Agent, t
         ("encoding", "base64", '"base64" is no text encoding'),
     ],
 )
-def test_a_zone_or_an_encoding_that_there_is_not_is_refused(option: str, value: str, sentence: str) -> None:
-    """With a sentence, when the configuration is read."""
+def test_unknown_zone_or_encoding_is_refused(option: str, value: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         Logs.model_validate({"paths": ("a.log",), option: value})
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1", "utf-16", "utf-16-be", "cp037"])
-def test_a_log_is_read_in_its_encoding(agent: Agent, tmp_path: Path, encoding: str) -> None:
-    """The byte order mark of UTF-16 stands once, at the file's beginning; lines end in CRLF or LF."""
+def test_log_is_read_in_its_encoding(agent: Agent, tmp_path: Path, encoding: str) -> None:
+    """UTF-16 has a byte order mark at the file's beginning only; lines end in CRLF or LF."""
     path = tmp_path / "server.log"
     path.touch()
     source = agent.start(path, patterns=(r"größer als (?P<größe>\w+)$",), encoding=encoding)
@@ -210,11 +203,10 @@ def test_a_log_is_read_in_its_encoding(agent: Agent, tmp_path: Path, encoding: s
     for cut in range(0, len(raw), 61):
         _append(path, raw[cut : cut + 61])
         source.poll()
-    assert [one.values.get("offset", one.values.get("größe")) for one in agent.lines()] == ["1", "größtes", "2"]
+    assert [line.values.get("offset", line.values.get("größe")) for line in agent.lines()] == ["1", "größtes", "2"]
 
 
-def test_bytes_that_are_no_text_are_replaced(agent: Agent, tmp_path: Path) -> None:
-    """Never fatal; the rest of the line counts."""
+def test_undecodable_bytes_are_replaced(agent: Agent, tmp_path: Path) -> None:
     path = tmp_path / "server.log"
     path.touch()
     source = agent.start(path, patterns=("id=(?P<id>.*);",))
@@ -225,10 +217,10 @@ def test_bytes_that_are_no_text_are_replaced(agent: Agent, tmp_path: Path) -> No
     assert second.values["offset"] == "1"
 
 
-def test_a_line_without_end_costs_no_memory_and_hides_no_other(
+def test_endless_line_is_bounded_and_hides_no_other(
     agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its beginning is searched, the rest is left out, and the next line counts; after a restart within it as well."""
+    """Its beginning is searched, the rest skipped, and the next line read; also after a restart within it."""
     monkeypatch.setattr(log_files, "BLOCK", 4096)
     path = tmp_path / "server.log"
     path.touch()
@@ -240,15 +232,14 @@ def test_a_line_without_end_costs_no_memory_and_hides_no_other(
     _append(path, RESET.format(2).rstrip() + "y" * 10_000 + "\n" + RESET.format(3))
     source.poll()
     assert agent.offsets() == ["1", "3"]
-    assert max(len(one.text) for one in agent.lines()) == 500
+    assert max(len(line.text) for line in agent.lines()) == 500
 
 
-def test_a_backlog_is_read_poll_by_poll_each_file_in_turn(
+def test_backlog_is_read_poll_by_poll_each_file_in_turn(
     agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is new in a small log does not wait for a big one."""
     monkeypatch.setattr(log_files, "BLOCK", 4096)
-    monkeypatch.setattr(logs, "BYTES_A_POLL", 16_384)
+    monkeypatch.setattr(logs, "BYTES_PER_POLL", 16_384)
     big, small = tmp_path / "a.log", tmp_path / "b.log"
     source = agent.start(tmp_path / "*.log")
     big.write_text("".join(RESET.format(number) for number in range(1_000)))
@@ -263,16 +254,15 @@ def test_a_backlog_is_read_poll_by_poll_each_file_in_turn(
     assert sorted(map(int, agent.offsets())) == [*range(1_000), 5555]
 
 
-def test_what_cannot_be_read_is_said_once_and_the_rest_is_followed(agent: Agent, tmp_path: Path) -> None:
-    """A pattern that nothing matches, a link into nowhere; Available when all is there."""
+def test_unreadable_files_are_reported_once_and_others_followed(agent: Agent, tmp_path: Path) -> None:
     good, missing, broken = tmp_path / "good.log", tmp_path / "missing.log", tmp_path / "broken.log"
     good.touch()
     broken.symlink_to(tmp_path / "nowhere")
     source = agent.start(good, missing, broken)
-    (blind,) = (one for one in agent.told() if isinstance(one, Unavailable))
-    assert (blind.source, blind.cluster) == ("logs", "brokers")
-    assert f"no file matches {missing}" in blind.reason
-    assert f"{broken} cannot be read: No such file or directory" in blind.reason
+    (unavailable,) = (fact for fact in agent.emitted() if isinstance(fact, Unavailable))
+    assert (unavailable.source, unavailable.cluster) == ("logs", "brokers")
+    assert f"no file matches {missing}" in unavailable.reason
+    assert f"cannot read {broken}: No such file or directory" in unavailable.reason
     _append(good, RESET.format(1))
     source.poll()
     assert agent.offsets() == ["1"]
@@ -280,12 +270,12 @@ def test_what_cannot_be_read_is_said_once_and_the_rest_is_followed(agent: Agent,
     (tmp_path / "nowhere").write_text(RESET.format(3))
     source.poll()
     source.poll()
-    assert [type(one) for one in agent.told() if isinstance(one, Unavailable | Available)] == [Unavailable, Available]
+    availability = [type(fact) for fact in agent.emitted() if isinstance(fact, Unavailable | Available)]
+    assert availability == [Unavailable, Available]
     assert sorted(agent.offsets()) == ["1", "2", "3"]
 
 
-def test_a_file_by_two_names_is_one_log(agent: Agent, tmp_path: Path) -> None:
-    """A link to the current file beside it."""
+def test_file_with_two_names_is_one_log(agent: Agent, tmp_path: Path) -> None:
     path = tmp_path / "server-1.log"
     path.touch()
     (tmp_path / "current.log").symlink_to(path)
@@ -298,8 +288,7 @@ def test_a_file_by_two_names_is_one_log(agent: Agent, tmp_path: Path) -> None:
     assert agent.offsets() == ["1", "2"]
 
 
-def test_who_writes_on_in_a_renamed_file_is_still_read(agent: Agent, tmp_path: Path) -> None:
-    """Until it takes up the new one."""
+def test_lines_written_to_a_renamed_file_are_read(agent: Agent, tmp_path: Path) -> None:
     path = tmp_path / "server.log"
     path.touch()
     source = agent.start(path)
@@ -313,8 +302,7 @@ def test_who_writes_on_in_a_renamed_file_is_still_read(agent: Agent, tmp_path: P
     assert agent.offsets() == ["1", "2"]
 
 
-def test_a_deleted_file_is_read_to_its_end_and_let_go_of(agent: Agent, tmp_path: Path) -> None:
-    """Its disk space is free again."""
+def test_deleted_file_is_read_to_its_end_and_closed(agent: Agent, tmp_path: Path) -> None:
     path = tmp_path / "server.log"
     path.touch()
     agent.now = path.stat().st_mtime_ns // 1_000_000
@@ -323,11 +311,12 @@ def test_a_deleted_file_is_read_to_its_end_and_let_go_of(agent: Agent, tmp_path:
     path.unlink()
     source.poll()
     assert agent.offsets() == ["1"]
-    assert not any(str(tmp_path) in str(one.readlink()) for one in Path("/proc/self/fd").iterdir() if one.is_symlink())
+    open_files = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    assert not any(str(tmp_path) in file for file in open_files)
 
 
-def test_a_hole_left_by_a_writer_that_knows_of_no_truncation_hides_nothing(agent: Agent, tmp_path: Path) -> None:
-    """Copy-truncate under a writer that does not append: zeros, then the line."""
+def test_hole_left_after_a_truncation_hides_nothing(agent: Agent, tmp_path: Path) -> None:
+    """Copy and truncate under a writer that does not append: zeros, then the line."""
     path = tmp_path / "server.log"
     with path.open("w") as file:
         source = agent.start(path)
@@ -342,10 +331,8 @@ def test_a_hole_left_by_a_writer_that_knows_of_no_truncation_hides_nothing(agent
 
 
 @pytest.mark.parametrize("numbered", [True, False])
-def test_a_file_rotated_while_the_agent_was_down_is_read_though_an_older_one_was_written_to_later(
-    agent: Agent, tmp_path: Path, *, numbered: bool
-) -> None:
-    """Two rotations, and a writer that holds on to the first file: when each was last written to tells nothing."""
+def test_file_rotated_while_down_is_read_despite_late_writes(agent: Agent, tmp_path: Path, *, numbered: bool) -> None:
+    """Two rotations, and a writer that keeps the first file open: modification times do not show their order."""
     path, older = tmp_path / "server.log", tmp_path / "server.log.0-of-old"
     older.write_text(_at(1, 0))
     path.write_text(_at(2, 1))

@@ -1,4 +1,4 @@
-"""Which pattern, and what, is read in lines that real versions wrote (log_samples/README.md says how)."""
+"""Shipped patterns on lines that real versions wrote (samples/README.md says how)."""
 
 import re
 from pathlib import Path
@@ -8,10 +8,10 @@ import pytest
 
 from agent.config.sources import Logs
 from agent.model.observations import LogLine, Observation, millis
-from agent.sources.logs.lines import begins_entry, time_of
-from agent.sources.logs.matcher import Sieve
-from agent.sources.logs.patterns import SHIPPED
+from agent.sources.logs.matcher import Matcher
+from agent.sources.logs.patterns import SHIPPED, find_component
 from agent.sources.logs.source import LogSource
+from agent.sources.logs.timestamps import begins_entry, parse_timestamp
 
 SAMPLES = Path(__file__).parent / "samples"
 EXPECTED: dict[str, list[tuple[str, dict[str, str]]]] = {
@@ -192,7 +192,7 @@ EXPECTED: dict[str, list[tuple[str, dict[str, str]]]] = {
         ("session_expiring", {"session": "0x1000174ba160001", "timeout": "6000"}),
     ],
 }
-"""What each sample yields, in the order of its lines. Lines that are not told of here yield nothing."""
+"""The matches of each sample in the order of its lines; all other lines match nothing."""
 NO_SAMPLE = {
     ("isr_not_updated", "0.8-0.11"): (
         "[2026-11-21 06:21:44,208] INFO Partition [topic-124,0] on broker 2005: Cached zkVersion [1] not equal to that "
@@ -210,7 +210,7 @@ NO_SAMPLE = {
         "[2026-11-21 06:45:55,055] INFO stream-thread [a-StreamThread-1] Restoration took 42 ms for all active tasks"
     ),
 }
-"""As the sources word it, where no run wrote the line."""
+"""Lines as the projects' sources word them, if no test run wrote them."""
 
 
 def _path(name: str) -> Path:
@@ -218,46 +218,42 @@ def _path(name: str) -> Path:
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_each_line_of_a_sample_yields_what_it_says(name: str) -> None:
-    """The pattern by name and its groups; neighbours and stack traces yield nothing."""
-    lines, _ = Sieve(SHIPPED).lines(_path(name).read_bytes(), "utf-8", "")
+def test_lines_of_a_sample_match_as_expected(name: str) -> None:
+    lines, _ = Matcher(SHIPPED).find_lines(_path(name).read_bytes(), "utf-8", "")
     read = [
-        (one.pattern.name, {key: value for key, value in one.match.groupdict().items() if value is not None})
-        for one in lines
+        (line.pattern.name, {key: value for key, value in line.match.groupdict().items() if value is not None})
+        for line in lines
     ]
     assert read == EXPECTED[name]
 
 
-def test_every_sample_is_judged() -> None:
-    """No file lies there unread."""
+def test_every_sample_is_expected() -> None:
     assert {path.stem for path in SAMPLES.glob("*.log")} == set(EXPECTED)
 
 
-def test_every_pattern_is_seen_at_work() -> None:
-    """In a sample, or in the words of the source where no run wrote it."""
+def test_every_pattern_matches_a_sample_or_source_text() -> None:
     text = "\n".join(_path(name).read_text(encoding="utf-8") for name in EXPECTED)
-    unseen = [
-        one
-        for one in SHIPPED
-        if not any(one.regex.search(line) for line in text.splitlines())
-        and not one.regex.search(NO_SAMPLE.get((one.name, one.versions), ""))
+    unmatched = [
+        pattern
+        for pattern in SHIPPED
+        if not any(pattern.regex.search(line) for line in text.splitlines())
+        and not pattern.regex.search(NO_SAMPLE.get((pattern.name, pattern.versions), ""))
     ]
-    assert unseen == []
+    assert unmatched == []
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_each_line_that_matches_has_a_time_of_its_own(name: str) -> None:
-    """In log4j's layouts and librdkafka's."""
+def test_every_matched_line_has_a_timestamp(name: str) -> None:
     sample = _path(name).read_bytes()
-    for line in Sieve(SHIPPED).lines(sample, "utf-8", "")[0]:
+    for line in Matcher(SHIPPED).find_lines(sample, "utf-8", "")[0]:
         assert begins_entry(line.text)
-        at = time_of(line.text, ZoneInfo("UTC"), millis("2027-01-01T00:00:00Z"))
+        at = parse_timestamp(line.text, ZoneInfo("UTC"), millis("2027-01-01T00:00:00Z"))
         assert at is not None
         assert millis("2026-11-21T00:00:00Z") < at < millis("2026-11-22T00:00:00Z")
 
 
-def test_a_line_tells_of_the_kafka_cluster_or_of_the_flink_cluster(tmp_path: Path) -> None:
-    """A TaskManager's log names partitions of the one; a JobManager's jobs of the other."""
+def test_lines_are_about_the_kafka_or_the_flink_cluster(tmp_path: Path) -> None:
+    """A TaskManager's log names Kafka partitions, a JobManager's log names Flink jobs."""
     emitted: list[Observation] = []
     log = tmp_path / "flink.log"
     log.touch()
@@ -267,12 +263,28 @@ def test_a_line_tells_of_the_kafka_cluster_or_of_the_flink_cluster(tmp_path: Pat
     log.write_bytes(_path("flink-1.4.2").read_bytes())
     source.poll()
     source.close()
-    lines = [one for one in emitted if isinstance(one, LogLine)]
-    assert [(one.pattern, one.values) for one in lines] == EXPECTED["flink-1.4.2"]
-    of_kafka = {one.pattern for one in lines if one.cluster == "main"}
+    lines = [fact for fact in emitted if isinstance(fact, LogLine)]
+    assert [(line.pattern, line.values) for line in lines] == EXPECTED["flink-1.4.2"]
+    of_kafka = {line.pattern for line in lines if line.cluster == "main"}
     assert of_kafka == {"session_established", "fetch_offset_out_of_range"}
-    assert {one.cluster for one in lines if one.pattern not in of_kafka} == {"jobs"}
-    (reset,) = (one for one in lines if one.pattern == "fetch_offset_out_of_range")
+    assert {line.cluster for line in lines if line.pattern not in of_kafka} == {"jobs"}
+    (reset,) = (line for line in lines if line.pattern == "fetch_offset_out_of_range")
     assert (reset.topic, reset.partition, reset.component, reset.host) == ("topic-124", 8, "consumer", "flink-1")
     assert re.search(r"Fetch offset \d+ is out of range", reset.text)
-    assert {one.job for one in lines if one.pattern == "job_recovered"} == {"8a077a662d6f7e72e07e4056533107ca"}
+    assert {line.job for line in lines if line.pattern == "job_recovered"} == {"8a077a662d6f7e72e07e4056533107ca"}
+
+
+@pytest.mark.parametrize(
+    ("line", "component"),
+    [
+        ("[2026-11-21 06:21:26,171] INFO x (kafka.server.KafkaServer)", "kafka"),
+        ("[2026-11-21 06:21:26,171] INFO x (org.apache.zookeeper.server.ZooKeeperServer)", "zookeeper"),
+        ("[2026-11-21 06:21:26,171] INFO x (org.apache.kafka.clients.consumer.internals.Fetcher)", "consumer"),
+        ("[2026-11-21 06:21:26,171] INFO stream-thread [a-1] x (org.apache.kafka.streams.X)", "streams"),
+        ("2026-11-21 06:21:26,171 INFO  org.apache.flink.runtime.X  - x", "flink"),
+        ("%4|1691234567.123|OFFSET|rdkafka#consumer-1| [thrd:main]: x", "librdkafka"),
+        ("something else", ""),
+    ],
+)
+def test_component_is_detected_from_the_line(line: str, component: str) -> None:
+    assert find_component(line) == component
