@@ -181,10 +181,10 @@ def test_stack_trace_is_dated_by_its_entry_after_a_restart(agent: Agent, tmp_pat
 @pytest.mark.parametrize(
     ("option", "value", "sentence"),
     [
-        ("time_zone", "Mars", '"Mars" is no time zone'),
-        ("time_zone", "Europe", '"Europe" is no time zone'),
-        ("encoding", "klingon", '"klingon" is no text encoding'),
-        ("encoding", "base64", '"base64" is no text encoding'),
+        ("time_zone", "Mars", 'unknown time zone "Mars"'),
+        ("time_zone", "Europe", 'unknown time zone "Europe"'),
+        ("encoding", "klingon", 'unknown text encoding "klingon"'),
+        ("encoding", "base64", 'unknown text encoding "base64"'),
     ],
 )
 def test_unknown_zone_or_encoding_is_refused(option: str, value: str, sentence: str) -> None:
