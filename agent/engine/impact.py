@@ -6,7 +6,7 @@ from typing import Any
 from agent.engine.correlation import CLOCK_SLACK_MS, Correlation, FindingCluster, can_precede
 from agent.engine.rule import Rule
 from agent.model.findings import Finding, Records, reader, sight
-from agent.model.log_text import first_line, together
+from agent.model.log_text import describe_lines, first_line
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
@@ -69,7 +69,7 @@ def title(cluster: FindingCluster, correlation: Correlation | None, rules: Mappi
     template = (correlation.title if correlation is not None else None) or (worst.kind if rule is None else rule.title)
     text = template.format_map(_title_fields(cluster, worst))
     of_rule = [effect for effect in cluster.effects if effect.rule == worst.rule]
-    lines = together(of_rule)
+    lines = describe_lines(of_rule)
     if lines:
         return f"{text} ({lines})"
     # A Flink job's position and the offset that it commits are one reader.

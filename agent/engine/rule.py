@@ -1,9 +1,9 @@
-"""What every rule is: options, the cases an observation touches, what is found in a scope, and how that is followed
-until it has recovered.
+"""The base of every rule: its options, its scopes, how it detects, follows and describes findings.
 
-A rule is pure: it looks at the facts and keeps nothing. The one that holds findings and the time is agent/engine/evaluator.py.
+A rule is pure: it looks at the facts and keeps nothing. agent/engine/evaluator.py holds findings and the time.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -12,12 +12,15 @@ import msgspec
 from agent.engine.facts import Facts
 from agent.model.config_types import ConfigModel, NameFilter
 from agent.model.findings import Finding, Records, Severity
-from agent.model.observations import Observation
+from agent.model.observations import LogOffsets, Observation, PartitionState
 from agent.model.text import recovery, time_range
+
+_TIME_CLAUSE = re.compile(r",? (?:at|since|by) (?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d\.\d UTC$")
+"""The time at the end of a `detail`, which a timeline row begins with."""
 
 
 class Scope(NamedTuple):
-    """What a rule judges as one: the named keys that it is about, the others None."""
+    """What one evaluation of a rule covers: the keys that identify it; the others are None."""
 
     cluster: str
     group: str | None = None
@@ -28,14 +31,19 @@ class Scope(NamedTuple):
     job: str | None = None
     log: str | None = None
 
+    @classmethod
+    def of_partition(cls, observation: LogOffsets | PartitionState) -> "Scope":
+        """Return the scope of the partition that the observation is about."""
+        return cls(observation.cluster, topic=observation.topic, partition=observation.partition)
+
     @property
     def subject(self) -> dict[str, Any]:
-        """The named keys that are set, in the order in which they are shown."""
+        """The keys that are set, in the order in which they are shown."""
         return {name: value for name, value in self._asdict().items() if value is not None}
 
     @property
     def in_partition(self) -> tuple[str, str, int]:
-        """(cluster, topic, partition) of a case that has them."""
+        """(cluster, topic, partition). Raises ValueError if the scope has no partition."""
         if self.topic is None or self.partition is None:
             msg = f"{self} is not about a partition"
             raise ValueError(msg)
@@ -43,7 +51,7 @@ class Scope(NamedTuple):
 
     @property
     def series(self) -> tuple[str, str, str, int]:
-        """(cluster, group, topic, partition) of a case that has them."""
+        """(cluster, group, topic, partition). Raises ValueError if the scope has no group."""
         cluster, topic, partition = self.in_partition
         if self.group is None:
             msg = f"{self} is not about a group"
@@ -55,8 +63,7 @@ class Advice(NamedTuple):
     """What an operator should do about a finding; both texts are templates over the fields of `render.advice`.
 
     now: at 3 a.m. prevent: in office hours, so that it does not happen again.
-    only_while_open: nothing remains to be done at once when the finding has recovered. Lost or reprocessed records
-    remain a task after it.
+    only_while_open: `now` no longer applies once the finding has recovered. Lost or reprocessed records remain a task.
     """
 
     now: str = ""
@@ -67,7 +74,7 @@ class Advice(NamedTuple):
 class Rule(ConfigModel):
     """A rule as configured; its fields are its options, its kind is the name of its file.
 
-    A rule owns its text: how a finding of it is titled, described and followed up stands in its own file.
+    A rule owns its text: the file of its kind says how its findings are titled, described and followed up.
     """
 
     kind: ClassVar[str]
@@ -81,42 +88,46 @@ class Rule(ConfigModel):
     changes_leader: ClassVar[bool] = False
     """Whether a finding is a leader change: `previous` and `current` name the leader."""
 
-    is_about_sources: ClassVar[bool] = False
-    """Whether a finding is about the availability of a source itself."""
-
     moves_position: ClassVar[bool] = False
-    """Whether a finding is about where a reader or a log stands, so that causes can be ruled out for it."""
+    """Whether a finding is about the position of a reader or the end of a log, so that causes can be ruled out."""
+
+    recreates_topic: ClassVar[bool] = False
+    """Whether a finding is the re-creation of its topic."""
+
+    is_root_cause: ClassVar[bool] = False
+    """Whether a finding is a root cause in itself, whichever broker it names."""
+
+    reports_unavailability: ClassVar[bool] = False
+    """Whether a finding is about a source, so that the source's own unavailability does not hide it."""
 
     advice: ClassVar[Mapping[str, Advice]] = {}
     """Advice by label; under the empty string for findings with none of the labels."""
 
     observes: ClassVar[tuple[type[Observation], ...]] = (Observation,)
-    """The kinds of observations that `cases` is asked about."""
+    """The kinds of observations that `scopes` is called with."""
 
     severity: Literal["info", "warning", "critical"] | None = None
-    """Replaces the severity shipped (findings that are info by their label stay info)."""
+    """Replaces the default severity. Findings that are info because of a label stay info."""
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
-        """The cases in which this observation, already among the facts, may show something new. Called for each change:
-        must be cheap.
+        """Return the scopes to evaluate after this change. Called for each change, so it must be cheap.
 
-        What takes facts of two subjects must be named by whichever of them comes last, up to a minute late.
+        A rule that joins two subjects returns the scope when either changes: facts may be up to a minute late.
         """
         raise NotImplementedError
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
-        """All that the facts kept show in this scope. A finding with `known_at` after `facts.now` is asked for again
-        then.
+        """Yield all findings in the scope. One with `known_at` after `facts.now` is evaluated again then.
 
-        `known_at` and the rest follow from what happened until LATENESS_MS after it and from the few changes before:
-        what comes later must not count, or arrival would decide.
+        `known_at` and the rest depend only on what happened until LATENESS_MS after it and on the few changes before.
+        Later facts must not count, or the order of arrival would decide.
         """
         raise NotImplementedError
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
-        """The finding with what has become of it since, and with `recovered_at` where it is over.
+        """Return the finding as it is by now, with `recovered_at` if it has recovered.
 
-        Where that is after `facts.now` it is asked for again then.
+        If `recovered_at` is after `facts.now`, the finding is followed again then.
         """
         raise NotImplementedError
 
@@ -124,8 +135,17 @@ class Rule(ConfigModel):
     def describe(cls, finding: Finding, day: str) -> str:
         """Return the finding as one sentence with its time. day: the date that times need not repeat."""
         time = "" if " UTC" in finding.detail else f", {time_range(finding, day)}"
-        over = cls.is_ongoing and finding.recovered_at is not None
-        return f"{finding.detail.rstrip('.')}{time}{recovery(finding, day, 'over') if over else ''}"
+        is_resolved = cls.is_ongoing and finding.recovered_at is not None
+        return f"{finding.detail.rstrip('.')}{time}{recovery(finding, day, 'resolved') if is_resolved else ''}"
+
+    @classmethod
+    def timeline(cls, finding: Finding, day: str) -> str:
+        """Return a short phrase for a timeline row, without the time that the row begins with.
+
+        day: the date that further times need not repeat.
+        """
+        del day
+        return _TIME_CLAUSE.sub("", finding.detail.rstrip("."))
 
     @classmethod
     def advice_for(cls, finding: Finding) -> Advice:
@@ -141,12 +161,16 @@ class Rule(ConfigModel):
 
     @classmethod
     def ruled_out(cls, findings: Iterable[Finding]) -> list[str]:
-        """Return the causes that the observations behind these findings of this kind rule out, as phrases."""
-        del findings
-        return []
+        """Return the causes that the observations behind these findings of this kind rule out, as noun phrases.
+
+        Rules that move positions never compare offsets of two incarnations of a topic. If the incident has a finding
+        with `recreates_topic`, "topic re-creation" is not ruled out for that topic.
+        """
+        has_topic = any("topic" in finding.subject for finding in findings)
+        return ["topic re-creation"] if cls.moves_position and has_topic else []
 
     def effective_severity(self, severity: Severity | None) -> Severity | None:
-        """The severity configured in place of this one; what is info stays info. None where neither is given."""
+        """Return the configured severity instead of this one, unless this one is info; None if neither is given."""
         return Severity(self.severity) if self.severity and severity is not Severity.INFO else severity
 
     def make_finding(
@@ -165,7 +189,7 @@ class Rule(ConfigModel):
         records: Records | None = None,
         subject: Mapping[str, Any] | None = None,
     ) -> Finding:
-        """A finding of this kind that the observation shows; times default to the observation's."""
+        """Return a finding of this kind that the observation shows; times default to the observation's."""
         return Finding(
             rule=self.kind,
             kind=self.kind,
@@ -183,15 +207,15 @@ class Rule(ConfigModel):
 
 
 class EventRule(Rule):
-    """A rule about what happens in a moment and is over with it."""
+    """A rule about momentary events, which recover at once."""
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:  # noqa: ARG002 - the base's signature
-        """Over at once."""
+        """Return the finding as recovered when it happened."""
         return recovered(finding, finding.at)
 
 
 def recovered(finding: Finding, at: int | None) -> Finding:
-    """The finding as recovered at that moment; itself where there is none."""
+    """Return the finding as recovered at that moment, or unchanged if it is None."""
     return finding if at is None else msgspec.structs.replace(finding, recovered_at=at)
 
 
@@ -199,15 +223,15 @@ class TopicRule(Rule):
     """A rule about topics or their partitions."""
 
     topics: NameFilter = NameFilter()
-    """Topics judged."""
+    """Which topics the rule is about."""
 
 
 class GroupRule(TopicRule):
     """A rule about consumer groups on partitions."""
 
     groups: NameFilter = NameFilter()
-    """Groups judged."""
+    """Which groups the rule is about."""
 
     def applies_to(self, group: str, topic: str) -> bool:
-        """Whether the group on the topic is meant."""
+        """Return whether the options include the group and the topic."""
         return self.groups.match(group) and self.topics.match(topic)

@@ -241,7 +241,7 @@ def _names(findings: Sequence[Finding], day: str) -> dict[str, Any]:
     known = {name: value for one in findings for name, value in one.current.items()}
     told = (finding.previous.get("offset"), finding.current.get("offset"), finding.current.get("log_start"))
     offsets = [one for one in told if isinstance(one, int)]
-    pause = "" if finding.recovered_at is None else f" and stay away {span(max(0, finding.recovered_at - finding.at))}"
+    pause = "" if finding.recovered_at is None else f" for {span(max(0, finding.recovered_at - finding.at))}"
     return {
         "reader": reader(finding.subject),
         "place": place(finding.subject),

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from agent.engine.impact import worst_first
 from agent.engine.rule import Rule
 from agent.model.findings import Finding, Records
-from agent.model.log_text import gathered, lines_of, together
+from agent.model.log_text import describe_lines, group_alike, lines_of
 from agent.model.text import PLACES, change, count, instant, more, place, places, radius
 from agent.rules import KINDS
 
@@ -35,7 +35,7 @@ def summary(findings: Iterable[Finding], *others: Iterable[Finding], day: str) -
 def _summed_up(findings: Iterable[Finding], day: str, most: int) -> list[tuple[int, str]]:
     """(when it held first, line) in time order."""
     ordered = sorted(_without_doubles(findings), key=lambda one: (one.at, one.start, one.key))
-    groups = gathered(ordered)
+    groups = group_alike(ordered)
     if len(groups) <= most:
         return [(ones[0].at, _repeated(ones, day)) for ones in groups]
     alike: dict[tuple[str, str], list[Finding]] = {}
@@ -55,7 +55,7 @@ def _summed_up(findings: Iterable[Finding], day: str, most: int) -> list[tuple[i
 def worst(findings: Iterable[Finding], day: str) -> tuple[str, ...]:
     """The findings worst first; of more than ten, a line per kind, reader and topic (five), then the worst ten."""
     ordered = worst_first(findings)
-    groups = gathered(ordered)
+    groups = group_alike(ordered)
     if len(groups) <= MOST:
         return tuple(_repeated(ones, day) for ones in groups)
     alike: dict[tuple[str, str], list[Finding]] = {}
@@ -107,7 +107,7 @@ def _extent(findings: Sequence[Finding], day: str) -> str:
     """How many lines of a log, partitions, or times within which span."""
     first, last = instant(min(one.start for one in findings), day), instant(max(one.at for one in findings), day)
     parts = {place(one.subject) for one in findings if "partition" in one.subject}
-    lines = together(findings)
+    lines = describe_lines(findings)
     number = f"{lines}," if lines else count(len(parts), "partition") if parts else count(len(findings), "time")
     return f"{number} {f'at {first}' if first == last else f'between {first} and {last}'}"
 

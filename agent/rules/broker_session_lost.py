@@ -1,4 +1,4 @@
-"""broker_session_lost: a broker is no longer registered, or is so anew."""
+"""broker_session_lost: a broker's registration disappeared or was replaced."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar
@@ -9,60 +9,66 @@ from agent.engine.facts import Facts
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.findings import Finding, Severity
 from agent.model.observations import BrokerRegistration, Observation, clock
+from agent.model.text import instant
 
 
 class BrokerSessionLost(Rule):
-    """A broker's znode has another session (ephemeralOwner) or epoch (czxid), or is missing. Info: a cause.
+    """A broker's znode has another session (ephemeralOwner) or epoch (czxid), or is missing.
 
-    Begins when the broker disappears, recovers when it is registered again. A clean restart looks the same. Under KRaft
-    only absence from the cluster's metadata can be seen; bounces faster than the poll are invisible.
+    Info: a contributing event. Begins when the registration disappears, recovers when the broker is registered again.
+    A clean restart looks the same. Under KRaft only absence from the cluster metadata is visible; a restart between two
+    polls is not.
     """
 
-    title = "broker {broker} lost its session"
+    title = "broker {broker} dropped out of the cluster"
     default_severity = Severity.INFO
     advice: ClassVar[Mapping[str, Advice]] = {
-        "": Advice(prevent="why did broker {broker} let its session expire{pause}? (GC log, disk, network)"),
+        "": Advice(prevent="Find out why broker {broker} was away{pause}: restart, GC pause, disk or network."),
     }
     observes = (BrokerRegistration,)
 
+    @classmethod
+    def timeline(cls, finding: Finding, day: str) -> str:
+        what = "session expired" if finding.previous.get("session") else "left the cluster metadata"
+        back = finding.recovered_at
+        registered = "" if back is None else f"; re-registered at {instant(back, day)}"
+        return f"broker {finding.subject['broker']}: {what}{registered}"
+
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
-        """Each registration after the first."""
         if not isinstance(observation, BrokerRegistration):
             return ()
-        several = len(facts.history(BrokerRegistration, observation.cluster, observation.broker).changes) > 1
-        return (Scope(observation.cluster, broker=observation.broker),) if several else ()
+        is_first = len(facts.history(BrokerRegistration, observation.cluster, observation.broker).changes) == 1
+        return () if is_first else (Scope(observation.cluster, broker=observation.broker),)
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
-        """Each disappearance, and each new session or epoch whose disappearance nobody saw."""
         known: BrokerRegistration | None = None
         gone = False
-        for one in facts.history(BrokerRegistration, scope.cluster, scope.broker or 0):
-            if known is not None and not gone and (one.session, one.epoch) != (known.session, known.epoch):
-                yield self._lost(scope, known, one)
-            gone = one.gone
-            known = known if one.gone else one
+        for state in facts.history(BrokerRegistration, scope.cluster, scope.broker or 0):
+            if known is not None and not gone and (state.session, state.epoch) != (known.session, known.epoch):
+                yield self._finding(scope, known, state)
+            gone = state.gone
+            known = known if state.gone else state
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
-        """Over when the broker is registered again: under which session."""
         history = facts.history(BrokerRegistration, scope.cluster, scope.broker or 0)
-        at_once = history.as_of(finding.at)
-        back = next((one for one in [at_once, *history.after(finding.at)] if one is not None and not one.gone), None)
+        states = [history.as_of(finding.at), *history.after(finding.at)]
+        back = next((state for state in states if state is not None and not state.gone), None)
         if back is None:
             return finding
-        before = finding.detail.partition("; ")[0]
-        known = f" as {back.session}" if back.session else ""
+        lost = finding.detail.partition("; ")[0]
+        session = f" as {back.session}" if back.session else ""
         return msgspec.structs.replace(
             recovered(finding, back.at),
             current={"session": back.session, "epoch": back.epoch},
-            detail=f"{before}; back {clock(back.at)} UTC{known}",
+            detail=f"{lost}; re-registered at {clock(back.at)}{session}",
         )
 
-    def _lost(self, scope: Scope, known: BrokerRegistration, now: BrokerRegistration) -> Finding:
-        what = f"lost its ZooKeeper session {known.session}" if known.session else "left the cluster's metadata"
+    def _finding(self, scope: Scope, known: BrokerRegistration, now: BrokerRegistration) -> Finding:
+        what = f"ZooKeeper session {known.session} expired" if known.session else "left the cluster metadata"
         return self.make_finding(
             scope,
             now,
-            detail=f"broker {scope.broker} {what} (gone {clock(now.at)} UTC)",
+            detail=f"broker {scope.broker}: {what} at {clock(now.at)} UTC",
             previous={"session": known.session, "epoch": known.epoch},
             current={"session": now.session, "epoch": now.epoch},
         )

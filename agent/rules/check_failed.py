@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar
 
+from agent.engine.condition_rule import intervals_where
 from agent.engine.facts import Facts
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.findings import Finding
 from agent.model.observations import CheckRun, Observation, clock
-from agent.rules.queries.partitions import spells
 
 _LAST_LINES = 5
 
@@ -35,7 +35,7 @@ class CheckFailed(Rule):
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """The first of failed runs in a row."""
-        for run, _ in spells(facts.history(CheckRun, scope.cluster, scope.source or ""), _failed):
+        for run, _ in intervals_where(facts.history(CheckRun, scope.cluster, scope.source or ""), _failed):
             why, *log = run.reason.splitlines() or ["no reason was given"]
             yield self.make_finding(
                 scope,

@@ -5,60 +5,54 @@ from collections.abc import Iterable, Iterator
 from agent.engine.facts import Facts
 from agent.engine.rule import Scope, TopicRule, recovered
 from agent.model.findings import Finding, Severity
-from agent.model.observations import Observation, PartitionState, clock
-from agent.rules.queries.partitions import deleted, leader_moves, leader_of, unclean_elections
+from agent.model.observations import Observation, PartitionState
+from agent.rules.queries.partitions import find_leader_changes, find_unclean_elections, is_deleted, leader_of
 
 
 class LeaderMoved(TopicRule):
-    """A partition's leader is another broker than before. Info: a cause, never posted alone.
+    """A partition's leader is another broker than before. Info: a contributing event, never reported alone.
 
-    Not: a time without a leader in between, the same broker elected again, the first leader of a topic created again.
-    Recovers when the old leader leads again, is back in the ISR, or is no replica any more.
+    Not: a time without a leader in between, the same broker elected again, the first leader of a re-created topic.
+    Recovers when the old leader leads again, is back in the ISR, or is no longer a replica.
     """
 
-    title = "leader of {topic}[{partition}] moved"
+    title = "leader of {topic}[{partition}] changed"
     default_severity = Severity.INFO
     changes_leader = True
     observes = (PartitionState,)
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
-        """Each partition state after the first that has a leader."""
-        if (
-            not isinstance(observation, PartitionState)
-            or leader_of(observation) is None
-            or not self.topics.match(observation.topic)
-        ):
+        if not isinstance(observation, PartitionState) or leader_of(observation) is None:
+            return ()
+        if not self.topics.match(observation.topic):
             return ()
         history = facts.history(PartitionState, observation.cluster, observation.topic, observation.partition).changes
-        moved = len(history) > 1 and leader_of(history[-2]) != leader_of(observation)
-        return (Scope(observation.cluster, None, observation.topic, observation.partition),) if moved else ()
+        changed = len(history) > 1 and leader_of(history[-2]) != leader_of(observation)
+        return (Scope.of_partition(observation),) if changed else ()
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
-        """Each move within one incarnation."""
-        for old, new in leader_moves(facts.history(PartitionState, *scope.in_partition)):
-            unclean = any(
-                after is new for _, after in unclean_elections(facts.history(PartitionState, *scope.in_partition))
-            )
-            move = f"{leader_of(old)} -> {leader_of(new)} at {clock(new.at)} UTC{' (unclean)' * unclean}"
+        history = facts.history(PartitionState, *scope.in_partition)
+        for old, new in find_leader_changes(history):
+            is_unclean = any(after is new for _, after in find_unclean_elections(history))
+            change = f"leader {leader_of(old)} -> {leader_of(new)}{', unclean election' * is_unclean}"
             yield self.make_finding(
                 scope,
                 new,
-                detail=f"leader of {scope.topic}[{scope.partition}] {move}",
-                labels=("unclean",) if unclean else (),
+                detail=f"{scope.topic}[{scope.partition}]: {change}",
+                labels=("unclean",) if is_unclean else (),
                 subject={"brokers": [leader_of(old), leader_of(new)]},
                 previous={"leader": leader_of(old), "leader_epoch": old.leader_epoch},
                 current={"leader": leader_of(new), "leader_epoch": new.leader_epoch, "isr": list(new.isr)},
             )
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
-        """Over when the old leader leads or is in sync again, or the partition or the replica is no more."""
         old = finding.previous["leader"]
         history = facts.history(PartitionState, *scope.in_partition)
-        held = history.as_of(finding.at)
-        states = [*([] if held is None else [held]), *history.after(finding.at)]
+        known = history.as_of(finding.at)
+        states = [*([] if known is None else [known]), *history.after(finding.at)]
         back = (
-            one.at
-            for one in states
-            if deleted(one) or old == leader_of(one) or old in one.isr or old not in one.replicas
+            state.at
+            for state in states
+            if is_deleted(state) or old == leader_of(state) or old in state.isr or old not in state.replicas
         )
         return recovered(finding, next(back, None))

@@ -1,4 +1,4 @@
-"""log_pattern: a line of a log file matches a regex."""
+"""log_pattern: a line of a log file matches a regular expression."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -12,7 +12,7 @@ from agent.engine.facts import Facts
 from agent.engine.rule import EventRule, Scope
 from agent.model.config_types import NameFilter
 from agent.model.findings import Finding
-from agent.model.log_text import counted
+from agent.model.log_text import count_lines, first_line, shorten_line
 from agent.model.observations import LogLine, Observation
 from agent.model.text import time_range
 
@@ -21,74 +21,68 @@ def _regex(value: str) -> str:
     try:
         compiled = re.compile(value)
     except (re.error, RecursionError, OverflowError) as error:
-        msg = f"no regular expression that Python's re knows: {error}"
+        msg = f"not a valid Python regular expression: {error}"
         raise ValueError(msg) from error
     if compiled.search(""):
-        msg = "the regular expression matches every line, since it matches an empty one"
+        msg = "the regular expression matches the empty line, and so every line"
         raise ValueError(msg)
     return value
 
 
 class LogPattern(EventRule):
-    r"""A line of a file under [logs.*] matches `pattern`. Its named groups `topic`, `partition`, `broker` and `job` say
-    what the line is about and are the finding's keys; all groups are its values, told before the line, and `lines` is
-    what was written in that millisecond, and how often. A line of a stack trace is dated by the entry that it belongs
-    to. Over at once: a line stays written. Lines within a minute of each other are one incident, which says how many
-    there are and how many of them differ by more than numbers.
+    r"""A line of a file under [logs.*] matches `pattern`.
 
-    A pattern with a lookaround, a backreference or an inline flag other than (?i), (?s) and (?m) is slow: every line is
-    then looked at by itself. Backslashes are best written in a TOML literal: pattern = 'broker (?P<broker>\d+) halts'.
+    Its named groups `topic`, `partition`, `broker` and `job` are the finding's keys; all named groups are its values,
+    shown before the line, and `lines` counts the lines of that millisecond. A line of a stack trace has the time of the
+    log entry it belongs to. Over at once. Lines within a minute of each other are one incident, which says how many
+    there are and how many of them differ in more than numbers.
 
-    Not: files that no [logs.*] names, lines written before they were first followed.
+    A pattern with a lookaround, a backreference or an inline flag other than (?i), (?s) and (?m) is slow: it is matched
+    against each line separately. Write it as a TOML literal string: pattern = 'broker (?P<broker>\d+) halts'.
+
+    Not: files that no [logs.*] names, lines written before their file was first followed.
     """
 
     title = "{rule} in {log}: {line}"
     observes = (LogLine,)
 
     pattern: Annotated[str, AfterValidator(_regex)]
-    """A regular expression as Python's re knows it, found anywhere in a line."""
+    """A Python regular expression, searched for anywhere in a line."""
 
     components: NameFilter = NameFilter()
-    """Whose lines: what writes the log (kafka, zookeeper, consumer, librdkafka, streams, flink; "" where unknown)."""
+    """What writes the log: kafka, zookeeper, consumer, librdkafka, streams, flink; "" if unknown."""
 
     logs: NameFilter = NameFilter()
     """Which files, by their paths."""
 
     @classmethod
     def describe(cls, finding: Finding, day: str) -> str:
-        """Say which rule asked for the line and when it was written: times in a line are of any zone."""
+        # Names the rule, and the time even if the line has one: that may be in any time zone.
         return f"{finding.rule}: {finding.detail.rstrip('.')}, {time_range(finding, day)}"
 
+    @classmethod
+    def timeline(cls, finding: Finding, day: str) -> str:
+        del day
+        return shorten_line(f"{finding.rule}: {first_line(finding)}", 100)
+
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:  # noqa: ARG002 - the base's signature
-        """Each line that matched, by what it names."""
-        if (
-            not isinstance(observation, LogLine)
-            or observation.pattern != self.pattern
-            or not self.components.match(observation.component)
-            or not self.logs.match(observation.log)
-        ):
+        line = observation
+        if not isinstance(line, LogLine) or line.pattern != self.pattern:
             return ()
-        one = observation
-        return (Scope(one.cluster, None, one.topic, one.partition, one.broker, job=one.job, log=one.log),)
+        if not self.components.match(line.component) or not self.logs.match(line.log):
+            return ()
+        return (Scope(line.cluster, None, line.topic, line.partition, line.broker, job=line.job, log=line.log),)
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
-        """Each line; one for those of the same millisecond."""
-        key = (
-            scope.cluster,
-            scope.log,
-            self.pattern,
-            scope.topic,
-            scope.partition,
-            scope.broker,
-            scope.job,
-        )
-        lines = [one for one in facts.history(LogLine, *key) if self.components.match(one.component)]
+        """Yield a finding per millisecond with lines."""
+        cluster, log, topic, partition = scope.cluster, scope.log, scope.topic, scope.partition
+        key = (cluster, log, self.pattern, topic, partition, scope.broker, scope.job)
+        lines = [line for line in facts.history(LogLine, *key) if self.components.match(line.component)]
         for _, moment in groupby(lines, attrgetter("at")):
-            line, *others = moment
-            where = f"{line.log} on {line.host}" if line.host else line.log
-            values = ", ".join(f"{name}={value}" for name, value in line.values.items())
-            named = f" ({values})" if values else ""
-            told = counted(one.text for one in (line, *others))
-            also = "".join(f"; and {number} x {text}" for text, number in list(told.items())[1:])
-            detail = f"{where}{named}: {line.text}{also}"
-            yield self.make_finding(scope, line, detail=detail, current={**line.values, "lines": told})
+            first, *others = moment
+            where = f"{first.log} on {first.host}" if first.host else first.log
+            values = ", ".join(f"{name}={value}" for name, value in first.values.items())
+            counts = count_lines(line.text for line in (first, *others))
+            also = "".join(f"; and {number} x {text}" for text, number in list(counts.items())[1:])
+            detail = f"{where}{f' ({values})' if values else ''}: {first.text}{also}"
+            yield self.make_finding(scope, first, detail=detail, current={**first.values, "lines": counts})

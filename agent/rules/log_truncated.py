@@ -1,4 +1,4 @@
-"""log_truncated: the end of a partition's log falls."""
+"""log_truncated: a partition's log end offset decreases."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar
@@ -8,17 +8,23 @@ from agent.engine.rule import Advice, Scope, TopicRule, recovered
 from agent.model.findings import Finding, Records
 from agent.model.observations import Commit, LogOffsets, Observation
 from agent.rules.queries.advice import DURABLE_WRITES
-from agent.rules.queries.partitions import earliest, end_falls, end_of, recreated, unclean_near
+from agent.rules.queries.partitions import (
+    earliest,
+    find_deletion,
+    find_truncations,
+    has_unclean_election,
+    is_recreated,
+)
 from agent.rules.queries.subjects import groups_of
 
 
 class LogTruncated(TopicRule):
-    """A log's end falls within one incarnation of the topic (topic id, or czxid of its znode): records are lost.
+    """A log end offset decreases within one incarnation of the topic (topic id, or czxid of its znode): records lost.
 
-    At least the fall is lost, and at least position - end where a consumer had read further. The end falls between
-    two reads; told at once after an unclean election, else when it is still lower 5 s later.
-    Not: a topic deleted and created again (topic_recreated), retention or DeleteRecords (they raise the log's start),
-    a high watermark that dips on a clean leader change (before 2.2), a partition whose leader is away.
+    At least the difference is lost, and at least position - log end offset if a consumer had read further. Reported at
+    once after an unclean election, else when the log end offset is still lower 5 s later.
+    Not: a re-created topic (topic_recreated), retention or DeleteRecords (they raise the log start offset), a high
+    watermark that drops for a moment on a clean leader change (before Kafka 2.2), a partition without a leader.
     Recovers when the log has grown to its old end.
     """
 
@@ -26,63 +32,66 @@ class LogTruncated(TopicRule):
     moves_position = True
     advice: ClassVar[Mapping[str, Advice]] = {
         "": Advice(
-            now="have the producers of {topic} send again what they wrote to {place} shortly before {start}.",
+            now="Have the producers of {topic} resend what they wrote to {place} shortly before {start}.",
             prevent=DURABLE_WRITES,
         ),
     }
     observes = (LogOffsets,)
 
     min_records: int = 1
-    """Smallest fall told, in records."""
+    """The smallest truncation reported, in records."""
+
+    @classmethod
+    def timeline(cls, finding: Finding, day: str) -> str:
+        del day
+        return finding.detail.partition(" (")[0]
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
-        """Each reading below the one before it."""
         if not isinstance(observation, LogOffsets) or not self.topics.match(observation.topic):
             return ()
         readings = facts.history(LogOffsets, observation.cluster, observation.topic, observation.partition).changes[-2:]
-        fell = len(readings) > 1 and readings[0].log_end - readings[1].log_end >= self.min_records
-        return (Scope(observation.cluster, None, observation.topic, observation.partition),) if fell else ()
+        decreased = len(readings) > 1 and readings[0].log_end - readings[1].log_end >= self.min_records
+        return (Scope.of_partition(observation),) if decreased else ()
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
-        """Each fall that is no passing dip."""
-        for before, after, known_at in end_falls(facts, scope.in_partition):
-            fall = before.log_end - after.log_end
-            if fall < self.min_records:
+        for before, after, known_at in find_truncations(facts, scope.in_partition):
+            decrease = before.log_end - after.log_end
+            if decrease < self.min_records:
                 continue
-            furthest, reader = max(_positions(facts, scope.in_partition, before, after), default=(0, ""))
-            lost = max(fall, furthest - after.log_end)
-            read = f"; {reader} had read up to {furthest:,}" if lost > fall else ""
-            ends = f"log end {before.log_end:,} -> {after.log_end:,}"
+            furthest, reader = max(_find_positions(facts, scope.in_partition, before, after), default=(0, ""))
+            lost = max(decrease, furthest - after.log_end)
+            read = f" ({reader} had read up to {furthest:,})" if lost > decrease else ""
+            ends = f"log truncated {before.log_end:,} -> {after.log_end:,}"
+            is_unclean = has_unclean_election(facts, scope.in_partition, before.at, after.at)
             yield self.make_finding(
                 scope,
                 after,
                 since=before.at if after.since is None else after.since,
                 known_at=known_at,
-                detail=f"{scope.topic}[{scope.partition}]: {ends}{read}: at least {lost:,} records are lost",
-                labels=("unclean",) if unclean_near(facts, scope.in_partition, before.at, after.at) else (),
+                detail=f"{scope.topic}[{scope.partition}]: {ends}, at least {lost:,} records lost{read}",
+                labels=("unclean",) if is_unclean else (),
                 previous={"log_end": before.log_end},
                 current={"log_end": after.log_end},
                 records=Records(lost=lost),
             )
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
-        """Over when the log has grown to its old end, or the partition is no more."""
         old = int(finding.previous["log_end"])
-        regained = (
-            one.at for one in facts.history(LogOffsets, *scope.in_partition).after(finding.at) if one.log_end >= old
-        )
-        return recovered(finding, earliest(regained, end_of(facts, scope.in_partition, finding.at)))
+        readings = facts.history(LogOffsets, *scope.in_partition).after(finding.at)
+        regrown = (reading.at for reading in readings if reading.log_end >= old)
+        return recovered(finding, earliest(regrown, find_deletion(facts, scope.in_partition, finding.at)))
 
 
-def _positions(
+def _find_positions(
     facts: Facts, partition: tuple[str, str, int], before: LogOffsets, after: LogOffsets
 ) -> Iterator[tuple[int, str]]:
-    """(offset, group) of what had been committed between the two readings, in this incarnation of the partition."""
+    """Yield (offset, group) of the commits between the two readings, within this incarnation of the partition."""
     cluster, topic, number = partition
     for group in groups_of(facts, *partition):
         history = facts.history(Commit, cluster, group, topic, number)
-        held = history.as_of(before.at)
-        for commit in [*([] if held is None else [held]), *history.after(before.at)]:
-            if commit.offset is None or commit.at > after.at or recreated(facts, partition, commit.at, after.at):
+        last = history.as_of(before.at)
+        for commit in [*([] if last is None else [last]), *history.after(before.at)]:
+            if commit.offset is None or commit.at > after.at:
                 continue
-            yield commit.offset, group
+            if not is_recreated(facts, partition, commit.at, after.at):
+                yield commit.offset, group

@@ -1,66 +1,45 @@
-"""partition_offline: nobody leads a partition."""
+"""partition_offline: a partition has no leader."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
-from agent.engine.facts import Facts
-from agent.engine.rule import Advice, Scope, TopicRule, recovered
-from agent.model.config_types import Duration
-from agent.model.findings import Finding
-from agent.model.observations import Observation, PartitionState, clock
-from agent.rules.queries.partitions import deleted, leader_of, spells
+from agent.engine.condition_rule import Condition, LastingConditionRule
+from agent.engine.facts import Facts, History
+from agent.engine.rule import Advice, Scope, TopicRule
+from agent.model.observations import PartitionState, clock
+from agent.model.text import listed
+from agent.rules.queries.partitions import is_deleted, leader_of
 
 
-class PartitionOffline(TopicRule):
-    """A partition has had no leader for `after`: it can neither be written nor read.
+class PartitionOffline(LastingConditionRule, TopicRule):
+    """A partition has had no leader for `after`: it can be neither written nor read.
 
-    Recovers when a broker leads it again or it is deleted.
+    Recovers when a broker leads it again or the partition is deleted.
     """
 
-    title = "{topic}[{partition}] has no leader"
-    is_ongoing = True
+    title = "{topic}[{partition}] is offline: it has no leader"
     advice: ClassVar[Mapping[str, Advice]] = {
         "": Advice(
-            now="bring back a replica of {place} that was in the ISR; an unclean election instead would lose records.",
+            now="Restart a broker that holds an in-sync replica of {place}. An unclean election would lose records.",
             only_while_open=True,
         ),
     }
     observes = (PartitionState,)
 
-    after: Duration = 300_000
-    """How long it may last."""
+    def find_scope(self, observation: PartitionState) -> Scope | None:
+        return Scope.of_partition(observation) if self.topics.match(observation.topic) else None
 
-    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:  # noqa: ARG002 - the base's signature
-        """Each partition state without a leader."""
-        if (
-            not isinstance(observation, PartitionState)
-            or not _nobody(observation)
-            or not self.topics.match(observation.topic)
-        ):
-            return ()
-        return (Scope(observation.cluster, None, observation.topic, observation.partition),)
+    def find_history(self, scope: Scope, facts: Facts) -> History[Any]:
+        return facts.history(PartitionState, *scope.in_partition)
 
-    def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
-        """Each time long enough."""
-        for begin, end in spells(facts.history(PartitionState, *scope.in_partition), _nobody):
-            if end is None or end.at >= begin.at + self.after:
-                yield self.make_finding(
-                    scope,
-                    begin,
-                    known_at=max(begin.at + self.after, begin.seen),
-                    detail=(
-                        f"nobody has led {scope.topic}[{scope.partition}] since {clock(begin.at)} UTC; "
-                        f"its in-sync replicas are {list(begin.isr)}"
-                    ),
-                    subject={"brokers": list(begin.isr)},
-                    current={"leader": None, "leader_epoch": begin.leader_epoch, "isr": list(begin.isr)},
-                )
+    def holds(self, observation: PartitionState) -> bool:
+        return leader_of(observation) is None and not is_deleted(observation)
 
-    def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
-        """Over when somebody leads it or it is deleted."""
-        states = facts.history(PartitionState, *scope.in_partition).after(finding.at)
-        return recovered(finding, next((one.at for one in states if not _nobody(one)), None))
-
-
-def _nobody(state: PartitionState) -> bool:
-    return leader_of(state) is None and not deleted(state)
+    def describe_condition(self, scope: Scope, begin: PartitionState, before: object) -> Condition:
+        del before
+        isr = listed(begin.isr) if begin.isr else "empty"
+        return Condition(
+            f"{scope.topic}[{scope.partition}] has had no leader since {clock(begin.at)} UTC (ISR {isr})",
+            subject={"brokers": list(begin.isr)},
+            current={"leader": None, "leader_epoch": begin.leader_epoch, "isr": list(begin.isr)},
+        )

@@ -15,7 +15,7 @@ from agent.model.config_types import NameFilter, PositiveDuration, duration_text
 from agent.model.findings import Finding, Severity
 from agent.model.observations import GroupState, Member, Observation, clock
 from agent.rules.queries.flink import Spell, lasting
-from agent.rules.queries.partitions import rebalancing
+from agent.rules.queries.partitions import is_rebalancing
 from agent.rules.queries.streams import thread
 
 _START_MS = 60_000
@@ -70,14 +70,14 @@ class Rebalancing(Rule):
             return ()
         cluster, group = observation.cluster, observation.group
         changed = bool(observation.members) and len(facts.history(GroupState, cluster, group).changes) > 1
-        return (Scope(cluster, group),) if changed or rebalancing(observation) else ()
+        return (Scope(cluster, group),) if changed or is_rebalancing(observation) else ()
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """What each rebalance moved, each that is long, each row; of one moment the last counts."""
         history = facts.history(GroupState, scope.cluster, scope.group or "")
         for place, state in enumerate(history.changes):
             # Of one that is settled nothing is asked any more, and groups may have thousands of partitions.
-            if state.seen > facts.now - FINALIZATION_MS and state.members and not rebalancing(state):
+            if state.seen > facts.now - FINALIZATION_MS and state.members and not is_rebalancing(state):
                 yield from self._moved(scope, history.changes[max(place - FLOOR, 0) : place + 1])
         rows = list(self._rows(scope, facts))
         for one in rows:
@@ -101,14 +101,14 @@ class Rebalancing(Rule):
         history = facts.history(GroupState, scope.cluster, scope.group or "")
         held = history.as_of(finding.at)
         later = [*([] if held is None else [held]), *history.after(finding.at)]
-        end = next((one.at for one in later if not rebalancing(one)), None)
+        end = next((one.at for one in later if not is_rebalancing(one)), None)
         if "long" in finding.labels and end is not None and "until" not in finding.current:
             detail = self._lasting(scope, finding.at, f", until {clock(end)} UTC")
             finding = msgspec.structs.replace(finding, current={"until": end}, detail=detail)
         calm = (
             max(one.at, finding.at) + _CALM_MS
             for one, following in zip(later, [*later[1:], None], strict=True)
-            if not rebalancing(one) and (following is None or following.at >= max(one.at, finding.at) + _CALM_MS)
+            if not is_rebalancing(one) and (following is None or following.at >= max(one.at, finding.at) + _CALM_MS)
         )
         return recovered(finding, next(calm, None))
 
@@ -116,7 +116,7 @@ class Rebalancing(Rule):
         """Which partitions the last of the states shows with another member than before."""
         now, owners = _owners(states[-1]), dict[tuple[str, int], Member]()
         for one in reversed(states[:-1]):
-            if not rebalancing(one):
+            if not is_rebalancing(one):
                 owners = _owners(one) | owners
             if now.keys() <= owners.keys():  # as a rule the state at rest before this one shows all of them
                 break
@@ -129,7 +129,7 @@ class Rebalancing(Rule):
             return
         begin = states[-1]
         for one in reversed(states[:-1]):
-            if not rebalancing(one):
+            if not is_rebalancing(one):
                 break
             begin = one
         went = [f"{number:,} from {old} to {new}" for (old, new), number in moved.most_common(_SHOWN)]
@@ -177,14 +177,14 @@ class Rebalancing(Rule):
         one, before = changes[place], changes[max(place - FLOOR, 0) : place]
         if not _begins(before[-1], one) or not facts.had_members(scope.cluster, scope.group or "", one.at - _START_MS):
             return False
-        if any(other.at > one.at - _START_MS for other in before if not other.members and not rebalancing(other)):
+        if any(other.at > one.at - _START_MS for other in before if not other.members and not is_rebalancing(other)):
             return False
-        rests = [other for other in before if not rebalancing(other)][-2:]
-        return len(rests) < 2 or rebalancing(before[-1]) or not _owners(rests[0]).keys() - _owners(rests[1]).keys()
+        rests = [other for other in before if not is_rebalancing(other)][-2:]
+        return len(rests) < 2 or is_rebalancing(before[-1]) or not _owners(rests[0]).keys() - _owners(rests[1]).keys()
 
 
 def _holds(state: GroupState | None) -> bool | None:
-    return (state is not None and rebalancing(state)) or None
+    return (state is not None and is_rebalancing(state)) or None
 
 
 def _owners(state: GroupState) -> dict[tuple[str, int], Member]:
@@ -193,16 +193,16 @@ def _owners(state: GroupState) -> dict[tuple[str, int], Member]:
 
 def _begins(before: GroupState, one: GroupState) -> bool:
     """Whether a rebalance began between two sightings, seen or not."""
-    if rebalancing(one):
-        return not rebalancing(before) or (before.state, one.state) == ("CompletingRebalance", "PreparingRebalance")
-    there = before.members and one.members and not rebalancing(before)
+    if is_rebalancing(one):
+        return not is_rebalancing(before) or (before.state, one.state) == ("CompletingRebalance", "PreparingRebalance")
+    there = before.members and one.members and not is_rebalancing(before)
     return bool(there) and _ids(_owners(before)) != _ids(_owners(one))
 
 
 def _turnovers(changes: list[GroupState], row: list[int]) -> Iterator[set[str]]:
     """What was restarted, went or came in each rebalance but the last, which may not be over; "" where nobody did."""
     rests = [_rest_before(changes, row[0], place) for place in row]
-    if not rebalancing(changes[row[-1]]):
+    if not is_rebalancing(changes[row[-1]]):
         rests.append(changes[row[-1]])
     for before, after in pairwise(one for one in rests if one is not None):
         others = {one.id for one in before.members} ^ {one.id for one in after.members}
@@ -211,7 +211,7 @@ def _turnovers(changes: list[GroupState], row: list[int]) -> Iterator[set[str]]:
 
 def _rest_before(changes: list[GroupState], first: int, place: int) -> GroupState | None:
     """The last state at rest before that place, of those from just before the `first` on."""
-    return next((one for one in reversed(changes[max(first - 1, 0) : place]) if not rebalancing(one)), None)
+    return next((one for one in reversed(changes[max(first - 1, 0) : place]) if not is_rebalancing(one)), None)
 
 
 def _instance(member: Member) -> str:

@@ -25,7 +25,7 @@ from agent.model.observations import (
     whole_number,
 )
 from agent.rules.queries.lost_counts import missing
-from agent.rules.queries.partitions import end_of, recreated
+from agent.rules.queries.partitions import find_deletion, is_recreated
 from agent.rules.queries.restored_stores import restored
 from agent.rules.queries.store_text import fallen, held_by, owners, task_of, told
 from agent.rules.queries.streams import (
@@ -136,7 +136,7 @@ class StateNotRestored(GroupRule):
             detail = told(finding.subject, finding.previous, current, finding.at)
             severity = Severity.CRITICAL if "missing" in current else finding.severity
             finding = msgspec.structs.replace(finding, severity=severity, current=current, detail=detail)
-        return recovered(finding, end_of(facts, scope.in_partition, finding.at))
+        return recovered(finding, find_deletion(facts, scope.in_partition, finding.at))
 
     def _counts(self, scope: Scope) -> str | None:
         """The topic whose records the case's store counts, where it is declared."""
@@ -149,7 +149,7 @@ class StateNotRestored(GroupRule):
             # What is left in the history of a stretch that goes on for long was told when it began.
             if first.application != scope.group or not 0 <= first.at - began_at <= LATENESS_MS:
                 continue
-            if recreated(facts, scope.in_partition, first.start - _WAITED_MS, first.at):
+            if is_recreated(facts, scope.in_partition, first.start - _WAITED_MS, first.at):
                 continue
             held = self._held(scope, first.store, began_at, facts)
             # Nothing in a changelog that an application's reset has made anew comes from a rebalance before that.
@@ -157,7 +157,7 @@ class StateNotRestored(GroupRule):
                 move
                 for one in held
                 for move in moves(one.holdings, began_at, self.within)
-                if not recreated(facts, scope.in_partition, move.left.start, first.at)
+                if not is_recreated(facts, scope.in_partition, move.left.start, first.at)
             ]
             move = max(all_moves, key=lambda one: (one.changed, one.new.begin.at), default=None)
             subject = {"application": first.application, "store": first.store, **task_of(held)}
@@ -185,7 +185,7 @@ class StateNotRestored(GroupRule):
             if records is None or begin is None or begin.at < line.at - _TOGETHER_MS:
                 continue
             readings = facts.history(LogOffsets, *scope.in_partition).before(begin.at + 1, FLOOR // 2)
-            if not readings or recreated(facts, scope.in_partition, readings[0].at, line.at):
+            if not readings or is_recreated(facts, scope.in_partition, readings[0].at, line.at):
                 continue
             there = readings[-1].log_end - readings[-1].log_start
             written = readings[-1].log_end - readings[0].log_end

@@ -6,69 +6,67 @@ from typing import ClassVar
 from agent.engine.facts import Facts
 from agent.engine.rule import Advice, Scope, TopicRule, recovered
 from agent.model.findings import Finding
-from agent.model.observations import Observation, PartitionState, clock
-from agent.model.text import change, leader_name, place, time_range
-from agent.rules.queries.partitions import deleted, leader_of, unclean_elections
+from agent.model.observations import Observation, PartitionState
+from agent.model.text import leader_name, place, time_range
+from agent.rules.queries.advice import DURABLE_WRITES
+from agent.rules.queries.partitions import find_unclean_elections, is_deleted, leader_of
 
 
 class UncleanElection(TopicRule):
-    """A leader was elected that was not in the ISR: what it had not replicated is lost.
+    """A leader was elected that was not in the ISR: records that it had not replicated are lost.
 
-    Kafka does so with unclean.leader.election.enable=true. Inferred: the new leader was not in the ISR seen before.
-    Not: a leader that had caught up between two polls (an old in-sync replica then stands beside it in the ISR), a
-    reassignment (the replicas are others), a topic created again.
-    Recovers when the replicas that were in sync before are so again.
+    Kafka does so with unclean.leader.election.enable=true. Inferred from polls: the new leader was not in the last ISR.
+    Not: a leader that had caught up between two polls (an old in-sync replica is then in the ISR with it), a
+    reassignment (the replicas differ), a re-created topic.
+    Recovers when the replicas that were in sync before are in sync again.
     """
 
     title = "unclean leader election on {topic}[{partition}]"
     changes_leader = True
-    advice: ClassVar[Mapping[str, Advice]] = {
-        "": Advice(prevent="unclean.leader.election.enable=false for {topic}."),
-    }
+    advice: ClassVar[Mapping[str, Advice]] = {"": Advice(prevent=DURABLE_WRITES)}
     observes = (PartitionState,)
 
     @classmethod
     def describe(cls, finding: Finding, day: str) -> str:
-        """Say who led, who leads and why that is unclean."""
-        isr = ", ".join(map(str, finding.previous.get("isr") or ())) or "nobody"
-        leader = leader_name(finding.current.get("leader"))
-        return (
-            f"leader of {place(finding.subject)}{change(finding)} {time_range(finding, day)} "
-            f"(unclean: {leader} was not in the ISR, which was {isr})"
-        )
+        return f"{cls.timeline(finding, day)}, {time_range(finding, day)}"
+
+    @classmethod
+    def timeline(cls, finding: Finding, day: str) -> str:
+        # Not `detail`: an incident may know a leader from before the time without one.
+        del day
+        isr = finding.previous.get("isr") or ()
+        return _describe(place(finding.subject), finding.previous.get("leader"), finding.current.get("leader"), isr)
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
-        """Each partition state whose leader was not in the ISR before."""
         if not isinstance(observation, PartitionState) or not self.topics.match(observation.topic):
             return ()
         history = facts.history(PartitionState, observation.cluster, observation.topic, observation.partition).changes
-        outside = (
-            len(history) > 1 and leader_of(observation) is not None and leader_of(observation) not in history[-2].isr
-        )
-        return (Scope(observation.cluster, None, observation.topic, observation.partition),) if outside else ()
+        leader = leader_of(observation)
+        is_outside = len(history) > 1 and leader is not None and leader not in history[-2].isr
+        return (Scope.of_partition(observation),) if is_outside else ()
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
-        """Each unclean election."""
-        for before, after in unclean_elections(facts.history(PartitionState, *scope.in_partition)):
+        for before, after in find_unclean_elections(facts.history(PartitionState, *scope.in_partition)):
             old, new = leader_of(before), leader_of(after)
-            brokers = [one for one in (*before.isr, new) if one is not None]
+            brokers = [broker for broker in (*before.isr, new) if broker is not None]
             yield self.make_finding(
                 scope,
                 after,
-                detail=(
-                    f"{scope.topic}[{scope.partition}] elected {new}, which was not in the ISR {list(before.isr)}, "
-                    f"at {clock(after.at)} UTC"
-                ),
+                detail=_describe(f"{scope.topic}[{scope.partition}]", old, new, before.isr),
                 subject={"brokers": list(dict.fromkeys(brokers))},
                 previous={"leader": old, "leader_epoch": before.leader_epoch, "isr": list(before.isr)},
                 current={"leader": new, "leader_epoch": after.leader_epoch, "isr": list(after.isr)},
             )
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
-        """Over when those in sync before are in sync again, as far as they are replicas still."""
         in_sync = set(finding.previous["isr"])
         states = facts.history(PartitionState, *scope.in_partition).after(finding.at)
-        return recovered(
-            finding,
-            next((one.at for one in states if deleted(one) or in_sync & set(one.replicas) <= set(one.isr)), None),
+        restored = (
+            state.at for state in states if is_deleted(state) or in_sync & set(state.replicas) <= set(state.isr)
         )
+        return recovered(finding, next(restored, None))
+
+
+def _describe(where: str, old: int | None, new: int | None, isr: Iterable[int]) -> str:
+    in_sync = ", ".join(map(str, isr)) or "empty"
+    return f"{where}: leader {leader_name(old)} -> {leader_name(new)}, unclean election (ISR was {in_sync})"

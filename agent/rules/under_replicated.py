@@ -1,63 +1,45 @@
 """under_replicated: a partition lacks in-sync replicas."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
-from agent.engine.facts import Facts
-from agent.engine.rule import Advice, Scope, TopicRule, recovered
-from agent.model.config_types import Duration
-from agent.model.findings import Finding
-from agent.model.observations import Observation, PartitionState, clock
-from agent.rules.queries.partitions import spells
+from agent.engine.condition_rule import Condition, LastingConditionRule
+from agent.engine.facts import Facts, History
+from agent.engine.rule import Advice, Scope, TopicRule
+from agent.model.observations import PartitionState, clock
 
 
-class UnderReplicated(TopicRule):
+class UnderReplicated(LastingConditionRule, TopicRule):
     """A partition's ISR has been smaller than its replica set for `after`.
 
-    Recovers when it is whole again or deleted.
+    Recovers when all replicas are in sync again or the partition is deleted.
     """
 
     title = "{topic}[{partition}] is under-replicated"
-    is_ongoing = True
     advice: ClassVar[Mapping[str, Advice]] = {
-        "": Advice(now="see why replicas of {place} do not follow (broker down, disk, network).", only_while_open=True),
+        "": Advice(
+            now="Find out why brokers {brokers} do not replicate {place}: broker down, disk or network.",
+            only_while_open=True,
+        ),
     }
     observes = (PartitionState,)
 
-    after: Duration = 300_000
-    """How long it may last."""
+    def find_scope(self, observation: PartitionState) -> Scope | None:
+        return Scope.of_partition(observation) if self.topics.match(observation.topic) else None
 
-    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:  # noqa: ARG002 - the base's signature
-        """Each partition state that lacks replicas."""
-        if (
-            not isinstance(observation, PartitionState)
-            or not _lacking(observation)
-            or not self.topics.match(observation.topic)
-        ):
-            return ()
-        return (Scope(observation.cluster, None, observation.topic, observation.partition),)
+    def find_history(self, scope: Scope, facts: Facts) -> History[Any]:
+        return facts.history(PartitionState, *scope.in_partition)
 
-    def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
-        """Each time long enough."""
-        for begin, end in spells(facts.history(PartitionState, *scope.in_partition), _lacking):
-            if end is None or end.at >= begin.at + self.after:
-                missing = sorted(set(begin.replicas) - set(begin.isr))
-                where = f"{scope.topic}[{scope.partition}]"
-                yield self.make_finding(
-                    scope,
-                    begin,
-                    known_at=max(begin.at + self.after, begin.seen),
-                    detail=f"{where} lacks in-sync replicas on {missing} since {clock(begin.at)} UTC",
-                    subject={"brokers": missing},
-                    previous={"replicas": list(begin.replicas)},
-                    current={"isr": list(begin.isr)},
-                )
+    def holds(self, observation: PartitionState) -> bool:
+        return len(observation.isr) < len(observation.replicas)
 
-    def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
-        """Over when the partition is whole again or deleted."""
-        states = facts.history(PartitionState, *scope.in_partition).after(finding.at)
-        return recovered(finding, next((one.at for one in states if not _lacking(one)), None))
-
-
-def _lacking(state: PartitionState) -> bool:
-    return len(state.isr) < len(state.replicas)
+    def describe_condition(self, scope: Scope, begin: PartitionState, before: object) -> Condition:
+        del before
+        missing = sorted(set(begin.replicas) - set(begin.isr))
+        where = f"{scope.topic}[{scope.partition}]"
+        return Condition(
+            f"{where}: replicas {', '.join(map(str, missing))} out of sync since {clock(begin.at)} UTC",
+            subject={"brokers": missing},
+            previous={"replicas": list(begin.replicas)},
+            current={"isr": list(begin.isr)},
+        )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from agent.engine.facts import LATENESS_MS
 from agent.model.findings import Records
 from agent.model.observations import PartitionState
-from agent.rules.queries.partitions import CLOCK_SLACK_MS, leader_moves, recreated
+from agent.rules.queries.partitions import CLOCK_SLACK_MS, find_leader_changes, is_recreated
 from spark_checks.history.clock import Clock
 from spark_checks.history.context import Place, Reading, Truncation
 from spark_checks.history.events import Loss, Spell, States
@@ -134,7 +134,7 @@ class Around(NamedTuple):
     def judge(self, number: int, event: Event, least: int) -> Verdict | None:
         """What the event was; None where it was nothing, as across a topic's deletion and re-creation."""
         partition = (self.cluster, event.key.topic, event.key.partition)
-        if recreated(self.states, partition, event.before_at, event.at):
+        if is_recreated(self.states, partition, event.before_at, event.at):
             return None
         log = {moment: self.log[number * 10 + moment] for moment in range(10) if number * 10 + moment in self.log}
         judged = judge_fall(event, log, least) if event.back else judge_leap(event, log, least)
@@ -144,7 +144,7 @@ class Around(NamedTuple):
         begin, end = event.began - BEFORE_MS, event.at + AFTER_MS
         moves = [
             (old, new)
-            for old, new in leader_moves(self.states.history(PartitionState, *partition))
+            for old, new in find_leader_changes(self.states.history(PartitionState, *partition))
             if begin <= new.at <= end
         ]
         brokers = {one for old, new in moves for one in (*old.replicas, *new.replicas)}
@@ -156,7 +156,7 @@ class Around(NamedTuple):
             for one in self.truncations.get((event.key.topic, event.key.partition), [])
             if begin <= one.at <= end
             and self._certain(one)
-            and not recreated(self.states, partition, one.since, one.at)
+            and not is_recreated(self.states, partition, one.since, one.at)
         ]
         hidden = [one for one in self.spells if one.hides(event.key.group, event.began, event.at)]
         # What comes late across a step of the clock cannot be told from what the new clock dates.

@@ -284,7 +284,7 @@ def test_a_title_counts_the_subjects_of_the_worst_ones_rule() -> None:
     """The worst partition by name, the others by number."""
     life = Life()
     life.goes_on(NOW, REWIND, *(known(rewind(number, 2_000)) for number in range(3)))
-    assert life.only.title == "flink-job went back 12,223 records on topic-124[8] (and 3 more)"
+    assert life.only.title == "flink-job rewound 12,223 records on topic-124[8] (and 3 more)"
 
 
 def test_a_title_is_about_the_effect_even_where_more_was_lost_elsewhere() -> None:

@@ -72,7 +72,7 @@ def test_what_is_queued_is_delivered_and_struck_off(state_file: Path, store: Inc
     (message,) = slack.messages()
     assert "RECOVERED" in message.words
     assert [reply.text.splitlines()[-1] for reply in slack.threads[message.ts]] == [
-        "leader of topic-124[8] 2011 -&gt; 2005 at 23:25:26 UTC",
+        "topic-124[8]: leader 2011 -&gt; 2005, at 23:25:26.0",
         "recovered at 23:25:26.0",
     ]
 

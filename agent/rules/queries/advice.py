@@ -1,4 +1,6 @@
 """Advice that several rules give."""
 
-DEDUPLICATE = "stop or dedupe what reads {reader}'s output from {start}; check downstream counts for {place} offsets {low}-{high}."
-DURABLE_WRITES = "acks=all and min.insync.replicas=2 for what writes {topic}; unclean.leader.election.enable=false."
+DEDUPLICATE = "Stop or deduplicate consumers of {reader}'s output since {start}; check {place} offsets {low}-{high}."
+DURABLE_WRITES = (
+    "Set unclean.leader.election.enable=false and min.insync.replicas=2 on {topic}, and acks=all on its producers."
+)

@@ -1,4 +1,4 @@
-"""Whether an operator moved a group's offsets, rather than its consumers. Rules judge."""
+"""Queries about operator resets: whether an operator moved a group's offsets rather than its consumers."""
 
 import math
 from collections.abc import Iterator
@@ -7,119 +7,129 @@ from statistics import median
 
 from agent.engine.facts import LATENESS_MS, Facts, History
 from agent.model.observations import Commit, GroupState, Observation, StreamsApplication
-from agent.rules.queries.partitions import CLOCK_SLACK_MS, intervals
+from agent.rules.queries.partitions import CLOCK_SLACK_MS, commit_intervals
 from agent.rules.queries.subjects import partitions_of
 
 _TOGETHER_MS = 5_000
+"""How close together one command moves all partitions of a group."""
+
 _SAME_POLL_MS = 500
 """How far apart one poll reads a group's offsets and its state."""
 
-_DELETED_MS = 5_000
-"""How long after it has moved the offsets StreamsResetter's deletions have been seen."""
+_DELETION_MS = 5_000
+"""How long after it moved the offsets the deletions of StreamsResetter have been seen."""
 
-_RHYTHM = 9
+_INTERVALS = 9
 _SAMPLE = 5
 
 
-def by_operator(facts: Facts, before: Commit, after: Commit, min_records: int) -> bool:
-    """Whether an operator moved the group (kafka-consumer-groups --reset-offsets) rather than its consumers.
+def is_moved_by_operator(facts: Facts, before: Commit, after: Commit, min_records: int) -> bool:
+    """Return whether an operator moved the group (kafka-consumer-groups --reset-offsets), not its consumers.
 
-    All that moved back, moved within 5 s or between the same two sightings, and nobody consumed: a group that has had
-    members is Empty in the readings before and after; one never seen with members committed nothing for ten of its
-    intervals before and two after. Or an operator has reset a Kafka Streams application, which deletes its changelogs.
+    All partitions that moved back did so within 5 s or between the same two sightings, and nobody consumed: a group
+    that has had members is Empty in the readings before and after; a group never seen with members committed nothing
+    for ten of its intervals before and two after. Or an operator reset a Kafka Streams application, which deletes its
+    changelogs.
     """
-    if _stores_deleted(facts, before, after):
-        nobody_consumed = True
+    if _is_streams_reset(facts, before, after):
+        is_idle = True
     elif facts.had_members(after.cluster, after.group, after.at):
-        nobody_consumed = _empty_around(facts, before, after)
+        is_idle = _is_empty_around(facts, before, after)
     else:
-        nobody_consumed = _silent_around(facts, after)
-    return nobody_consumed and _moved_together(facts, after, min_records)
+        is_idle = _is_silent_around(facts, after)
+    return is_idle and _moved_together(facts, after, min_records)
 
 
-def sure_at(facts: Facts, after: Commit) -> int:
-    """When it is known whether an operator made a move: of a Kafka Streams application with stores a little later."""
+def operator_known_at(facts: Facts, after: Commit) -> int:
+    """Return when it is known whether an operator made a move, in ms.
+
+    5 s later for a Kafka Streams application with stores: until then its changelogs may be deleted.
+    """
     known = facts.history(StreamsApplication, after.cluster, after.group).as_of(after.at)
-    return after.seen + (_DELETED_MS if known is not None and known.stores else 0)
+    return after.seen + (_DELETION_MS if known is not None and known.stores else 0)
 
 
-def _stores_deleted(facts: Facts, before: Commit, after: Commit) -> bool:
-    """Whether a Kafka Streams application lost changelogs with its move: StreamsResetter deletes them right after it.
+def is_stopped(facts: Facts, commit: Commit) -> bool:
+    """Return whether the group has had members but had none when the commit was made."""
+    state = facts.history(GroupState, commit.cluster, commit.group).as_of(commit.at)
+    had_members = facts.had_members(commit.cluster, commit.group, commit.at)
+    return state is not None and not has_consumers(state) and had_members
 
-    A store that went long before, while the old offset stood, has nothing to do with it.
+
+def has_consumers(state: GroupState) -> bool:
+    """Return whether the group has members, or members are joining it."""
+    return bool(state.members) or state.state not in ("Empty", "Dead")
+
+
+def may_coincide(first: Observation, second: Observation) -> bool:
+    """Return whether both changes may have happened at the same moment."""
+    return first.start <= second.at and second.start <= first.at
+
+
+def _is_streams_reset(facts: Facts, before: Commit, after: Commit) -> bool:
+    """Return whether a Kafka Streams application lost changelogs with the move: StreamsResetter deletes them after it.
+
+    A store that was removed long before, while the old offset was still committed, is unrelated.
     """
     history = facts.history(StreamsApplication, after.cluster, after.group)
     begin = max(before.at, after.start - LATENESS_MS)
     known = history.as_of(begin)
-    there = {store for store, _ in known.stores} if known is not None else set()
-    return any(there - dict(one.stores).keys() for one in history.between(begin, after.at + LATENESS_MS))
+    stores = {store for store, _ in known.stores} if known is not None else set()
+    return any(
+        stores - dict(application.stores).keys() for application in history.between(begin, after.at + LATENESS_MS)
+    )
 
 
 def _moved_together(facts: Facts, move: Commit, min_records: int) -> bool:
     begin, end = move.at - LATENESS_MS, move.at + LATENESS_MS
-    for history in _series(facts, move):
-        known = [one for one in (history.as_of(begin), *history.between(begin, end)) if one and one.offset is not None]
+    for history in _find_histories(facts, move):
+        commits = [history.as_of(begin), *history.between(begin, end)]
+        known = [commit for commit in commits if commit is not None and commit.offset is not None]
         for before, after in pairwise(known):
             if after.at < begin or (before.offset or 0) - (after.offset or 0) < min_records:
                 continue
-            same_sightings = move.since is not None and overlapping(after, move)
-            if abs(after.at - move.at) > _TOGETHER_MS and not same_sightings:
+            is_same_poll = move.since is not None and may_coincide(after, move)
+            if abs(after.at - move.at) > _TOGETHER_MS and not is_same_poll:
                 return False
     return True
 
 
-def _series(facts: Facts, move: Commit) -> Iterator[History[Commit]]:
-    """The commits of the group on each of its partitions, the moved one first."""
+def _find_histories(facts: Facts, move: Commit) -> Iterator[History[Commit]]:
+    """Yield the commits of the group on each of its partitions, the moved one first."""
     yield facts.history(Commit, move.cluster, move.group, move.topic, move.partition)
     for topic, partition in partitions_of(facts, move.cluster, move.group):
         if (topic, partition) != (move.topic, move.partition):
             yield facts.history(Commit, move.cluster, move.group, topic, partition)
 
 
-def overlapping(first: Observation, second: Observation) -> bool:
-    """Whether both changes can have happened at the same moment."""
-    return first.start <= second.at and second.start <= first.at
-
-
-def _empty_around(facts: Facts, before: Commit, after: Commit) -> bool:
+def _is_empty_around(facts: Facts, before: Commit, after: Commit) -> bool:
     history = facts.history(GroupState, after.cluster, after.group)
     reading = history.as_of(min(after.at - 1, after.start + _SAME_POLL_MS))
-    if reading is None or consuming(reading):
+    if reading is None or has_consumers(reading):
         return False
-    # A state read later tells of this moment when it may have begun by now; without `since` clocks are given slack. The
-    # poll that shows the move has read the state just before it.
+    # A later state counts if it may have begun by the move; without `since`, with clock slack. The poll that shows the
+    # move has read the state just before it.
     return not any(
-        consuming(one)
-        for one in history.after(reading.at)
-        if one.at <= after.at + LATENESS_MS
-        if (one.at - CLOCK_SLACK_MS if one.since is None else one.since + _SAME_POLL_MS) <= after.at
-        and one.at > before.at
+        has_consumers(state)
+        for state in history.after(reading.at)
+        if state.at <= after.at + LATENESS_MS
+        if (state.at - CLOCK_SLACK_MS if state.since is None else state.since + _SAME_POLL_MS) <= after.at
+        and state.at > before.at
     )
 
 
-def stopped(facts: Facts, commit: Commit) -> bool:
-    """Whether the group has had members, and had none when the commit was made."""
-    state = facts.history(GroupState, commit.cluster, commit.group).as_of(commit.at)
-    return state is not None and not consuming(state) and facts.had_members(commit.cluster, commit.group, commit.at)
-
-
-def consuming(state: GroupState) -> bool:
-    """Whether the group has members or is getting them."""
-    return bool(state.members) or state.state not in ("Empty", "Dead")
-
-
-def _silent_around(facts: Facts, move: Commit) -> bool:
-    rhythms = (intervals(history.before(move.start, _RHYTHM)) for history in _series(facts, move))
-    rhythm = [one for some in islice((some for some in rhythms if some), _SAMPLE) for one in some]
-    interval = median(rhythm) if rhythm else 0
-    # The two intervals after must pass while a finding may still change: of a slower committer nothing can be told.
+def _is_silent_around(facts: Facts, move: Commit) -> bool:
+    intervals = (commit_intervals(history.before(move.start, _INTERVALS)) for history in _find_histories(facts, move))
+    sample = [ms for series in islice(filter(None, intervals), _SAMPLE) for ms in series]
+    interval = median(sample) if sample else 0
+    # The two intervals after the move must pass while the finding may still change: slower groups cannot be judged.
     if not 0 < interval <= 0.75 * LATENESS_MS:
         return False
     begin, end = move.start - 10 * interval, move.at + 2 * interval
-    for number, history in enumerate(_series(facts, move)):
+    for number, history in enumerate(_find_histories(facts, move)):
         last = next(iter(history.before(move.start, 1)), None)
-        together = move.at if number == 0 else move.at + _TOGETHER_MS
-        after = history.between(together, math.ceil(end) - 1)
-        if (last is not None and last.at > begin) or any(not overlapping(one, move) for one in after):
+        moved_by = move.at if number == 0 else move.at + _TOGETHER_MS
+        later = history.between(moved_by, math.ceil(end) - 1)
+        if (last is not None and last.at > begin) or any(not may_coincide(commit, move) for commit in later):
             return False
     return True

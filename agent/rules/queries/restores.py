@@ -1,4 +1,4 @@
-"""What Flink's checkpoints tell of a reader that went back: whether a restore explains it, whether any failed. Pure."""
+"""Queries about Flink restores: whether one explains a rewind, and whether checkpoints failed around it."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -9,60 +9,68 @@ from agent.rules.queries.partitions import CLOCK_SLACK_MS
 from agent.rules.queries.subjects import readers_of
 
 
-class Around(NamedTuple):
-    """The checkpoints of the jobs that read a partition: how many failed, and how many jobs were restored."""
+class RestoreContext(NamedTuple):
+    """How many checkpoints of the jobs that read a partition failed, and how many of the jobs were restored.
+
+    The names are those of the finding's `current` JSON fields.
+    """
 
     failed_checkpoints: int
     restores: int
 
 
-def explained(facts: Facts, before: Commit | Position, after: Commit | Position) -> bool:
-    """Whether a restore of a Flink job that reads the partition can have taken the reader back from one to the other.
+def is_explained_by_restore(facts: Facts, before: Commit | Position, after: Commit | Position) -> bool:
+    """Return whether a restore of a Flink job that reads the partition may have moved the reader backwards.
 
-    A savepoint or an older checkpoint takes back whatever it likes. The last completed checkpoint holds the offsets
-    that Flink committed when it completed: it takes a position back to these, and no committed offset at all.
+    A savepoint or an older checkpoint may hold any older offset. The last completed checkpoint holds the offsets that
+    Flink committed when it completed: restoring it moves a position to these, and no committed offset at all.
     """
-    to, committed = after.offset or 0, before.committed if isinstance(before, Position) else None
+    new, committed = after.offset or 0, before.committed if isinstance(before, Position) else None
     reader = after.job if isinstance(after, Position) else None
-    for job, checkpoints in _jobs(facts, (after.cluster, after.topic, after.partition)):
+    for job, history in _find_jobs(facts, (after.cluster, after.topic, after.partition)):
         if reader not in (None, job):
             continue
-        for one in checkpoints:
-            restored_at = one.restored_at
-            if restored_at is None or one.at > after.at + LATENESS_MS:
+        for checkpoints in history:
+            restored_at = checkpoints.restored_at
+            if restored_at is None or checkpoints.at > after.at + LATENESS_MS:
                 continue
-            near = before.start - CLOCK_SLACK_MS <= restored_at <= after.at + CLOCK_SLACK_MS
-            below_the_last = reader is None or (committed is not None and to < committed)
-            if near and not (below_the_last and _from_the_last(checkpoints, one)):
+            is_near = before.start - CLOCK_SLACK_MS <= restored_at <= after.at + CLOCK_SLACK_MS
+            is_below_last = reader is None or (committed is not None and new < committed)
+            if is_near and not (is_below_last and _is_from_last_checkpoint(history, checkpoints)):
                 return True
     return False
 
 
-def around(facts: Facts, partition: tuple[str, str, int], begin: int, end: int) -> Around | None:
-    """What became of the checkpoints of the partition's jobs in [begin, end]; None where no job is seen to read it."""
-    found = None
-    for _, histories in _jobs(facts, partition):
-        before = next((one for one in reversed(histories) if one.at <= begin), None)
-        within = [one for one in histories if begin < one.at <= end + LATENESS_MS]
+def find_restore_context(facts: Facts, partition: tuple[str, str, int], begin: int, end: int) -> RestoreContext | None:
+    """Return what happened to the checkpoints of the partition's jobs in [begin, end], or None if no job reads it."""
+    total: RestoreContext | None = None
+    for _, history in _find_jobs(facts, partition):
+        before = next((checkpoints for checkpoints in reversed(history) if checkpoints.at <= begin), None)
         if before is None:
             continue
-        failed = max([0, *(one.failed - before.failed for one in within)])
-        restored = any(one.restored_at is not None and one.restored_at != before.restored_at for one in within)
-        found = Around((found.failed_checkpoints if found else 0) + failed, (found.restores if found else 0) + restored)
-    return found
+        within = [checkpoints for checkpoints in history if begin < checkpoints.at <= end + LATENESS_MS]
+        failed = max([0, *(checkpoints.failed - before.failed for checkpoints in within)])
+        restored = any(later.restored_at is not None and later.restored_at != before.restored_at for later in within)
+        known = total or RestoreContext(0, 0)
+        total = RestoreContext(known.failed_checkpoints + failed, known.restores + restored)
+    return total
 
 
-def _jobs(facts: Facts, partition: tuple[str, str, int]) -> Iterator[tuple[str, list[Checkpoints]]]:
-    """The jobs that have read the partition, each with what was seen of its checkpoints, oldest first."""
+def _find_jobs(facts: Facts, partition: tuple[str, str, int]) -> Iterator[tuple[str, list[Checkpoints]]]:
+    """Yield the jobs that have read the partition, each with its checkpoint observations, oldest first."""
     for job in readers_of(facts, *partition):
         last = facts.history(Position, partition[0], job, *partition[1:]).last
         if last is not None:
             yield job, facts.history(Checkpoints, last.flink, job).changes
 
 
-def _from_the_last(histories: list[Checkpoints], restored: Checkpoints) -> bool:
-    """Whether the job was restored from the last checkpoint that was seen to be completed before."""
+def _is_from_last_checkpoint(history: list[Checkpoints], restored: Checkpoints) -> bool:
+    """Return whether the job was restored from the last checkpoint that had been seen to complete before."""
     if restored.restored_savepoint or restored.restored_at is None:
         return False
-    known = [one.last for one in histories if one.at <= restored.restored_at and one.last is not None]
+    known = [
+        checkpoints.last
+        for checkpoints in history
+        if checkpoints.at <= restored.restored_at and checkpoints.last is not None
+    ]
     return bool(known) and restored.restored_id is not None and restored.restored_id >= known[-1]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from agent.engine.facts import FLOOR, LATENESS_MS, Facts, History
 from agent.model.observations import GroupState, LogLine, Member, StreamsApplication
-from agent.rules.queries.partitions import CLOCK_SLACK_MS, rebalancing
+from agent.rules.queries.partitions import CLOCK_SLACK_MS, is_rebalancing
 from agent.rules.queries.subjects import lines_about, streams_applications_in
 
 _CHANGELOG_PARTITION = re.compile(r"(\S+-changelog)-([0-9]{1,9})")
@@ -133,7 +133,7 @@ def _holdings(states: Sequence[GroupState], place: tuple[str, int]) -> Iterator[
     held: Holding | None = None
     before: GroupState | None = None
     for state in states:
-        owner = None if rebalancing(state) else _owner(state, place)
+        owner = None if is_rebalancing(state) else _owner(state, place)
         shaken = owner is None or (before is not None and _assigned(state) != _assigned(before))
         if held is not None and held.left is None and shaken:
             held = held._replace(left=state)

@@ -1,0 +1,112 @@
+"""Bases of rules about a condition that lasts: a broker is down, a partition is offline, a check fails."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from agent.engine.facts import Facts, History
+from agent.engine.rule import Rule, Scope, recovered
+from agent.model.config_types import Duration
+from agent.model.findings import Finding
+from agent.model.observations import Observation
+
+T = TypeVar("T", bound=Observation)
+
+
+class Interval(NamedTuple):
+    """A condition held from the observation `begin` until `end`, the first without it; None while it lasts."""
+
+    begin: Any
+    end: Any
+
+    def lasted(self, duration: int) -> bool:
+        """Return whether the condition held for `duration` ms, as far as is known."""
+        return self.end is None or self.end.at >= self.begin.at + duration
+
+
+def intervals_where(history: History[T], condition: Callable[[T], bool]) -> Iterator[Interval]:
+    """Yield the intervals in which the condition held, oldest first."""
+    begin: T | None = None
+    for observation in history:
+        if condition(observation):
+            begin = begin or observation
+        elif begin is not None:
+            yield Interval(begin, observation)
+            begin = None
+    if begin is not None:
+        yield Interval(begin, None)
+
+
+class Condition(NamedTuple):
+    """What a finding says about a condition, besides its times."""
+
+    detail: str
+    subject: Mapping[str, Any] = {}
+    previous: Mapping[str, Any] = {}
+    current: Mapping[str, Any] = {}
+
+
+class ConditionRule(Rule):
+    """A rule about a condition of one subject, reported once per interval in which it holds.
+
+    A finding begins with the first observation of the condition and recovers with the first one without it.
+    Subclasses name in `observes` the observations that can show the condition, and define the four methods below.
+    """
+
+    is_ongoing = True
+
+    def find_scope(self, observation: Any) -> Scope | None:
+        """Return the scope of an observation that shows the condition, or None if the options exclude it."""
+        raise NotImplementedError
+
+    def find_history(self, scope: Scope, facts: Facts) -> History[Any]:
+        """Return the history of the scope's subject."""
+        raise NotImplementedError
+
+    def holds(self, observation: Any) -> bool:
+        """Return whether the observation shows the condition."""
+        raise NotImplementedError
+
+    def describe_condition(self, scope: Scope, begin: Any, before: Any) -> Condition | None:
+        """Return what the finding says, or None if there is nothing to report.
+
+        begin: the first observation of the condition. before: the observation before it, or None.
+        """
+        raise NotImplementedError
+
+    @property
+    def min_duration(self) -> int:
+        """How long the condition must hold before it is reported, in ms."""
+        return 0
+
+    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:  # noqa: ARG002 - the base's signature
+        if not isinstance(observation, self.observes) or not self.holds(observation):
+            return ()
+        scope = self.find_scope(observation)
+        return () if scope is None else (scope,)
+
+    def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
+        history = self.find_history(scope, facts)
+        for interval in intervals_where(history, self.holds):
+            begin = interval.begin
+            if not isinstance(begin, self.observes) or not interval.lasted(self.min_duration):
+                continue
+            condition = self.describe_condition(scope, begin, history.as_of(begin.at - 1))
+            if condition is not None:
+                known_at = max(begin.at + self.min_duration, begin.seen)
+                yield self.make_finding(scope, begin, known_at=known_at, **condition._asdict())
+
+    def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
+        later = self.find_history(scope, facts).after(finding.at)
+        return recovered(finding, next((observation.at for observation in later if not self.holds(observation)), None))
+
+
+class LastingConditionRule(ConditionRule):
+    """A rule about a condition that is reported only when it has held for `after`."""
+
+    after: Duration = 300_000
+    """How long the condition must last before it is reported."""
+
+    @property
+    def min_duration(self) -> int:
+        """How long the condition must hold before it is reported, in ms."""
+        return self.after
