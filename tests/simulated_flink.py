@@ -1,4 +1,4 @@
-"""A small simulated Flink cluster that suffers faults, second by second: what sources see of it. Knows no rules."""
+"""A small simulated Flink cluster with faults, second by second, as sources observe it; it knows no rules."""
 
 from collections.abc import Callable
 from functools import partial
@@ -22,7 +22,7 @@ FAULTS = ("failover", "resurrected", "failing", "restarting", "orphaned", "logge
 
 
 class Fault(Protocol):
-    """What a fault's numbers are: strategies.Fault."""
+    """The numbers of a fault: strategies.Fault."""
 
     target: int
     length: int
@@ -33,7 +33,6 @@ class Job:
     """One job: its execution on the JobManager that leads, its checkpoints, its graph in ZooKeeper."""
 
     def __init__(self, job: str, name: str, started_at: int) -> None:
-        """A job that runs and has completed none."""
         self.job, self.name, self.started_at = job, name, started_at
         self.state, self.running = "RUNNING", 4
         self.restarting_at: int | None = None
@@ -52,15 +51,14 @@ class Job:
     restored_at: int | None
 
     @property
-    def lives(self) -> bool:
-        """Whether it is there to run."""
+    def is_active(self) -> bool:
         return self.listed and self.state not in ("CANCELED", "SUSPENDED")
 
 
 class Flink:
-    """Two JobManagers, and jobs that read topic a. note: takes what is seen; later: does something in so many seconds.
+    """Two JobManagers, and jobs that read topic a.
 
-    Unchanged facts are not told again, as sources do it.
+    note: receives the observations; later: calls a function in so many seconds. Unchanged facts are not repeated.
     """
 
     def __init__(
@@ -70,33 +68,33 @@ class Flink:
         later: Callable[[int, Callable[[], None]], None],
         now: Callable[[int], int],
     ) -> None:
-        """cluster: the Kafka cluster. now: the time at a phase of this second, ms."""
+        """cluster: the Kafka cluster. now: returns the time at a phase of this second, ms."""
         self._cluster, self._note, self._later, self._now = cluster, note, later, now
-        self._told: dict[Subject, dict[str, Any]] = {}
+        self._last: dict[Subject, dict[str, Any]] = {}
         self._leaders = 1
         self.leader: int | None = 1
         self.jobs = [Job("d7" * 16, "clicks", now(0)), Job("a1" * 16, "orders", now(0))]
-        self.files: dict[str, int] = {one.file: now(0) for one in self.jobs}
-        for one in self.jobs:
-            one.locks = (self._session(1),)
+        self.files: dict[str, int] = {job.file: now(0) for job in self.jobs}
+        for job in self.jobs:
+            job.locks = (self._session(1),)
 
     def live(self, second: int) -> None:
-        """A second passes, and every other one the sources look."""
-        for index, one in enumerate(self.jobs):
-            if one.lives and one.state == "RUNNING" and one.running:
-                one.position += 700
+        """Run for a second; sources poll every other second."""
+        for index, job in enumerate(self.jobs):
+            if job.is_active and job.state == "RUNNING" and job.running:
+                job.position += 700
                 if (second + index) % 4 == 0:
-                    self._checkpoint(one)
+                    self._checkpoint(job)
         if second % 2 == 0:
-            self._look()
+            self._poll()
 
     def failover(self, fault: Fault) -> None:
-        """The leader is gone; the other one recovers every graph. Of 0 nothing is restored, of 1 a lock hangs on."""
+        """Lose the leader; the other recovers every graph. Choice 0: nothing is restored, 1: a lock remains."""
         if self.leader is None:
             return
         old, self.leader = self._session(self.leader), None
-        for one in self.jobs:
-            one.listed = False
+        for job in self.jobs:
+            job.listed = False
 
         def lead() -> None:
             self._leaders += 1
@@ -104,16 +102,16 @@ class Flink:
             self._later(2 + fault.length % 10, partial(self._recover, stateless=fault.choice == 0))
 
         def expire() -> None:
-            for one in self.jobs:
-                one.locks = tuple(lock for lock in one.locks if lock != old)
+            for job in self.jobs:
+                job.locks = tuple(lock for lock in job.locks if lock != old)
 
         self._later(6, lead)
         if fault.choice != 1:
             self._later(7, expire)
 
     def resurrected(self, fault: Fault) -> None:
-        """A job is cancelled, seen or unseen, and its graph stays; a successor runs; then the leader is gone."""
-        job = self._one(fault)
+        """Cancel a job, observed or not, whose graph remains; run a successor; then lose the leader."""
+        job = self._target(fault)
         job.state, job.running = "CANCELED", 0
         job.listed = fault.choice % 2 == 0
         job.locks = ("0xdead",)
@@ -121,14 +119,14 @@ class Flink:
         self._later(35 + fault.length, partial(self.failover, fault))
 
     def failing(self, fault: Fault) -> None:
-        """A job's checkpoints fail."""
-        job = self._one(fault)
+        """Let a job's checkpoints fail for a time."""
+        job = self._target(fault)
         job.breaks = True
         self._later(12 + fault.length, partial(setattr, job, "breaks", False))
 
     def restarting(self, fault: Fault) -> None:
-        """A job gets no slots, or restarts a few times."""
-        job = self._one(fault)
+        """Take a job's slots, or restart it a few times."""
+        job = self._target(fault)
         if fault.choice % 2:
             job.held_up, job.running = True, fault.choice // 2
             self._later(40 + 2 * fault.length, partial(self._run, job))
@@ -137,7 +135,7 @@ class Flink:
             self._later(number * (6 + fault.length // 2), partial(self._restart, job))
 
     def orphaned(self, fault: Fault) -> None:
-        """A graph without a job, or a file without a graph."""
+        """Leave a graph without a job, or a file without a graph."""
         file = f"submittedJobGraph{fault.target:012x}"
         self.files[file] = self._now(3)
         if fault.choice % 2 == 0:
@@ -147,8 +145,8 @@ class Flink:
         self._later(100 + 2 * fault.length, partial(self._delete, file))
 
     def logged(self, fault: Fault) -> None:
-        """A TaskManager's log tells of a reset."""
-        self._one(fault).position = 0
+        """Reset a reader, as only a TaskManager's log shows."""
+        self._target(fault).position = 0
         where: dict[str, Any] = {"cluster": self._cluster, "log": f"tm-{fault.target % 2}.log", "component": "consumer"}
         where |= {"topic": "a", "partition": fault.target % 2, "host": "tm-1"}
         at, offset, to = self._now(11), str(900 * fault.length), str(fault.choice)
@@ -161,51 +159,51 @@ class Flink:
             self._note(LogLine(at=at, pattern="offset_reset", values={"to": to}, text=f"{to} {at}", **where))
 
     def twice(self, fault: Fault) -> None:
-        """A job is submitted while another of its name runs."""
-        self._submit(f"{fault.target:x}e" * 16, self._one(fault).name)
+        """Submit a job while another of its name runs."""
+        self._submit(f"{fault.target:x}e" * 16, self._target(fault).name)
 
     def suspended(self, fault: Fault) -> None:
-        """The leader steps down and leads again soon."""
+        """Let the leader step down and soon lead again."""
         if self.leader is not None:
             leader, self.leader = self.leader, None
             self._later(1 + fault.length, partial(setattr, self, "leader", leader))
 
-    def _one(self, fault: Fault) -> Job:
+    def _target(self, fault: Fault) -> Job:
         return self.jobs[fault.target % 2]
 
     def _submit(self, job: str, name: str) -> None:
-        if self.leader is None or any(one.job == job for one in self.jobs):
+        if self.leader is None or any(known.job == job for known in self.jobs):
             return
-        one = Job(job, name, self._now(4))
-        one.locks = (self._session(self.leader),)
-        self.jobs.append(one)
-        self.files[one.file] = self._now(4)
+        submitted = Job(job, name, self._now(4))
+        submitted.locks = (self._session(self.leader),)
+        self.jobs.append(submitted)
+        self.files[submitted.file] = self._now(4)
 
     def _recover(self, *, stateless: bool) -> None:
         if self.leader is None:
             return
-        for one in self.jobs:
-            if one.made_at is None or one.state == "GONE":
+        for job in self.jobs:
+            if job.made_at is None or job.state == "GONE":
                 continue
-            dead = one.state == "CANCELED"
-            one.listed, one.state, one.running, one.restarting_at = True, "CREATED", 0, None
-            one.started_at = self._now(5)
-            one.completed = one.failed = one.restored = 0
-            one.restored_id = one.restored_at = None
-            one.locks = (*one.locks, self._session(self.leader))
-            if one.last is None or stateless or dead:
-                one.last, one.ids, one.position = None, 0, 0
+            dead = job.state == "CANCELED"
+            job.listed, job.state, job.running, job.restarting_at = True, "CREATED", 0, None
+            job.started_at = self._now(5)
+            job.completed = job.failed = job.restored = 0
+            job.restored_id = job.restored_at = None
+            job.locks = (*job.locks, self._session(self.leader))
+            if job.last is None or stateless or dead:
+                job.last, job.ids, job.position = None, 0, 0
             else:
-                one.restored_id, one.restored_at, one.restored = one.last, self._now(5), 1
-                one.last, one.position = None, one.kept
-            self._later(3, partial(self._run, one))
+                job.restored_id, job.restored_at, job.restored = job.last, self._now(5), 1
+                job.last, job.position = None, job.kept
+            self._later(3, partial(self._run, job))
 
     def _run(self, job: Job) -> None:
-        if job.lives:
+        if job.is_active:
             job.state, job.running, job.held_up = "RUNNING", 4, False
 
     def _restart(self, job: Job) -> None:
-        if job.lives:
+        if job.is_active:
             job.state, job.running, job.restarting_at = "RESTARTING", 0, self._now(6)
             self._later(3, partial(self._run, job))
 
@@ -218,69 +216,69 @@ class Flink:
 
     def _delete(self, file: str) -> None:
         self.files.pop(file, None)
-        for one in self.jobs:
-            if one.file == file:
-                one.made_at, one.locks = None, ()
+        for job in self.jobs:
+            if job.file == file:
+                job.made_at, job.locks = None, ()
 
     def _session(self, leader: int) -> str:
         return f"0x{leader:04x}"
 
-    def _look(self) -> None:
-        """What a poll tells; while nobody leads REST does not answer."""
+    def _poll(self) -> None:
+        """Note what a poll observes; without a leader REST does not answer."""
         at, leader = self._now(12), self.leader
-        self._tell(
+        self._report(
             JobManagerLeader(
                 at=at, cluster=FLINK, address=None if leader is None else f"jm{leader % 2}:8081",
                 leader_id=None if leader is None else f"uuid-{leader}",
                 session=None if leader is None else self._session(leader),
             )
         )  # fmt: skip
-        for one in self.jobs:
-            stands = one.made_at is not None
-            self._tell(
+        for job in self.jobs:
+            exists = job.made_at is not None
+            self._report(
                 JobGraph(
-                    at=at + 5, cluster=FLINK, job=one.job, made_at=one.made_at, locks=tuple(sorted(set(one.locks))),
-                    file=one.file if stands else None, checkpoints=min(one.completed, 1),
+                    at=at + 5, cluster=FLINK, job=job.job, made_at=job.made_at, locks=tuple(sorted(set(job.locks))),
+                    file=job.file if exists else None, checkpoints=min(job.completed, 1),
                 )
             )  # fmt: skip
-        for file in {*self.files, *(subject[2] for subject in self._told if subject[0] == "job_graph_file")}:
+        for file in {*self.files, *(subject[2] for subject in self._last if subject[0] == "job_graph_file")}:
             modified_at = self.files.get(str(file))
-            self._tell(JobGraphFile(at=at + 7, cluster=FLINK, file=str(file), modified_at=modified_at, size=20_000))
+            self._report(JobGraphFile(at=at + 7, cluster=FLINK, file=str(file), modified_at=modified_at, size=20_000))
         if leader is not None:
             self._rest(at + 9)
 
     def _rest(self, at: int) -> None:
-        for index, one in enumerate(self.jobs):
-            if not one.listed:
+        for index, job in enumerate(self.jobs):
+            if not job.listed:
                 continue
-            self._tell(
+            self._report(
                 FlinkJob(
-                    at=at, cluster=FLINK, job=one.job, name=one.name, state=one.state, started_at=one.started_at,
-                    restarting_at=one.restarting_at, tasks=4, tasks_running=one.running,
+                    at=at, cluster=FLINK, job=job.job, name=job.name, state=job.state, started_at=job.started_at,
+                    restarting_at=job.restarting_at, tasks=4, tasks_running=job.running,
                 )
             )  # fmt: skip
-            self._tell(
+            self._report(
                 Checkpoints(
-                    at=at + 1, cluster=FLINK, job=one.job, completed=one.completed, failed=one.failed,
-                    restored=one.restored, last=one.last, restored_id=one.restored_id, restored_at=one.restored_at,
+                    at=at + 1, cluster=FLINK, job=job.job, completed=job.completed, failed=job.failed,
+                    restored=job.restored, last=job.last, restored_id=job.restored_id, restored_at=job.restored_at,
                 )
             )  # fmt: skip
-            if one.state == "RUNNING" and one.running:
-                self._tell(
+            if job.state == "RUNNING" and job.running:
+                self._report(
                     Position(
-                        at=at + 2, cluster=self._cluster, flink=FLINK, job=one.job, name=one.name, topic="a",
-                        partition=index % 2, offset=one.position, committed=one.kept, subtask=0, host="tm-1",
+                        at=at + 2, cluster=self._cluster, flink=FLINK, job=job.job, name=job.name, topic="a",
+                        partition=index % 2, offset=job.position, committed=job.kept, subtask=0, host="tm-1",
                     )
                 )  # fmt: skip
-        listed = tuple(sorted(one.job for one in self.jobs if one.listed))
-        self._tell(JobListing(at=at + 3, cluster=FLINK, jobs=listed, address="jm"))
+        listed = tuple(sorted(job.job for job in self.jobs if job.listed))
+        self._report(JobListing(at=at + 3, cluster=FLINK, jobs=listed, address="jm"))
 
-    def _tell(self, observation: Observation) -> None:
-        said = {
+    def _report(self, observation: Observation) -> None:
+        fields = {
             name: getattr(observation, name)
             for name in observation.__struct_fields__
             if name not in ("at", "seen_at", "since")
         }
-        if self._told.get(observation.subject) != said:
-            self._told[observation.subject] = said
+        if self._last.get(observation.subject) != fields:
+            self._last[observation.subject] = fields
             self._note(observation)

@@ -1,4 +1,4 @@
-"""A small simulated Kafka Streams application that suffers faults: what sources see of it. Knows no rules."""
+"""A small simulated Kafka Streams application with faults, as sources observe it; it knows no rules."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -24,7 +24,7 @@ _PARTITIONS = range(4)
 
 
 class Fault(Protocol):
-    """What a fault's numbers are: strategies.Fault."""
+    """The numbers of a fault: strategies.Fault."""
 
     target: int
     length: int
@@ -34,7 +34,8 @@ class Fault(Protocol):
 class Streams:
     """Threads a-1, a-2 and b-1 that share four partitions, and a store that counts.
 
-    note: takes what is seen; later: does something in so many seconds; now: the time at a phase of this second, ms.
+    note: receives the observations; later: calls a function in so many seconds; now: returns the time at a phase of
+    this second, ms.
     """
 
     def __init__(
@@ -44,7 +45,6 @@ class Streams:
         later: Callable[[int, Callable[[], None]], None],
         now: Callable[[int], int],
     ) -> None:
-        """Thread a-1 has it all."""
         self._cluster, self._note, self._later, self._now = cluster, note, later, now
         self._owners: Mapping[int, str] = dict.fromkeys(_PARTITIONS, "a-1")
         self._state = "Stable"
@@ -52,10 +52,10 @@ class Streams:
         self._rebalances = 0
 
     def live(self, second: int) -> None:
-        """A second passes."""
+        """Run for a second."""
         self._end += 90
         if second == 0:
-            self._tell_topic()
+            self._note_topic()
         if second % 10 == 0:
             for partition in _PARTITIONS:
                 self._note(
@@ -65,11 +65,11 @@ class Streams:
                     )
                 )  # fmt: skip
         if second % 30 == 0:
-            self._tell_group()
-            self._tell_application()
+            self._note_group()
+            self._note_application()
 
     def moved(self, fault: Fault) -> None:
-        """A task goes to another thread and comes back; by choice its store is not restored, or its log says so."""
+        """Move a task to another thread and back; by choice its store is not restored, or its log says so."""
         partition, other = fault.target % 4, ("a-2", "b-1")[fault.choice % 2]
         self._rebalance({**self._owners, partition: other}, 2)
 
@@ -78,55 +78,55 @@ class Streams:
             if fault.choice < 3:
                 self._later(3, partial(self._unchecked, partition, task=f"0_{partition}"))
             if fault.choice != 3:
-                self._later(4, partial(self._fall, partition, fault.length + 2))
+                self._later(4, partial(self._decrease, partition, fault.length + 2))
 
         self._later(10 + fault.length, back)
 
     def lingered(self, fault: Fault) -> None:
-        """A rebalance takes its time."""
+        """Let a rebalance take long."""
         self._rebalance(self._owners, 10 + 2 * fault.length)
 
     def thrashed(self, fault: Fault) -> None:
-        """A thread comes and goes again and again."""
+        """Let a thread join and leave repeatedly."""
         for number in range(3 + fault.choice):
             owners = {**dict.fromkeys(_PARTITIONS, "a-1"), fault.target % 4: ("b-1", "a-1")[number % 2]}
             self._later(1 + number * (3 + fault.length // 3), partial(self._rebalance, owners, 1))
 
     def starved(self, fault: Fault) -> None:
-        """A log tells of a restore; values fall, and nobody saw a task move."""
+        """Log a restore, or let values decrease, without an observed move of the task."""
         partition = fault.target % 4
         if fault.choice % 2 == 0:
             self._unchecked(partition)
             self._line(22, partition, "store_restored", store="counts", records=str(fault.length * 100))
         else:
-            self._fall(partition, fault.length)
+            self._decrease(partition, fault.length)
 
     def reset_application(self, fault: Fault) -> None:
-        """The application is stopped, its changelog is deleted, and it starts anew."""
+        """Stop the application, delete its changelog and start it again."""
         self._owners, self._state = {}, "Empty"
-        self._tell_group()
+        self._note_group()
         self._topic += 1
         self._end = 0
-        self._later(2, self._tell_topic)
+        self._later(2, self._note_topic)
         self._later(5, partial(self._rebalance, dict.fromkeys(_PARTITIONS, "a-1"), 2))
         if fault.choice % 2:
-            self._later(9, partial(self._fall, fault.target % 4, fault.length))
+            self._later(9, partial(self._decrease, fault.target % 4, fault.length))
 
     def _rebalance(self, owners: Mapping[int, str], seconds: int) -> None:
         self._state = "PreparingRebalance"
         self._rebalances += 1
-        self._tell_group()
+        self._note_group()
 
         def done() -> None:
             self._owners, self._state = owners, "Stable"
-            self._tell_group()
-            self._later(1, self._tell_application)
-            self._later(2, self._tell_restores)
+            self._note_group()
+            self._later(1, self._note_application)
+            self._later(2, self._note_restores)
 
         self._later(seconds, done)
 
-    def _fall(self, partition: int, seconds: int, began_at: int | None = None, keys: int = 1) -> None:
-        """A key falls, and more each other second for so long."""
+    def _decrease(self, partition: int, seconds: int, began_at: int | None = None, keys: int = 1) -> None:
+        """Let a key decrease, and one more every other second for so long."""
         at = self._now(30)
         began_at = began_at or at
         self._note(
@@ -137,7 +137,7 @@ class Streams:
             )
         )  # fmt: skip
         if seconds > 2:
-            self._later(2, partial(self._fall, partition, seconds - 2, began_at, keys + 1))
+            self._later(2, partial(self._decrease, partition, seconds - 2, began_at, keys + 1))
 
     def _unchecked(self, partition: int, **values: str) -> None:
         self._line(21, partition, "store_without_checkpoint", store="counts", **values)
@@ -151,14 +151,16 @@ class Streams:
             )
         )  # fmt: skip
 
-    def _tell_group(self) -> None:
+    def _note_group(self) -> None:
         stable = self._state == "Stable"
         threads = [] if self._state == "Empty" else sorted({"a-1", *self._owners.values()})
         members = []
         for name in threads:
-            held = tuple(("in", one) for one, owner in sorted(self._owners.items()) if owner == name and stable)
+            held = tuple(
+                ("in", partition) for partition, owner in sorted(self._owners.items()) if owner == name and stable
+            )
             client = f"{name[0]}-StreamThread-{name[2]}-consumer"
-            tasks = tuple(f"0_{one}" for _, one in held) if self._rebalances % 3 else ()  # not always to be had
+            tasks = tuple(f"0_{partition}" for _, partition in held) if self._rebalances % 3 else ()  # not always known
             members.append(Member(f"{client}-{name}", f"/{name[0]}", held, client, tasks))
         self._note(
             GroupState(
@@ -167,7 +169,7 @@ class Streams:
             )
         )  # fmt: skip
 
-    def _tell_application(self) -> None:
+    def _note_application(self) -> None:
         instances = len({owner[0] for owner in self._owners.values()})
         self._note(
             StreamsApplication(
@@ -176,21 +178,21 @@ class Streams:
             )
         )  # fmt: skip
 
-    def _tell_restores(self) -> None:
-        """What both instances' metrics say of each task: how much was restored, or that it is not there."""
+    def _note_restores(self) -> None:
+        """Note what both instances' metrics say of each task: how much was restored, or that it is not there."""
         for partition, owner in self._owners.items():
             for instance in "ab":
-                there = owner[0] == instance
+                is_owner = owner[0] == instance
                 self._note(
                     TaskRestore(
                         at=self._now(17), cluster=self._cluster, application=APPLICATION, task=f"0_{partition}",
-                        endpoint=f"http://{instance}:9404/metrics", stores=("counts",) if there else (),
-                        thread=f"{instance}-StreamThread-{owner[2]}" if there else None,
-                        restored_total=100 * partition if there else None,
+                        endpoint=f"http://{instance}:9404/metrics", stores=("counts",) if is_owner else (),
+                        thread=f"{instance}-StreamThread-{owner[2]}" if is_owner else None,
+                        restored_total=100 * partition if is_owner else None,
                     )
                 )  # fmt: skip
 
-    def _tell_topic(self) -> None:
+    def _note_topic(self) -> None:
         for partition in _PARTITIONS:
             where: dict[str, Any] = {"cluster": self._cluster, "topic": CHANGELOG, "partition": partition}
             self._note(

@@ -1,9 +1,10 @@
-"""What the rules about Spark checks' findings have in common: a finding observed becomes a finding of the rule.
+"""Base of the rules that report what Spark checks find.
 
-When it happened stands in the finding; the observation says which run found it. Nothing is compared here: checks do.
+The finding itself holds when it happened; the observation holds which run found it. Checks compare, rules report.
 """
 
 from collections.abc import Iterable, Iterator
+from enum import StrEnum
 from functools import lru_cache
 from typing import ClassVar
 
@@ -15,82 +16,97 @@ from agent.model.findings import Finding, finding_from_json
 from agent.model.observations import CheckFinding, CheckRun, Observation
 
 
+class CheckInput(StrEnum):
+    """What a check reads, which decides the options it takes."""
+
+    LOG_DIRECTORIES = "log_directories"
+    CHANGELOGS = "changelogs"
+    COMMITS = "commits"
+    """Committed offsets in the journal."""
+    FLINK_JOBS = "flink_jobs"
+    """Flink jobs in the journal, and Flink's HA storage."""
+
+
 class CheckRule(TopicRule):
-    """A rule about what the check of its name finds. It is over when the check looks at everything and no longer finds
-    it.
-    """
+    """A rule that reports what the check of its name finds, until a complete run no longer finds it."""
 
     observes = (CheckFinding,)
 
-    reads: ClassVar[str]
+    summary: ClassVar[str]
     """What the check reads and finds, in one line."""
 
-    def means(self, observation: CheckFinding) -> bool:
-        """Whether the finding is about something that is judged."""
+    input: ClassVar[CheckInput] = CheckInput.LOG_DIRECTORIES
+    """What the check reads."""
+
+    min_brokers: ClassVar[int] = 1
+    """How many brokers' log directories the check needs."""
+
+    def matches(self, observation: CheckFinding) -> bool:
+        """Return whether the rule's filters select what the finding is about."""
         return self.topics.match(observation.topic or "")
 
-    def counts(self, finding: Finding) -> bool:  # noqa: ARG002 - for rules that ask for more
-        """Whether the finding is worth telling."""
+    def is_reportable(self, finding: Finding) -> bool:  # noqa: ARG002 - for rules with further conditions
+        """Return whether the finding is to be reported."""
         return True
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:  # noqa: ARG002 - the base's signature
-        """Each finding of the check."""
-        if not isinstance(observation, CheckFinding) or observation.check != self.kind or not self.means(observation):
+        if not isinstance(observation, CheckFinding) or observation.check != self.kind or not self.matches(observation):
             return ()
-        one = observation
-        return (Scope(one.cluster, one.group, one.topic, one.partition, one.broker),)
+        return (
+            Scope(observation.cluster, observation.group, observation.topic, observation.partition, observation.broker),
+        )
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
-        """Each finding once, as the first run told it; what has settled stands."""
-        told = set()
-        for observation in _findings(self.kind, scope, facts):
-            read = _read(observation.finding)
-            if read is None or observation.seen <= facts.now - FINALIZATION_MS or not self.counts(read):
+        """Yield each finding once, as the first run reported it, until it is final."""
+        reported = set()
+        for observation in _sightings(self.kind, scope, facts):
+            found = _parse(observation.finding)
+            if found is None or observation.seen <= facts.now - FINALIZATION_MS or not self.is_reportable(found):
                 continue
             finding = msgspec.structs.replace(
-                read,
+                found,
                 rule=self.kind,
                 kind=self.kind,
-                severity=self.effective_severity(read.severity) or read.severity,
+                severity=self.effective_severity(found.severity) or found.severity,
                 recovered_at=None,
-                subject={**read.subject, **scope.subject},
+                subject={**found.subject, **scope.subject},
                 known_at=observation.seen,
             )
-            if finding.key not in told:
-                told.add(finding.key)
+            if finding.key not in reported:
+                reported.add(finding.key)
                 yield finding
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
-        """Over with the first complete run after the last that found it."""
-        # Each run is looked at when it ends: sightings of those before need not be kept.
+        """Return the finding as recovered at the first complete run after the last that found it."""
+        # Each run is evaluated when it ends: sightings of earlier runs need not be kept.
         recent = facts.history(CheckRun, scope.cluster, self.kind).after(
             max(finding.known_at, facts.now - RETENTION_MS)
         )
-        runs = [one.at for one in recent if one.complete and one.outcome != "failed"]
+        runs = [run.at for run in recent if run.complete and run.outcome != "failed"]
         if not runs:
             return finding
-        sightings = (one.at for one in _findings(self.kind, scope, facts).after(finding.known_at) if _is(one, finding))
-        last = max(sightings, default=finding.known_at)
+        sightings = _sightings(self.kind, scope, facts).after(finding.known_at)
+        last = max((found.at for found in sightings if _is_same(found, finding)), default=finding.known_at)
         return recovered(finding, next((at for at in runs if at > last), None))
 
 
-def _findings(check: str, scope: Scope, facts: Facts) -> History[CheckFinding]:
+def _sightings(check: str, scope: Scope, facts: Facts) -> History[CheckFinding]:
     return facts.history(CheckFinding, scope.cluster, check, scope.group, scope.topic, scope.partition, scope.broker)
 
 
-def _is(observation: CheckFinding, finding: Finding) -> bool:
-    """Whether the finding was found again: what happened, where and when is the same, whatever is said of it now."""
-    again = _read(observation.finding)
+def _is_same(observation: CheckFinding, finding: Finding) -> bool:
+    """Return whether the observation has the finding's time and subject, whatever else has changed."""
+    found = _parse(observation.finding)
     return (
-        again is not None
-        and again.at == finding.at
-        and {**again.subject, "cluster": observation.cluster} == finding.subject
+        found is not None
+        and found.at == finding.at
+        and {**found.subject, "cluster": observation.cluster} == finding.subject
     )
 
 
 @lru_cache(maxsize=4_096)
-def _read(text: str) -> Finding | None:
-    """The finding; None where the text is none, which a file that people wrote may hold and a check never prints."""
+def _parse(text: str) -> Finding | None:
+    """Return the finding, or None if the text is not one: a journal edited by hand may hold anything."""
     try:
         return finding_from_json(text)
     except ValueError:

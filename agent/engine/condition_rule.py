@@ -1,9 +1,9 @@
 """Bases of rules about a condition that lasts: a broker is down, a partition is offline, a check fails."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from agent.engine.facts import Facts, History
+from agent.engine.facts import FLOOR, Facts, History
 from agent.engine.rule import Rule, Scope, recovered
 from agent.model.config_types import Duration
 from agent.model.findings import Finding
@@ -22,6 +22,10 @@ class Interval(NamedTuple):
         """Return whether the condition held for `duration` ms, as far as is known."""
         return self.end is None or self.end.at >= self.begin.at + duration
 
+    def known_at(self, duration: int) -> int:
+        """Return when it could first be known that the condition has held for `duration` ms."""
+        return max(int(self.begin.at) + duration, int(self.begin.seen))
+
 
 def intervals_where(history: History[T], condition: Callable[[T], bool]) -> Iterator[Interval]:
     """Yield the intervals in which the condition held, oldest first."""
@@ -34,6 +38,42 @@ def intervals_where(history: History[T], condition: Callable[[T], bool]) -> Iter
             begin = None
     if begin is not None:
         yield Interval(begin, None)
+
+
+def intervals_over(
+    histories: Iterable[History[Any]], condition: Callable[[int], Hashable | None]
+) -> Iterator[Interval]:
+    """Yield the intervals in which `condition` returns the same value other than None, oldest first.
+
+    It is evaluated at the time of each change in the histories, so it must follow from them alone. `begin` and `end`
+    are the changes that began and ended it.
+    """
+    changes: dict[int, Observation] = {}
+    for history in histories:
+        for change in history:
+            changes[change.at] = max(changes.get(change.at, change), change, key=lambda last: (last.seen, -last.start))
+    begin: Observation | None = None
+    current: Hashable | None = None
+    for at, change in sorted(changes.items()):
+        value = condition(at)
+        if value == current:
+            continue
+        if begin is not None:
+            yield Interval(begin, change)
+        begin, current = (None if value is None else change), value
+    if begin is not None:
+        yield Interval(begin, None)
+
+
+def find_repetitions(indexes: list[int], are_enough: Callable[[list[int]], bool]) -> Iterator[int]:
+    """Yield each index of a history's event with which the recent events become enough.
+
+    Further back than FLOOR, which histories are certain to reach, the result would depend on what they still hold.
+    """
+    for count, last in enumerate(indexes, 1):
+        recent = [index for index in indexes[:count] if index > last - FLOOR]
+        if are_enough(recent) and not are_enough(recent[:-1]):
+            yield last
 
 
 class Condition(NamedTuple):
@@ -92,7 +132,7 @@ class ConditionRule(Rule):
                 continue
             condition = self.describe_condition(scope, begin, history.as_of(begin.at - 1))
             if condition is not None:
-                known_at = max(begin.at + self.min_duration, begin.seen)
+                known_at = interval.known_at(self.min_duration)
                 yield self.make_finding(scope, begin, known_at=known_at, **condition._asdict())
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:

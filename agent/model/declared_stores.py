@@ -1,4 +1,4 @@
-"""Which stores of Kafka Streams applications are declared never to decrease, and how their values are read. Pure."""
+"""Kafka Streams stores that are declared never to decrease, and how their values are read."""
 
 import re
 from collections import Counter
@@ -9,30 +9,30 @@ from pydantic import AfterValidator
 from agent.model.config_types import ConfigModel
 
 
-def _value(value: str) -> str:
+def _check_value(value: str) -> str:
     if not re.fullmatch(r"long|int|json:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", value):
         msg = f'expected "long", "int" or "json:FIELD", got "{value}"'
         raise ValueError(msg)
     return value
 
 
-def _topic(value: str) -> str:
-    return _named(value, "the name of a topic")
+def _check_topic(value: str) -> str:
+    return _check_name(value, "the name of a topic")
 
 
-def _application(value: str) -> str:
-    return _named(value, "an application.id")
+def _check_application(value: str) -> str:
+    return _check_name(value, "an application.id")
 
 
-def _store(value: str) -> str:
+def _check_store(value: str) -> str:
     if value.endswith("-changelog"):
         msg = f'expected the name of the store, not of its changelog topic, got "{value}"'
         raise ValueError(msg)
-    return _named(value, "the name of a store")
+    return _check_name(value, "the name of a store")
 
 
-def _named(value: str, what: str) -> str:
-    """A topic's name, or what becomes part of one (org.apache.kafka.common.internals.Topic)."""
+def _check_name(value: str, what: str) -> str:
+    """Return the value if it can be (part of) a topic's name, as org.apache.kafka.common.internals.Topic checks."""
     if not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", value):
         msg = f'expected {what}, got "{value}"'
         raise ValueError(msg)
@@ -40,23 +40,20 @@ def _named(value: str, what: str) -> str:
 
 
 class DeclaredStore(ConfigModel):
-    """A Kafka Streams store whose values normally never decrease: counts, maxima, sequence numbers.
+    """A store whose value for a key never decreases in normal operation: a count, a maximum, a sequence number.
 
-    A sum over input that may be negative does not qualify. In a windowed store each window of a key counts as a key.
+    A sum over input that may be negative is not. In a windowed store each window of a key is a key of its own.
     """
 
-    application: Annotated[str, AfterValidator(_application)]
-    """The `application.id`."""
-    store: Annotated[str, AfterValidator(_store)]
-    """Name of the store; its changelog is the topic `application-store-changelog`."""
-    value: Annotated[str, AfterValidator(_value)] = "long"
-    """Format of the values: `"long"` (8 bytes, big-endian), `"int"` (4 bytes), `"json:FIELD"` (in a JSON object)."""
-    counts: Annotated[str, AfterValidator(_topic)] | None = None
-    """Only for a plain count: the topic of which it counts each record once (its repartition topic if it has one).
-
-    When values decrease, the incident then also states how many records are surely missing, by comparing the sum of
-    the values with the offsets committed on that topic. Not for a store that ignores records (late ones, for example)
-    or deletes keys, nor for a topic that others write to in transactions, whose markers would count as records.
+    application: Annotated[str, AfterValidator(_check_application)]
+    """Its application.id."""
+    store: Annotated[str, AfterValidator(_check_store)]
+    """Its name; its changelog is the topic application-store-changelog."""
+    value: Annotated[str, AfterValidator(_check_value)] = "long"
+    """"long" (8 bytes, big-endian), "int" (4 bytes), or "json:FIELD", an integer in a JSON object."""
+    counts: Annotated[str, AfterValidator(_check_topic)] | None = None
+    """For a plain count, the topic of which it counts each record once: its repartition topic if it has one. Committed
+    offsets of that topic are compared with the sum of the store's values.
     """
 
     @property
@@ -66,9 +63,10 @@ class DeclaredStore(ConfigModel):
 
 
 def declared_once(stores: tuple[DeclaredStore, ...]) -> tuple[DeclaredStore, ...]:
-    """The stores. Raises ValueError where one is declared twice."""
-    twice = [changelog for changelog, times in Counter(one.changelog for one in stores).items() if times > 1]
-    if twice:
-        msg = f"the store of {twice[0]} is declared twice"
+    """Return the stores. Raises ValueError if one is declared twice."""
+    numbers = Counter(store.changelog for store in stores)
+    duplicates = [changelog for changelog, number in numbers.items() if number > 1]
+    if duplicates:
+        msg = f"the store of {duplicates[0]} is declared twice"
         raise ValueError(msg)
     return stores

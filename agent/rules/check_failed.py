@@ -1,55 +1,40 @@
-"""check_failed: a Spark check does not do its work."""
+"""check_failed: a run of a Spark check failed."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import ClassVar
 
-from agent.engine.condition_rule import intervals_where
-from agent.engine.facts import Facts
-from agent.engine.rule import Advice, Rule, Scope, recovered
-from agent.model.findings import Finding
-from agent.model.observations import CheckRun, Observation, clock
-
-_LAST_LINES = 5
+from agent.engine.condition_rule import Condition, ConditionRule
+from agent.engine.facts import Facts, History
+from agent.engine.rule import Advice, Scope
+from agent.model.observations import CheckRun
 
 
-class CheckFailed(Rule):
-    """A Spark check could not start, failed, or was stopped for its limits; told once until a run of it succeeds.
+class CheckFailed(ConditionRule):
+    """A Spark check could not start, failed, or was stopped at its limits; reported once until a run succeeds.
 
     Recovers at the next run of the check that does not fail.
     """
 
-    title = "{source} failed on {cluster}"
-    is_ongoing = True
+    title = "check {source} failed on {cluster}"
     advice: ClassVar[Mapping[str, Advice]] = {
         "": Advice(
-            now="the last lines of its log say why; `backflow check {source}` runs it by hand.", only_while_open=True
+            now="Read the last lines of its log, then run `backflow check {source}` by hand.", only_while_open=True
         ),
     }
     observes = (CheckRun,)
 
-    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:  # noqa: ARG002 - the base's signature
-        """Each run that failed."""
-        if not isinstance(observation, CheckRun) or not _failed(observation):
-            return ()
-        return (Scope(observation.cluster, source=observation.check),)
+    def find_scope(self, observation: CheckRun) -> Scope:
+        return Scope(observation.cluster, source=observation.check)
 
-    def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
-        """The first of failed runs in a row."""
-        for run, _ in intervals_where(facts.history(CheckRun, scope.cluster, scope.source or ""), _failed):
-            why, *log = run.reason.splitlines() or ["no reason was given"]
-            yield self.make_finding(
-                scope,
-                run,
-                detail=f"the check {scope.source} failed at {clock(run.at)} UTC: {why}"
-                + (f"; its log ends: {' | '.join(log[-_LAST_LINES:])}" if log else ""),
-                current={"log": "\n".join(log)} if log else None,
-            )
+    def find_history(self, scope: Scope, facts: Facts) -> History[CheckRun]:
+        return facts.history(CheckRun, scope.cluster, scope.source or "")
 
-    def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
-        """Over with the next run that does not fail."""
-        runs = facts.history(CheckRun, scope.cluster, scope.source or "").after(finding.at)
-        return recovered(finding, next((one.at for one in runs if not _failed(one)), None))
+    def holds(self, observation: CheckRun) -> bool:
+        return observation.outcome == "failed"
 
-
-def _failed(run: CheckRun) -> bool:
-    return run.outcome == "failed"
+    def describe_condition(self, scope: Scope, begin: CheckRun, before: CheckRun | None) -> Condition:  # noqa: ARG002 - the base's signature
+        reason, *log = begin.reason.splitlines() or ["no reason was given"]
+        log_end = f"; its log ends with: {log[-1]}" if log else ""
+        return Condition(
+            f"check {scope.source} failed: {reason}{log_end}", current={"log": "\n".join(log)} if log else {}
+        )

@@ -1,4 +1,4 @@
-"""checkpoint_failing: a Flink job's checkpoints fail one after the other."""
+"""checkpoint_failing: several checkpoints of a Flink job failed in a row."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
@@ -8,76 +8,78 @@ from pydantic import Field
 
 from agent.engine.facts import Facts
 from agent.engine.rule import Advice, Rule, Scope, recovered
-from agent.model.findings import Finding
+from agent.model.findings import Finding, reader
 from agent.model.observations import Checkpoints, Observation, clock
-from agent.rules.queries.flink import named, over, spoken
+from agent.rules.queries.flink import describe_job, ended_at, job_subject
 from agent.rules.queries.partitions import earliest
 
 
 class CheckpointFailing(Rule):
-    """At least `min_failures` of a job's checkpoints have failed since the last one that was completed.
+    """At least `min_failures` of a job's checkpoints have failed since the last completed one.
 
-    A failover of the job now would read again all since then. Counts that begin anew, on another JobManager, are not
-    compared with those before. Recovers when a checkpoint is completed, or the job is over.
+    A failover of the job would reprocess everything since then. Counts that start over, on another JobManager, are not
+    compared with those before. Recovers when a checkpoint is completed, or the job ends.
     """
 
-    title = "checkpoints of {reader} fail"
+    title = "checkpoints of {reader} are failing"
     is_ongoing = True
     advice: ClassVar[Mapping[str, Advice]] = {
         "": Advice(
-            now="see why the checkpoints of {reader} fail: at a failure it goes back to the last one that completed.",
+            now="Find out why checkpoints of {reader} fail: a restart takes it back to the last completed one.",
             only_while_open=True,
         ),
     }
     observes = (Checkpoints,)
 
     min_failures: int = Field(3, ge=1)
-    """Fewest failures in a row told."""
+    """Fewest failures in a row that are reported."""
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:  # noqa: ARG002 - the base's signature
-        """Each job of which checkpoints have failed."""
         if not isinstance(observation, Checkpoints) or observation.failed < self.min_failures:
             return ()
         return (Scope(observation.cluster, job=observation.job),)
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
-        """The failure that makes it enough, once for each row of failures."""
         cluster, job = scope.cluster, scope.job or ""
         good: Checkpoints | None = None
-        told = False
-        for before, one in pairwise(facts.history(Checkpoints, cluster, job)):
+        is_reported = False
+        for before, after in pairwise(facts.history(Checkpoints, cluster, job)):
             good = good or before
-            if _completed(before, one) or _anew(before, one):
-                good, told = one, False
-            if told or one.failed - good.failed < self.min_failures:
+            if _has_completed(before, after) or _has_started_over(before, after):
+                good, is_reported = after, False
+            failures = after.failed - good.failed
+            if is_reported or failures < self.min_failures:
                 continue
-            told = True
-            last = f"since checkpoint {good.last} " if good.last is not None else ""
+            is_reported = True
+            last = f" since checkpoint {good.last}" if good.last is not None else ""
             yield self.make_finding(
                 scope,
-                one,
-                detail=f"{one.failed - good.failed} checkpoints of {spoken(facts, cluster, job, one.at)} have failed "
-                f"{last}and none was completed, by {clock(one.at)} UTC",
-                subject=named(facts, cluster, job, one.at),
+                after,
+                detail=f"{describe_job(facts, cluster, job, after.at)}: {failures} checkpoints failed in a row{last}, "
+                f"by {clock(after.at)} UTC",
+                subject=job_subject(facts, cluster, job, after.at),
                 previous={"completed": good.completed, "failed": good.failed, "last": good.last},
-                current={"completed": one.completed, "failed": one.failed, "last": one.last},
+                current={"completed": after.completed, "failed": after.failed, "last": after.last},
             )
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
-        """Over with the next completed checkpoint, or with the job."""
         cluster, job = scope.cluster, scope.job or ""
         history = facts.history(Checkpoints, cluster, job)
-        at_once = history.as_of(finding.at)
-        later = [*([] if at_once is None else [at_once]), *history.after(finding.at)]
-        completed = (one.at for before, one in pairwise(later) if _completed(before, one))
-        return recovered(finding, earliest(completed, over(facts, cluster, job, finding.at)))
+        first = history.as_of(finding.at)
+        later = [*([] if first is None else [first]), *history.after(finding.at)]
+        completed = (after.at for before, after in pairwise(later) if _has_completed(before, after))
+        return recovered(finding, earliest(completed, ended_at(facts, cluster, job, finding.at)))
+
+    @classmethod
+    def timeline(cls, finding: Finding, day: str) -> str:
+        del day
+        failures = finding.current.get("failed", 0) - finding.previous.get("failed", 0)
+        return f"{reader(finding.subject)}: {failures} checkpoints failed in a row"
 
 
-def _anew(before: Checkpoints, one: Checkpoints) -> bool:
-    """Whether the counts have begun anew."""
-    return one.completed < before.completed or one.failed < before.failed
+def _has_started_over(before: Checkpoints, after: Checkpoints) -> bool:
+    return after.completed < before.completed or after.failed < before.failed
 
 
-def _completed(before: Checkpoints, one: Checkpoints) -> bool:
-    """Whether a checkpoint was completed in between."""
-    return one.completed > (0 if _anew(before, one) else before.completed)
+def _has_completed(before: Checkpoints, after: Checkpoints) -> bool:
+    return after.completed > (0 if _has_started_over(before, after) else before.completed)

@@ -7,121 +7,126 @@ from typing import ClassVar
 import msgspec
 from pydantic import Field
 
+from agent.engine.condition_rule import find_repetitions, intervals_over
 from agent.engine.facts import FLOOR, Facts, History
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import PositiveDuration, duration_text
-from agent.model.findings import Finding
+from agent.model.findings import Finding, reader
 from agent.model.observations import FlinkJob, Observation, clock
-from agent.rules.queries.flink import lasting, named, over, spoken
+from agent.rules.queries.flink import describe_job, ended_at, job_subject
 from agent.rules.queries.partitions import earliest
 
-_ON_THE_WAY = ("CREATED", "INITIALIZING", "RECONCILING", "RESTARTING", "FAILING")
-_SOUND_MS = 30_000
+_STARTING = ("CREATED", "INITIALIZING", "RECONCILING", "RESTARTING", "FAILING")
+_STABLE_MS = 30_000
 
 
 class JobRestarting(Rule):
-    """A job gets no slots, or fails as soon as it runs. What it says of itself may be RUNNING all the while.
+    """A job gets no slots, or fails as soon as it runs; Flink may report it as RUNNING all the while.
 
-    Labels: `not_running` (for `after` not all tasks have run, or the job was on the way to it), `again_and_again`
-    (`restarts` times within `within`).
-    Not: jobs that have ended; one that is RUNNING and of which no tasks are known; one of which some tasks run and
-    never all have, as in a batch.
-    Recovers when all tasks have run for 30 s, or the job is over.
+    Labels: `not_running` (for `after` not all tasks ran, or the job was starting), `again_and_again` (`restarts` times
+    within `within`).
+    Not: jobs that have ended; one that is RUNNING and whose tasks are unknown; one of which some tasks run and never
+    all have, as in a batch job.
+    Recovers when all tasks have run for 30 s, or the job ends.
     """
 
-    title = "job {reader} does not get to run"
+    title = "job {reader} is not running"
     is_ongoing = True
     advice: ClassVar[Mapping[str, Advice]] = {
-        "": Advice(now="see the exceptions of {reader} and the free slots in Flink's web page.", only_while_open=True),
+        "": Advice(now="Check the exceptions of {reader} and the free slots in Flink's web UI.", only_while_open=True),
     }
     observes = (FlinkJob,)
 
     after: PositiveDuration = 60_000
-    """How long not all tasks may run."""
+    """How long tasks may be missing."""
 
     restarts: int = Field(3, ge=2)
-    """Fewest restarts told."""
+    """Fewest restarts that are reported."""
 
     within: PositiveDuration = 600_000
     """How close together they are."""
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
-        """Each state of a job that has not ended but for its first sound one: a job that recovers is looked at too."""
+        """Return the job unless it has ended or its first state is healthy; a job that recovers is evaluated too."""
         if not isinstance(observation, FlinkJob) or observation.ended:
             return ()
-        first = len(facts.history(FlinkJob, observation.cluster, observation.job).changes) == 1
-        return () if first and _sound(observation) else (Scope(observation.cluster, job=observation.job),)
+        is_first = len(facts.history(FlinkJob, observation.cluster, observation.job).changes) == 1
+        return () if is_first and _is_healthy(observation) else (Scope(observation.cluster, job=observation.job),)
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
-        """Each time too long, each row of restarts."""
         history = facts.history(FlinkJob, scope.cluster, scope.job or "")
-        rows = list(self._rows(history))
-        for one in rows:
-            how = f"has restarted {self.restarts} times within {duration_text(self.within)}"
-            yield self._told(scope, one, "again_and_again", how, facts)
-        for spell in lasting([history], lambda at: _stuck(history, at)):
-            begin = history.as_of(spell.begin.at)
-            if begin is None or begin in rows or not spell.lasted(self.after):
+        repeated = self._repeated_restarts(history)
+        for state in repeated:
+            text = f"restarted {self.restarts} times within {duration_text(self.within)}"
+            yield self._make(scope, state, "again_and_again", text, facts)
+        for interval in intervals_over([history], lambda at: _is_stuck(history, at)):
+            begin = history.as_of(interval.begin.at)
+            if begin is None or begin in repeated or not interval.lasted(self.after):
                 continue
-            tasks = f"{begin.tasks_running} of {begin.tasks} tasks run"
-            how = f"is {begin.state} and {tasks} since {clock(begin.at)} UTC"
-            told = self._told(scope, begin, "not_running", how, facts)
-            yield msgspec.structs.replace(told, known_at=spell.known_at(self.after))
+            text = f"is {begin.state} with {begin.tasks_running} of {begin.tasks} tasks running since "
+            finding = self._make(scope, begin, "not_running", f"{text}{clock(begin.at)} UTC", facts)
+            yield msgspec.structs.replace(finding, known_at=interval.known_at(self.after))
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
-        """Over when all tasks have run for long enough, or with the job."""
         cluster, job = scope.cluster, scope.job or ""
         history = facts.history(FlinkJob, cluster, job)
-        held = history.as_of(finding.at)
-        later = [*([] if held is None else [held]), *history.after(finding.at)]
-        sound = (
-            max(one.at, finding.at) + _SOUND_MS
-            for number, one in enumerate(later)
-            if _sound(one) and all(_sound(other) for other in later[number:] if other.at < one.at + _SOUND_MS)
+        first = history.as_of(finding.at)
+        later = [*([] if first is None else [first]), *history.after(finding.at)]
+        stable = (
+            max(state.at, finding.at) + _STABLE_MS
+            for index, state in enumerate(later)
+            if all(_is_healthy(other) for other in later[index:] if other.at < state.at + _STABLE_MS)
         )
-        return recovered(finding, earliest(sound, over(facts, cluster, job, finding.at)))
+        return recovered(finding, earliest(stable, ended_at(facts, cluster, job, finding.at)))
 
-    def _rows(self, history: History[FlinkJob]) -> Iterator[FlinkJob]:
-        """The restarts that make it enough, where the one before did not."""
+    @classmethod
+    def timeline(cls, finding: Finding, day: str) -> str:
+        del day
+        job, current = reader(finding.subject), finding.current
+        if "again_and_again" in finding.labels:
+            return f"job {job} keeps restarting"
+        return f"job {job}: {current.get('tasks_running')} of {current.get('tasks')} tasks running"
+
+    def _repeated_restarts(self, history: History[FlinkJob]) -> list[FlinkJob]:
         changes = history.changes
-        places = [number for number, (before, one) in enumerate(pairwise(changes), 1) if _restarted(before, one)]
-        for count, place in enumerate(places, 1):
-            # No further back than histories surely reach, or what is told would hang on what they still hold.
-            row = [changes[each] for each in places[:count] if each > place - FLOOR]
-            if self._enough(row) and not self._enough(row[:-1]):
-                yield changes[place]
+        restarts = [
+            index for index, (before, after) in enumerate(pairwise(changes), 1) if _has_restarted(before, after)
+        ]
 
-    def _enough(self, row: list[FlinkJob]) -> bool:
-        return len(row) >= self.restarts and row[-1].at - row[-self.restarts].at <= self.within
+        def are_enough(recent: list[int]) -> bool:
+            times = [changes[index].at for index in recent[-self.restarts :]]
+            return len(times) >= self.restarts and times[-1] - times[0] <= self.within
 
-    def _told(self, scope: Scope, one: FlinkJob, label: str, how: str, facts: Facts) -> Finding:
+        return [changes[index] for index in find_repetitions(restarts, are_enough)]
+
+    def _make(self, scope: Scope, state: FlinkJob, label: str, text: str, facts: Facts) -> Finding:
         cluster, job = scope.cluster, scope.job or ""
         return self.make_finding(
             scope,
-            one,
+            state,
             labels=(label,),
-            detail=f"{spoken(facts, cluster, job, one.at)} {how}",
-            subject=named(facts, cluster, job, one.at),
-            current={"state": one.state, "tasks": one.tasks, "tasks_running": one.tasks_running},
+            detail=f"{describe_job(facts, cluster, job, state.at)} {text}",
+            subject=job_subject(facts, cluster, job, state.at),
+            current={"state": state.state, "tasks": state.tasks, "tasks_running": state.tasks_running},
         )
 
 
-def _sound(one: FlinkJob) -> bool:
-    return one.state == "RUNNING" and one.tasks_running >= one.tasks
+def _is_healthy(job: FlinkJob) -> bool:
+    return job.state == "RUNNING" and job.tasks_running >= job.tasks
 
 
-def _stuck(history: History[FlinkJob], at: int) -> bool | None:
-    """Whether tasks that should run did not at that moment; None where not."""
-    one = history.as_of(at)
-    if one is None or one.state not in (*_ON_THE_WAY, "RUNNING") or (one.state == "RUNNING" and _sound(one)):
+def _is_stuck(history: History[FlinkJob], at: int) -> bool | None:
+    """Return whether tasks that should run did not at that moment; None if not."""
+    job = history.as_of(at)
+    if job is None or _is_healthy(job) or job.state not in (*_STARTING, "RUNNING"):
         return None
-    if one.state == "RUNNING" and one.tasks_running:
-        return any(other.tasks and _sound(other) for other in history.before(at, FLOOR)) or None
+    if job.state == "RUNNING" and job.tasks_running:
+        return any(earlier.tasks and _is_healthy(earlier) for earlier in history.before(at, FLOOR)) or None
     return True
 
 
-def _restarted(before: FlinkJob, one: FlinkJob) -> bool:
-    """Whether the job was restarted, or began to be, between two sightings. FAILING is the beginning of RESTARTING."""
-    if one.restarting_at is not None and one.restarting_at != before.restarting_at:
+def _has_restarted(before: FlinkJob, after: FlinkJob) -> bool:
+    """Return whether the job was restarted, or began to be; FAILING is the beginning of RESTARTING."""
+    if after.restarting_at is not None and after.restarting_at != before.restarting_at:
         return before.state != "FAILING"
-    return before.state == "RUNNING" and one.state in ("RESTARTING", "FAILING")
+    return before.state == "RUNNING" and after.state in ("RESTARTING", "FAILING")

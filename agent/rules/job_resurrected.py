@@ -1,63 +1,84 @@
-"""job_resurrected: a Flink job that had ended runs again after a failover, or is about to at the next one."""
+"""job_resurrected: a Flink job that had ended runs again after a failover, or will at the next one."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from agent.engine.condition_rule import intervals_over
 from agent.engine.facts import Facts
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import PositiveDuration
-from agent.model.findings import Finding, Severity
+from agent.model.findings import Finding, Severity, reader
 from agent.model.observations import Availability, FlinkJob, JobGraph, JobListing, JobManagerLeader, Observation, clock
-from agent.rules.queries.flink import ZOOKEEPER, graph_znode, lasting, lives, named, over, spoken, told_at
+from agent.rules.queries.flink import (
+    ZOOKEEPER,
+    Resurrection,
+    confirmed_at,
+    count_restores,
+    describe_job,
+    ended_at,
+    find_resurrections,
+    graph_znode,
+    is_active,
+    job_subject,
+    ran_alongside,
+)
 from agent.rules.queries.partitions import earliest
-from agent.rules.queries.resurrections import beside, restored, returns
 from agent.rules.queries.subjects import job_graphs_in, jobs_in
 
-_SHOWN = 3
+_LOCK_SLACK_MS = 10_000
+_PREVENTION = "Upgrade to Flink 1.5.4, 1.6.1 or later (FLINK-10011)."
+_PHRASES = {
+    "running": "runs again after it had ended",
+    "ended_with_graph": "has ended, its job graph remains",
+    "foreign_lock": "job graph locked by another session than the leader's",
+}
 
 
 class JobResurrected(Rule):
-    """A job's graph outlives the job, and the next JobManager to lead recovers it (FLINK-10011 and its kin): the dead
-    job runs beside its successor, from no checkpoint.
+    """A job's graph outlives the job, and the next leading JobManager recovers it (FLINK-10011 and similar bugs).
 
-    Labels: `foreign_lock` (a lock of the graph belongs to a session other than the leader's for `session_timeout` and
-    10 s more, so the leader cannot remove it), `ended_with_graph` (a job is FINISHED, CANCELED or FAILED and `linger`
-    later its graph is still there), `running` (critical: a job runs whose graph is older than the leadership and which
-    had ended, or had been missing from the leader's listing for 30 s).
+    The dead job then runs beside its successor, from no checkpoint.
+
+    Labels: `foreign_lock` (for `session_timeout` and 10 s more, a lock of the graph has belonged to another session
+    than the leader's, so the leader cannot remove it), `ended_with_graph` (a job is FINISHED, CANCELED or FAILED and
+    `linger` later its graph is still there), `running` (critical: a job runs whose graph is older than the leadership
+    and which had ended, or had been missing from the leader's listing for 30 s).
     Not: a dead leader's lock until its session has expired, a job submitted after a failover, one that ran before it, a
-    job that is SUSPENDED, what an agent that has just started has not seen
-    before, what a ZooKeeper out of sight may have changed. Without ZooKeeper nothing is told.
-    Recovers when the lock or the graph is gone, or the job no longer runs.
+    job that is SUSPENDED, what happened before the agent started, what may have changed while ZooKeeper was
+    unavailable. Without ZooKeeper nothing is reported.
+    Recovers when the lock or the graph is removed, or the job no longer runs.
     """
 
     title = "job {reader} of {cluster} comes back at a JobManager failover"
     is_ongoing = True
     advice: ClassVar[Mapping[str, Advice]] = {
         "running": Advice(
-            now="cancel {reader} ({job}) and delete its job graph, {graph}, before another JobManager leads; then see that {others} got its slots back, and what {reader} has written since {start}.",
-            prevent="Flink 1.5.4, 1.6.1 or later (FLINK-10011).",
+            now="Cancel {reader} ({job}) and delete its job graph, {graph}, before another JobManager leads. Then "
+            "check that {others} got its slots back, and what {reader} has written since {start}.",
+            prevent=_PREVENTION,
         ),
         "ended_with_graph": Advice(
-            now="delete the job graph of {reader} ({job}), {graph}, before a JobManager fails over.",
-            prevent="Flink 1.5.4, 1.6.1 or later (FLINK-10011).",
+            now="Delete the job graph of {reader} ({job}), {graph}, before the next JobManager failover.",
+            prevent=_PREVENTION,
             only_while_open=True,
         ),
         "foreign_lock": Advice(
-            now="restart the standby JobManager that holds the lock on the job graph of {reader} ({job}): its session ends, and its lock with it; do not cancel {reader} before that.",
-            prevent="Flink 1.5.4, 1.6.1 or later (FLINK-10011).",
+            now="Restart the standby JobManager that holds the lock on the job graph of {reader} ({job}): the lock "
+            "ends with its session. Do not cancel {reader} before that.",
+            prevent=_PREVENTION,
             only_while_open=True,
         ),
     }
     observes = (FlinkJob, JobGraph, JobManagerLeader, JobListing, Availability)
 
     session_timeout: PositiveDuration = 60_000
-    """high-availability.zookeeper.client.session-timeout of the JobManagers: so long a dead one's locks outlive it."""
+    """high-availability.zookeeper.client.session-timeout of the JobManagers: how long a dead one's locks remain."""
 
     linger: PositiveDuration = 30_000
-    """How long the graph of a job that has ended may stand."""
+    """How long the graph of a job that has ended may remain."""
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
-        """Each job that has had a graph, with all that is seen of it; a leader and a listing concern all of them."""
+        """Return the job if it has had a graph; leaders, listings and availability concern all such jobs."""
         match observation:
             case FlinkJob(cluster=cluster, job=job) | JobGraph(cluster=cluster, job=job):
                 jobs: Iterable[str] = (job,) if facts.history(JobGraph, cluster, job).last is not None else ()
@@ -70,43 +91,51 @@ class JobResurrected(Rule):
         return [Scope(cluster, job=job) for job in jobs]
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
-        """Each lock, each graph left, each return; the return last, which replaces what began at the same moment."""
+        """Yield the resurrections last: they replace findings that began at the same moment."""
         yield from self._foreign_locks(scope, facts)
-        yield from self._graphs_left(scope, facts)
-        yield from self._returns(scope, facts)
+        yield from self._remaining_graphs(scope, facts)
+        for resurrection in find_resurrections(facts, scope.cluster, scope.job or ""):
+            yield self._resurrected(scope, resurrection, facts)
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
-        """Over when the lock or the graph is gone, or the job no longer runs."""
         cluster, job, at = scope.cluster, scope.job or "", finding.at
-        graphs, leaders = facts.history(JobGraph, cluster, job), facts.history(JobManagerLeader, cluster)
-        gone = (one.at for one in graphs.after(at) if one.made_at is None)
         if "running" in finding.labels:
-            return recovered(finding, over(facts, cluster, job, at))
+            return recovered(finding, ended_at(facts, cluster, job, at))
+        graphs, leaders = facts.history(JobGraph, cluster, job), facts.history(JobManagerLeader, cluster)
         if "ended_with_graph" in finding.labels:
-            again = (one.at for one in facts.history(FlinkJob, cluster, job).after(at) if lives(one))
-            return recovered(finding, earliest(gone, next(again, None)))
-        moments = sorted({one.at for one in graphs.after(at)} | {one.at for one in leaders.after(at)})
-        left = (
-            moment for moment in moments if not _still(finding.current, graphs.as_of(moment), leaders.as_of(moment))
+            removed = (graph.at for graph in graphs.after(at) if graph.made_at is None)
+            active = (state.at for state in facts.history(FlinkJob, cluster, job).after(at) if is_active(state))
+            return recovered(finding, earliest(removed, next(active, None)))
+        moments = sorted({change.at for history in (graphs, leaders) for change in history.after(at)})
+        owners = finding.current["locks"]
+        released = (
+            moment
+            for moment in moments
+            if not any(_is_foreign_lock(owner, graphs.as_of(moment), leaders.as_of(moment)) for owner in owners)
         )
-        return recovered(finding, next(left, None))
+        return recovered(finding, next(released, None))
+
+    @classmethod
+    def timeline(cls, finding: Finding, day: str) -> str:
+        phrase = next((_PHRASES[label] for label in finding.labels if label in _PHRASES), None)
+        return super().timeline(finding, day) if phrase is None else f"job {reader(finding.subject)}: {phrase}"
 
     def _foreign_locks(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         cluster, job = scope.cluster, scope.job or ""
         graphs, leaders = facts.history(JobGraph, cluster, job), facts.history(JobManagerLeader, cluster)
-        hold = self.session_timeout + 10_000
         begun: dict[int, tuple[Observation, int, list[str]]] = {}
         for owner in sorted({owner for graph in graphs for owner in graph.locks}):
 
-            def foreign(at: int, owner: str = owner) -> bool | None:
-                graph, leader = graphs.as_of(at), leaders.as_of(at)
-                session = None if leader is None else leader.session
-                return (graph is not None and owner in graph.locks and session not in (None, owner)) or None
+            def is_foreign(at: int, owner: str = owner) -> bool | None:
+                leader = leaders.as_of(at)
+                has_session = leader is not None and leader.session is not None
+                return (has_session and _is_foreign_lock(owner, graphs.as_of(at), leader)) or None
 
-            for spell in lasting([graphs, leaders], foreign):
-                known_at = told_at(facts, cluster, spell, hold, (ZOOKEEPER,))
+            for interval in intervals_over([graphs, leaders], is_foreign):
+                hold = self.session_timeout + _LOCK_SLACK_MS
+                known_at = confirmed_at(facts, cluster, interval, hold, (ZOOKEEPER,))
                 if known_at is not None:
-                    begun.setdefault(spell.begin.at, (spell.begin, known_at, []))[2].append(owner)
+                    begun.setdefault(interval.begin.at, (interval.begin, known_at, []))[2].append(owner)
         for begin, known_at, owners in begun.values():
             leader, graph = leaders.as_of(begin.at), graphs.as_of(begin.at)
             session = None if leader is None else leader.session
@@ -115,85 +144,82 @@ class JobResurrected(Rule):
                 begin,
                 known_at=known_at,
                 labels=("foreign_lock",),
-                detail=f"{spoken(facts, cluster, job, begin.at)} has a job graph that the leader cannot remove since "
-                f"{clock(begin.at)} UTC. Its lock belongs to session {', '.join(owners)}, not to the leader's, "
-                f"{session}; once the job has ended it runs again at the next change of leader (FLINK-10011)",
-                subject=named(facts, cluster, job, begin.at),
+                detail=f"{describe_job(facts, cluster, job, begin.at)} will run again after its end (FLINK-10011): "
+                f"session {', '.join(owners)} has locked its job graph, not the leader's {session}, since "
+                f"{clock(begin.at)} UTC",
+                subject=job_subject(facts, cluster, job, begin.at),
                 current={"locks": owners, "session": session, "file": None if graph is None else graph.file},
             )
 
-    def _graphs_left(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
+    def _remaining_graphs(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         cluster, job = scope.cluster, scope.job or ""
-        graphs, jobs = facts.history(JobGraph, cluster, job), facts.history(FlinkJob, cluster, job)
+        graphs, states = facts.history(JobGraph, cluster, job), facts.history(FlinkJob, cluster, job)
 
-        def left(at: int) -> bool | None:
-            graph, one = graphs.as_of(at), jobs.as_of(at)
-            return (graph is not None and graph.made_at is not None and one is not None and one.ended) or None
+        def remains(at: int) -> bool | None:
+            graph, state = graphs.as_of(at), states.as_of(at)
+            return (graph is not None and graph.made_at is not None and state is not None and state.ended) or None
 
-        for spell in lasting([graphs, jobs], left):
-            graph, one = graphs.as_of(spell.begin.at), jobs.as_of(spell.begin.at)
-            known_at = told_at(facts, cluster, spell, self.linger, (ZOOKEEPER,))
-            if graph is None or one is None or known_at is None:
+        for interval in intervals_over([graphs, states], remains):
+            begin = interval.begin
+            graph, state = graphs.as_of(begin.at), states.as_of(begin.at)
+            known_at = confirmed_at(facts, cluster, interval, self.linger, (ZOOKEEPER,))
+            if graph is None or state is None or known_at is None:
                 continue
             yield self.make_finding(
                 scope,
-                spell.begin,
+                begin,
                 known_at=known_at,
                 labels=("ended_with_graph",),
-                detail=f"{spoken(facts, cluster, job, spell.begin.at)} is {one.state} since {clock(one.at)} UTC and "
-                f"its job graph{_made(graph)} is still there. It runs again at the next change of leader",
-                subject=named(facts, cluster, job, spell.begin.at),
+                detail=f"{describe_job(facts, cluster, job, begin.at)} will run again at the next leader change: its "
+                f"job graph{_made_at(graph)} remains, though it is {state.state} since {clock(state.at)} UTC",
+                subject=job_subject(facts, cluster, job, begin.at),
                 current={
-                    "state": one.state,
+                    "state": state.state,
                     "file": graph.file,
                     "znode": graph_znode(job, graph.file, graph.znode),
                     "locks": list(graph.locks),
                 },
             )
 
-    def _returns(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
+    def _resurrected(self, scope: Scope, resurrection: Resurrection, facts: Facts) -> Finding:
         cluster, job = scope.cluster, scope.job or ""
-        for one in returns(cluster, job, facts):
-            back, graph = one.back, one.graph
-            restores = restored(cluster, job, one, facts)
-            others = [other for other in jobs_in(facts, cluster) if other != job and beside(cluster, other, one, facts)]
-            company = [spoken(facts, cluster, other, back.at) for other in others[:_SHOWN]]
-            company += [f"{len(others) - _SHOWN} more"] * (len(others) > _SHOWN)
-            age = (back.at - (graph.made_at or back.at)) / 1000
-            yield self.make_finding(
-                scope,
-                back,
-                known_at=one.known_at,
-                severity=Severity.CRITICAL,
-                labels=("running",),
-                detail=f"{spoken(facts, cluster, job, back.at)} runs again since {clock(back.at)} UTC"
-                f"{_restored_from(restores)}. It {one.before}; {one.new.address} came to lead after {one.old.address} "
-                f"at {clock(one.new.at)} UTC and recovered its job graph{_made(graph)}, by then {age:,.0f} s old"
-                f"{'; it runs beside ' * bool(company)}{', '.join(company)}",
-                subject=named(facts, cluster, job, back.at),
-                current={
-                    "state": back.state,
-                    "restored": restores,
-                    "checkpoints": graph.checkpoints,
-                    "others": others,
-                    "file": graph.file,
-                    "znode": graph_znode(job, graph.file, graph.znode),
-                    "made_at": graph.made_at,
-                },
-            )
+        active, graph, before = resurrection.active, resurrection.graph, resurrection.before
+        restores = count_restores(facts, cluster, job, resurrection)
+        restored = {None: "", 0: ", no checkpoint restored"}.get(restores, ", restored from a checkpoint")
+        others = [
+            other
+            for other in jobs_in(facts, cluster)
+            if other != job and ran_alongside(facts, cluster, other, resurrection)
+        ]
+        ending = f"was {before.state} at" if isinstance(before, FlinkJob) else "had not been listed since"
+        company = "" if not others else f"; runs alongside job {others[0]}"
+        company += f" and {len(others) - 1} more" if len(others) > 1 else ""
+        return self.make_finding(
+            scope,
+            active,
+            known_at=resurrection.known_at,
+            severity=Severity.CRITICAL,
+            labels=("running",),
+            detail=f"{describe_job(facts, cluster, job, active.at)} runs again since {clock(active.at)} UTC{restored}: "
+            f"it {ending} {clock(before.at)}, new leader {resurrection.new_leader.address} recovered its job graph"
+            f"{_made_at(graph)}{company}",
+            subject=job_subject(facts, cluster, job, active.at),
+            current={
+                "state": active.state,
+                "restored": restores,
+                "checkpoints": graph.checkpoints,
+                "others": others,
+                "file": graph.file,
+                "znode": graph_znode(job, graph.file, graph.znode),
+                "made_at": graph.made_at,
+            },
+        )
 
 
-def _restored_from(restores: int | None) -> str:
-    if restores is None:
-        return ""
-    return ", restored from a checkpoint" if restores else ", with no checkpoint restored"
+def _made_at(graph: JobGraph) -> str:
+    return "" if graph.made_at is None else f" of {clock(graph.made_at)}"
 
 
-def _made(graph: JobGraph) -> str:
-    return "" if graph.made_at is None else f" of {clock(graph.made_at)} UTC"
-
-
-def _still(current: Mapping[str, Any], graph: JobGraph | None, leader: JobManagerLeader | None) -> bool:
-    """Whether any of the locks found is still there and not the leader's."""
-    session = None if leader is None else leader.session
-    return graph is not None and any(owner in graph.locks and owner != session for owner in current["locks"])
+def _is_foreign_lock(owner: str, graph: JobGraph | None, leader: JobManagerLeader | None) -> bool:
+    """Return whether the session has a lock of the graph and is not the leader's."""
+    return graph is not None and owner in graph.locks and (leader is None or leader.session != owner)

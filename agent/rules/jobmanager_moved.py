@@ -1,4 +1,4 @@
-"""jobmanager_moved: another JobManager leads a Flink cluster, or the same one anew."""
+"""jobmanager_moved: the leading JobManager of a Flink cluster changed."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -11,36 +11,35 @@ from agent.rules.queries.flink import leader_changes
 
 
 class JobmanagerMoved(EventRule):
-    """The leading JobManager's session (its UUID) is another than before; where only REST tells, its address. Info: a
-    cause, never posted alone.
+    """The leading JobManager has another leader session (UUID) than before; if only REST is observed, another address.
 
-    Not: a time without a leader after which the same one leads under the same session, the first leader seen.
+    Info: a cause, never reported alone.
+
+    Not: a time without a leader after which the same one leads under the same session, the first leader observed.
     """
 
-    title = "the JobManager of {cluster} moved"
+    title = "JobManager leader of {cluster} changed"
     default_severity = Severity.INFO
     observes = (JobManagerLeader,)
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
-        """Each leader after the first."""
         if not isinstance(observation, JobManagerLeader) or observation.address is None:
             return ()
-        several = len(facts.history(JobManagerLeader, observation.cluster).changes) > 1
-        return (Scope(observation.cluster),) if several else ()
+        is_first = len(facts.history(JobManagerLeader, observation.cluster).changes) == 1
+        return () if is_first else (Scope(observation.cluster),)
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
-        """Each move."""
         for old, new in leader_changes(facts.history(JobManagerLeader, scope.cluster)):
             sessions = f" (session {old.session} -> {new.session})" if old.session and new.session else ""
             yield self.make_finding(
                 scope,
                 new,
-                detail=f"the JobManager leader of {scope.cluster} moved {old.address} -> {new.address} at "
-                f"{clock(new.at)} UTC{sessions}",
-                previous=_leader(old),
-                current=_leader(new),
+                detail=f"JobManager leader of {scope.cluster} changed {old.address} -> {new.address}{sessions} at "
+                f"{clock(new.at)} UTC",
+                previous=_leader_fields(old),
+                current=_leader_fields(new),
             )
 
 
-def _leader(one: JobManagerLeader) -> dict[str, Any]:
-    return {"address": one.address, "leader_id": one.leader_id, "session": one.session}
+def _leader_fields(leader: JobManagerLeader) -> dict[str, Any]:
+    return {"address": leader.address, "leader_id": leader.leader_id, "session": leader.session}

@@ -1,47 +1,46 @@
-"""log_segments: what the Spark check of that name finds in a broker's log segments."""
+"""log_segments: findings of the Spark check of that name, in brokers' log segments."""
 
 from collections.abc import Mapping
 from typing import ClassVar
 
-from agent.engine.check_rule import CheckRule
 from agent.engine.rule import Advice
-from agent.model.findings import Finding, Severity
+from agent.model.findings import Finding
 from agent.model.text import place
-from agent.rules.queries.disks import on_disk
+from agent.rules.queries.disks import DiskRule
 
 
-class LogSegments(CheckRule):
-    """A broker's log is damaged: offsets that go back, a bad checksum, an index that points wrong, a torn batch.
+class LogSegments(DiskRule):
+    """A broker's log is damaged: decreasing offsets, a bad checksum, a wrong index entry, a torn batch.
 
     Found on the brokers' own disks by the check `log_segments` (clusters.NAME.log_directories). Severity and labels are
-    the check's: a torn tail that the broker mends by itself is no more than a warning.
-    Recovers when a run over all that is configured no longer finds it.
+    the check's: a torn tail, which the broker repairs by itself, is at most a warning.
+    Recovers when a complete run of the check no longer finds it.
     """
 
-    reads = "brokers' log segments: offsets that go back, bad checksums, indexes that point wrong"
+    summary = "brokers' log segments: decreasing offsets, bad checksums, wrong index entries"
     title = "log of {topic}[{partition}] on broker {broker} is damaged"
-    default_severity = Severity.CRITICAL
     advice: ClassVar[Mapping[str, Advice]] = {
-        "offsets_went_back": Advice(
-            now="copy {file} of {place} on broker {broker} before it restarts: after an unclean stop a broker may fail there ('Attempt to append an offset') or empty the segment; then let the replica fetch {place} anew from one that is whole.",
-            prevent="min.insync.replicas=2 with acks=all for {topic}, and Kafka 0.11 or later with its message format (KIP-101).",
-        ),
-        "torn_tail": Advice(),
+        **DiskRule.advice,
         "": Advice(
-            now="copy {file} of {place} on broker {broker} before it restarts; if another replica is whole, let it lead and broker {broker} fetch {place} anew.",
-            prevent="check the disk of broker {broker}.",
+            now="Copy {file} of {place} on broker {broker} before it restarts. If another replica is intact, let it "
+            "lead and broker {broker} fetch {place} from it.",
+            prevent="Check the disk of broker {broker}.",
         ),
     }
 
     @classmethod
-    def describe(cls, finding: Finding, day: str) -> str:
-        """Say what is damaged where; when it came there is known by the records' own timestamps only."""
-        detail = finding.detail
+    def describe_damage(cls, finding: Finding) -> str:
         before, after = (side.get("offset") for side in (finding.previous, finding.current))
-        if "offsets_went_back" in finding.labels and isinstance(before, int) and isinstance(after, int):
-            byte = "" if finding.position is None else f" at byte {finding.position:,}"
-            detail = (
-                f"offsets go back in broker {finding.subject.get('broker')}'s copy of {place(finding.subject)}: "
-                f"{after:,} follows {before:,}{byte} of {finding.subject.get('file', 'its log')}"
-            )
-        return on_disk(finding, detail, day)
+        if "offsets_went_back" not in finding.labels or not isinstance(before, int) or not isinstance(after, int):
+            return finding.detail
+        position = "" if finding.position is None else f" at byte {finding.position:,}"
+        return (
+            f"offsets decrease in broker {finding.subject.get('broker')}'s copy of {place(finding.subject)}: "
+            f"{after:,} follows {before:,}{position} of {finding.subject.get('file', 'its log')}"
+        )
+
+    @classmethod
+    def timeline(cls, finding: Finding, day: str) -> str:
+        del day
+        damage = "offsets decrease" if "offsets_went_back" in finding.labels else "log damaged"
+        return f"{place(finding.subject)} on broker {finding.subject.get('broker')}: {damage}"

@@ -1,42 +1,52 @@
-"""offset_history: what the Spark check of that name finds in the journal."""
+"""offset_history: findings of the Spark check of that name, in the journal."""
 
 from collections.abc import Mapping
 from typing import ClassVar
 
-from agent.engine.check_rule import CheckRule
+from agent.engine.check_rule import CheckInput, CheckRule
 from agent.engine.rule import Advice, EventRule, GroupRule
 from agent.model.findings import Finding
 from agent.model.observations import CheckFinding
+from agent.model.text import place
 from agent.rules.queries.advice import DEDUPLICATE, DURABLE_WRITES
 
 
 class OffsetHistory(EventRule, CheckRule, GroupRule):
-    """A committed offset went back or leapt, as the history in the journal shows. Over at once.
+    """A committed offset moved backwards or jumped ahead, as its history in the journal shows.
 
-    Found by the check `offset_history`, independently of the live rules. Severity and labels are the check's: info
-    where a live rule told it when it happened.
-    Not: a gap in the journal, in which nothing can be compared; the check says that where it is asked.
+    Found by the check `offset_history`, independently of the live rules. Severity and labels are the check's: info if a
+    live rule reported it when it happened.
+    Not: a gap in the journal, across which nothing can be compared; the check reports gaps itself.
+    Recovers at once.
     """
 
-    reads = "the journal: every rewind, jump and gap of committed offsets, with what happened around it"
-    title = "{group} on {topic}[{partition}] went back or leapt {records} records, as its history shows"
+    summary = "the journal: every rewind, jump and gap of committed offsets, with its context"
+    input = CheckInput.COMMITS
+    title = "{group} rewound or skipped {records} records on {topic}[{partition}], as its history shows"
     advice: ClassVar[Mapping[str, Advice]] = {
         "operator_reset": Advice(),
         "checkpoint_restore": Advice(),
         "after_expiry": Advice(
-            now=DEDUPLICATE, prevent="offsets.retention.minutes longer than the longest pause of {reader}."
+            now=DEDUPLICATE, prevent="Set offsets.retention.minutes above the longest pause of {reader}."
         ),
         "to_divergence": Advice(now=DEDUPLICATE, prevent=DURABLE_WRITES),
     }
 
     min_records: int = 1000
-    """How many records a move must skip or read again to be told."""
+    """Fewest records reprocessed, lost or skipped that are reported."""
 
-    def means(self, observation: CheckFinding) -> bool:
-        """Whether it is about a group on a topic, and both are judged."""
+    def matches(self, observation: CheckFinding) -> bool:
         group, topic = observation.group, observation.topic
         return group is not None and topic is not None and self.applies_to(group, topic)
 
-    def counts(self, finding: Finding) -> bool:
-        """Whether the move is far enough."""
+    def is_reportable(self, finding: Finding) -> bool:
         return max(finding.records.reread, finding.records.lost, finding.records.skipped) >= self.min_records
+
+    @classmethod
+    def timeline(cls, finding: Finding, day: str) -> str:
+        before, after = (side.get("offset") for side in (finding.previous, finding.current))
+        if not isinstance(before, int) or not isinstance(after, int):
+            return super().timeline(finding, day)
+        return (
+            f"{finding.subject.get('group')} on {place(finding.subject)}: {before:,} -> {after:,}, found in its history"
+        )

@@ -1,4 +1,4 @@
-"""rebalancing: a consumer group's rebalance lasts long, or one follows the other; and what a rebalance moved."""
+"""rebalancing: a consumer group's rebalance takes long, or rebalances repeat; and what a rebalance moved."""
 
 import re
 from collections import Counter
@@ -9,215 +9,232 @@ from typing import ClassVar
 import msgspec
 from pydantic import Field
 
-from agent.engine.facts import FINALIZATION_MS, FLOOR, Facts, History
+from agent.engine.condition_rule import Interval, find_repetitions, intervals_over
+from agent.engine.facts import FINALIZATION_MS, FLOOR, Facts
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import NameFilter, PositiveDuration, duration_text
 from agent.model.findings import Finding, Severity
 from agent.model.observations import GroupState, Member, Observation, clock
-from agent.rules.queries.flink import Spell, lasting
+from agent.model.text import count, instant
 from agent.rules.queries.partitions import is_rebalancing
-from agent.rules.queries.streams import thread
+from agent.rules.queries.streams import TopicPartition, thread
 
-_START_MS = 60_000
-"""How long after a group was without members its members may still be coming."""
+_STARTUP_MS = 60_000
+"""How long after a group was without members its members may still be joining."""
 
-_CALM_MS = 60_000
+_QUIET_MS = 60_000
 
-_TURNS = 2
-"""In how many rebalances an instance that is restarted goes and comes."""
+_RESTART_REBALANCES = 2
+"""In how many rebalances an instance that is restarted leaves and joins."""
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_UNREAD = "nobody reads its partitions meanwhile"
-_SHOWN = 3
+
+_Owners = dict[TopicPartition, Member]
 
 
 class Rebalancing(Rule):
-    """A group's rebalance takes long, or it rebalances again and again: nobody reads meanwhile, and tasks with state
-    move.
+    """A group's rebalance takes long, or rebalances repeat: no member consumes meanwhile, and tasks with state move.
 
     Labels: `long` (for more than `longer_than` in PreparingRebalance or CompletingRebalance), `again_and_again`
-    (`times` rebalances within `within`), `moved` (info, over at once: a rebalance is done and partitions went to other
-    members; what follows from it names it as its cause).
-    Not: a group that is being started (rebalances within a minute of its having had no members), the second half of a
-    cooperative rebalance (what begins while partitions wait to be handed over), a rolling restart (in each rebalance
-    another instance goes or comes, none of them more than twice), groups without members.
-    Recovers when the group has been at rest for a minute: Stable with the same members and partitions, or without
+    (`times` rebalances within `within`), `moved` (info, recovers at once: a rebalance is complete and partitions have
+    moved to other members; what follows from it names it as its cause).
+    Not: a group that is starting (rebalances within a minute after it had no members), the second half of a cooperative
+    rebalance (one that begins while partitions wait to be assigned), a rolling restart (in each rebalance another
+    instance leaves or joins, none of them more than twice), groups without members.
+    Recovers when the group has been quiet for a minute: Stable with the same members and partitions, or without
     members.
     """
 
     title = "{group} is rebalancing"
     is_ongoing = True
     advice: ClassVar[Mapping[str, Advice]] = {
-        "": Advice(now="see which member of {reader} comes and goes, and its log.", only_while_open=True),
+        "": Advice(now="Find out which member of {reader} joins and leaves, and read its log.", only_while_open=True),
     }
     observes = (GroupState,)
 
     groups: NameFilter = NameFilter()
-    """Groups judged."""
+    """Names of the groups that are evaluated."""
 
     longer_than: PositiveDuration = 30_000
-    """How long a rebalance may last."""
+    """How long a rebalance may take."""
 
     times: int = Field(5, ge=2, le=8)
-    """Fewest rebalances told."""
+    """Fewest rebalances that are reported."""
 
     within: PositiveDuration = 600_000
     """How close together they are."""
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
-        """Each group in a rebalance, and each whose members or their partitions are others."""
+        """Return each group in a rebalance, and each whose members or partitions have changed."""
         if not isinstance(observation, GroupState) or not self.groups.match(observation.group):
             return ()
         cluster, group = observation.cluster, observation.group
-        changed = bool(observation.members) and len(facts.history(GroupState, cluster, group).changes) > 1
-        return (Scope(cluster, group),) if changed or is_rebalancing(observation) else ()
+        has_changed = bool(observation.members) and len(facts.history(GroupState, cluster, group).changes) > 1
+        return (Scope(cluster, group),) if has_changed or is_rebalancing(observation) else ()
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
-        """What each rebalance moved, each that is long, each row; of one moment the last counts."""
+        """Yield what was moved, then repeated, then long rebalances; of the same moment the last counts."""
         history = facts.history(GroupState, scope.cluster, scope.group or "")
-        for place, state in enumerate(history.changes):
-            # Of one that is settled nothing is asked any more, and groups may have thousands of partitions.
+        for index, state in enumerate(history.changes):
+            # Final states need no second look, and groups may have thousands of partitions.
             if state.seen > facts.now - FINALIZATION_MS and state.members and not is_rebalancing(state):
-                yield from self._moved(scope, history.changes[max(place - FLOOR, 0) : place + 1])
-        rows = list(self._rows(scope, facts))
-        for one in rows:
-            how = f"has rebalanced {self.times} times within {duration_text(self.within)}"
-            yield self.make_finding(scope, one, labels=("again_and_again",), detail=f"{scope.group} {how}: {_UNREAD}")
-        for spell in lasting([history], lambda at: _holds(history.as_of(at))):
-            if spell.begin in rows or not self._is_long(spell, history):
-                continue
-            yield self.make_finding(
-                scope,
-                spell.begin,
-                known_at=spell.known_at(self.longer_than),
-                labels=("long",),
-                detail=self._lasting(scope, spell.begin.at, ""),
-            )
+                yield from self._moved(scope, history.changes[max(index - FLOOR, 0) : index + 1])
+        repeated = self._repeated_rebalances(scope, history.changes, facts)
+        for state in repeated:
+            often = f"{self.times} times within {duration_text(self.within)}"
+            detail = f"{scope.group} rebalanced {often}, consuming nothing meanwhile"
+            yield self.make_finding(scope, state, labels=("again_and_again",), detail=detail)
+        for interval in intervals_over([history], lambda at: _is_in_rebalance(history.as_of(at))):
+            begin = interval.begin
+            if begin not in repeated and self._is_long(interval):
+                yield self.make_finding(
+                    scope,
+                    begin,
+                    known_at=interval.known_at(self.longer_than),
+                    labels=("long",),
+                    detail=f"{scope.group} has been rebalancing, consuming nothing, for more than "
+                    f"{duration_text(self.longer_than)} since {clock(begin.at)} UTC",
+                )
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
-        """Over when the group has been at rest for a minute; at once where it tells only what moved."""
         if finding.severity is Severity.INFO:
             return recovered(finding, finding.at)
         history = facts.history(GroupState, scope.cluster, scope.group or "")
-        held = history.as_of(finding.at)
-        later = [*([] if held is None else [held]), *history.after(finding.at)]
-        end = next((one.at for one in later if not is_rebalancing(one)), None)
+        first = history.as_of(finding.at)
+        later = [*([] if first is None else [first]), *history.after(finding.at)]
+        end = next((state.at for state in later if not is_rebalancing(state)), None)
         if "long" in finding.labels and end is not None and "until" not in finding.current:
-            detail = self._lasting(scope, finding.at, f", until {clock(end)} UTC")
+            detail = f"{scope.group} was rebalancing, consuming nothing, from {clock(finding.at)} to {clock(end)} UTC"
             finding = msgspec.structs.replace(finding, current={"until": end}, detail=detail)
-        calm = (
-            max(one.at, finding.at) + _CALM_MS
-            for one, following in zip(later, [*later[1:], None], strict=True)
-            if not is_rebalancing(one) and (following is None or following.at >= max(one.at, finding.at) + _CALM_MS)
+        quiet_from = (
+            max(state.at, finding.at)
+            for state, following in zip(later, [*later[1:], None], strict=True)
+            if not is_rebalancing(state)
+            and (following is None or following.at >= max(state.at, finding.at) + _QUIET_MS)
         )
-        return recovered(finding, next(calm, None))
+        return recovered(finding, next((at + _QUIET_MS for at in quiet_from), None))
+
+    @classmethod
+    def timeline(cls, finding: Finding, day: str) -> str:
+        group, until = finding.subject.get("group"), finding.current.get("until")
+        if "moved" in finding.labels:
+            return f"{finding.detail.partition(' moved')[0]} moved"
+        return super().timeline(finding, day) if until is None else f"{group} rebalanced until {instant(until, day)}"
 
     def _moved(self, scope: Scope, states: list[GroupState]) -> Iterator[Finding]:
-        """Which partitions the last of the states shows with another member than before."""
-        now, owners = _owners(states[-1]), dict[tuple[str, int], Member]()
-        for one in reversed(states[:-1]):
-            if not is_rebalancing(one):
-                owners = _owners(one) | owners
-            if now.keys() <= owners.keys():  # as a rule the state at rest before this one shows all of them
+        """Yield what the last of the states shows with other members than before, if anything."""
+        state, owners = states[-1], _owners(states[-1])
+        before, earlier = states[-1], _Owners()
+        for before in reversed(states[:-1]):
+            if not is_rebalancing(before):
+                earlier = _owners(before) | earlier
+            if owners.keys() <= earlier.keys():  # usually the quiet state before this one has all of them
                 break
-        moved = Counter(
-            (thread(owners[place]), thread(member))
-            for place, member in now.items()
-            if place in owners and owners[place].id != member.id
+        moves = Counter(
+            (thread(earlier[partition]), thread(member))
+            for partition, member in owners.items()
+            if partition in earlier and earlier[partition].id != member.id
         )
-        if not moved:
+        if not moves:
             return
-        begin = states[-1]
-        for one in reversed(states[:-1]):
-            if not is_rebalancing(one):
+        begin = state
+        for begun in reversed(states[:-1]):
+            if not is_rebalancing(begun):
                 break
-            begin = one
-        went = [f"{number:,} from {old} to {new}" for (old, new), number in moved.most_common(_SHOWN)]
-        went += [f"{moved.total() - sum(one for _, one in moved.most_common(_SHOWN)):,} more"] * (len(moved) > _SHOWN)
+            begin = begun
+        (old, new), *others = moves
+        # Members of the same client id cannot be told apart.
+        threads = "" if others or old == new else f" from {old} to {new}"
+        changes = [*_member_changes(before, state), f"{count(moves.total(), 'partition')} moved{threads}"]
         yield self.make_finding(
             scope,
-            states[-1],
-            since=begin.start if begin.start < states[-1].at else None,
+            state,
+            since=begin.start if begin.start < state.at else None,
             severity=Severity.INFO,
             labels=("moved",),
-            detail=f"{scope.group} rebalanced by {clock(states[-1].at)} UTC, and partitions went to other members: "
-            f"{', '.join(went)}",
-            current={"members": len(states[-1].members), "moved": moved.total()},
+            detail=f"{scope.group} rebalanced: {', '.join(changes)} by {clock(state.at)} UTC",
+            current={"members": len(state.members), "moved": moves.total()},
         )
 
-    def _lasting(self, scope: Scope, begin: int, until: str) -> str:
-        how = f"has rebalanced for more than {duration_text(self.longer_than)} since {clock(begin)} UTC{until}"
-        return f"{scope.group} {how}: {_UNREAD}"
+    def _is_long(self, interval: Interval) -> bool:
+        """Return whether it certainly took long: by polls, it may have ended right after it was last observed."""
+        return interval.end is None or interval.end.start > interval.begin.at + self.longer_than
 
-    def _is_long(self, spell: Spell, history: History[GroupState]) -> bool:
-        """Whether it surely lasted: seen by polls, it may have ended when it was last seen."""
-        end = None if spell.end is None else history.as_of(spell.end)
-        return end is None or end.start > spell.begin.at + self.longer_than
+    def _repeated_rebalances(self, scope: Scope, changes: list[GroupState], facts: Facts) -> list[GroupState]:
+        """Return the rebalances that reach the threshold, if the one before did not."""
+        indexes = [index for index in range(1, len(changes)) if self._begins_rebalance(scope, changes, index, facts)]
 
-    def _rows(self, scope: Scope, facts: Facts) -> Iterator[GroupState]:
-        """The rebalances that make it enough, where the one before did not."""
-        changes = facts.history(GroupState, scope.cluster, scope.group or "").changes
-        places = [place for place in range(1, len(changes)) if self._counts(scope, changes, place, facts)]
-        for count, place in enumerate(places, 1):
-            # No further back than histories surely reach, or what is told would hang on what they still hold.
-            row = [each for each in places[:count] if each > place - FLOOR]
-            if self._enough(changes, row) and not self._enough(changes, row[:-1]):
-                yield changes[place]
+        def are_enough(recent: list[int]) -> bool:
+            recent = [index for index in recent if changes[index].at >= changes[recent[-1]].at - self.within]
+            if len(recent) < self.times:
+                return False
+            turnover = Counter(name for names in _instance_changes(changes, recent) for name in names)
+            return max(turnover.values(), default=0) > min(_RESTART_REBALANCES, self.times - 2)
 
-    def _enough(self, changes: list[GroupState], row: list[int]) -> bool:
-        """Whether the last of the rebalances in the row (places in the history) is one too many."""
-        recent = [place for place in row if changes[place].at >= changes[row[-1]].at - self.within]
-        if len(recent) < self.times:
+        return [changes[index] for index in find_repetitions(indexes, are_enough)]
+
+    def _begins_rebalance(self, scope: Scope, changes: list[GroupState], index: int, facts: Facts) -> bool:
+        """Return whether a rebalance of a group that is not starting begins there, other than a second half."""
+        state, earlier = changes[index], changes[max(index - FLOOR, 0) : index]
+        startup = state.at - _STARTUP_MS
+        if not _has_begun(earlier[-1], state) or not facts.had_members(scope.cluster, scope.group or "", startup):
             return False
-        most = max(Counter(one for each in _turnovers(changes, recent) for one in each).values(), default=0)
-        return most > min(_TURNS, self.times - 2)
-
-    def _counts(self, scope: Scope, changes: list[GroupState], place: int, facts: Facts) -> bool:
-        """Whether another rebalance of a group at work begins there."""
-        one, before = changes[place], changes[max(place - FLOOR, 0) : place]
-        if not _begins(before[-1], one) or not facts.had_members(scope.cluster, scope.group or "", one.at - _START_MS):
+        quiet = [before for before in earlier if not is_rebalancing(before)]
+        if any(before.at > startup and not before.members for before in quiet):
             return False
-        if any(other.at > one.at - _START_MS for other in before if not other.members and not is_rebalancing(other)):
-            return False
-        rests = [other for other in before if not is_rebalancing(other)][-2:]
-        return len(rests) < 2 or is_rebalancing(before[-1]) or not _owners(rests[0]).keys() - _owners(rests[1]).keys()
+        if len(quiet) < 2 or is_rebalancing(earlier[-1]):
+            return True
+        return not _owners(quiet[-2]).keys() - _owners(quiet[-1]).keys()
 
 
-def _holds(state: GroupState | None) -> bool | None:
+def _is_in_rebalance(state: GroupState | None) -> bool | None:
     return (state is not None and is_rebalancing(state)) or None
 
 
-def _owners(state: GroupState) -> dict[tuple[str, int], Member]:
-    return {place: member for member in state.members for place in member.partitions}
+def _owners(state: GroupState) -> _Owners:
+    return {partition: member for member in state.members for partition in member.partitions}
 
 
-def _begins(before: GroupState, one: GroupState) -> bool:
-    """Whether a rebalance began between two sightings, seen or not."""
-    if is_rebalancing(one):
-        return not is_rebalancing(before) or (before.state, one.state) == ("CompletingRebalance", "PreparingRebalance")
-    there = before.members and one.members and not is_rebalancing(before)
-    return bool(there) and _ids(_owners(before)) != _ids(_owners(one))
+def _member_changes(before: GroupState, after: GroupState) -> Iterator[str]:
+    """Yield how many members were replaced, left or joined, in words."""
+    old, new = ({member.id for member in state.members} for state in (before, after))
+    replaced = min(len(old - new), len(new - old))
+    numbers = {"replaced": replaced, "left": len(old - new) - replaced, "joined": len(new - old) - replaced}
+    return (f"{'member' if number == 1 else f'{number} members'} {what}" for what, number in numbers.items() if number)
 
 
-def _turnovers(changes: list[GroupState], row: list[int]) -> Iterator[set[str]]:
-    """What was restarted, went or came in each rebalance but the last, which may not be over; "" where nobody did."""
-    rests = [_rest_before(changes, row[0], place) for place in row]
-    if not is_rebalancing(changes[row[-1]]):
-        rests.append(changes[row[-1]])
-    for before, after in pairwise(one for one in rests if one is not None):
-        others = {one.id for one in before.members} ^ {one.id for one in after.members}
-        yield {_instance(one) for one in (*before.members, *after.members) if one.id in others} or {""}
+def _has_begun(before: GroupState, after: GroupState) -> bool:
+    """Return whether a rebalance began between two states, whether it was observed or not."""
+    if is_rebalancing(after):
+        states = (before.state, after.state)
+        return not is_rebalancing(before) or states == ("CompletingRebalance", "PreparingRebalance")
+    if is_rebalancing(before) or not before.members or not after.members:
+        return False
+    return _owner_ids(before) != _owner_ids(after)
 
 
-def _rest_before(changes: list[GroupState], first: int, place: int) -> GroupState | None:
-    """The last state at rest before that place, of those from just before the `first` on."""
-    return next((one for one in reversed(changes[max(first - 1, 0) : place]) if not is_rebalancing(one)), None)
+def _owner_ids(state: GroupState) -> dict[TopicPartition, str]:
+    return {partition: member.id for partition, member in _owners(state).items()}
+
+
+def _instance_changes(changes: list[GroupState], rebalances: list[int]) -> Iterator[set[str]]:
+    """Yield the instances that left or joined in each rebalance, {""} if none did.
+
+    The last rebalance is left out while it is not over.
+    """
+    quiet = [_quiet_before(changes, rebalances[0], index) for index in rebalances]
+    if not is_rebalancing(changes[rebalances[-1]]):
+        quiet.append(changes[rebalances[-1]])
+    for before, after in pairwise(state for state in quiet if state is not None):
+        changed = {member.id for member in before.members} ^ {member.id for member in after.members}
+        yield {_instance(member) for member in (*before.members, *after.members) if member.id in changed} or {""}
+
+
+def _quiet_before(changes: list[GroupState], first: int, index: int) -> GroupState | None:
+    """Return the last quiet state before the index, from just before `first` on."""
+    return next((state for state in reversed(changes[max(first - 1, 0) : index]) if not is_rebalancing(state)), None)
 
 
 def _instance(member: Member) -> str:
-    """The host and the client id without what is made anew at each start (`<application.id>-<UUID>-StreamThread-1`)."""
+    """Return the host and the client id without its UUID, new at each start (`<application.id>-<UUID>-...`)."""
     return f"{member.host} {_UUID.sub('', member.client_id or '')}"
-
-
-def _ids(owners: Mapping[tuple[str, int], Member]) -> dict[tuple[str, int], str]:
-    return {place: member.id for place, member in owners.items()}

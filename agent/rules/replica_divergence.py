@@ -1,38 +1,37 @@
-"""replica_divergence: what the Spark check of that name finds where replicas of a partition differ."""
+"""replica_divergence: findings of the Spark check of that name, where replicas of a partition differ."""
 
 from collections.abc import Mapping
 from typing import ClassVar
 
-from agent.engine.check_rule import CheckRule
 from agent.engine.rule import Advice
-from agent.model.findings import Finding, Severity
-from agent.rules.queries.disks import on_disk
+from agent.model.findings import Finding
+from agent.model.text import place
+from agent.rules.queries.disks import DiskRule
 
 
-class ReplicaDivergence(CheckRule):
+class ReplicaDivergence(DiskRule):
     """Two replicas of a partition hold different records at the same offset, below the high watermark.
 
     Found on the brokers' own disks by the check `replica_divergence` (clusters.NAME.log_directories): from which offset
-    on, and what each replica would lose if the other led. The same offset with another leader epoch counts too.
-    Recovers when a run over all that is configured no longer finds it.
+    on, and what would be lost if either led. The same offset with another leader epoch counts too.
+    Recovers when a complete run of the check no longer finds it.
     """
 
-    reads = "replicas of one partition compared: from which offset on they differ, what each would lose"
+    summary = "replicas of one partition compared: from which offset on they differ, what each would lose"
+    min_brokers = 2
     title = "replicas of {topic}[{partition}] differ"
-    default_severity = Severity.CRITICAL
     advice: ClassVar[Mapping[str, Advice]] = {
-        "offsets_went_back": Advice(
-            now="copy {file} of {place} on broker {broker} before it restarts: after an unclean stop a broker may fail there ('Attempt to append an offset') or empty the segment; then let the replica fetch {place} anew from one that is whole.",
-            prevent="min.insync.replicas=2 with acks=all for {topic}, and Kafka 0.11 or later with its message format (KIP-101).",
-        ),
-        "torn_tail": Advice(),
+        **DiskRule.advice,
         "": Advice(
-            now="do not restart {brokers} or move the leadership of {place} before you have copied its segments on both: who leads decides which records are lost; then choose the leader, not one whose own log is found damaged.",
-            prevent="Kafka 2.0 or later (KIP-101, KIP-279) with message.format.version 0.11 or later for {topic}: replicas then find the point where they differ by leader epochs.",
+            now="Copy the segments of {place} on brokers {brokers} before you restart them or move its leadership: the "
+            "leader decides which records are lost. Then choose the leader, not a replica whose own log is damaged.",
+            prevent="Use Kafka 2.0 or later (KIP-101, KIP-279) with message.format.version 0.11 or later for {topic}: "
+            "replicas then find the divergence point by leader epochs.",
         ),
     }
 
     @classmethod
-    def describe(cls, finding: Finding, day: str) -> str:
-        """Say what differs; when it came there is known by the records' own timestamps only."""
-        return on_disk(finding, finding.detail, day)
+    def timeline(cls, finding: Finding, day: str) -> str:
+        del day
+        brokers = " and ".join(map(str, finding.subject.get("brokers", ())))
+        return f"{place(finding.subject)}: replicas on brokers {brokers} differ"

@@ -4,110 +4,115 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import ClassVar
 
+from agent.engine.condition_rule import Interval, intervals_over
 from agent.engine.facts import LATENESS_MS, Facts
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import PositiveDuration
-from agent.model.findings import Finding
+from agent.model.findings import Finding, reader
 from agent.model.observations import Checkpoints, FlinkJob, JobManagerLeader, Observation, clock
-from agent.rules.queries.flink import Spell, had_state, lasting, leader_changes, named, over, spoken
+from agent.rules.queries.flink import describe_job, ended_at, has_state, job_subject, leader_changes
 from agent.rules.queries.partitions import earliest
 
 
 class RestartWithoutState(Rule):
-    """A job was started anew under the same id, has run for `wait`, and was restored from nothing though it had
-    completed checkpoints: its state is empty and its sources begin where their configuration says.
+    """A job was started again under the same id, has run for `wait`, and was restored from nothing.
+
+    It had completed checkpoints: now its state is empty and its sources start where their configuration says.
 
     Label: `after_failover` (the JobManager leader had changed in between).
     Not: a job that goes on, or restarts on its JobManager (its counts go on, and Flink restores it); a restore that
     REST shows only seconds after the tasks run, or up to a minute late with its time; one that had completed none.
-    Recovers when the job is restored from a checkpoint or savepoint after all, or is over.
+    Recovers when the job is restored from a checkpoint or savepoint after all, or ends.
     """
 
-    title = "job {reader} runs again without its state"
+    title = "job {reader} restarted without its state"
     advice: ClassVar[Mapping[str, Advice]] = {
         "": Advice(
-            now="stop {reader} and start it from its last good checkpoint or savepoint before it overwrites its results."
+            now="Stop {reader} and start it from its last good checkpoint or savepoint before it overwrites results."
         ),
     }
     observes = (Checkpoints, FlinkJob)
 
     wait: PositiveDuration = 15_000
-    """How long it must run: REST tells of a restore 8 to 10 s after the failover, seconds after the tasks run."""
+    """How long it must run: REST shows a restore 8 to 10 s after the failover, seconds after the tasks run."""
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
-        """Each job whose counts began anew, and each that runs after it did not, or not all of it."""
+        """Return the job if its counts started over, or if it runs and was in another state before."""
         match observation:
             case Checkpoints(cluster=cluster, job=job):
                 last_two = facts.history(Checkpoints, cluster, job).changes[-2:]
-                concerned = len(last_two) == 2 and _anew(*last_two)
+                is_concerned = len(last_two) == 2 and _has_lost_state(*last_two)
             case FlinkJob(cluster=cluster, job=job, state="RUNNING"):
-                concerned = len(facts.history(FlinkJob, cluster, job).changes) > 1
+                is_concerned = len(facts.history(FlinkJob, cluster, job).changes) > 1
             case _:
                 return ()
-        return (Scope(cluster, job=job),) if concerned else ()
+        return (Scope(cluster, job=job),) if is_concerned else ()
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
-        """Each start without state."""
         cluster, job = scope.cluster, scope.job or ""
         history = facts.history(Checkpoints, cluster, job)
-        for before, anew in pairwise(history):
-            if not _anew(before, anew):
+        for before, after in pairwise(history):
+            if not _has_lost_state(before, after):
                 continue
-            run = _run(cluster, job, before, anew, facts)
+            run = _find_run(cluster, job, before, after, facts)
             if run is None or not run.lasted(self.wait):
                 continue
             known_at = run.known_at(self.wait)
-            if any(_restored(one, known_at) for one in history.between(anew.at, known_at + LATENESS_MS)):
+            late = history.between(after.at, known_at + LATENESS_MS)
+            if any(_is_restored_by(checkpoints, known_at) for checkpoints in late):
                 continue
             leaders = facts.history(JobManagerLeader, cluster)
             failover = next((new for _, new in leader_changes(leaders) if before.at <= new.at <= known_at), None)
-            had = f"checkpoint {before.last or before.restored_id or before.completed}"
-            moved = f"; {failover.address} leads since {clock(failover.at)} UTC" if failover is not None else ""
+            completed = f"checkpoint {before.last or before.restored_id or before.completed}"
+            moved = f" after JobManager {failover.address} took over" if failover is not None else ""
             yield self.make_finding(
                 scope,
                 run.begin,
                 known_at=known_at,
                 labels=("after_failover",) if failover is not None else (),
-                detail=f"{spoken(facts, cluster, job, run.begin.at)} runs again since {clock(run.begin.at)} UTC with "
-                f"no checkpoint restored, though it had completed {had}{moved}",
-                subject=named(facts, cluster, job, run.begin.at),
+                detail=f"{describe_job(facts, cluster, job, run.begin.at)} had completed {completed} but restarted "
+                f"with none restored{moved}, at {clock(run.begin.at)} UTC",
+                subject=job_subject(facts, cluster, job, run.begin.at),
                 previous={"completed": before.completed, "last": before.last},
-                current={"completed": anew.completed, "last": anew.last, "restored_id": None},
+                current={"completed": after.completed, "last": after.last, "restored_id": None},
             )
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
-        """Over when the job is restored, or with the job."""
         cluster, job = scope.cluster, scope.job or ""
-        restored = (
-            one.at for one in facts.history(Checkpoints, cluster, job).after(finding.at) if one.restored_id is not None
-        )
-        return recovered(finding, earliest(restored, over(facts, cluster, job, finding.at)))
+        later = facts.history(Checkpoints, cluster, job).after(finding.at)
+        restored = (checkpoints.at for checkpoints in later if checkpoints.restored_id is not None)
+        return recovered(finding, earliest(restored, ended_at(facts, cluster, job, finding.at)))
+
+    @classmethod
+    def timeline(cls, finding: Finding, day: str) -> str:
+        del day
+        return f"job {reader(finding.subject)}: restarted, no checkpoint restored"
 
 
-def _anew(before: Checkpoints, one: Checkpoints) -> bool:
-    """Whether the counts are those of another execution, restored from nothing though there was something."""
-    if one.restored_id is not None or not had_state(before):
+def _has_lost_state(before: Checkpoints, after: Checkpoints) -> bool:
+    """Return whether the counts are those of another execution, restored from nothing though there was something."""
+    if after.restored_id is not None or not has_state(before):
         return False
-    return one.completed < before.completed or (one.last or 0) < (before.last or 0) or before.restored_id is not None
+    has_started_over = after.completed < before.completed or (after.last or 0) < (before.last or 0)
+    return has_started_over or before.restored_id is not None
 
 
-def _run(cluster: str, job: str, before: Checkpoints, anew: Checkpoints, facts: Facts) -> Spell | None:
-    """The first spell in which the job's next execution ran on those counts."""
-    jobs, history = facts.history(FlinkJob, cluster, job), facts.history(Checkpoints, cluster, job)
-    old = jobs.as_of(before.at)
-    later = [one for one in history.after(anew.at) if one.restored_id is not None]
-    until = later[0].at if later else None
+def _find_run(cluster: str, job: str, before: Checkpoints, after: Checkpoints, facts: Facts) -> Interval | None:
+    """Return the first interval in which the job's next execution ran with those counts, or None."""
+    states, history = facts.history(FlinkJob, cluster, job), facts.history(Checkpoints, cluster, job)
+    old = states.as_of(before.at)
+    restored = (checkpoints.at for checkpoints in history.after(after.at) if checkpoints.restored_id is not None)
+    until = next(restored, None)
 
-    def runs(at: int) -> bool | None:
-        one = jobs.as_of(at)
-        if old is None or one is None or at < anew.at or (until is not None and at >= until):
+    def is_running(at: int) -> bool | None:
+        state = states.as_of(at)
+        if old is None or state is None or at < after.at or (until is not None and at >= until):
             return None
-        ran = one.state == "RUNNING" and one.tasks_running > 0
-        return (ran and one.started_at > old.started_at) or None
+        return (state.state == "RUNNING" and state.tasks_running > 0 and state.started_at > old.started_at) or None
 
-    return next(lasting([jobs, history], runs), None)
+    return next(intervals_over([states, history], is_running), None)
 
 
-def _restored(one: Checkpoints, by: int) -> bool:
-    """Whether a restore that REST shows late had been made by then."""
-    return one.restored_id is not None and (one.restored_at is None or one.restored_at <= by)
+def _is_restored_by(checkpoints: Checkpoints, at: int) -> bool:
+    """Return whether a restore that REST shows late had been made by `at`."""
+    return checkpoints.restored_id is not None and (checkpoints.restored_at is None or checkpoints.restored_at <= at)

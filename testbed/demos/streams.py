@@ -105,7 +105,7 @@ def _problems(truth: Outcome, incidents: list[dict[str, Any]], slack: Slack) -> 
     if len(own) != 1:
         yield f"{len(own)} messages stand for it, not one"
         return
-    for what in (APPLICATION, STORE, truth.changelog, f"{len(truth.falls)} keys went back"):
+    for what in (APPLICATION, STORE, truth.changelog, f"{len(truth.falls)} keys decreased"):
         if what not in own[0].words:
             yield f"its message does not name {what}"
 

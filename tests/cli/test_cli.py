@@ -58,7 +58,7 @@ def test_replay_prints_json_and_exits_with_1(lines: Path) -> None:
         "previous": {"offset": 7832},
         "current": {"offset": 0, "log_start": 0},
         "records": {"reread": 7832, "lost": 0, "skipped": 0},
-        "detail": "g on t[0] went back from 7,832 to 0 (the log's start)",
+        "detail": "g on t[0] was reset to the log start: 7,832 -> 0",
     }
 
 

@@ -109,8 +109,8 @@ def test_check_fails_if_its_jvm_is_killed_and_runs_again(tmp_path: Path) -> None
         incident = agent.wait_for_incident(failed, "the failure as an incident")
         (finding,) = findings([incident], "check_failed")
         assert finding["severity"] == "warning"
-        assert "the check log_segments failed at" in finding["detail"]
-        assert "its log ends:" in finding["detail"]
+        assert "check log_segments failed: " in finding["detail"]
+        assert "its log ends with:" in finding["detail"]
         agent.wait_for(ran("clean", run.at), "the next run")
         agent.wait_for_incident(
             lambda candidate: failed(candidate) and candidate["status"] == "recovered", "the recovery"

@@ -1,4 +1,4 @@
-"""What the rules about Kafka Streams do with options that the configuration shipped does not set."""
+"""Options of the Kafka Streams rules that the shipped configuration does not set, and their advice."""
 
 from pathlib import Path
 from typing import Any
@@ -24,20 +24,19 @@ kind = "state_not_restored"
 @pytest.mark.parametrize(
     "option", ["precursor = false", 'stores = [{ application = "shop", store = "counts" }]'], ids=["off", "declared"]
 )
-def test_no_precursor_is_told_where_it_is_switched_off_or_values_are_judged(tmp_path: Path, option: str) -> None:
-    """The case in which a task comes back without a checkpoint makes no finding then, and does without the option."""
-    case = "1.1 to 2.1: no checkpoint on a thread that had held the task before"
+def test_precursor_is_off_by_option_or_for_declared_stores(tmp_path: Path, option: str) -> None:
+    case = "1.1 to 2.1: no checkpoint on a thread that had owned the task"
     assert _wrong(tmp_path, "", case) == []
     (missing,) = _wrong(tmp_path, option, case)
     assert "expected finding is missing" in missing
 
 
-def test_a_reset_application_is_never_told_as_a_consumer_that_went_back() -> None:
-    """StreamsResetter deletes the changelogs a moment after it has moved the offsets: nothing is said in between."""
+def test_application_reset_is_never_reported_as_a_rewind() -> None:
+    """StreamsResetter deletes the changelogs a moment after it has moved the offsets: nothing is reported between."""
     shop: dict[str, Any] = {"cluster": "main", "application": "shop"}
     commit: dict[str, Any] = {"cluster": "main", "group": "shop", "topic": "orders", "partition": 0}
-    evaluator = Evaluator({"rewind": OffsetRewind()})
-    told = []
+    detection = Evaluator({"rewind": OffsetRewind()})
+    labels = []
     for fact in (
         StreamsApplication(at=0, **shop, stores=(("counts", 1),), instances=1),
         Commit(at=1_000, **commit, offset=50_000),
@@ -45,9 +44,9 @@ def test_a_reset_application_is_never_told_as_a_consumer_that_went_back() -> Non
         StreamsApplication(at=62_000, since=61_000, **shop, instances=1),
         Tick(at=65_000),
     ):
-        evaluator.absorb(fact)
-        told.append([one.labels for one in evaluator.evaluate(fact.at).found])
-    assert told == [[], [], [], [], [("operator_reset",)]]
+        detection.absorb(fact)
+        labels.append([finding.labels for finding in detection.evaluate(fact.at).found])
+    assert labels == [[], [], [], [], [("operator_reset",)]]
 
 
 @pytest.mark.parametrize(
@@ -58,9 +57,8 @@ def test_a_reset_application_is_never_told_as_a_consumer_that_went_back() -> Non
         (["latest", "max"], ("Also check stores latest and max, which are not declared.",)),
     ],
 )
-def test_stores_that_nobody_watches_are_named_in_the_advice(undeclared: list[str], advice: tuple[str, ...]) -> None:
-    """Those of the application whose store has gone back, and nothing where all are declared."""
-    fell = Finding(
+def test_advice_names_undeclared_stores(undeclared: list[str], advice: tuple[str, ...]) -> None:
+    decreased = Finding(
         rule="state",
         kind="state_not_restored",
         severity=Severity.CRITICAL,
@@ -68,7 +66,7 @@ def test_stores_that_nobody_watches_are_named_in_the_advice(undeclared: list[str
         subject={"cluster": "main", "group": "shop", "topic": "shop-counts-changelog", "partition": 2},
         labels=("values_fell",),
         current={"undeclared": undeclared},
-        detail="it fell",
+        detail="it decreased",
     )
     incident = Incident(
         id="INC-1",
@@ -78,19 +76,19 @@ def test_stores_that_nobody_watches_are_named_in_the_advice(undeclared: list[str
         cluster="main",
         opened_at=0,
         updated_at=0,
-        findings=(fell,),
+        findings=(decreased,),
     )
     (now,) = (section.lines for section in report(incident).sections if section.heading == "Do now")
     assert tuple(f"Also{line.partition(' Also')[2]}" for line in now if " Also" in line) == advice
 
 
 def _wrong(tmp_path: Path, option: str, name: str) -> list[str]:
-    """What is wrong with the case under a configuration of that rule alone."""
+    """Return what is wrong with the rule test under a configuration of that rule alone."""
     config, cases = tmp_path / "rules.toml", tmp_path / "cases.toml"
     config.write_text(RULES.format(option=option), encoding="utf-8")
     defaults, *others = (ROOT / "tests/cases/state_not_restored.toml").read_text("utf-8").split("[[cases]]\n")
-    (one,) = (other for other in others if other.startswith(f'name = "{name}"'))
-    cases.write_text(f"{defaults}[[cases]]\n{one}", encoding="utf-8")
+    (case,) = (other for other in others if other.startswith(f'name = "{name}"'))
+    cases.write_text(f"{defaults}[[cases]]\n{case}", encoding="utf-8")
     return [
         sentence for _, sentences in run_rule_tests(cases, load(config, need_clusters=False)) for sentence in sentences
     ]
