@@ -49,7 +49,7 @@ class Peak:
 
 @contextmanager
 def watched(session: int) -> Iterator[Peak]:
-    """Looks at it four times a second while the body runs."""
+    """Sample its memory four times a second while the body runs."""
     peak, ended = Peak(), threading.Event()
 
     def watch() -> None:
@@ -74,8 +74,8 @@ def write(servers: str, records: int, keys: int) -> None:
     # One record a key, made once: of each pass only the value is new.
     counted = [[{"key": b"key-%d" % key} for key in range(number, keys, PARTITIONS)] for number in range(PARTITIONS)]
     passes = records // keys
-    for one in range(passes):
-        value = (one % (passes // 2) + 1).to_bytes(8, "big")
+    for number in range(passes):
+        value = (number % (passes // 2) + 1).to_bytes(8, "big")
         for partition, messages in enumerate(counted):
             for begin in range(0, len(messages), _BATCH):
                 batch = messages[begin : begin + _BATCH]
@@ -113,11 +113,11 @@ def compare(kafka: Cluster, records: int, keys: int, report: Path) -> None:
     seconds = monotonic() - begun
     if check.returncode != 1:
         raise RuntimeError(log.decode())
-    fell = parquet.read_metadata(report / "keys.parquet").num_rows
+    decreases = parquet.read_metadata(report / "keys.parquet").num_rows
     print(
         f"changelog_restore: {seconds:.1f} s, {records / seconds:,.0f} records/s, {records / seconds / rate:.2f} of the"
         f" raw loop; at most {peak.together // MIB:,} MiB (JVM {peak.java // MIB:,}, Python {peak.python // MIB:,}),"
-        f" load {os.getloadavg()[0]:.1f}; {fell:,} of {keys:,} falls found"
+        f" load {os.getloadavg()[0]:.1f}; {decreases:,} of {keys:,} decreases found"
     )
 
 
@@ -128,14 +128,14 @@ def main() -> None:
     parser.add_argument(
         "--keys", type=int, default=1_000_000, help="A part of RECORDS without rest. Default: 1 million."
     )
-    asked = parser.parse_args()
-    if asked.records % (2 * asked.keys):
+    options = parser.parse_args()
+    if options.records % (2 * options.keys):
         parser.error("RECORDS must be an even multiple of KEYS")
     with (
         tempfile.TemporaryDirectory(prefix="backflow-bench-") as folder,
         Cluster("3.9.1", [2005], workdir=Path(folder, "kafka")) as kafka,
     ):
-        compare(kafka, asked.records, asked.keys, Path(folder, "report"))
+        compare(kafka, options.records, options.keys, Path(folder, "report"))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What following a changelog costs: the source `changelogs` on a topic of 10 million keys, against a raw consume loop.
 
 Run as `python -m bench.changelogs [--keys N] [--partitions N] [--memory MB ...]`. A broker of the testbed (3.9.1) holds
-the topic: a long for each key, and for a second pass, which is live, one that fell for each 100,000th key. Both sides
+the topic: a long for each key, and for a second, live pass a lower value for each 100,000th key. Both sides
 read the same topic, each in a process of its own, whose memory is taken before and at its highest. The raw loop
 consumes batches of 10,000 with the client's defaults (but for fetch.queue.backoff.ms, which ours sets too) and looks at
 nothing. Passing time counts; CPU time is printed beside it.
@@ -36,7 +36,7 @@ BEFORE, AFTER = 1_000, 7
 
 
 def write(servers: str, keys: int, partitions: int, value: Callable[[int], int]) -> None:
-    """Write a record per key. Raises RuntimeError where one is refused."""
+    """Write a record per key. Raises RuntimeError if any is refused."""
     refused: list[KafkaError] = []
     producer = Producer(
         {
@@ -108,9 +108,9 @@ def raw(servers: str, partitions: int) -> dict[str, Any]:
                 read += 1
             else:
                 ended += 1
-    took = {"seconds": time.monotonic() - begun, "cpu": _cpu() - cpu, "records": read, "grown": memory.grown}
+    measured = {"seconds": time.monotonic() - begun, "cpu": _cpu() - cpu, "records": read, "grown": memory.grown}
     consumer.close()
-    return took
+    return measured
 
 
 def ours(servers: str, partitions: int, megabytes: int) -> dict[str, Any]:
@@ -132,7 +132,12 @@ def ours(servers: str, partitions: int, megabytes: int) -> dict[str, Any]:
                 polled = time.monotonic()
             time.sleep(0.01)
 
-    read_on(lambda: len(changelog.partitions) == partitions and all(one.live for one in changelog.partitions.values()))
+    read_on(
+        lambda: (
+            len(changelog.partitions) == partitions
+            and all(partition.live for partition in changelog.partitions.values())
+        )
+    )
     history = {"seconds": time.monotonic() - begun, "cpu": _cpu() - cpu, "records": read()}
     print(json.dumps(history), flush=True)
     expected = int(sys.stdin.readline())
@@ -142,15 +147,21 @@ def ours(servers: str, partitions: int, megabytes: int) -> dict[str, Any]:
     for _ in range(3):
         source.poll()
         time.sleep(1.1)
-    falls = {one.partition: one.keys for one in seen if isinstance(one, ChangelogDecreases)}
+    falls = {found.partition: found.keys for found in seen if isinstance(found, ChangelogDecreases)}
     coverage = changelog.coverage
     source.close()
-    blind = [
-        one.reason
-        for one in seen
-        if isinstance(one, Unavailable) and (one.topic, one.partition) == (STORE.changelog, None)
+    unavailable = [
+        change.reason
+        for change in seen
+        if isinstance(change, Unavailable) and (change.topic, change.partition) == (STORE.changelog, None)
     ]
-    return {"live": live, "falls": sum(falls.values()), "keys": coverage.keys, "grown": memory.grown, "blind": blind}
+    return {
+        "live": live,
+        "falls": sum(falls.values()),
+        "keys": coverage.keys,
+        "grown": memory.grown,
+        "unavailable": unavailable,
+    }
 
 
 def _started(*arguments: str) -> subprocess.Popen[str]:
@@ -174,24 +185,24 @@ def compare(cluster: Cluster, keys: int, partitions: int, memories: Sequence[int
             msg = "the process was started without pipes"
             raise ValueError(msg)
         history = json.loads(process.stdout.readline())
-        _tell(f"ours, {memory} MB, history:", history, rate)
+        _print_rate(f"ours, {memory} MB, history:", history, rate)
         # It stands still meanwhile, so that not the producer is measured.
         process.send_signal(signal.SIGSTOP)
         write(servers, keys, partitions, lambda number: AFTER if number % FALLEN_EVERY == 0 else BEFORE + 1)
         written += keys
         process.send_signal(signal.SIGCONT)
         out = json.loads(process.communicate(f"{written}\n")[0])
-        _tell(f"ours, {memory} MB, live:   ", out["live"], rate)
-        print(f"  {out['falls']} of {keys // FALLEN_EVERY} falls told; {out['keys']:,} of {keys:,} keys known")
+        _print_rate(f"ours, {memory} MB, live:   ", out["live"], rate)
+        print(f"  {out['falls']} of {keys // FALLEN_EVERY} decreases reported; {out['keys']:,} of {keys:,} keys known")
         verdict = "within" if out["grown"] < memory * 1_000_000 else "ABOVE"
-        print(f"  memory grew by {out['grown'] / 1e6:,.0f} MB: {verdict} the limit. {' '.join(out['blind'])}")
+        print(f"  memory grew by {out['grown'] / 1e6:,.0f} MB: {verdict} the limit. {' '.join(out['unavailable'])}")
         write(servers, keys, partitions, lambda _: BEFORE)
         written += keys
 
 
-def _tell(what: str, took: dict[str, float], bare: float) -> None:
-    rate = took["records"] / took["seconds"]
-    cost = took["cpu"] / took["records"] * 1e6
+def _print_rate(what: str, measured: dict[str, float], bare: float) -> None:
+    rate = measured["records"] / measured["seconds"]
+    cost = measured["cpu"] / measured["records"] * 1e6
     print(
         f"{what} {rate:>11,.0f} records/s, {cost:.2f} µs CPU a record,"
         f" {rate / bare:.2f} of the raw loop (goal: {GOAL:,} records/s)"
@@ -206,17 +217,17 @@ def main() -> None:
     parser.add_argument("--memory", type=int, nargs="+", default=[512, 192], help="Limits, MB. Default: 512 192.")
     parser.add_argument("--raw", help=argparse.SUPPRESS)
     parser.add_argument("--ours", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.raw:
-        print(json.dumps(raw(asked.raw, asked.partitions)))
-    elif asked.ours:
-        print(json.dumps(ours(asked.ours, asked.partitions, asked.memory[0])))
+    options = parser.parse_args()
+    if options.raw:
+        print(json.dumps(raw(options.raw, options.partitions)))
+    elif options.ours:
+        print(json.dumps(ours(options.ours, options.partitions, options.memory[0])))
     else:
         with (
             tempfile.TemporaryDirectory(prefix="backflow-bench-") as folder,
             Cluster("3.9.1", (BROKER,), workdir=Path(folder)) as cluster,
         ):
-            compare(cluster, asked.keys, asked.partitions, asked.memory)
+            compare(cluster, options.keys, options.partitions, options.memory)
 
 
 if __name__ == "__main__":

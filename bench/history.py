@@ -18,10 +18,10 @@ from pyarrow import parquet
 
 from agent.model.observations import Commit, millis
 from agent.storage.journal.columns import Columns
-from spark_checks.history.clock import Clock
-from spark_checks.history.files import pieces
-from spark_checks.history.moves import Ints
-from spark_checks.history.scan import Asked, search
+from spark_checks.journal.files import find_pieces
+from spark_checks.offsets.arrays import Ints
+from spark_checks.offsets.commits import CommitFilter, search
+from spark_checks.offsets.coverage import Clock
 from spark_checks.session import session
 
 GROUPS, TOPICS, PARTITIONS = 1_000, 200, 32
@@ -32,7 +32,7 @@ _LEAST = 1_000
 
 
 def write(directory: Path, count: int, seed: int = 1) -> None:
-    """A journal of so many commits, 20,000 a second, two million a segment: turns of all 32,000 keys in any order."""
+    """Write a journal of commits, 20,000 a second, two million a segment: turns of all 32,000 keys in any order."""
     chance = np.random.default_rng(seed)
     keys = GROUPS * PARTITIONS
     offsets = chance.integers(0, 1_000_000, keys)
@@ -42,25 +42,25 @@ def write(directory: Path, count: int, seed: int = 1) -> None:
         day = np.datetime64(int(table["at"][0].value), "ms").astype("datetime64[D]")
         folder = directory / "commit" / f"date={day}"
         folder.mkdir(parents=True, exist_ok=True)
-        rising = [one.name for one in table.schema if one.type in (pa.int64(), pa.timestamp("ms", tz="UTC"))]
+        rising = [field.name for field in table.schema if field.type in (pa.int64(), pa.timestamp("ms", tz="UTC"))]
         parquet.write_table(
             table,
             folder / f"{rows[0]:019d}-{rows[-1]:019d}.parquet",
             compression="zstd",
             row_group_size=65_536,
-            use_dictionary=[one.name for one in table.schema if one.type == pa.string()],
+            use_dictionary=[field.name for field in table.schema if field.type == pa.string()],
             column_encoding=dict.fromkeys(rising, "DELTA_BINARY_PACKED"),
             write_page_checksum=True,
         )
 
 
 def _tables(rows: Ints, offsets: Ints, chance: np.random.Generator) -> Iterator[pa.Table]:
-    """The rows, a turn of all keys at a time."""
+    """Yield the rows, a turn of all keys at a time."""
     schema = Columns(Commit).schema
     names = {
         "cluster": pa.array(["main"]),
-        "group": pa.array([f"group-{one}" for one in range(GROUPS)]),
-        "topic": pa.array([f"topic-{one}" for one in range(TOPICS)]),
+        "group": pa.array([f"group-{number}" for number in range(GROUPS)]),
+        "topic": pa.array([f"topic-{number}" for number in range(TOPICS)]),
     }
     keys = offsets.size
     for begin in range(0, rows.size, keys):
@@ -113,12 +113,12 @@ def main(count: int, directory: Path) -> None:
         spark.range(1).count()
         started = time.monotonic() - began
         began = time.monotonic()
-        every = pieces(journal, "commit", STARTED, STARTED + (1 << 40), print)
-        asked = Asked("main", bool, bool, STARTED, STARTED + (1 << 40), _LEAST, Clock())
-        hits = search(spark, every, asked, print)
+        pieces = find_pieces(journal, "commit", STARTED, STARTED + (1 << 40), print)
+        wanted = CommitFilter("main", bool, bool, STARTED, STARTED + (1 << 40), _LEAST, Clock())
+        moves = search(spark, pieces, wanted, print)
         took = time.monotonic() - began
-    falls = ((key, hit) for key, hit in hits if hit.offset < hit.before_offset)
-    ours = sorted((*key, hit.position, hit.before_offset, hit.offset) for key, hit in falls)
+    rewinds = ((key, move) for key, move in moves if move.offset < move.before_offset)
+    ours = sorted((*key, move.position, move.before_offset, move.offset) for key, move in rewinds)
     print(f"{'DuckDB lag() over (...)':<32} {peer_took:7.1f} s  {len(theirs)} rewinds")
     print(f"{'offset_history in Spark':<32} {took:7.1f} s  {len(ours)} rewinds  {took / peer_took:.2f} x DuckDB")
     print(f"{'Spark start, apart':<32} {started:7.1f} s")

@@ -1,1 +1,1 @@
-"""Checks that need months of history or whole logs: each runs in Spark, in its own process, and prints findings."""
+"""Spark checks over months of history or whole logs: each runs in its own process and prints findings."""

@@ -1,8 +1,9 @@
-"""changelog_restore: keys of Kafka Streams stores whose values went back or began again, key by key, per task.
+"""changelog_restore: keys of Kafka Streams stores whose values decreased or restarted, key by key, per task.
 
-A store that is declared never to decrease fell where its changelog holds a lower value after a higher one of the same
-key: KAFKA-7672 and whatever else lets a task run with less state than its changelog holds. Read committed and in order
-of offsets; a tombstone lets a key begin anew. With --journal: when, after which rebalance, who owned the task.
+A store that is declared never to decrease lost state if its changelog has a lower value after a higher one of the same
+key: KAFKA-7672 and anything else that lets a task run with less state than its changelog holds. Reads committed
+records in order of offsets; after a tombstone a key may start again. With --journal: when, after which rebalance, and
+who owned the task.
 """
 
 import logging
@@ -19,29 +20,36 @@ from pyspark.sql import DataFrame, SparkSession
 from agent.model.declared_stores import DeclaredStore
 from agent.model.findings import Finding
 from agent.model.text import count, listed
-from spark_checks.changelogs import connector
 from spark_checks.changelogs.client import ClientError, java_properties, read_properties
-from spark_checks.changelogs.connector import MissingTopicError, Tally
-from spark_checks.changelogs.falls import drawn, marked, numbered, of_stretches, stretches, with_last
-from spark_checks.changelogs.keys import KeyFile
-from spark_checks.changelogs.past import Past, read_past
-from spark_checks.changelogs.plot import MOST, Panel, plot
-from spark_checks.changelogs.words import change, finding
+from spark_checks.changelogs.context import JournalHistory, read_history
+from spark_checks.changelogs.decreases import (
+    KeyFile,
+    find_episodes,
+    mark,
+    number_episodes,
+    sample_decreases,
+    select_episodes,
+    with_last_value,
+)
+from spark_checks.changelogs.findings import last_reassignment, make_finding
+from spark_checks.changelogs.plot import MAX_PANELS, Panel, plot
+from spark_checks.changelogs.reader import PACKAGES, MissingTopicError, RecordCounts, kafka_errors, read_changelog
+from spark_checks.journal.files import DamagedFiles
 from spark_checks.options import Options, Progress, Report
-from spark_checks.session import stages_told
+from spark_checks.session import report_stages
 
 log = logging.getLogger(__name__)
 
 _DRAWN = 100
-"""How many falls of a stretch are drawn."""
+"""How many decreases of an episode are drawn."""
 
 # What is sorted at a time must fit a task's share of the default memory, or it is sorted on disk.
 CONF = {
-    **connector.PACKAGES,
+    **PACKAGES,
     "spark.sql.shuffle.partitions": "64",
-    # So much is fetched at a time of the keys that fell: a row takes many times its shuffled bytes in memory.
+    # How much is fetched at a time of the keys that decreased: a row takes many times its shuffled bytes in memory.
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "8m",
-    # It would take out of the plan what counts the records where none can be read, and their number be waited for.
+    # If no record can be read, this rule would remove the count of records from the plan, and waiting for it hangs.
     "spark.sql.adaptive.optimizer.excludedRules": "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation",
 }
 PARAMS = (
@@ -51,26 +59,26 @@ PARAMS = (
         multiple=True,
         required=True,
         metavar="APPLICATION/STORE=long|int|json:FIELD",
-        help="A store whose values never decrease, and how they are written; repeatable.",
+        help="A store whose values never decrease, and how they are encoded; repeatable.",
     ),
     click.Option(
         ["--kafka"],
         multiple=True,
         metavar="KEY=VALUE",
-        help="A client property, by librdkafka's or Java's name; repeatable. Secrets belong into --kafka-file.",
+        help="A client property, by librdkafka's or Java's name; repeatable. Put secrets into --kafka-file.",
     ),
-    click.Option(["--kafka-file"], metavar="FILE", help="Client properties, a KEY=VALUE a line."),
-    click.Option(["--journal"], metavar="DIR", help="The agent's journal: tells of times, rebalances and owners."),
+    click.Option(["--kafka-file"], metavar="FILE", help="Client properties, one KEY=VALUE per line."),
+    click.Option(["--journal"], metavar="DIR", help="The agent's journal, for times, rebalances and owners."),
     click.Option(
         ["--out"],
         metavar="FILE",
-        help="Where the keys that fell are listed (Parquet). Default: keys.parquet in --report.",
+        help="Where to list the keys that decreased (Parquet). Default: keys.parquet in --report.",
     ),
 )
 
 
-class Compared(NamedTuple):
-    """What came of one store. panels: what of it may be drawn. missing: why its changelog is not there."""
+class StoreResult(NamedTuple):
+    """The result for one store. panels: what may be drawn. missing: why its changelog could not be found."""
 
     store: DeclaredStore
     findings: Sequence[Finding] = ()
@@ -81,21 +89,21 @@ class Compared(NamedTuple):
 
 
 def mistakes(options: Options) -> list[str]:
-    """What is wrong with its own options."""
+    """Return the mistakes in its own options."""
     found, own = [], options.own
     for text in own["stores"]:
         try:
-            declared(text)
+            parse_store(text)
         except ValueError as error:
             found.append(f"--store {text}: {error}")
     found += [f"--kafka {text}: expected KEY=VALUE." for text in own["kafka"] if not all(text.partition("=")[:2])]
     if own["journal"] is not None and not Path(own["journal"]).is_dir():
-        found.append(f"--journal {own['journal']}: there is no such directory.")
+        found.append(f"--journal {own['journal']}: no such directory.")
     if own["out"] is not None and Path(own["out"]).is_dir():
         found.append(f"--out {own['out']}: this is a directory, not a file.")
     if not found:
         try:
-            _properties(options)
+            _client_properties(options)
         except OSError as error:
             found.append(f"{error.filename}: {error.strerror}.")
         except ClientError as error:
@@ -105,8 +113,8 @@ def mistakes(options: Options) -> list[str]:
     return found
 
 
-def declared(text: str) -> DeclaredStore:
-    """A store as --store names it. Raises ValueError, a sentence."""
+def parse_store(text: str) -> DeclaredStore:
+    """Return a store given by --store. Raises ValueError."""
     name, _, value = text.partition("=")
     application, slash, store = name.partition("/")
     if not slash:
@@ -115,12 +123,12 @@ def declared(text: str) -> DeclaredStore:
     try:
         return DeclaredStore(application=application, store=store, value=value or "long")
     except ValidationError as error:
-        wrong = listed(sorted({str(one["loc"][0]) for one in error.errors()}))
+        wrong = listed(sorted({str(problem["loc"][0]) for problem in error.errors()}))
         msg = f"wrong {wrong}; expected APPLICATION/STORE=long, =int or =json:FIELD."
         raise ValueError(msg) from error
 
 
-def _properties(options: Options) -> dict[str, str]:
+def _client_properties(options: Options) -> dict[str, str]:
     given: dict[str, str] = {}
     if options.own["kafka_file"] is not None:
         given |= read_properties(Path(options.own["kafka_file"]).read_text(encoding="utf-8"))
@@ -131,92 +139,99 @@ def _properties(options: Options) -> dict[str, str]:
 def run(spark: SparkSession, options: Options, progress: Progress) -> Report:
     """Compare the stores one after the other.
 
-    Raises KafkaError where a changelog cannot be read, or none of them is there, and OSError.
+    Raises KafkaError if a changelog cannot be read or none of them exists, and OSError.
     """
-    stores = list(dict.fromkeys(declared(text).changelog for text in options.own["stores"]))
-    wanted = {one.changelog: one for one in map(declared, options.own["stores"])}
-    chosen = [
-        wanted[topic] for topic in stores
-        if options.wants_topic(topic) and options.wants_group(wanted[topic].application)
-    ]  # fmt: skip
-    damaged: list[Path] = []
-    past = read_past(spark, options, {one.application for one in chosen}, damaged)
-    compared = []
-    with _keys(options) as keys:
-        for store in chosen:
-            source = partial(connector.records, spark, store, options.own["bootstrap_servers"], _properties(options))
-            with stages_told(spark, progress, f"parts of {store.changelog}"):
-                compared.append(_compared(store, source, past, options.cluster, keys))
-    if compared and all(one.missing for one in compared):
-        raise MissingTopicError("; ".join(one.missing for one in compared))
-    findings = [found for one in compared for found in one.findings]
-    findings.sort(key=lambda one: (one.at, one.key))
-    picture = plot([panel for one in compared for panel in one.panels]) if options.report else None
-    return Report(findings, _summary(compared, keys, len(damaged)), picture)
+    by_changelog = {store.changelog: store for store in map(parse_store, options.own["stores"])}
+    stores = [
+        store
+        for changelog, store in by_changelog.items()
+        if options.wants_topic(changelog) and options.wants_group(store.application)
+    ]
+    damaged = DamagedFiles()
+    history = read_history(spark, options, {store.application for store in stores}, damaged)
+    results = []
+    with _key_file(options) as keys:
+        for store in stores:
+            servers, properties = options.own["bootstrap_servers"], _client_properties(options)
+            source = partial(read_changelog, spark, store, servers, properties)
+            with report_stages(spark, progress, f"parts of {store.changelog} compared"):
+                results.append(_compare(store, source, history, options.cluster, keys))
+    if results and all(result.missing for result in results):
+        raise MissingTopicError("; ".join(result.missing for result in results))
+    findings = [finding for result in results for finding in result.findings]
+    findings.sort(key=lambda finding: (finding.at, finding.key))
+    png = plot([panel for result in results for panel in result.panels]) if options.report else None
+    return Report(findings, _summary(results, keys, damaged), png)
 
 
-def _keys(options: Options) -> KeyFile:
+def _key_file(options: Options) -> KeyFile:
     out = options.own["out"] or (options.report and options.report / "keys.parquet")
     return KeyFile(None if out is None else Path(out).absolute())
 
 
-def _compared(
-    store: DeclaredStore, source: Callable[[Tally], DataFrame], past: Past, cluster: str, keys: KeyFile
-) -> Compared:
-    """What a store's changelog holds. What fell and the last of each key wait on disk: they are looked at thrice."""
-    tally = Tally()
+def _compare(
+    store: DeclaredStore,
+    source: Callable[[RecordCounts], DataFrame],
+    history: JournalHistory,
+    cluster: str,
+    keys: KeyFile,
+) -> StoreResult:
+    """Compare a store's changelog. Keeps the marks on disk, as they are read three times."""
+    counts = RecordCounts()
     try:
-        with connector.told(store):
-            marks = marked(source(tally)).persist(StorageLevel.DISK_ONLY)
+        with kafka_errors(store):
+            marks = mark(source(counts)).persist(StorageLevel.DISK_ONLY)
             try:
-                findings, panels = _told(store, marks, past, cluster, keys)
+                findings, panels = _search(store, marks, history, cluster, keys)
             finally:
                 marks.unpersist()
     except MissingTopicError as error:
-        log.warning("%s", error)
-        return Compared(store, missing=str(error))
-    return Compared(store, findings, panels, tally.records, tally.unreadable)
+        log.warning("changelog_missing topic=%s", store.changelog)
+        return StoreResult(store, missing=str(error))
+    return StoreResult(store, findings, panels, counts.records, counts.unreadable)
 
 
-def _told(
-    store: DeclaredStore, marks: DataFrame, past: Past, cluster: str, keys: KeyFile
+def _search(
+    store: DeclaredStore, marks: DataFrame, history: JournalHistory, cluster: str, keys: KeyFile
 ) -> tuple[list[Finding], list[Panel]]:
-    """The stretches of falls that lie in the window, as findings and as pictures; their keys are listed."""
-    partitions = sorted(row["partition"] for row in marks.where("fell").select("partition").distinct().collect())
+    """Return the episodes in the window as findings and panels, and list their keys."""
+    partitions = sorted(row["partition"] for row in marks.where("decreased").select("partition").distinct().collect())
     if not partitions:
         return [], []
-    with past.of(store) as ends:
-        bounds = past.bounds(ends, store, partitions)
-        fallen = numbered(marks, bounds)
-        found = stretches(marks, fallen)
-        told = [(one, around) for one, around in past.around(ends, store, found) if past.concerns(one, around)]
-    if not told:
+    with history.log_ends(store) as ends:
+        bounds = history.bounds(ends, store, partitions)
+        decreases = number_episodes(marks, bounds)
+        found = list(history.contexts(ends, store, find_episodes(marks, decreases)))
+    if not found:
         return [], []
-    keys.add(store.changelog, with_last(of_stretches(fallen, [one.place for one, _ in told]), marks))
-    findings = [finding(cluster, store, one, around, keys.path) for one, around in told]
-    most = sorted((one for one, _ in told), key=lambda one: -one.keys)[:MOST]
-    falls = drawn(fallen, [one.place for one in most], _DRAWN)
-    panels = [
-        Panel(store.changelog, one, falls.get(one.place, ()), *change(one, around, bounds.get(one.partition, ())))
-        for one, around in told
-    ]
+    episodes = [episode for episode, _ in found]
+    keys.add(
+        store.changelog,
+        with_last_value(select_episodes(decreases, [episode.place for episode in episodes]), marks),
+    )
+    findings = [make_finding(cluster, store, episode, context, keys.path) for episode, context in found]
+    most = sorted(episodes, key=lambda episode: -episode.keys)[:MAX_PANELS]
+    samples = sample_decreases(decreases, [episode.place for episode in most], _DRAWN)
+    panels = []
+    for episode, context in found:
+        moved = last_reassignment(episode, context, bounds.get(episode.partition, ()))
+        panels.append(Panel(store.changelog, episode, samples.get(episode.place, ()), *moved))
     return findings, panels
 
 
-def _summary(compared: Sequence[Compared], keys: KeyFile, damaged: int) -> str:
-    there = [one for one in compared if not one.missing]
-    findings = [found for one in there for found in one.findings]
-    fell = sum(found.current["keys"] for found in findings)
-    result = f"{count(fell, 'value')} went back" if findings else "no value went back"
-    records = count(sum(one.records for one in there), "committed record")
-    parts = [f"{count(len(there), 'changelog')} with {records}: {result}"]
-    if not there:
-        parts = ["There was nothing to look at"]
-    parts += [one.missing for one in compared if one.missing]
+def _summary(results: Sequence[StoreResult], keys: KeyFile, damaged: DamagedFiles) -> str:
+    read = [result for result in results if not result.missing]
+    decreased = sum(finding.current["keys"] for result in read for finding in result.findings)
+    result = f"{count(decreased, 'value')} decreased" if decreased else "no value decreased"
+    records = count(sum(result.records for result in read), "committed record")
+    parts = [f"{count(len(read), 'changelog')} with {records} read: {result}"]
+    if not read:
+        parts = ["Nothing to read"]
+    parts += [result.missing for result in results if result.missing]
     parts += [
-        f"{count(one.unreadable, 'record')} of {one.store.changelog} left out: no {one.store.value}"
-        for one in there if one.unreadable
-    ]  # fmt: skip
-    parts += [f"{count(keys.rows, 'fall')} listed in {keys.path}"] if keys.rows else []
-    parts += [f"{count(damaged, 'damaged file')} of the journal left out"] if damaged else []
-    return "; ".join(parts) + "."
+        f"{count(result.unreadable, 'record')} of {result.store.changelog} skipped: not {result.store.value}"
+        for result in read
+        if result.unreadable
+    ]
+    parts += [f"{count(keys.rows, 'decrease')} listed in {keys.path}"] if keys.rows else []
+    return "; ".join([*parts, *damaged.summary()]) + "."

@@ -1,10 +1,9 @@
-"""job_history: Flink jobs that ended and came back, checkpoint ids that began anew, job graphs that belong to no job.
+"""job_history: Flink jobs that came back after they ended, restarted checkpoint ids, job graphs without a job.
 
-Searched in the agent's journal, with the leader changes, restores and other jobs around each, and, where given, in the
-HA storage directories. Findings bear the names of Flink clusters; --flink chooses among them, not --cluster.
+Searches the agent's journal, with the leader changes, restores and other jobs around each finding, and the HA storage
+directories, if given. Findings name Flink clusters: select them with --flink, not --cluster.
 """
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -22,20 +21,26 @@ from agent.model.text import count, listed
 from agent.sources.flink.high_availability import list_job_graph_files
 from agent.storage.journal import entries
 from agent.storage.journal.segments import FOREVER
-from spark_checks.history import job_words
-from spark_checks.history.files import no_journal, pieces
-from spark_checks.history.job_context import Around, Moment, around
-from spark_checks.history.job_graphs import Look, kept, orphans, seen_until
-from spark_checks.history.jobs import COLUMNS, Restart, Return, clusters, restarts, returns, views
+from spark_checks.jobs import findings as report
+from spark_checks.jobs.context import Context, Occurrence, read_context
+from spark_checks.jobs.graphs import LastSeen, find_last_seen, find_leftover_graphs, find_stray_files
+from spark_checks.jobs.runs import (
+    COLUMNS,
+    LineageRestart,
+    Resurrection,
+    clusters,
+    create_views,
+    find_lineage_restarts,
+    find_resurrections,
+)
+from spark_checks.journal.files import DamagedFiles, check_journal, find_pieces
 from spark_checks.options import Options, Progress, Report
-from spark_checks.session import QUICK_START, stages_told
+from spark_checks.session import QUICK_START, report_stages
 
-Told: TypeAlias = Callable[[Around], Finding]
-"""Makes what was found a finding, given what stood around it."""
+MakeFinding: TypeAlias = Callable[[Context], Finding]
+"""Makes the finding about an occurrence, given its context."""
 
-log = logging.getLogger(__name__)
-
-CONF = {**QUICK_START, "spark.sql.shuffle.partitions": "4"}  # a few jobs, told of every few seconds
+CONF = {**QUICK_START, "spark.sql.shuffle.partitions": "4"}  # a few jobs, observed every few seconds
 PARAMS = (
     click.Option(["--journal"], required=True, metavar="DIR", help="The agent's journal."),
     click.Option(["--flink"], multiple=True, metavar="NAME", help="Only this Flink cluster; repeatable."),
@@ -43,7 +48,7 @@ PARAMS = (
         ["--storage", "storages"],
         multiple=True,
         metavar="NAME=DIR",
-        help="A Flink cluster's high-availability.storageDir; repeatable. Of others the journal tells.",
+        help="A Flink cluster's high-availability.storageDir; repeatable. Default: what the journal says about it.",
     ),
     click.Option(
         ["--cluster-id", "cluster_ids"],
@@ -54,8 +59,8 @@ PARAMS = (
     click.Option(["--baseline"], default="14d", show_default=True, help="How long before --from jobs may have ended."),
 )
 WITHOUT: Mapping[str, str] = {
-    "topics": "jobs are looked at whatever they read; --flink narrows down which.",
-    "groups": "jobs are looked at whatever they read; --flink narrows down which.",
+    "topics": "jobs are searched whatever they read; use --flink.",
+    "groups": "jobs are searched whatever they read; use --flink.",
 }
 LABELS: Mapping[str, str] = {
     "came_back": "return",
@@ -63,166 +68,154 @@ LABELS: Mapping[str, str] = {
     "graph_of_ended_job": "leftover graph",
     "graph_without_job": "stray graph file",
 }
-"""The first labels of findings, and what they are called in the summary."""
+"""The first labels of findings, and their names in the summary."""
 
 
 def mistakes(options: Options) -> list[str]:
-    """What is wrong with its own options."""
-    found = _wrong_journal(Path(options.own["journal"]))
+    """Return the mistakes in its own options."""
+    found = check_journal(Path(options.own["journal"]))
     try:
         duration(options.own["baseline"])
     except ValueError as error:
         found.append(f"--baseline: {error}.")
     for option, own, what in (("--storage", "storages", "DIR"), ("--cluster-id", "cluster_ids", "ID")):
-        named = Counter(text.partition("=")[0] for text in options.own[own])
+        names = Counter(text.partition("=")[0] for text in options.own[own])
         found += [
             f"{option} {text}: expected NAME={what}, with the Flink cluster's name."
             for text in options.own[own]
             if not all(text.partition("="))
         ]
-        found += [
-            f"{option} {name}={what}: {name} is given {times} times." for name, times in named.items() if times > 1
-        ]
+        found += [f"{option} {name}={what}: given {times} times." for name, times in names.items() if times > 1]
     if options.cluster not in (Options().cluster, *options.own["flink"]):
-        found.append(f"--cluster {options.cluster}: this check is about Flink clusters; name one with --flink.")
-    return found or [*_unknown(options), *_unreadable(options)]
+        found.append(f"--cluster {options.cluster}: this check searches Flink clusters; select one with --flink.")
+    return found or [*_check_clusters(options), *_check_storage(options)]
 
 
-def _wrong_journal(journal: Path) -> list[str]:
-    """That the directory is missing, or is no journal; empty where it is one."""
-    if not journal.is_dir():
-        return [f"--journal {journal}: there is no such directory."]
-    return no_journal(journal)
+def _check_clusters(options: Options) -> Iterator[str]:
+    """Yield the Flink clusters in options that the journal does not name.
 
-
-def _unknown(options: Options) -> Iterator[str]:
-    """The Flink clusters in options that the journal does not name. One that names none yet knows of no mistake, but a
-    storage directory must then be of a cluster in --flink, if there are any.
+    A journal that names none yet proves no mistake, but a storage directory must belong to a cluster in --flink, if
+    there are any.
     """
     journal, flink = options.own["journal"], set(options.own["flink"])
-    storages, ids = _named(options, "storages"), _named(options, "cluster_ids")
-    asked = {*flink, *storages, *ids}
-    named = set[str]()
-    for one in clusters(Path(journal)) if asked else ():
-        named.add(one)
-        if asked <= named:
+    storages, ids = _by_cluster(options, "storages"), _by_cluster(options, "cluster_ids")
+    wanted = {*flink, *storages, *ids}
+    names = set[str]()
+    for name in clusters(Path(journal)) if wanted else ():
+        names.add(name)
+        if wanted <= names:
             return
-    there_are = ", ".join(sorted(named or flink))
-    for name in sorted(flink - named) if named else ():
-        yield f"--flink {name}: the journal {journal} names no such Flink cluster; there are: {there_are}."
+    known = ", ".join(sorted(names or flink))
+    for name in sorted(flink - names) if names else ():
+        yield f"--flink {name}: not in the journal {journal}. Flink clusters in it: {known}."
     for option, given in (("--storage", storages), ("--cluster-id", ids)):
         for name, value in given.items():
-            if there_are and name not in named | flink:
+            if known and name not in names | flink:
                 yield (
-                    f"{option} {name}={value}: neither the journal {journal} nor --flink names such a Flink cluster; "
-                    f"there are: {there_are}."
+                    f"{option} {name}={value}: Flink cluster {name} is neither in the journal {journal} nor in --flink."
+                    f" Known: {known}."
                 )
 
 
-def _unreadable(options: Options) -> Iterator[str]:
-    """The storage directories that cannot be listed, also those of clusters that --flink leaves out."""
-    for name, place in _named(options, "storages").items():
+def _check_storage(options: Options) -> Iterator[str]:
+    """Yield the storage directories that cannot be listed, also those of clusters that --flink excludes."""
+    for name, directory in _by_cluster(options, "storages").items():
         try:
-            _lying(options, name, place)
+            _list_storage(options, name, directory)
         except OSError as error:
-            yield f"--storage {name}={place}: {error.filename} cannot be read: {error.strerror}."
+            yield f"--storage {name}={directory}: cannot read {error.filename}: {error.strerror}."
 
 
 def run(spark: SparkSession, options: Options, progress: Progress) -> Report:
-    """Search the journal and the storage. Raises OSError where they cannot be read."""
-    directory, damaged = Path(options.own["journal"]).absolute(), list[Path]()
-
-    def unreadable(path: Path, reason: str) -> None:
-        log.warning("%s is left out: %s", path, reason)
-        damaged.append(path)
-
+    """Search the journal and the storage. Raises OSError if they cannot be read."""
+    directory, damaged = Path(options.own["journal"]).absolute(), DamagedFiles()
     since = -FOREVER if options.since is None else options.since
     begin = -FOREVER if options.since is None else since - duration(options.own["baseline"])
     until = FOREVER - 1 if options.until is None else options.until
-    every = [one for kind in (*COLUMNS, "tick") for one in pieces(directory, kind, begin, until, unreadable)]
-    rows = sum(one.rows for one in every if one.kind in COLUMNS)
-    files = _files(options)
+    pieces = [piece for kind in (*COLUMNS, "tick") for piece in find_pieces(directory, kind, begin, until, damaged)]
+    rows = sum(piece.rows for piece in pieces if piece.kind in COLUMNS)
+    files = _list_storages(options)
     with (
-        views(spark, every, options.own["flink"], begin, until),
-        stages_told(spark, progress, f"parts of {count(rows, 'observation')} of Flink"),
+        create_views(spark, pieces, options.own["flink"], begin, until),
+        report_stages(spark, progress, f"parts of {count(rows, 'Flink observation')} searched"),
     ):
-        last = min(max((one.high for one in every), default=until), until - 1)
-        sights = (one for _, one in entries(directory, begin, until, ["blind", "sighted"], unreadable))
-        looks = seen_until(spark, last, sights)
+        last = min(max((piece.high for piece in pieces), default=until), until - 1)
+        availability = (change for _, change in entries(directory, begin, until, ["blind", "sighted"], damaged))
+        seen = find_last_seen(spark, last, availability)
         if any(path.parent.parent.name == "job_graph" for path in damaged):
-            looks = [one._replace(graphs=False) for one in looks]
-        found = [*_of_runs(spark, since, until), *_of_graphs(spark, looks, files, _named(options, "storages"))]
-        surroundings = around(spark, [moment for moment, _ in found])
-    findings = [told(one) for (_, told), one in zip(found, surroundings, strict=True)]
-    findings.sort(key=lambda one: (one.at, one.key))
-    return Report(findings, _summary(looks, files, findings, rows, len(damaged)))
+            seen = [cluster._replace(graphs=False) for cluster in seen]
+        found = [*_search_runs(spark, since, until), *_search_graphs(spark, seen, files, options)]
+        contexts = read_context(spark, [occurrence for occurrence, _ in found])
+    findings = [make_finding(context) for (_, make_finding), context in zip(found, contexts, strict=True)]
+    findings.sort(key=lambda finding: (finding.at, finding.key))
+    return Report(findings, _summary(seen, files, findings, rows, damaged))
 
 
-def _files(options: Options) -> dict[str, list[JobGraphFile]]:
-    """What lies in the storage directories at this moment, by Flink cluster. Raises OSError."""
+def _list_storages(options: Options) -> dict[str, list[JobGraphFile]]:
+    """Return the files now in the storage directories, by Flink cluster. Raises OSError."""
     wanted = options.own["flink"]
     return {
-        name: _lying(options, name, place)
-        for name, place in _named(options, "storages").items()
+        name: _list_storage(options, name, directory)
+        for name, directory in _by_cluster(options, "storages").items()
         if not wanted or name in wanted
     }
 
 
-def _lying(options: Options, name: str, place: str) -> list[JobGraphFile]:
-    """What lies in a cluster's storage directory. Raises OSError."""
-    return list_job_graph_files(Path(place), _named(options, "cluster_ids").get(name, "/default"), name, 0)
+def _list_storage(options: Options, name: str, directory: str) -> list[JobGraphFile]:
+    return list_job_graph_files(Path(directory), _by_cluster(options, "cluster_ids").get(name, "/default"), name, 0)
 
 
-def _named(options: Options, own: str) -> dict[str, str]:
+def _by_cluster(options: Options, own: str) -> dict[str, str]:
     return dict(text.split("=", 1) for text in options.own[own])
 
 
-def _of_runs(spark: SparkSession, since: int, until: int) -> Iterator[tuple[Moment, Told]]:
-    """The jobs that came back in the window, and the lineages that began anew without."""
-    back = returns(spark)
-    for one in back:
-        if since <= one.at < until:
-            yield Moment(one.cluster, one.job, one.noticed_at, one.at), partial(job_words.came_back, one)
-    for anew in restarts(spark):
-        if since <= anew.at < until and not any(_explains(one, anew) for one in back):
-            yield Moment(anew.cluster, anew.job, anew.since, anew.at), partial(job_words.lineage_restarted, anew)
+def _search_runs(spark: SparkSession, since: int, until: int) -> Iterator[tuple[Occurrence, MakeFinding]]:
+    """Yield the jobs that came back in the window, and the lineages that restarted otherwise."""
+    resurrections = find_resurrections(spark)
+    for job in resurrections:
+        if since <= job.at < until:
+            yield Occurrence(job.cluster, job.job, job.noticed_at, job.at), partial(report.came_back, job)
+    for lineage in find_lineage_restarts(spark):
+        if since <= lineage.at < until and not any(_explains(job, lineage) for job in resurrections):
+            occurrence = Occurrence(lineage.cluster, lineage.job, lineage.since, lineage.at)
+            yield occurrence, partial(report.lineage_restarted, lineage)
 
 
-def _explains(back: Return, anew: Restart) -> bool:
-    """Whether the checkpoint ids fell as the job came back."""
-    same = (back.cluster, back.job) == (anew.cluster, anew.job)
-    return same and anew.since - LATENESS_MS <= back.at <= anew.at + LATENESS_MS
+def _explains(job: Resurrection, lineage: LineageRestart) -> bool:
+    same = (job.cluster, job.job) == (lineage.cluster, lineage.job)
+    return same and lineage.since - LATENESS_MS <= job.at <= lineage.at + LATENESS_MS
 
 
-def _of_graphs(
-    spark: SparkSession, looks: Sequence[Look], files: Mapping[str, Sequence[JobGraphFile]], storages: Mapping[str, str]
-) -> Iterator[tuple[Moment, Told]]:
-    """The graphs that belong to no job that runs, as they stand at the window's end, however long they have."""
-    seen = {one.cluster: one.at for one in looks}
-    for one in kept(spark, looks):
-        yield Moment(one.cluster, one.job, one.made_at, seen[one.cluster]), partial(job_words.graph_of_ended_job, one)
-    for alone in orphans(spark, looks, files):
-        moment = Moment(alone.cluster, alone.job or "", alone.modified_at, seen[alone.cluster])
-        yield moment, partial(job_words.graph_without_job, alone, storages.get(alone.cluster))
+def _search_graphs(
+    spark: SparkSession, seen: Sequence[LastSeen], files: Mapping[str, Sequence[JobGraphFile]], options: Options
+) -> Iterator[tuple[Occurrence, MakeFinding]]:
+    """Yield the graphs without a running job at the end of the window, whatever their age."""
+    seen_at, storages = {cluster.cluster: cluster.at for cluster in seen}, _by_cluster(options, "storages")
+    for graph in find_leftover_graphs(spark, seen):
+        occurrence = Occurrence(graph.cluster, graph.job, graph.made_at, seen_at[graph.cluster])
+        yield occurrence, partial(report.graph_of_ended_job, graph)
+    for file in find_stray_files(spark, seen, files):
+        occurrence = Occurrence(file.cluster, file.job or "", file.modified_at, seen_at[file.cluster])
+        yield occurrence, partial(report.graph_without_job, file, storages.get(file.cluster))
 
 
 def _summary(
-    looks: Sequence[Look],
+    seen: Sequence[LastSeen],
     files: Mapping[str, Sequence[JobGraphFile]],
     findings: Sequence[Finding],
     rows: int,
-    damaged: int,
+    damaged: DamagedFiles,
 ) -> str:
-    found = Counter(one.labels[0] for one in findings)
-    numbers = [count(found[label], noun) for label, noun in LABELS.items()]
-    if not rows:
-        numbers.insert(0, "the journal holds nothing of Flink of that time")
-    seen = listed(one.cluster for one in looks) if looks else "none"
-    parts = [f"Flink clusters {seen}: {', '.join(numbers)}, in {count(rows, 'observation')}"]
+    found = Counter(finding.labels[0] for finding in findings)
+    numbers = ", ".join(count(found[label], noun) for label, noun in LABELS.items())
+    names = listed(cluster.cluster for cluster in seen) if seen else "none"
+    parts = [f"Flink clusters {names}: {numbers}"]
+    parts.append(
+        f"{count(rows, 'observation')} read" if rows else "the journal has no Flink observations in this window"
+    )
     if files:
         parts.append(f"{count(sum(map(len, files.values())), 'graph file')} in storage")
-    judged = {one.cluster for one in looks if one.graphs}
-    if unjudged := sorted({*files, *(one.cluster for one in looks)} - judged):
-        parts.append(f"no graph files judged of {listed(unjudged)}, whose ZooKeeper the journal does not tell of")
-    parts += [f"{count(damaged, 'damaged file')} left out"] if damaged else []
-    return "; ".join(parts) + "."
+    with_graphs = {cluster.cluster for cluster in seen if cluster.graphs}
+    if without := sorted({*files, *(cluster.cluster for cluster in seen)} - with_graphs):
+        parts.append(f"graph files not checked on {listed(without)}: the journal has nothing from ZooKeeper")
+    return "; ".join([*parts, *damaged.summary()]) + "."

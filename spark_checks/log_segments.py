@@ -1,7 +1,7 @@
-"""log_segments: what is wrong in Kafka's log segments and indexes, byte by byte.
+"""log_segments: faults in Kafka's log segments and indexes, byte by byte.
 
-Each segment is read whole: checksums, the order of offsets, also inside compressed batches, and its indexes. Found
-are offsets that go back (KAFKA-3919), corruption, torn tails and index entries that point wrong.
+Reads each segment whole: checksums, the order of offsets, also inside compressed batches, and its indexes. Finds
+decreasing offsets (KAFKA-3919), corruption, torn tails and wrong index entries.
 """
 
 import os
@@ -13,61 +13,67 @@ from agent.kafka_log.log_directory import LogDirectoryError, Segment
 from agent.kafka_log.segments import LocatedFault
 from agent.model.findings import Finding, Severity
 from agent.model.text import count
-from spark_checks.logs import replicas
-from spark_checks.logs.replicas import Replicas, Written
+from spark_checks.logs.replicas import (
+    PATH,
+    Replicas,
+    WriteTimes,
+    check_paths,
+    cores,
+    find_replicas,
+    list_brokers,
+    pack,
+    read_faults,
+)
 from spark_checks.options import WHOLE_LOGS, Options, Progress, Report
-from spark_checks.session import QUICK_START, stages_told
+from spark_checks.session import QUICK_START, report_stages
 
-PARAMS = (replicas.PATH,)
+PARAMS = (PATH,)
 WITHOUT = WHOLE_LOGS
 CONF = QUICK_START  # the work is done in Python
-# A torn tail is what a crash leaves and a start repairs; an index can be made again from its log.
+# A crash leaves a torn tail and a start repairs it; an index can be rebuilt from its log.
 WARNINGS = frozenset({"torn_tail", "index_wrong"})
 
 
 def mistakes(options: Options) -> list[str]:
-    """What is wrong with its own options."""
-    return replicas.wrong_paths(options)
+    """Return the mistakes in its own options."""
+    return check_paths(options)
 
 
 def run(spark: SparkSession, options: Options, progress: Progress) -> Report:
-    """Read the segments. Raises LogDirectoryError where nothing can be listed."""
-    found = replicas.find(options)
-    packs = replicas.packs(found.segments, replicas.cores(spark))
-    faults = [(digest.broker, one) for digest in found.digests for one in digest.found]
+    """Read the segments. Raises LogDirectoryError if nothing can be listed."""
+    found = find_replicas(options)
+    packs = pack(found.segments, cores(spark))
+    faults = [(digest.broker, fault) for digest in found.digests for fault in digest.found]
     unread: list[str] = []
     if packs:
-        with stages_told(spark, progress, f"parts of {_read(found)}"):
-            for one in spark.sparkContext.parallelize(packs, len(packs)).flatMap(looked_at).collect():
-                if isinstance(one, str):
-                    unread.append(one)
+        with report_stages(spark, progress, f"parts of {_size(found)} read"):
+            for result in spark.sparkContext.parallelize(packs, len(packs)).flatMap(_read_pack).collect():
+                if isinstance(result, str):
+                    unread.append(result)
                 else:
-                    faults.append(one)
-    written = Written(found)
-    findings = [finding(options.cluster, broker, one, written.of(broker, one.file)) for broker, one in faults]
-    findings.sort(key=lambda one: (one.subject["broker"], one.subject["file"], one.position or 0))
+                    faults.append(result)
+    written = WriteTimes(found)
+    findings = [
+        make_finding(options.cluster, broker, fault, written.of(broker, fault.file)) for broker, fault in faults
+    ]
+    findings.sort(key=lambda finding: (finding.subject["broker"], finding.subject["file"], finding.position or 0))
     return Report(findings, _summary(found, findings, len(unread)), unread=sorted(unread))
 
 
-def looked_at(pack: Sequence[Segment]) -> Iterator[tuple[int, LocatedFault] | str]:
-    """What is wrong in some segments, with their broker; of one that the disk does not give, which file and why."""
-    for segment in pack:
+def _read_pack(segments: Sequence[Segment]) -> Iterator[tuple[int, LocatedFault] | str]:
+    """Yield the faults of some segments, with their broker, and for each unreadable segment its file and the reason."""
+    for segment in segments:
         try:
-            yield from replicas.faults([segment])
+            yield from read_faults([segment])
         except LogDirectoryError as error:
-            yield _unread(error)
+            cause = error.__cause__
+            # The file system's own error would repeat the file.
+            known = isinstance(cause, OSError) and cause.errno
+            yield f"{str(error).partition(': ')[0]}: {os.strerror(known)}" if known else str(error)
 
 
-def _unread(error: LogDirectoryError) -> str:
-    """The file and the reason; what the file system's own error says of it would name the file once more."""
-    cause = error.__cause__
-    if isinstance(cause, OSError) and cause.errno:
-        return f"{str(error).partition(': ')[0]}: {os.strerror(cause.errno)}"
-    return str(error)
-
-
-def finding(cluster: str, broker: int, found: LocatedFault, written: int) -> Finding:
-    """A fault as a finding. written: when the file was last written, ms, for records that carry no time."""
+def make_finding(cluster: str, broker: int, found: LocatedFault, written: int) -> Finding:
+    """Return the finding about a fault. written: when the file was last written, ms, for records without timestamp."""
     fault = found.fault
     at = fault.timestamp if fault.timestamp >= 0 else written
     return Finding(
@@ -91,16 +97,16 @@ def finding(cluster: str, broker: int, found: LocatedFault, written: int) -> Fin
     )
 
 
-def _read(found: Replicas) -> str:
+def _size(found: Replicas) -> str:
     segments = found.segments
-    return f"{count(len(segments), 'segment')} ({sum(one.size for one in segments) / 1e6:,.1f} MB)"
+    return f"{count(len(segments), 'segment')} ({sum(segment.size for segment in segments) / 1e6:,.1f} MB)"
 
 
 def _summary(found: Replicas, findings: Sequence[Finding], unread: int) -> str:
     digests = f" and {count(len(found.digests), 'digest')}" if found.digests else ""
-    files = len({(one.subject["broker"], one.subject["file"]) for one in findings})
-    nothing = "nothing wrong" if found.partitions else "there was nothing to look at"
+    files = len({(finding.subject["broker"], finding.subject["file"]) for finding in findings})
+    nothing = "no fault" if found.partitions else "nothing to read"
     result = f"{count(len(findings), 'fault')} in {count(files, 'file')}" if findings else nothing
-    where = f"{count(len(found.partitions), 'partition')} on {replicas.brokers(found.partitions)}"
-    more = f"; {count(unread, 'file')} could not be read" if unread else ""
-    return f"Read {_read(found)}{digests}, {where}: {result}{more}."
+    where = f"{count(len(found.partitions), 'partition')} on {list_brokers(found.partitions)}"
+    more = f"; {count(unread, 'file')} not readable" if unread else ""
+    return f"Read {_size(found)}{digests}, {where}: {result}{more}."

@@ -1,7 +1,7 @@
-"""offset_history: every rewind, jump and gap of committed offsets in the agent's journal, also those nobody saw live.
+"""offset_history: every rewind, jump and gap of committed offsets in the agent's journal, also those not detected live.
 
-Falls and leaps are searched per group and partition, independently of the live rules, and joined with the session
-losses, leader moves and truncations around them. Where the journal tells nothing, that is said.
+Searches rewinds and jumps per group and partition, independently of the live rules, and joins them with the session
+losses, leader changes and truncations around them. Reports gaps in the journal.
 """
 
 import logging
@@ -17,35 +17,32 @@ from agent.model.text import count, span
 from agent.sources.availability import now_ms
 from agent.storage.database import FILE, StorageError
 from agent.storage.journal.segments import DAY_MS, find
-from spark_checks.history import live_findings
-from spark_checks.history.compaction import compact, retain
-from spark_checks.history.context import Journal
-from spark_checks.history.events import Spell
-from spark_checks.history.files import Piece, clusters, no_journal
-from spark_checks.history.findings import Told, around, badness, gap_finding, judged, unseen
-from spark_checks.history.live_findings import Live
-from spark_checks.history.plot import plot
-from spark_checks.history.scan import Asked, search
-from spark_checks.history.verdicts import Event
+from spark_checks.journal.compaction import apply_retention, compact
+from spark_checks.journal.files import DamagedFiles, JournalWindow, Piece, check_journal, clusters
+from spark_checks.offsets.commits import CommitFilter, search
+from spark_checks.offsets.coverage import Gap, read_coverage
+from spark_checks.offsets.diagnosis import Event, diagnose
+from spark_checks.offsets.findings import FindingBuilder, LiveFindings, gap_finding, read_live_findings, read_series
+from spark_checks.offsets.plot import plot
 from spark_checks.options import Options, Progress, Report
-from spark_checks.session import QUICK_START, stages_told
+from spark_checks.session import QUICK_START, report_stages
 
 log = logging.getLogger(__name__)
 
-# The heavy work is done in Python; what Spark's own joins are given is small.
+# The heavy work is done in Python; Spark's own joins are small.
 CONF = {**QUICK_START, "spark.sql.shuffle.partitions": "8"}
 PARAMS = (
     click.Option(["--journal"], required=True, metavar="DIR", help="The agent's journal."),
     click.Option(
         ["--store"],
         metavar="FILE",
-        help="The agent's state file: tells what the live rules had seen. Default: the one beside the journal.",
+        help="The agent's state file, with what the live rules detected. Default: the one beside the journal.",
     ),
     click.Option(
         ["--min-records"], type=click.IntRange(1), default=1000, show_default=True, help="The smallest rewind or jump."
     ),
     click.Option(
-        ["--baseline"], default="14d", show_default=True, help="How long before --from the past is read for comparison."
+        ["--baseline"], default="14d", show_default=True, help="How long before --from to read, for comparison."
     ),
     click.Option(["--compact"], is_flag=True, help="Merge the small files of dates before yesterday afterwards."),
     click.Option(["--retention"], metavar="DURATION", help="Remove dates older than this afterwards, as 30d."),
@@ -53,127 +50,116 @@ PARAMS = (
 
 
 def mistakes(options: Options) -> list[str]:
-    """What is wrong with its own options."""
+    """Return the mistakes in its own options."""
     found = []
     for name in ("journal", "store"):
         path = options.own[name]
         if path is not None and not Path(path).exists():
-            found.append(f"--{name} {path}: there is no such {'directory' if name == 'journal' else 'file'}.")
+            found.append(f"--{name} {path}: no such {'directory' if name == 'journal' else 'file'}.")
     for name in ("baseline", "retention"):
         try:
             duration(options.own[name] or "0d")
         except ValueError as error:
             found.append(f"--{name}: {error}.")
     journal = Path(options.own["journal"])
-    return found + _wrong_journal(journal, options.cluster) if journal.exists() else found
+    return found + _check_cluster(journal, options.cluster) if journal.exists() else found
 
 
-def _wrong_journal(journal: Path, cluster: str) -> list[str]:
-    """That the directory is no journal, or one that has never heard of the cluster; empty where it is the right one."""
-    if wrong := no_journal(journal):
+def _check_cluster(journal: Path, cluster: str) -> list[str]:
+    if wrong := check_journal(journal):
         return wrong
-    named = set()
-    for one in clusters(journal):
-        named.add(one)
-        if one == cluster:
+    names = set()
+    for name in clusters(journal):
+        names.add(name)
+        if name == cluster:
             return []
-    if not named:
-        return []  # a journal that has only just begun, or of which nothing can be read: the run says so
-    return [f"--cluster {cluster}: the journal {journal} names no such cluster; there are: {', '.join(sorted(named))}."]
+    if not names:
+        return []  # the journal has only just begun, or nothing of it can be read: the run reports that
+    return [f"--cluster {cluster}: not in the journal {journal}. Clusters in it: {', '.join(sorted(names))}."]
 
 
 def run(spark: SparkSession, options: Options, progress: Progress) -> Report:
-    """Search the journal. Raises OSError and StorageError where files cannot be read."""
-    damaged: list[Path] = []
-    days = [one.day for one in find(Path(options.own["journal"]), ["commit", "tick"])]
+    """Search the journal. Raises OSError and StorageError if files cannot be read."""
+    damaged = DamagedFiles()
+    directory = Path(options.own["journal"]).absolute()
+    days = [segment.day for segment in find(directory, ["commit", "tick"])]
     first, last = min(days, default=0) * DAY_MS, (max(days, default=0) + 1) * DAY_MS
-    window = _window(options, first, last)
-    journal = _journal(spark, options, max(window.start - duration(options.own["baseline"]), first), window, damaged)
-    clock, hidden = unseen(journal)
-    every = journal.pieces("commit")
-    asked = Asked(
+    begin = first if options.since is None else max(options.since, first)
+    reported = range(begin, last if options.until is None else min(options.until, last))
+    since = max(begin - duration(options.own["baseline"]), first)
+    window = JournalWindow(spark, directory, options.cluster, since, max(reported.stop, begin + 1), damaged)
+    clock, gaps = read_coverage(window)
+    pieces = window.pieces("commit")
+    wanted = CommitFilter(
         cluster=options.cluster,
         group=options.wants_group,
         topic=options.wants_topic,
-        since=journal.since,
-        until=journal.until,
-        least=options.own["min_records"],
+        since=window.since,
+        until=window.until,
+        min_records=options.own["min_records"],
         clock=clock,
     )
-    with stages_told(spark, progress, f"parts of {sum(one.rows for one in every):,} commits"):
-        hits = search(spark, every, asked, journal.unreadable)
-    progress(f"{len(hits):,} falls and leaps to look into")
-    events = [Event.of(key, hit, clock) for key, hit in hits]
-    verdicts = judged(journal, [one for one in events if one.back or one.at in window], hidden, clock, asked.least)
-    told = [one for one in verdicts if one.event.at in window]
-    series = around(journal, asked, told)
-    live = _live(journal, options)
-    begun = max(journal.since, min((one.low for one in every), default=journal.since))
-    teller = Told(verdicts, series, journal, live, begun)
-    gaps = (one for one in hidden if window.start < one.end and one.begin < window.stop)
+    with report_stages(spark, progress, f"parts of {sum(piece.rows for piece in pieces):,} commits searched"):
+        moves = search(spark, pieces, wanted, damaged)
+    progress(f"{count(len(moves), 'candidate')} found; reading what happened around them")
+    events = [Event.of(key, move, clock) for key, move in moves]
+    candidates = [event for event in events if event.is_rewind or event.at in reported]
+    diagnoses = diagnose(window, candidates, gaps, clock, wanted.min_records)
+    in_window = [diagnosis for diagnosis in diagnoses if diagnosis.event.at in reported]
+    series = read_series(window, wanted, in_window)
+    commits_begin = max(window.since, min((piece.low for piece in pieces), default=window.since))
+    builder = FindingBuilder(diagnoses, series, options.cluster, _read_live(directory, options), commits_begin)
     findings = [
-        *map(teller.finding, told),
-        *(gap_finding(one, options.cluster) for one in gaps if _concerns(one, options)),
+        *map(builder.finding, in_window),
+        *(
+            gap_finding(gap, options.cluster)
+            for gap in gaps
+            if reported.start < gap.end and gap.begin < reported.stop and _concerns(gap, options)
+        ),
     ]
-    findings.sort(key=lambda one: (one.at, one.key))
-    picture = plot(journal, max(told, key=badness), series) if told else None
-    _keep_house(spark, options, progress)
-    return Report(findings, _summary(journal, every, findings, damaged), picture)
+    findings.sort(key=lambda finding: (finding.at, finding.key))
+    worst = max(in_window, key=lambda diagnosis: diagnosis.badness, default=None)
+    png = None if worst is None else plot(window, worst, series)
+    _maintain(spark, options, progress)
+    return Report(findings, _summary(window, pieces, findings, damaged), png)
 
 
-def _concerns(spell: Spell, options: Options) -> bool:
-    """Whether what was not seen is among what is asked about."""
-    group, topic = spell.subject.get("group"), spell.subject.get("topic")
+def _concerns(gap: Gap, options: Options) -> bool:
+    group, topic = gap.subject.get("group"), gap.subject.get("topic")
     return (group is None or options.wants_group(group)) and (topic is None or options.wants_topic(topic))
 
 
-def _live(journal: Journal, options: Options) -> Live | None:
-    """What the live rules saw; None where there is no state file, or none that was asked for can be read."""
-    store = Path(options.own["store"] or journal.directory.parent / FILE)
+def _read_live(journal: Path, options: Options) -> LiveFindings | None:
+    """Return what the live rules found, or None if there is no readable state file and none was asked for."""
+    store = Path(options.own["store"] or journal.parent / FILE)
     try:
-        return live_findings.findings(store, options.cluster) if store.exists() else None
+        return read_live_findings(store, options.cluster) if store.exists() else None
     except StorageError as error:
         if options.own["store"]:
             raise
-        log.warning("what was seen live is not told: %s", error)
+        log.warning("live_findings_unavailable reason=%s", error)
         return None
 
 
-def _keep_house(spark: SparkSession, options: Options, progress: Progress) -> None:
-    """Merge and remove files, where that was asked for."""
+def _maintain(spark: SparkSession, options: Options, progress: Progress) -> None:
+    """Merge and remove files of the journal, if asked for."""
     directory, retention = Path(options.own["journal"]), options.own["retention"]
     if options.own["compact"]:
         progress(f"{count(compact(spark, directory, now_ms()), 'small file')} merged")
-    if retention is not None and not retain(directory, duration(retention) // DAY_MS, now_ms()):
-        progress("the running agent itself removes what is past its retention")
+    if retention is not None and not apply_retention(directory, duration(retention) // DAY_MS, now_ms()):
+        progress("retention skipped: the running agent applies its own")
 
 
-def _window(options: Options, first: int, last: int) -> range:
-    """The part of the journal's time, from first to last (ms), that is asked about."""
-    since = first if options.since is None else max(options.since, first)
-    return range(since, last if options.until is None else min(options.until, last))
-
-
-def _journal(spark: SparkSession, options: Options, since: int, window: range, damaged: list[Path]) -> Journal:
-    """The journal from the beginning of the past to compare with, since (ms), to the end of the window."""
-
-    def unreadable(path: Path, reason: str) -> None:
-        log.warning("%s is left out: %s", path, reason)
-        damaged.append(path)
-
-    until = max(window.stop, window.start + 1)
-    return Journal(spark, Path(options.own["journal"]).absolute(), options.cluster, since, until, unreadable)
-
-
-def _summary(journal: Journal, every: Sequence[Piece], findings: Sequence[Finding], damaged: Sequence[Path]) -> str:
-    told = [count(sum(label in one.labels for one in findings), label) for label in ("rewind", "jump", "gap")]
-    unseen_live = sum("unseen_live" in one.labels for one in findings)
-    rows = sum(one.rows for one in every)
-    low, high = min((one.low for one in every), default=0), max((one.high for one in every), default=0)
-    over = span(max(min(high, journal.until) - max(low, journal.since), 0))
-    if not rows or low >= journal.until or high < journal.since:
-        told = ["the journal holds no commits of that time", *told]
-    parts = [f"Cluster {journal.cluster}: {', '.join(told)} in {rows:,} commits, {over} of the journal"]
-    parts += [f"{unseen_live:,} of them not seen live"] if unseen_live else []
-    parts += [f"{count(len(damaged), 'damaged file')} left out"] if damaged else []
-    return "; ".join(parts) + "."
+def _summary(window: JournalWindow, pieces: Sequence[Piece], findings: Sequence[Finding], damaged: DamagedFiles) -> str:
+    numbers = [
+        count(sum(label in finding.labels for finding in findings), label) for label in ("rewind", "jump", "gap")
+    ]
+    unseen_live = sum("unseen_live" in finding.labels for finding in findings)
+    rows = sum(piece.rows for piece in pieces)
+    low, high = min((piece.low for piece in pieces), default=0), max((piece.high for piece in pieces), default=0)
+    read = f"{rows:,} commits read over {span(max(min(high, window.until) - max(low, window.since), 0))}"
+    if not rows or low >= window.until or high < window.since:
+        read = "the journal has no commits in this window"
+    parts = [f"Cluster {window.cluster}: {', '.join(numbers)}"]
+    parts += [f"{unseen_live:,} not detected live"] if unseen_live else []
+    return "; ".join([*parts, read, *damaged.summary()]) + "."

@@ -1,6 +1,6 @@
-"""What every check takes and gives back: its options, its report, the protocol of its module. Nothing runs here.
+"""Interface of a check: its options, its report, and the protocol of its module.
 
-A check is one file of this package, and its name is the file's: a module that fulfils `Check`.
+A check is one file of this package that fulfils `Check`; the file's name is the check's.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,18 +16,18 @@ from agent.model.findings import Finding
 from agent.model.observations import millis
 
 Progress: TypeAlias = Callable[[str], None]
-"""Tells people how far a check has come; a few words, without a full stop."""
+"""Reports progress to people; a few words, without a full stop."""
 
 WHOLE_LOGS: Mapping[str, str] = {
-    "since": "logs are looked at whole, whatever the time of their records; --topic narrows that down.",
-    "until": "logs are looked at whole, whatever the time of their records; --topic narrows that down.",
-    "groups": "a broker's log knows no consumer groups; --topic narrows down what is looked at.",
+    "since": "logs are read whole, whatever the time of their records; use --topic.",
+    "until": "logs are read whole, whatever the time of their records; use --topic.",
+    "groups": "a broker's log has no consumer groups; use --topic.",
 }
-"""What checks of logs are WITHOUT."""
+"""The options that checks of logs are WITHOUT."""
 
 
 class WrongUseError(Exception):
-    """The command line makes no sense; `mistakes` are sentences, all of them."""
+    """The command line is wrong; `mistakes` has a sentence for each mistake."""
 
     def __init__(self, mistakes: Sequence[str]) -> None:
         super().__init__("\n".join(mistakes))
@@ -35,7 +35,7 @@ class WrongUseError(Exception):
 
 
 class Options(NamedTuple):
-    """What a check is asked to look at. since, until: the window of --from and --to, event time, ms; None: unbounded.
+    """Options of a check. since, until: the window of --from and --to, event time, ms; None: unbounded.
 
     topics, groups: shell patterns; empty: all. own: the values of the check's own PARAMS, by name.
     """
@@ -51,19 +51,19 @@ class Options(NamedTuple):
     own: Mapping[str, Any] = {}
 
     def wants_topic(self, name: str) -> bool:
-        """Whether the check is asked to look at this topic."""
+        """Return whether this topic is selected."""
         return _matches(name, self.topics)
 
     def wants_group(self, name: str) -> bool:
-        """Whether the check is asked to look at this group."""
+        """Return whether this group is selected."""
         return _matches(name, self.groups)
 
 
 class Report(NamedTuple):
-    """What came of a check. summary: one sentence of what was compared and found, found or not; plot: a PNG.
+    """Result of a check. summary: one sentence on what was read and found; plot: a PNG.
 
-    unread: each file that could not be looked at, with the reason. The run has then failed, as nobody knows what the
-    file holds; what was found in the others counts.
+    unread: each file that could not be read, with the reason. The run has then failed, as faults in it are unknown, but
+    findings in other files count.
     """
 
     findings: Sequence[Finding]
@@ -73,59 +73,59 @@ class Report(NamedTuple):
 
 
 class Check(Protocol):
-    """The module of a check. Its docstring is its help; its file's name is the check's, and its findings' kind.
+    """Module of a check. Its docstring is its help; its file's name is the check's, and its findings' kind.
 
-    It may have CONF, a mapping: settings of Spark's that suit it, over which --conf wins; and WITHOUT, a mapping: the
-    common options, by their name in `Options`, that it has no use for, each with the reason.
+    It may have CONF, Spark settings that --conf overrides, and WITHOUT, the common options that it does not take, by
+    their name in `Options`, each with the reason.
     """
 
     PARAMS: Sequence[click.Parameter]
     """The options that it takes besides the common ones; their values are in `Options.own`."""
 
     def mistakes(self, options: Options) -> list[str]:
-        """What is wrong with its own options, a sentence each. Spark does not run yet."""
+        """Return the mistakes in its own options, a sentence each, before Spark starts."""
 
     def run(self, spark: SparkSession, options: Options, progress: Progress) -> Report:
-        """Do the work. Whatever it raises ends the run as failed."""
+        """Run the check. Any exception fails the run."""
 
 
 COMMON: Sequence[click.Option] = (
     click.Option(["--cluster"], default="main", metavar="NAME", help="The cluster's name in findings. Default: main."),
     click.Option(["--topic", "topics"], multiple=True, metavar="PATTERN", help="Only these topics; repeatable."),
     click.Option(["--group", "groups"], multiple=True, metavar="PATTERN", help="Only these groups; repeatable."),
-    click.Option(["--from", "since"], metavar="RFC3339", help="Nothing before this moment."),
-    click.Option(["--to", "until"], metavar="RFC3339", help="Nothing after this moment."),
+    click.Option(["--from", "since"], metavar="RFC3339", help="Begin of the time window."),
+    click.Option(["--to", "until"], metavar="RFC3339", help="End of the time window."),
     click.Option(["--master"], default="local[*]", metavar="URL", help="Spark's master. Default: local[*]."),
-    click.Option(["--conf"], multiple=True, metavar="spark.KEY=VALUE", help="A setting of Spark's; repeatable."),
-    click.Option(["--report"], metavar="DIR", help="Where to put summary.txt and, if there is one, plot.png."),
+    click.Option(["--conf"], multiple=True, metavar="spark.KEY=VALUE", help="A Spark setting; repeatable."),
+    click.Option(["--report"], metavar="DIR", help="Where to write summary.txt and, if there is one, plot.png."),
 )
 
 
-def common(check: Check) -> list[click.Option]:
-    """The common options as the check takes them: its help does not show those it has no use for."""
-    return [_hidden(one) if one.name in _without(check) else one for one in COMMON]
+def common_options(check: Check) -> list[click.Option]:
+    """Return the common options; those that the check does not take are hidden from its help."""
+    return [_hide(option) if option.name in _without(check) else option for option in COMMON]
 
 
-def refused(check: Check, made: Options) -> Iterator[str]:
-    """What was given of the common options that the check has no use for, a sentence each."""
+def refuse_options(check: Check, options: Options) -> Iterator[str]:
+    """Yield a sentence for each given common option that the check does not take."""
     reasons = _without(check)
-    for one in COMMON:
-        if one.name in reasons and getattr(made, one.name) not in (None, ()):
-            yield f"{one.opts[0]}: {reasons[one.name]}"
+    for option in COMMON:
+        if option.name in reasons and getattr(options, option.name) not in (None, ()):
+            yield f"{option.opts[0]}: {reasons[option.name]}"
 
 
-def options(values: Mapping[str, Any]) -> tuple[Options, list[str]]:
-    """The options of parsed COMMON values and all else as `own`; beside them what is wrong with them."""
+def parse_options(values: Mapping[str, Any]) -> tuple[Options, list[str]]:
+    """Return the options from parsed values, all but COMMON as `own`, and the mistakes in them."""
     own, mistakes = dict(values), list[str]()
-    moments: dict[str, int | None] = {}
+    window: dict[str, int | None] = {}
     for name, flag in (("since", "--from"), ("until", "--to")):
         text = own.pop(name)
         try:
-            moments[name] = None if text is None else millis(text)
+            window[name] = None if text is None else millis(text)
         except (ValueError, OverflowError) as error:
-            moments[name] = None
+            window[name] = None
             mistakes.append(f"{flag}: {error}. Write an RFC 3339 time such as 2026-07-01T23:25:13Z.")
-    since, until = moments["since"], moments["until"]
+    since, until = window["since"], window["until"]
     if since is not None and until is not None and since > until:
         mistakes.append("--from is later than --to.")
     conf: dict[str, str] = {}
@@ -137,7 +137,7 @@ def options(values: Mapping[str, Any]) -> tuple[Options, list[str]]:
     report = own.pop("report")
     if report is not None and Path(report).exists() and not Path(report).is_dir():
         mistakes.append(f"--report {report}: this is a file, not a directory.")
-    made = Options(
+    options = Options(
         cluster=own.pop("cluster"),
         topics=tuple(own.pop("topics")),
         groups=tuple(own.pop("groups")),
@@ -148,18 +148,18 @@ def options(values: Mapping[str, Any]) -> tuple[Options, list[str]]:
         report=None if report is None else Path(report),
         own=own,
     )
-    return made, mistakes
+    return options, mistakes
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
-    return not patterns or any(fnmatchcase(name, one) for one in patterns)
+    return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _without(check: Check) -> Mapping[str | None, str]:
     return getattr(check, "WITHOUT", {})
 
 
-def _hidden(option: click.Option) -> click.Option:
+def _hide(option: click.Option) -> click.Option:
     hidden = copy(option)
     hidden.hidden = True
     return hidden

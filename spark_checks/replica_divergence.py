@@ -1,151 +1,165 @@
 """replica_divergence: replicas of a partition that hold different records at the same offsets (KAFKA-3919).
 
-Batches are matched by their offsets, checksum and leader epoch, wherever segments roll on each broker. What has no
-exact twin on the other side is resolved to ranges of offsets, as far as both replicas vouch for them: from the later
-log start (and the offset up to which either was compacted) to the lower high watermark.
+Matches batches by offsets, checksum and leader epoch, wherever segments roll on each broker. Resolves batches without
+an exact twin to offset ranges, between the later log start offset (and the offset up to which either replica was
+compacted) and the lower high watermark.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, groupby
 
 from pyspark.sql import DataFrame, Row, SparkSession, Window
-from pyspark.sql import functions as F  # noqa: N812  # the name that everyone gives it
+from pyspark.sql import functions as sql
 
 from agent.kafka_log.log_directory import Partition, Segment
 from agent.kafka_log.segments import LocatedFault
 from agent.model.findings import Finding
 from agent.model.text import count
-from spark_checks.logs import replicas
-from spark_checks.logs.divergence import Pair, finding, reach, with_faults
-from spark_checks.logs.entries import entries
-from spark_checks.logs.ranges import Piece, resolve
-from spark_checks.logs.replicas import Replicas, Written
+from spark_checks.logs.divergence import (
+    ReplicaPair,
+    UnmatchedBatch,
+    add_faults,
+    differing_offsets,
+    make_finding,
+    resolve,
+)
+from spark_checks.logs.replicas import (
+    PATH,
+    Replicas,
+    WriteTimes,
+    check_paths,
+    cores,
+    find_replicas,
+    list_brokers,
+    pack,
+    read_entries,
+    read_faults,
+    with_cleaning,
+)
 from spark_checks.options import WHOLE_LOGS, Options, Progress, Report
-from spark_checks.session import stages_told
+from spark_checks.session import report_stages
 
-PARAMS = (replicas.PATH,)
+PARAMS = (PATH,)
 WITHOUT = WHOLE_LOGS
 
 
 def mistakes(options: Options) -> list[str]:
-    """What is wrong with its own options."""
-    mistakes = replicas.wrong_paths(options)
+    """Return the mistakes in its own options."""
+    mistakes = check_paths(options)
     brokers = {path.partition("=")[0] for path in options.own["paths"]}
     if not mistakes and len(brokers) == 1:
-        mistakes.append(
-            f"--path: replicas of two brokers or more are compared; all paths given are of {brokers.pop()}."
-        )
+        mistakes.append(f"--path: give replicas of at least two brokers; all paths are of broker {brokers.pop()}.")
     return mistakes
 
 
 def run(spark: SparkSession, options: Options, progress: Progress) -> Report:
-    """Compare the replicas. Raises OSError where a disk cannot be read."""
-    found = replicas.find(options)
-    wanted = pairs(found.partitions)
-    needed = _needed(found.segments, wanted)
-    alone = _alone(entries(spark, found, needed), spark, wanted).persist()
-    with stages_told(spark, progress, f"parts, comparing {count(len(wanted), 'pair')} of replicas"):
-        differing = alone.count()
+    """Compare the replicas. Raises OSError if a disk cannot be read."""
+    found = find_replicas(options)
+    pairs = find_pairs(found.partitions)
+    needed = _needed_segments(found.segments, pairs)
+    unmatched = _unmatched_batches(read_entries(spark, found, needed), spark, pairs).persist()
+    with report_stages(spark, progress, f"parts of {count(len(pairs), 'pair')} of replicas compared"):
+        differing = unmatched.count()
     findings: list[Finding] = []
     if differing:
-        progress(f"{differing:,} batches without a twin, resolving them to ranges")
+        progress(f"{differing:,} batches differ; resolving them to offset ranges")
         # Retention and compaction went on meanwhile: what they have reached by now is not compared.
-        now = [replicas.with_cleaning(one) for one in replicas.find(options).partitions]
-        bounds = {one[:4]: one for one in pairs(found.partitions, now)}
-        findings = list(_findings(alone, bounds, Written(found), options.cluster))
-        findings = with_faults(findings, _falls(spark, found, findings))
-    alone.unpersist()
-    return Report(findings, _summary(found.partitions, wanted, findings))
+        now = [with_cleaning(partition) for partition in find_replicas(options).partitions]
+        bounds = {pair[:4]: pair for pair in find_pairs(found.partitions, now)}
+        findings = list(_findings(unmatched, bounds, WriteTimes(found), options.cluster))
+        findings = add_faults(findings, _decreasing_offsets(spark, found, findings))
+    unmatched.unpersist()
+    return Report(findings, _summary(found.partitions, pairs, findings))
 
 
-def _needed(segments: Sequence[Segment], wanted: Sequence[Pair]) -> list[Segment]:
-    """The segments that hold what is compared. Those above are few, and after a dip they may hold offsets below."""
+def _needed_segments(segments: Sequence[Segment], pairs: Sequence[ReplicaPair]) -> list[Segment]:
+    """Return the segments that hold what is compared.
+
+    Includes those above the high watermark: they are few, and if offsets decrease they may hold lower offsets.
+    """
     lowest: dict[tuple[str, int], int] = {}
-    for one in wanted:
-        place = (one.topic, one.partition)
-        lowest[place] = min(lowest.get(place, one.lower), one.lower)
+    for pair in pairs:
+        place = (pair.topic, pair.partition)
+        lowest[place] = min(lowest.get(place, pair.lower), pair.lower)
     return [
-        one
-        for one in segments
-        if (lower := lowest.get((one.topic, one.partition))) is not None
-        and (one.next_base is None or one.next_base > lower)
+        segment
+        for segment in segments
+        if (lower := lowest.get((segment.topic, segment.partition))) is not None
+        and (segment.next_base is None or segment.next_base > lower)
     ]
 
 
-def pairs(partitions: Sequence[Partition], now: Sequence[Partition] | None = None) -> list[Pair]:
-    """Every two replicas of a partition that share offsets below both high watermarks.
+def find_pairs(partitions: Sequence[Partition], now: Sequence[Partition] | None = None) -> list[ReplicaPair]:
+    """Return every two replicas of a partition that share offsets below both high watermarks.
 
-    now: the same partitions, looked at again after their segments were read. High watermarks are taken from before,
-    as they vouch for what was in the logs by then; starts from after, as retention and compaction only raise them.
+    now: the same partitions, listed again after their segments were read. High watermarks are those from before, as
+    they cover what was in the logs then; starts are those from after, as retention and compaction only raise them.
     """
-    later = {(one.topic, one.partition, one.broker): one for one in now or ()}
-    made = []
-    for (topic, number), replicas_of in groupby(sorted(partitions, key=_by_partition), key=lambda one: one[2:4]):
-        for one, other in combinations(replicas_of, 2):
-            if one.broker == other.broker or one.high_watermark is None or other.high_watermark is None:
+    later = {(replica.topic, replica.partition, replica.broker): replica for replica in now or ()}
+    pairs = []
+    by_partition = groupby(
+        sorted(partitions, key=lambda replica: (replica.topic, replica.partition, replica.broker)),
+        key=lambda replica: (replica.topic, replica.partition),
+    )
+    for (topic, number), replicas in by_partition:
+        for a, b in combinations(replicas, 2):
+            if a.broker == b.broker or a.high_watermark is None or b.high_watermark is None:
                 continue
-            lower = max(_start(each, later.get((topic, number, each.broker))) for each in (one, other))
-            upper = min(one.high_watermark, other.high_watermark)
+            lower = max(_start(replica, later.get((topic, number, replica.broker))) for replica in (a, b))
+            upper = min(a.high_watermark, b.high_watermark)
             if lower < upper:
-                made.append(Pair(topic, number, one.broker, other.broker, lower, upper))
-    return made
-
-
-def _by_partition(one: Partition) -> tuple[str, int, int]:
-    return one.topic, one.partition, one.broker
+                pairs.append(ReplicaPair(topic, number, a.broker, b.broker, lower, upper))
+    return pairs
 
 
 def _start(before: Partition, now: Partition | None) -> int:
-    """From where on a replica can be compared."""
+    """Return the first offset of a replica that can be compared."""
     starts = [before.log_start, before.cleaned_up_to]
     if now is not None:
         starts += [now.log_start, now.cleaned_up_to]
-        files = {one.file: one for one in now.segments}
-        # A sealed segment that has become another was cleaned: the checkpoint says so only when all of them are.
+        files = {segment.file: segment for segment in now.segments}
+        # A sealed segment that has changed was cleaned: the checkpoint is written only after all of them are.
         starts += [
-            one.next_base
-            for one in before.segments
-            if not one.active and (one.file not in files or files[one.file].size != one.size)
+            segment.next_base
+            for segment in before.segments
+            if not segment.active and (segment.file not in files or files[segment.file].size != segment.size)
         ]
     return max((start for start in starts if start is not None), default=0)
 
 
-def _alone(held_by: DataFrame, spark: SparkSession, wanted: Sequence[Pair]) -> DataFrame:
-    """The batches that one of a pair holds and the other does not, in the order of the pair and their offsets."""
-    bytes_of = ["topic", "partition", "first_offset", "last_offset", "records", "magic", "crc"]
-    held = held_by.groupBy(*bytes_of, "leader_epoch").agg(
-        F.collect_list(F.struct("broker", "timestamp", "file", "position")).alias("held")
+def _unmatched_batches(entries: DataFrame, spark: SparkSession, pairs: Sequence[ReplicaPair]) -> DataFrame:
+    """Return the batches that only one replica of a pair holds, by pair and offset."""
+    content = ["topic", "partition", "first_offset", "last_offset", "records", "magic", "crc"]
+    held = entries.groupBy(*content, "leader_epoch").agg(
+        sql.collect_list(sql.struct("broker", "timestamp", "file", "position")).alias("held")
     )
     schema = "topic string, partition int, a int, b int, lower bigint, upper bigint"
-    sides = held.join(F.broadcast(spark.createDataFrame(wanted, schema)), ["topic", "partition"]).where(
+    sides = held.join(sql.broadcast(spark.createDataFrame(pairs, schema)), ["topic", "partition"]).where(
         "last_offset >= lower and first_offset < upper"
     )
-    sides = sides.where("exists(held, one -> one.broker = a) != exists(held, one -> one.broker = b)")
-    sides = sides.withColumn("one", F.expr("filter(held, one -> one.broker = a or one.broker = b)[0]"))
-    same_bytes = Window.partitionBy("a", "b", *bytes_of)
+    sides = sides.where("exists(held, copy -> copy.broker = a) != exists(held, copy -> copy.broker = b)")
+    sides = sides.withColumn("copy", sql.expr("filter(held, copy -> copy.broker = a or copy.broker = b)[0]"))
+    same_content = Window.partitionBy("a", "b", *content)
     return sides.select(
         *("topic", "partition", "a", "b", "first_offset", "last_offset", "records"),
-        F.col("one.broker"),
-        F.col("one.timestamp"),
-        F.col("one.file"),
-        F.col("one.position"),
-        (F.min("one.broker").over(same_bytes) != F.max("one.broker").over(same_bytes)).alias("other_epoch"),
+        *(sql.col(f"copy.{name}") for name in ("broker", "timestamp", "file", "position")),
+        (sql.min("copy.broker").over(same_content) != sql.max("copy.broker").over(same_content)).alias("other_epoch"),
     ).orderBy("topic", "partition", "a", "b", "first_offset", "last_offset", "broker")
 
 
 def _findings(
-    alone: DataFrame, bounds: Mapping[tuple[str, int, int, int], Pair], written: Written, cluster: str
+    unmatched: DataFrame, bounds: Mapping[tuple[str, int, int, int], ReplicaPair], written: WriteTimes, cluster: str
 ) -> Iterator[Finding]:
-    """A finding for each pair that differs within its bounds. One after the other, so that memory stays bounded."""
-    for place, rows in groupby(alone.toLocalIterator(), key=lambda row: (row.topic, row.partition, row.a, row.b)):
+    """Yield a finding for each pair that differs within its bounds, one after the other to bound memory."""
+    for place, rows in groupby(unmatched.toLocalIterator(), key=lambda row: (row.topic, row.partition, row.a, row.b)):
         pair = bounds.get(place)
-        found = None if pair is None else resolve(map(_piece, rows), pair.lower, pair.upper)
-        if pair is not None and found is not None:
-            yield finding(pair, found, written, cluster)
+        divergence = None if pair is None else resolve(map(_batch, rows), pair.lower, pair.upper)
+        if pair is not None and divergence is not None:
+            yield make_finding(pair, divergence, written, cluster)
 
 
-def _piece(row: Row) -> Piece:
-    return Piece(
+def _batch(row: Row) -> UnmatchedBatch:
+    return UnmatchedBatch(
         row.broker,
         row.first_offset,
         row.last_offset,
@@ -157,43 +171,40 @@ def _piece(row: Row) -> Piece:
     )
 
 
-def _falls(spark: SparkSession, found: Replicas, findings: Sequence[Finding]) -> list[tuple[int, LocatedFault]]:
-    """Where offsets go back in the logs that differ, with the broker: the segments that differ are read once more."""
-    wanted = [
-        segment
-        for segment in found.segments
-        if any(
-            segment.broker in one.subject["brokers"]
-            and (segment.topic, segment.partition) == (one.subject["topic"], one.subject["partition"])
-            and segment.base_offset <= reach(one)[1]
-            and (segment.next_base is None or segment.next_base > reach(one)[0])
-            for one in findings
-        )
-    ]
-    faults = [(digest.broker, one) for digest in found.digests for one in digest.found]
-    if wanted:
-        packs = replicas.packs(wanted, replicas.cores(spark))
-        faults += spark.sparkContext.parallelize(packs, len(packs)).flatMap(replicas.faults).collect()
-    return [(broker, one) for broker, one in faults if one.fault.label == "offsets_went_back"]
+def _decreasing_offsets(
+    spark: SparkSession, found: Replicas, findings: Sequence[Finding]
+) -> list[tuple[int, LocatedFault]]:
+    """Return where offsets decrease in the logs that differ, with the broker. Reads their differing segments again."""
+    segments = [segment for segment in found.segments if any(_is_within(segment, finding) for finding in findings)]
+    faults = [(digest.broker, fault) for digest in found.digests for fault in digest.found]
+    if segments:
+        packs = pack(segments, cores(spark))
+        faults += spark.sparkContext.parallelize(packs, len(packs)).flatMap(read_faults).collect()
+    return [(broker, fault) for broker, fault in faults if fault.fault.label == "offsets_went_back"]
 
 
-def _summary(partitions: Sequence[Partition], wanted: Sequence[Pair], findings: Sequence[Finding]) -> str:
-    compared = {(one.topic, one.partition) for one in wanted}
-    left_out = len({(one.topic, one.partition) for one in partitions} - compared)
-    where = replicas.brokers(partitions)
-    unvouched = replicas.brokers([one for one in partitions if one.high_watermark is None])
-    if not wanted:
+def _is_within(segment: Segment, finding: Finding) -> bool:
+    """Return whether the segment holds offsets that differ."""
+    first, last = differing_offsets(finding)
+    return (
+        segment.broker in finding.subject["brokers"]
+        and (segment.topic, segment.partition) == (finding.subject["topic"], finding.subject["partition"])
+        and segment.base_offset <= last
+        and (segment.next_base is None or segment.next_base > first)
+    )
+
+
+def _summary(partitions: Sequence[Partition], pairs: Sequence[ReplicaPair], findings: Sequence[Finding]) -> str:
+    compared = {(pair.topic, pair.partition) for pair in pairs}
+    skipped = len({(replica.topic, replica.partition) for replica in partitions} - compared)
+    where = list_brokers(partitions)
+    if not pairs:
+        without = list_brokers(replica for replica in partitions if replica.high_watermark is None)
         return (
-            f"Nothing was compared on {where}: {count(left_out, 'partition')}, none of which has two replicas with"
-            " offsets that both vouch for; without a high watermark in replication-offset-checkpoint: "
-            + unvouched
-            + "."
+            f"Nothing compared on {where}: no two replicas of {count(skipped, 'partition')} share offsets below their"
+            f" high watermarks; no high watermark in replication-offset-checkpoint of {without}."
         )
     result = count(len(findings), "difference") if findings else "no difference"
-    what = f"{count(len(wanted), 'pair')} of replicas of {count(len(compared), 'partition')}"
-    more = (
-        f"; {count(left_out, 'partition')} had nothing to compare: one replica only, or no offsets that both vouch for"
-        if left_out
-        else ""
-    )
+    what = f"{count(len(pairs), 'pair')} of replicas of {count(len(compared), 'partition')}"
+    more = f"; {count(skipped, 'partition')} skipped: only one replica or no common offsets" if skipped else ""
     return f"Compared {what} on {where}, below the high watermark: {result}{more}."

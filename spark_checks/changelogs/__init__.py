@@ -1,1 +1,1 @@
-"""What `changelog_restore` is made of: reading changelogs, finding falls in them, and the rebalances before these."""
+"""Changelogs of Kafka Streams stores: how changelog_restore reads, compares, explains and reports them."""

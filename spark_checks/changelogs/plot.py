@@ -1,4 +1,4 @@
-"""A picture of what fell: by offset, the value of each key before and after; where its task left its old owner."""
+"""Plot of decreases: by offset, the value of each key before and after, and where its task left the old owner."""
 
 import io
 from collections.abc import Iterator, Sequence
@@ -11,64 +11,63 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from agent.model.text import count
-from spark_checks.changelogs.falls import KeyFall, Stretch
+from spark_checks.changelogs.decreases import Episode, KeyDecrease
 
-MOST = 2
-"""How many stretches there is room for."""
+MAX_PANELS = 2
+"""How many episodes fit."""
 
 _INCHES, _DOTS = (12, 6.75), 100
 _CHARACTERS, _TITLE = 100, 74
-"""How many fit in a line across the picture, and of its title at full size."""
+"""How many fit in a line across the plot, and in its title at full size."""
 _BLUE, _RED, _MOVE = "#1565c0", "#c62828", "#ef6c00"
 
 
 class Panel(NamedTuple):
-    """A stretch as it is drawn. falls: some of it, each with its key's values and offsets before and after; none where
-    there is no room for it.
+    """An episode to draw. decreases: a sample; empty if the episode does not fit.
 
-    bound: the log's end when the old owner was last seen, None where no move is known. owners: the old and the new one.
+    bound: the log end when the old owner was last observed, None if unknown. owners: the old and the new one.
     """
 
     changelog: str
-    stretch: Stretch
-    falls: Sequence[KeyFall]
+    episode: Episode
+    decreases: Sequence[KeyDecrease]
     bound: int | None = None
     owners: tuple[str, str] | None = None
 
 
 def plot(panels: Sequence[Panel]) -> bytes | None:
-    """A PNG of the stretches with most keys, as large as Slack shows it (1200 x 675); None where nothing fell."""
+    """Return a PNG of the episodes with most keys, as large as Slack shows it (1200 x 675); None without episodes."""
     if not panels:
         return None
-    drawn = sorted(panels, key=lambda one: -one.stretch.keys)[:MOST]
-    drawn.sort(key=lambda one: (one.changelog, one.stretch.partition, one.stretch.number))
+    drawn = sorted(panels, key=lambda panel: -panel.episode.keys)[:MAX_PANELS]
+    drawn.sort(key=lambda panel: (panel.changelog, panel.episode.partition, panel.episode.number))
     figure = Figure(figsize=_INCHES, dpi=_DOTS)
     for axes, panel in zip(figure.subplots(1, len(drawn), squeeze=False)[0], drawn, strict=True):
         _draw(axes, panel)
-        lines = (_clipped(line, _CHARACTERS // len(drawn)) for line in _words(panel))
+        lines = (_clip(line, _CHARACTERS // len(drawn)) for line in _heading(panel))
         axes.set_title("\n".join(lines), loc="left", fontsize=12)
     figure.axes[0].set_ylabel("value", fontsize=13)
-    words = title(panels)
-    figure.suptitle(words, x=0.02, ha="left", fontsize=min(18, 18 * _TITLE // len(words)), fontweight="bold")
+    text = title(panels)
+    figure.suptitle(text, x=0.02, ha="left", fontsize=min(18, 18 * _TITLE // len(text)), fontweight="bold")
     figure.legend(handles=_legend(drawn), loc="lower left", ncols=3, fontsize=12, frameon=False)
     figure.tight_layout(rect=(0, 0.05, 1, 0.99))
-    made = io.BytesIO()
-    figure.savefig(made, format="png")
-    return made.getvalue()
+    png = io.BytesIO()
+    figure.savefig(png, format="png")
+    return png.getvalue()
 
 
 def title(panels: Sequence[Panel]) -> str:
-    """In plain words."""
-    keys = count(sum(one.stretch.keys for one in panels), "key")
-    changelogs = sorted({one.changelog for one in panels})
-    places = {(one.changelog, one.stretch.partition) for one in panels}
+    """Return the plot's title."""
+    keys = count(sum(panel.episode.keys for panel in panels), "key")
+    changelogs = sorted({panel.changelog for panel in panels})
+    places = {(panel.changelog, panel.episode.partition) for panel in panels}
     where = changelogs[0] if len(changelogs) == 1 else count(len(changelogs), "changelog")
-    return f"{keys} of {where} went back, in {count(len(places), 'partition')}"
+    return f"{keys} of {where} decreased, in {count(len(places), 'partition')}"
 
 
 def _draw(axes: Axes, panel: Panel) -> None:
-    before = [(one.before_offset, one.before) for one in panel.falls]
-    after = [(one.after_offset, one.after) for one in panel.falls]
+    before = [(decrease.before_offset, decrease.before) for decrease in panel.decreases]
+    after = [(decrease.after_offset, decrease.after) for decrease in panel.decreases]
     axes.add_collection(LineCollection(list(zip(before, after, strict=True)), colors=_RED, linewidths=0.8, alpha=0.4))
     for points, color in ((before, _BLUE), (after, _RED)):
         offsets, values = zip(*points, strict=True)
@@ -86,25 +85,25 @@ def _draw(axes: Axes, panel: Panel) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _words(panel: Panel) -> Iterator[str]:
-    stretch, worst = panel.stretch, panel.stretch.worst[0]
-    yield f"{panel.changelog}[{stretch.partition}]"
-    keys = f"{stretch.keys:,} of {count(max(stretch.standing, stretch.keys), 'key')}"
+def _heading(panel: Panel) -> Iterator[str]:
+    episode, worst = panel.episode, panel.episode.worst[0]
+    yield f"{panel.changelog}[{episode.partition}]"
+    keys = f"{episode.keys:,} of {count(max(episode.live_keys, episode.keys), 'key')}"
     yield f"{keys}, worst {worst.before:,} → {worst.after:,}"
     if panel.owners is not None:
         yield f"from {panel.owners[0]}"
         yield f"to {panel.owners[1]}"
 
 
-def _clipped(line: str, room: int) -> str:
-    """Without its middle where it is too long: threads differ at their ends."""
+def _clip(line: str, room: int) -> str:
+    """Remove the middle of a line that is too long: thread names differ at their ends."""
     return line if len(line) <= room else f"{line[: room // 2 - 1]} … {line[-room // 2 + 2 :]}"
 
 
 def _legend(drawn: Sequence[Panel]) -> list[Line2D]:
     points = [
         Line2D([], [], color=color, marker="o", linestyle="", label=label)
-        for color, label in ((_BLUE, "a key's value before"), (_RED, "and after"))
+        for color, label in ((_BLUE, "value of a key before"), (_RED, "after"))
     ]
-    moved = Line2D([], [], color=_MOVE, linestyle=(0, (5, 3)), label="where the task's old owner was last seen")
-    return [*points, moved] if any(one.bound is not None for one in drawn) else points
+    moved = Line2D([], [], color=_MOVE, linestyle=(0, (5, 3)), label="task's old owner last observed")
+    return [*points, moved] if any(panel.bound is not None for panel in drawn) else points

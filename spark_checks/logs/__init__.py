@@ -1,1 +1,1 @@
-"""What the checks of brokers' logs share: what lies at the paths given, its entries as rows, how replicas differ."""
+"""Replicas on brokers' disks: how log_segments and replica_divergence read and compare them."""

@@ -1,26 +1,26 @@
-"""A divergence as a finding, in numbers and in words: what differs, who would lose what, which log is faulty by itself.
+"""Where two replicas of a partition differ: offset ranges from unmatched batches, and the finding about them."""
 
-Pure; what differs is found by replica_divergence.
-"""
-
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
 from agent.kafka_log.segments import LocatedFault
 from agent.model.findings import Finding, Records, Severity
 from agent.model.text import count
-from spark_checks.logs.ranges import Divergence, Run, Side
-from spark_checks.logs.replicas import Written
+from spark_checks.logs.replicas import WriteTimes
 
-SHOWN = 100
-"""Ranges that a finding lists for each side; the numbers of records are of all."""
-FALLS = 3
-"""Places where offsets go back that a finding's sentence names."""
+LISTED_RANGES = 100
+"""Ranges that a finding lists for each side; its numbers of records cover all of them."""
+
+NAMED_FAULTS = 3
+"""Places with decreasing offsets that a finding's text names."""
+
+OffsetRange: TypeAlias = tuple[int, int]
+"""First and last offset, both included."""
 
 
-class Pair(NamedTuple):
+class ReplicaPair(NamedTuple):
     """Two replicas of a partition and the offsets at which they must agree: from lower to below upper."""
 
     topic: str
@@ -31,16 +31,103 @@ class Pair(NamedTuple):
     upper: int
 
 
-def finding(pair: Pair, found: Divergence, written: Written, cluster: str) -> Finding:
-    """A divergence as a finding. written: when files were, for records that carry no time."""
-    at = found.timestamp
+class UnmatchedBatch(NamedTuple):
+    """A batch on one of two replicas without an exact twin on the other.
+
+    first, last: offsets. timestamp: its largest, ms; -1 if unknown. other_epoch: the other replica holds the same bytes
+    under another leader epoch.
+    """
+
+    broker: int
+    first: int
+    last: int
+    records: int
+    timestamp: int
+    file: str
+    position: int
+    other_epoch: bool = False
+
+
+class Side(NamedTuple):
+    """What only one replica holds. ranges: in order, not touching; start: the first such batch.
+
+    records: how many; all are lost if the other replica leads and this one has to follow it.
+    """
+
+    ranges: tuple[OffsetRange, ...]
+    records: int
+    start: UnmatchedBatch
+
+
+class Divergence(NamedTuple):
+    """How two replicas differ. ranges: all differing offsets, in order, not touching, never empty.
+
+    sides: by broker; none for a replica that only lacks records. only_epochs: the bytes are the same.
+    """
+
+    ranges: tuple[OffsetRange, ...]
+    sides: Mapping[int, Side]
+    only_epochs: bool
+
+    @property
+    def first(self) -> int:
+        """Return the first diverging offset."""
+        return self.ranges[0][0]
+
+    @property
+    def timestamp(self) -> int:
+        """Return the newest timestamp of each side's first differing batch, ms; -1 if unknown."""
+        return max(side.start.timestamp for side in self.sides.values())
+
+    def lost(self, broker: int) -> int:
+        """Return how many records this replica loses if the other one leads."""
+        return self.sides[broker].records if broker in self.sides else 0
+
+
+def resolve(batches: Iterable[UnmatchedBatch], lower: int, upper: int) -> Divergence | None:
+    """Return what differs at offsets from `lower` to below `upper`, or None. Batches come by first offset.
+
+    A batch across a bound counts with the part inside; if its offsets have gaps (format 2 after compaction), it counts
+    as many records as there can be.
+    """
+    ranges: list[OffsetRange] = []
+    own_ranges: dict[int, list[OffsetRange]] = {}
+    records: dict[int, int] = {}
+    starts: dict[int, UnmatchedBatch] = {}
+    only_epochs = True
+    for batch in batches:
+        first, last = max(batch.first, lower), min(batch.last, upper - 1)
+        if first > last:
+            continue
+        _extend(ranges, first, last)
+        _extend(own_ranges.setdefault(batch.broker, []), first, last)
+        records[batch.broker] = records.get(batch.broker, 0) + min(batch.records, last - first + 1)
+        starts.setdefault(batch.broker, batch)
+        only_epochs = only_epochs and batch.other_epoch
+    if not ranges:
+        return None
+    sides = {broker: Side(tuple(own_ranges[broker]), records[broker], starts[broker]) for broker in sorted(starts)}
+    return Divergence(tuple(ranges), sides, only_epochs)
+
+
+def _extend(ranges: list[OffsetRange], first: int, last: int) -> None:
+    """Add offsets to ranges that begin no later; touching ranges become one."""
+    if ranges and first <= ranges[-1][1] + 1:
+        ranges[-1] = (ranges[-1][0], max(ranges[-1][1], last))
+    else:
+        ranges.append((first, last))
+
+
+def make_finding(pair: ReplicaPair, divergence: Divergence, written: WriteTimes, cluster: str) -> Finding:
+    """Return the finding about a divergence. written: for records without a timestamp."""
+    at = divergence.timestamp
     if at < 0:
-        at = max(written.of(broker, side.start.file) for broker, side in found.sides.items())
-    if found.only_epochs:
+        at = max(written.of(broker, side.start.file) for broker, side in divergence.sides.items())
+    if divergence.only_epochs:
         label, severity = "epochs_differ", Severity.WARNING
     else:
-        label, severity = "records_differ" if len(found.sides) == 2 else "records_missing", Severity.CRITICAL
-    lost = 0 if found.only_epochs else max(found.lost(pair.a), found.lost(pair.b))
+        label, severity = "records_differ" if len(divergence.sides) == 2 else "records_missing", Severity.CRITICAL
+    lost = 0 if divergence.only_epochs else max(divergence.lost(pair.a), divergence.lost(pair.b))
     return Finding(
         rule="replica_divergence",
         kind="replica_divergence",
@@ -54,78 +141,76 @@ def finding(pair: Pair, found: Divergence, written: Written, cluster: str) -> Fi
             "partition": pair.partition,
         },
         labels=(label,),
-        previous=_side(pair.a, found),
-        current=_side(pair.b, found),
+        previous=_side_fields(pair.a, divergence),
+        current=_side_fields(pair.b, divergence),
         records=Records(lost=lost),
-        detail=_detail(pair, found),
+        detail=_describe(pair, divergence),
     )
 
 
-def with_faults(findings: Sequence[Finding], falls: Sequence[tuple[int, LocatedFault]]) -> list[Finding]:
-    """The findings, where a log in itself is faulty within what differs with a sentence that says so. falls: as found
-    by log_segments, with the broker.
-    """
-    made = []
-    for finding in findings:
-        first, last = reach(finding)
-        sentences = [
-            f" Broker {broker}'s own log is faulty there: offset {int(fall.fault.current['offset']):,} comes after"
-            f" {int(fall.fault.previous['offset']):,} ({fall.file}, byte {fall.fault.position:,})."
-            for broker, fall in falls
-            if broker in finding.subject["brokers"]
-            and (fall.topic, fall.partition) == (finding.subject["topic"], finding.subject["partition"])
-            and int(fall.fault.current["offset"]) <= last
-            and int(fall.fault.previous["offset"]) >= first
-        ]
-        more = [f" So it is at {count(len(sentences) - FALLS, 'more place')}."] if len(sentences) > FALLS else []
-        made.append(msgspec.structs.replace(finding, detail="".join([finding.detail, *sentences[:FALLS], *more])))
-    return made
+def add_faults(findings: Sequence[Finding], faults: Sequence[tuple[int, LocatedFault]]) -> list[Finding]:
+    """Return the findings with the decreasing offsets in their own ranges. faults: as of log_segments, with broker."""
+    return [_add_faults(finding, faults) for finding in findings]
 
 
-def reach(finding: Finding) -> tuple[int, int]:
-    """The first and the last offset that differ."""
-    sides = [one for one in (finding.previous, finding.current) if one["ranges"]]
-    return min(one["offset"] for one in sides), max(one["last_offset"] for one in sides)
+def _add_faults(finding: Finding, faults: Sequence[tuple[int, LocatedFault]]) -> Finding:
+    first, last = differing_offsets(finding)
+    sentences = [
+        f" Broker {broker}'s own log is faulty there: offset {int(found.fault.current['offset']):,} comes after"
+        f" {int(found.fault.previous['offset']):,} ({found.file}, byte {found.fault.position:,})."
+        for broker, found in faults
+        if broker in finding.subject["brokers"]
+        and (found.topic, found.partition) == (finding.subject["topic"], finding.subject["partition"])
+        and int(found.fault.current["offset"]) <= last
+        and int(found.fault.previous["offset"]) >= first
+    ]
+    hidden = len(sentences) - NAMED_FAULTS
+    more = [f" Offsets decrease at {count(hidden, 'more place')}."] if hidden > 0 else []
+    return msgspec.structs.replace(finding, detail="".join([finding.detail, *sentences[:NAMED_FAULTS], *more]))
 
 
-def _side(broker: int, found: Divergence) -> dict[str, Any]:
-    """What this replica alone holds; offset: where that begins, None where it holds nothing of its own."""
-    side = found.sides.get(broker)
+def differing_offsets(finding: Finding) -> tuple[int, int]:
+    """Return the first and the last offset that differ."""
+    sides = [side for side in (finding.previous, finding.current) if side["ranges"]]
+    return min(side["offset"] for side in sides), max(side["last_offset"] for side in sides)
+
+
+def _side_fields(broker: int, divergence: Divergence) -> dict[str, Any]:
+    """Return what only this replica holds; offset: where that begins, None if nothing."""
+    side = divergence.sides.get(broker)
     if side is None:
         return {"broker": broker, "offset": None, "last_offset": None, "records": 0, "ranges": []}
     return {
         "broker": broker,
-        "offset": side.runs[0][0],
-        "last_offset": side.runs[-1][1],
+        "offset": side.ranges[0][0],
+        "last_offset": side.ranges[-1][1],
         "records": side.records,
-        "ranges": [list(one) for one in side.runs[:SHOWN]],
+        "ranges": [list(offsets) for offsets in side.ranges[:LISTED_RANGES]],
         "file": side.start.file,
         "position": side.start.position,
     }
 
 
-def _detail(pair: Pair, found: Divergence) -> str:
+def _describe(pair: ReplicaPair, divergence: Divergence) -> str:
     where = (
-        f"{pair.topic}[{pair.partition}] differs between brokers {pair.a} and {pair.b} from offset {found.first:,} on"
-        f" ({_runs(found.ranges)}; both replicas had committed up to {pair.upper:,})"
+        f"{pair.topic}[{pair.partition}] differs between brokers {pair.a} and {pair.b} from offset"
+        f" {divergence.first:,} on ({_format(divergence.ranges)}; lower high watermark {pair.upper:,})"
     )
-    if found.only_epochs:
-        return f"{where}: the same bytes, written under other leader epochs."
-    return f"{where}: {_loss(pair.a, pair.b, found)}; {_loss(pair.b, pair.a, found)}."
+    if divergence.only_epochs:
+        return f"{where}: the same bytes, written under different leader epochs."
+    return f"{where}: {_describe_loss(pair.a, pair.b, divergence)}; {_describe_loss(pair.b, pair.a, divergence)}."
 
 
-def _loss(leader: int, follower: int, found: Divergence) -> str:
-    side = found.sides.get(follower)
-    lost = "nothing" if side is None else f"{count(side.records, 'record')} ({_runs(side.runs)}{_twice(side)})"
-    return f"if {leader} leads, {follower} loses {lost}"
+def _describe_loss(leader: int, follower: int, divergence: Divergence) -> str:
+    side = divergence.sides.get(follower)
+    if side is None:
+        return f"if {leader} leads, {follower} loses nothing"
+    # A log with decreasing offsets has more records than offsets.
+    repeated = side.records - sum(last - first + 1 for first, last in side.ranges)
+    twice = f", {repeated:,} of them at offsets that it holds more than once" if repeated > 0 else ""
+    return f"if {leader} leads, {follower} loses {count(side.records, 'record')} ({_format(side.ranges)}{twice})"
 
 
-def _twice(side: Side) -> str:
-    """Why there are more records than offsets: a log in which offsets went back holds some more than once."""
-    more = side.records - sum(last - first + 1 for first, last in side.runs)
-    return f", {more:,} of them for offsets that it holds more than once" if more > 0 else ""
-
-
-def _runs(runs: Sequence[Run]) -> str:
-    shown = ", ".join(f"{first:,}" if first == last else f"{first:,}-{last:,}" for first, last in runs[:3])
-    return f"offsets {shown}" + (f" and {count(len(runs) - 3, 'more range')}" if len(runs) > 3 else "")
+def _format(ranges: Sequence[OffsetRange]) -> str:
+    shown = ", ".join(f"{first:,}" if first == last else f"{first:,}-{last:,}" for first, last in ranges[:3])
+    return f"offsets {shown}" + (f" and {count(len(ranges) - 3, 'more range')}" if len(ranges) > 3 else "")

@@ -1,20 +1,25 @@
-"""What the checks of logs read: the partitions and segments at `--path BROKER=DIR`, shared out to Spark's tasks.
+"""Replicas at `--path BROKER=DIR`: partitions and segments, shared out to Spark's tasks, and their entries.
 
-Segments are decoded by `agent.kafka_log`; what is made of that is the checks' matter.
+`agent.kafka_log` decodes segments; `agent.kafka_log.segments` defines the columns of an entry.
 """
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import NamedTuple
 
 import click
+import msgspec
+import pyarrow as pa
 from pyarrow.fs import FileSelector
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
 from agent.kafka_log.digest import Digest, read_digest
 from agent.kafka_log.log_directory import LogDirectoryError, Partition, Segment, list_partitions, open_file_system
-from agent.kafka_log.segments import LocatedFault, read_segment
+from agent.kafka_log.segments import SCHEMA, LocatedFault, read_rows, read_segment
 from spark_checks.options import Options
 
 PATH = click.Option(
@@ -24,49 +29,54 @@ PATH = click.Option(
     help="A broker's log directory, as a path or a URL, or a digest of it (*.parquet); repeatable.",
 )
 _TASKS_PER_CORE = 4
-"""So that cores which are done early take over from others; a task of itself costs a few milliseconds."""
+"""Cores that finish early take over from others; a task itself costs a few milliseconds."""
+
+_SPARK_TYPES = {pa.string(): "string", pa.int8(): "tinyint", pa.int32(): "int", pa.int64(): "bigint"}
+# Spark has no unsigned integers: a CRC takes the next larger type, as when Spark reads a digest.
+_ARROW = pa.schema([field.with_type(pa.int64()) if field.type == pa.uint32() else field for field in SCHEMA])
+_COLUMNS = [f"{field.name} {_SPARK_TYPES[field.type]}" for field in _ARROW]
 
 
 class Replicas(NamedTuple):
-    """What was found. directories: as partitions of brokers' log directories; digests: files of `backflow digest`."""
+    """Replicas that were found. directories: those in brokers' log directories; digests: files of `backflow digest`."""
 
     directories: tuple[Partition, ...]
     digests: tuple[Digest, ...]
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
-        """All of them; those of digests come without segments."""
-        return self.directories + tuple(one for digest in self.digests for one in digest.partitions)
+        """Return all replicas; those of digests have no segments."""
+        return self.directories + tuple(partition for digest in self.digests for partition in digest.partitions)
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """The segments of the directories."""
-        return tuple(segment for one in self.directories for segment in one.segments)
+        """Return the segments of the directories."""
+        return tuple(segment for partition in self.directories for segment in partition.segments)
 
 
-class Written(dict[tuple[int, str], int]):
-    """When a log file was last written, ms, by broker and path; of files in digests: when the digest was."""
+class WriteTimes(dict[tuple[int, str], int]):
+    """When log files were last written, ms, by broker and path; for files in digests, when the digest was."""
 
     def __init__(self, found: Replicas) -> None:
-        super().__init__({(one.broker, _stem(one.file)): one.mtime for one in found.segments})
-        self._digests = {one.broker: Path(one.path).stat().st_mtime_ns // 1_000_000 for one in found.digests}
+        super().__init__({(segment.broker, _stem(segment.file)): segment.mtime for segment in found.segments})
+        self._digests = {digest.broker: Path(digest.path).stat().st_mtime_ns // 1_000_000 for digest in found.digests}
 
     def of(self, broker: int, file: str) -> int:
-        """When it was; an index counts as its log does."""
+        """Return when a file was written; an index counts as its log."""
         return self.get((broker, _stem(file)), self._digests.get(broker, 0))
 
 
-def wrong_paths(options: Options) -> list[str]:
-    """What is wrong with the paths given, a sentence each."""
+def check_paths(options: Options) -> list[str]:
+    """Return the mistakes in the paths given."""
     texts: Sequence[str] = options.own["paths"]
-    mistakes = [] if texts else ["--path BROKER=DIR is missing: say whose log directories to look at."]
+    mistakes = [] if texts else ["--path BROKER=DIR is missing: name the log directories to read."]
     for text in dict.fromkeys(texts):
         broker, _, place = text.partition("=")
         if not broker.isdecimal() or not place:
             mistakes.append(f"--path {text}: expected BROKER=DIR, with the broker's id: --path 2005=/var/kafka/logs.")
             continue
         try:
-            _look(int(broker), place, options)
+            _list(int(broker), place, options)
         except (LogDirectoryError, OSError) as error:
             mistakes.append(f"--path {text}: {error}.")
         if texts.count(text) > 1:
@@ -74,62 +84,15 @@ def wrong_paths(options: Options) -> list[str]:
     return mistakes
 
 
-def find(options: Options) -> Replicas:
-    """What lies at the paths at this moment, of the topics wanted. Raises LogDirectoryError, OSError."""
+def find_replicas(options: Options) -> Replicas:
+    """Return what is at the paths now, of the topics wanted. Raises LogDirectoryError, OSError."""
     split = [text.partition("=") for text in options.own["paths"]]
-    looks = [_look(int(broker), place, options) for broker, _, place in split]
-    directories = tuple(one for look in looks if isinstance(look, list) for one in look)
-    return Replicas(directories, tuple(look for look in looks if isinstance(look, Digest)))
+    found = [_list(int(broker), place, options) for broker, _, place in split]
+    directories = tuple(partition for listed in found if isinstance(listed, list) for partition in listed)
+    return Replicas(directories, tuple(digest for digest in found if isinstance(digest, Digest)))
 
 
-def with_cleaning(one: Partition) -> Partition:
-    """The partition with all but its active segment counted as compacted while its broker's cleaner is at work on it.
-
-    The cleaner swaps segments in one after the other and notes how far it came when it is done with all of them
-    (kafka.log.Cleaner, LogCleanerManager.doneCleaning); until then its files lie beside them.
-    """
-    if not one.segments:
-        return one
-    system, root = open_file_system(one.directory)
-    folder = FileSelector(f"{root}/{one.topic}-{one.partition}", allow_not_found=True)
-    if not any(file.base_name.endswith((".cleaned", ".swap")) for file in system.get_file_info(folder)):
-        return one
-    return one._replace(cleaned_up_to=one.segments[-1].base_offset)
-
-
-def packs(segments: Iterable[Segment], cores: int) -> list[list[Segment]]:
-    """The segments as work for tasks of about the same size, the largest first: small ones share a task."""
-    ordered = sorted(segments, key=lambda one: (-one.size, one.broker, one.directory, one.file))
-    shared: list[list[Segment]] = [[] for _ in range(min(len(ordered), cores * _TASKS_PER_CORE))]
-    loads = [(0, number) for number in range(len(shared))]
-    for segment in ordered:
-        load, number = heapq.heappop(loads)
-        shared[number].append(segment)
-        heapq.heappush(loads, (load + segment.size, number))
-    return shared
-
-
-def faults(pack: Iterable[Segment]) -> Iterator[tuple[int, LocatedFault]]:
-    """What is wrong in some segments, with their broker; what a task of log_segments does."""
-    for segment in pack:
-        found: list[LocatedFault] = []
-        for _ in read_segment(segment, found.append):
-            pass  # its entries are the matter of replica_divergence
-        yield from ((segment.broker, one) for one in found)
-
-
-def cores(spark: SparkSession) -> int:
-    """How many tasks run at once."""
-    return spark.sparkContext.defaultParallelism
-
-
-def brokers(found: Iterable[Partition]) -> str:
-    """The brokers of some partitions, as a sentence names them."""
-    ids = [str(broker) for broker in sorted({one.broker for one in found})]
-    return f"broker{'' if len(ids) == 1 else 's'} {', '.join(ids)}" if ids else "no broker"
-
-
-def _look(broker: int, place: str, options: Options) -> list[Partition] | Digest:
+def _list(broker: int, place: str, options: Options) -> list[Partition] | Digest:
     if not place.endswith(".parquet"):
         return list_partitions(broker, place, options.topics)
     digest = read_digest(place)
@@ -137,10 +100,104 @@ def _look(broker: int, place: str, options: Options) -> list[Partition] | Digest
         msg = f"this is a digest of broker {digest.broker}"
         raise LogDirectoryError(msg)
     return digest._replace(
-        partitions=[one for one in digest.partitions if options.wants_topic(one.topic)],
-        found=[one for one in digest.found if options.wants_topic(one.topic)],
+        partitions=[partition for partition in digest.partitions if options.wants_topic(partition.topic)],
+        found=[fault for fault in digest.found if options.wants_topic(fault.topic)],
     )
+
+
+def with_cleaning(partition: Partition) -> Partition:
+    """Return the partition with all but its active segment counted as compacted if the cleaner is at work on it.
+
+    The cleaner swaps in one segment after the other and writes its checkpoint after all of them (kafka.log.Cleaner,
+    LogCleanerManager.doneCleaning); until then its files lie beside them.
+    """
+    if not partition.segments:
+        return partition
+    system, root = open_file_system(partition.directory)
+    folder = FileSelector(f"{root}/{partition.topic}-{partition.partition}", allow_not_found=True)
+    if not any(file.base_name.endswith((".cleaned", ".swap")) for file in system.get_file_info(folder)):
+        return partition
+    return partition._replace(cleaned_up_to=partition.segments[-1].base_offset)
+
+
+def pack(segments: Iterable[Segment], cores: int) -> list[list[Segment]]:
+    """Return the segments as tasks of about the same size, the largest first; small segments share a task."""
+    ordered = sorted(segments, key=lambda segment: (-segment.size, segment.broker, segment.directory, segment.file))
+    packs: list[list[Segment]] = [[] for _ in range(min(len(ordered), cores * _TASKS_PER_CORE))]
+    loads = [(0, number) for number in range(len(packs))]
+    for segment in ordered:
+        load, number = heapq.heappop(loads)
+        packs[number].append(segment)
+        heapq.heappush(loads, (load + segment.size, number))
+    return packs
+
+
+def cores(spark: SparkSession) -> int:
+    """Return how many tasks run at once."""
+    return spark.sparkContext.defaultParallelism
+
+
+def read_faults(segments: Iterable[Segment]) -> Iterator[tuple[int, LocatedFault]]:
+    """Yield the faults in some segments, with their broker."""
+    for segment in segments:
+        found: list[LocatedFault] = []
+        for _ in read_segment(segment, found.append):
+            pass  # replica_divergence reads the entries
+        yield from ((segment.broker, fault) for fault in found)
+
+
+def list_brokers(found: Iterable[Partition]) -> str:
+    """Return the brokers of some partitions as text."""
+    ids = [str(broker) for broker in sorted({partition.broker for partition in found})]
+    return f"broker{'' if len(ids) == 1 else 's'} {', '.join(ids)}" if ids else "no broker"
 
 
 def _stem(file: str) -> str:
     return file.rpartition(".")[0]
+
+
+class SegmentSource(DataSource):
+    """Spark data source of segments. Option `packs`: what each task reads, as JSON."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for `spark.read.format`."""
+        return "backflow_segments"
+
+    def schema(self) -> str:
+        """Return the columns as DDL."""
+        return ", ".join(_COLUMNS)
+
+    def reader(self, schema: StructType) -> "SegmentReader":  # noqa: ARG002  # the schema is fixed
+        """Return the reader."""
+        return SegmentReader(self.options["packs"])
+
+
+class SegmentReader(DataSourceReader):
+    """Reader of segments, a pack of them per task."""
+
+    def __init__(self, packs: str) -> None:
+        self._packs = packs
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return a partition for each pack."""
+        return [InputPartition(pack) for pack in msgspec.json.decode(self._packs, type=list[list[Segment]])]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the entries of a pack, a bounded number at a time."""
+        for segment in partition.value:
+            for batch in read_rows(segment, lambda _fault: None):
+                yield batch.cast(_ARROW)
+
+
+def read_entries(spark: SparkSession, found: Replicas, segments: Sequence[Segment]) -> DataFrame:
+    """Return the entries of these segments and of all digests, without their faults."""
+    frames: list[DataFrame] = []
+    if segments:
+        spark.dataSource.register(SegmentSource)
+        packs = msgspec.json.encode(pack(segments, cores(spark))).decode()
+        frames.append(spark.read.format(SegmentSource.name()).option("packs", packs).load())
+    for digest in found.digests:
+        path = digest.path if "://" in digest.path else Path(digest.path).absolute().as_uri()
+        frames.append(spark.read.parquet(path).select(*_ARROW.names))
+    return reduce(DataFrame.unionByName, frames) if frames else spark.createDataFrame([], ", ".join(_COLUMNS))

@@ -7,7 +7,7 @@ from agent.config.settings import load
 from agent.engine.check_requests import LOOKBACK_MS, CheckRequest
 from agent.model.declared_stores import DeclaredStore
 from agent.model.observations import millis
-from spark_checks.changelog_restore import declared
+from spark_checks.changelog_restore import parse_store
 
 TOML = """
 [agent]
@@ -50,4 +50,4 @@ def test_store_is_passed_without_its_counts(tmp_path: Path) -> None:
     rules.write_text(STORES.replace('"counts" }', '"counts", counts = "orders" }'))
     options = input_options("changelog_restore", load(rules, need_clusters=True), "main")
     assert options[options.index("--store") + 1] == "shop/counts=long"
-    assert declared("shop/counts=long") == DeclaredStore(application="shop", store="counts")
+    assert parse_store("shop/counts=long") == DeclaredStore(application="shop", store="counts")

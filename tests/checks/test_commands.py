@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from agent.checks.process import session_processes
 from agent.cli.main import main
 from agent.rules import CHECKS
-from spark_checks.__main__ import names
+from spark_checks.__main__ import check_names
 from testbed.waiting import wait_until
 from tests.checks.conftest import Scripted, written
 
@@ -48,7 +48,7 @@ def run(*arguments: str) -> Result:
 
 
 def test_help_lists_all_checks() -> None:
-    assert sorted(CHECKS) == names()
+    assert sorted(CHECKS) == check_names()
     result = run()
     assert result.exit_code == 0
     assert result.output == run("--help").output

@@ -1,4 +1,4 @@
-"""Changelogs drawn by seed, written in transactions to a real broker, and what must be found in them: plain Python."""
+"""Changelogs drawn by seed, written in transactions to a real broker, and the expected findings in plain Python."""
 
 import json
 import random
@@ -28,7 +28,7 @@ FORMS: Mapping[str, tuple[Callable[[int], bytes], Callable[[bytes], int]]] = {
         lambda value: int(json.loads(value)["sum"]["total"]),
     ),
 }
-"""How a number is written and read, by the form of the value."""
+"""Encoder and decoder of a number, by the form of the value."""
 
 UNREADABLE: Mapping[str, tuple[bytes, ...]] = {
     "long": (b"", b"\x00" * 4, b"12", b"\x00" * 9),
@@ -38,16 +38,16 @@ UNREADABLE: Mapping[str, tuple[bytes, ...]] = {
         b'{"sum": {"total": 1.5}}', b'{"sum": {"total": true}}', b'{"sum": {"total": 9223372036854775808}}',
     ),
 }  # fmt: skip
-"""Values that are no number of the form."""
+"""Values that are not numbers of the form."""
 
 _HIGH: Mapping[str, int] = {"long": (1 << 63) - 10_000, "int": (1 << 31) - 10_000, "json:sum.total": 1 << 62}
-"""From where on some keys are counted: together they fall by more than a long holds."""
+"""Where some keys start: together they decrease by more than a long holds."""
 
 _YESTERDAY = time.time_ns() // 1_000_000 - 86_400_000
 
 
 class Expected(NamedTuple):
-    """What must be found of a partition's falls with at least this offset and below that one."""
+    """Expected episode of a partition's decreases in a range of offsets."""
 
     keys: int
     restarted: int
@@ -55,12 +55,14 @@ class Expected(NamedTuple):
     first_offset: int
     last_offset: int
     unwritten: int
-    standing: int
+    live_keys: int
 
 
 def write(bootstrap_servers: str, topic: str, form: str, *, partitions: int, seed: int, records: int = 3_000) -> None:
-    """A changelog of counts that are lost now and then, wholly or in part. A third of the transactions is aborted, with
-    lower values in them; keys are deleted, begin anew, and stand in several partitions; some values are no numbers.
+    """Write a changelog of counts that are lost now and then, wholly or in part.
+
+    A third of the transactions is aborted, with lower values in them; keys are deleted, start again, and exist in
+    several partitions; some values are not numbers.
     """
     chance = random.Random(seed)  # noqa: S311 - drawn by seed so that a run can be repeated
     encode = FORMS[form][0]
@@ -105,52 +107,52 @@ def write(bootstrap_servers: str, topic: str, form: str, *, partitions: int, see
 
 
 def _key(number: int) -> bytes:
-    """Text, an empty key, ones that are no text, and one key in three windows."""
+    """Return a text key, an empty key, a binary key, or a windowed key."""
     if number in (3, 4, 5):
         return b"windowed" + (_YESTERDAY + number * 300_000).to_bytes(8, "big") + bytes(4)
     return {0: b"", 1: b"\xff\x00", 2: b"\x00" * 8}.get(number, f"key-{number}".encode())
 
 
 def expected(read: Sequence[Record], form: str, low: int, high: int) -> Expected | None:
-    """What must be found of one partition's records, falls from offset low to below high; None without any."""
+    """Return the expected episode of one partition, decreases from offset low to below high; None without any."""
     number = FORMS[form][1]
-    fell = [one for one in falls(read, number) if low <= one.after_offset < high]
+    fell = [fall for fall in falls(read, number) if low <= fall.after_offset < high]
     if not fell:
         return None
-    last = {one.key: one for one in read}
-    held = [one for one in last.values() if one.value is not None]
+    last = {record.key: record for record in read}
+    held = [entry for entry in last.values() if entry.value is not None]
     return Expected(
-        keys=len({one.key for one in fell}),
-        restarted=len({one.key for one in fell if one.after <= began(read, one, number)}),
-        total=sum(one.before - one.after for one in fell),
+        keys=len({fall.key for fall in fell}),
+        restarted=len({fall.key for fall in fell if fall.after <= began(read, fall, number)}),
+        total=sum(fall.before - fall.after for fall in fell),
         first_offset=fell[0].after_offset,
         last_offset=fell[-1].after_offset,
-        unwritten=sum(one.offset < fell[0].after_offset for one in held),
-        standing=len(held),
+        unwritten=sum(record.offset < fell[0].after_offset for record in held),
+        live_keys=len(held),
     )
 
 
 def began(read: Iterable[Record], fall: Fall, number: Callable[[bytes], int]) -> int:
-    """The first value of the key since its last tombstone before the fall."""
+    """Return the first value of the key since its last tombstone before the fall."""
     first = fall.before
     fresh = True
-    for one in read:
-        if one.key == fall.key and one.offset < fall.after_offset:
-            if one.value is None:
+    for record in read:
+        if record.key == fall.key and record.offset < fall.after_offset:
+            if record.value is None:
                 fresh = True
             elif fresh:
-                first, fresh = number(one.value), False
+                first, fresh = number(record.value), False
     return first
 
 
 def readable(read: Iterable[Record], form: str) -> list[Record]:
-    """The records without those whose values are no numbers of the form."""
-    return [one for one in read if one.value not in UNREADABLE[form]]
+    """Return the records whose values are numbers of the form."""
+    return [record for record in read if record.value not in UNREADABLE[form]]
 
 
 def by_partition(read: Iterable[Record]) -> dict[int, list[Record]]:
-    """The records of each partition."""
+    """Return the records of each partition."""
     parted: dict[int, list[Record]] = defaultdict(list)
-    for one in read:
-        parted[one.partition].append(one)
+    for record in read:
+        parted[record.partition].append(record)
     return parted

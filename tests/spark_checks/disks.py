@@ -1,4 +1,4 @@
-"""Brokers' log directories written byte by byte, for the checks that read them."""
+"""Brokers' log directories written byte by byte."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,14 +10,14 @@ STARTED = 1_795_176_000_000
 
 
 def entry(magic: int, codec: str, first: int, count: int, text: str = "") -> bytes:
-    """Entries of a log at consecutive offsets; another text, other records."""
+    """Return entries of a log at consecutive offsets; another text makes other records."""
     return writer.entry(
         magic, codec, first, count, timestamp=STARTED + first, value=b"%d of %b" % (first, text.encode())
     )
 
 
 def log(magic: int, codec: str, end: int, *, start: int = 0, size: int = 10, text: str = "") -> list[bytes]:
-    """The entries of a log from start to below end, `size` records each."""
+    """Return the entries of a log from start to below end, `size` records each."""
     return [entry(magic, codec, first, min(size, end - first), text) for first in range(start, end, size)]
 
 

@@ -1,7 +1,7 @@
-"""Histories of consumers, drawn by seed, and what must be found in them: rewinds, jumps, and what only looks like them.
+"""Consumer histories drawn by seed with the expected findings: rewinds, jumps, and what only looks like them.
 
 Each scenario has topics of its own. Time runs from evening to night; once the agent is down, once its clock is set
-back. Scenarios are told in true time.
+back. Scenarios use true time.
 """
 
 import random
@@ -33,7 +33,7 @@ EVERY, STEP = 8_000, 400
 
 
 class Expected(NamedTuple):
-    """What must be found. labels: all of them."""
+    """An expected finding. labels: all of them."""
 
     group: str
     topic: str
@@ -44,7 +44,7 @@ class Expected(NamedTuple):
 
 
 class History:
-    """Observations as they arrive, and what must be found in them. hidden: groups that were out of sight once."""
+    """Observations as they arrive, and the expected findings. hidden: groups that were unavailable once."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)  # noqa: S311 - drawn by seed so that a run can be repeated
@@ -55,32 +55,32 @@ class History:
         for at in range(BEGIN, END, 1_000):
             self.add(at, Tick(at=at))
 
-    def add(self, taken: int, observation: Observation) -> bool:
-        """An observation that comes at that true time, dated by the agent's clock; False where the agent was down."""
-        if DOWN[0] <= taken < DOWN[1]:
+    def add(self, at_true_time: int, observation: Observation) -> bool:
+        """Add an observation at a true time, dated by the agent's clock; return False if the agent was down."""
+        if DOWN[0] <= at_true_time < DOWN[1]:
             return False
         if observation.at >= SET_BACK:
             since = None if observation.since is None else observation.since - SET_BACK_BY
             observation = replace(observation, at=observation.at - SET_BACK_BY, since=since)
-        self._arrivals.append((taken, next(self._number), observation))
+        self._arrivals.append((at_true_time, next(self._number), observation))
         return True
 
     def observations(self) -> list[Observation]:
-        """In order of arrival."""
-        return [one for _, _, one in sorted(self._arrivals, key=lambda arrival: arrival[:2])]
+        """Return the observations in order of arrival."""
+        return [observation for _, _, observation in sorted(self._arrivals, key=lambda arrival: arrival[:2])]
 
     def moment(self) -> int:
-        """A true time with room around it, far from all that happens to everybody."""
+        """Return a true time with room around it, far from events that affect all scenarios."""
         while True:
             at = self.chance.randrange(BEGIN + 1_500_000, END - 1_500_000)
-            if all(abs(at - one) > 900_000 for one in (*DOWN, SET_BACK)):
+            if all(abs(at - event) > 900_000 for event in (*DOWN, SET_BACK)):
                 return at
 
 
 class Reader:
-    """A group on a partition. It reads about STEP records every EVERY ms, at the log's end or `lag` records behind.
+    """A group on a partition that reads about STEP records every EVERY ms, at the log end or `lag` records behind.
 
-    Transaction markers make the log's end run ahead of what it can read. late: the share of commits that come late.
+    Transaction markers put the log end ahead of what it can read. late: the share of commits that come late.
     skew: how far the clock that dates the log is ahead, ms. polled: whether commits are seen by polling.
     """
 
@@ -94,12 +94,12 @@ class Reader:
         self.start, self.end = history.chance.randrange(1_000), self.offset
         self.now = BEGIN + history.chance.randrange(EVERY)
         self.seen = 0
-        self.sighted = True
+        self.available = True
         self.known: PartitionState | None = None
 
     @property
     def where(self) -> dict[str, Any]:
-        """The partition."""
+        """Return the partition."""
         return {"cluster": CLUSTER, "topic": self.topic, "partition": self.partition}
 
     def until(self, at: int, *, committing: bool = True) -> None:
@@ -114,7 +114,7 @@ class Reader:
             self.step(self.offset if committing else None, silent=not committing)
 
     def step(self, offset: int | None, *labels: str, silent: bool = False) -> None:
-        """The log is read, then the group commits; with labels, that must be found."""
+        """Read the log, then commit; with labels, expect a finding."""
         chance = self.history.chance
         read = self.now - 2_000
         log = LogOffsets(at=read + self.skew, log_start=self.start, log_end=self.end, **self.where)
@@ -123,10 +123,10 @@ class Reader:
         if self.known is not None and self.now - self.known.at >= HEARTBEAT_MS:
             self.known = replace(self.known, at=self.now)
             self.history.add(self.now, self.known)
-        if not silent and self.sighted:
+        if not silent and self.available:
             since = self.now - 2_000 if self.polled else None
             commit = Commit(at=self.now, since=since, group=self.group, offset=offset, **self.where)
-            # What comes late across a step of the clock cannot be told from what the new clock dates.
+            # What comes late across a clock step looks like what the new clock dates.
             steady = not SET_BACK - 60_000 <= self.now < SET_BACK
             late = chance.randrange(1_000, 55_000) if steady and chance.random() < self.late else 0
             if self.history.add(self.now + late, commit) and offset is not None:
@@ -140,15 +140,15 @@ class Reader:
         self.now += EVERY + chance.randrange(-400, 400)
 
     def state(self, topic_id: str, leader: int = 1, replicas: tuple[int, ...] = (1, 2)) -> None:
-        """Who leads, and which incarnation it is."""
+        """Add a partition state: the leader and the incarnation."""
         self.known = PartitionState(
             at=self.now, leader=leader, replicas=replicas, isr=replicas, topic_id=topic_id, **self.where
         )
         self.history.add(self.now, self.known)
 
 
-def calm(history: History, topic: str) -> None:
-    """Once it goes back by less than is asked for; the log's clock is some seconds off."""
+def steady(history: History, topic: str) -> None:
+    """Rewind once by less than the limit; the log's clock is some seconds off."""
     reader = Reader(history, topic, skew=history.chance.choice([-4_000, 4_000]))
     reader.until(history.moment())
     reader.step(reader.offset - LEAST + 1)
@@ -156,7 +156,7 @@ def calm(history: History, topic: str) -> None:
 
 
 def rewinds(history: History, topic: str, **habits: Any) -> None:
-    """It goes back once or several times; another group on the partition does not."""
+    """Rewind one to three times; another group on the partition does not."""
     reader = Reader(history, topic, **habits)
     Reader(history, topic, "other", partition=reader.partition, logged=False).until(END)
     moments = sorted(history.moment() for _ in range(history.chance.randrange(1, 4)))
@@ -167,22 +167,22 @@ def rewinds(history: History, topic: str, **habits: Any) -> None:
 
 
 def late(history: History, topic: str) -> None:
-    """Commits come late, the one that goes back among them, it may be."""
+    """Let commits come late, possibly the rewind itself."""
     rewinds(history, topic, late=0.2)
 
 
 def doubled(history: History, topic: str) -> None:
-    """Commits come twice."""
+    """Let commits come twice."""
     rewinds(history, topic, doubled=0.3)
 
 
 def polled(history: History, topic: str) -> None:
-    """Commits are seen by polling."""
+    """Observe commits by polling."""
     rewinds(history, topic, polled=True)
 
 
 def at_once(history: History, topic: str) -> None:
-    """Its second commit goes back, and the one around midnight."""
+    """Rewind with the second commit, and around midnight."""
     reader = Reader(history, topic)
     reader.until(reader.now + 1)
     reader.step(reader.offset - 5_000, "rewind")
@@ -192,7 +192,7 @@ def at_once(history: History, topic: str) -> None:
 
 
 def after_session_loss(history: History, topic: str) -> None:
-    """Its leader lost its session, the log was cut off, and the group was reset to the log's start."""
+    """Expire the leader's session, truncate the log, and reset the group to the log start."""
     brokers = history.chance.sample(range(100, 10_000), 2)
     reader = Reader(history, topic)
     reader.state("a", brokers[0], tuple(brokers))
@@ -210,8 +210,8 @@ def after_session_loss(history: History, topic: str) -> None:
     reader.until(END)
 
 
-def recreated(history: History, topic: str) -> None:
-    """The topic is deleted and created again: no rewind; in its new life there is one."""
+def is_recreated(history: History, topic: str) -> None:
+    """Re-create the topic, which is no rewind; rewind once in the new incarnation."""
     reader = Reader(history, topic)
     reader.state("a")
     reader.until(history.chance.choice([history.moment(), DOWN[0] + 100_000]))
@@ -219,7 +219,7 @@ def recreated(history: History, topic: str) -> None:
     reader.now += 3_000
     reader.start = reader.end = reader.offset = 0
     reader.state("b")
-    # Of an agent that was down meanwhile, the states come with its first look.
+    # If the agent was down meanwhile, the states come with its first poll.
     if DOWN[0] <= reader.now < DOWN[1]:
         reader.until(DOWN[1] + 1)
         reader.state("b")
@@ -229,7 +229,7 @@ def recreated(history: History, topic: str) -> None:
 
 
 def expired(history: History, topic: str) -> None:
-    """Kafka forgets its offset, and it comes back at the log's start, at its end, or where it was."""
+    """Expire the offset, then resume at the log start, at the log end, or where it was."""
     reader = Reader(history, topic)
     reader.until(history.moment())
     reader.until(reader.now + 200_000, committing=False)
@@ -247,7 +247,7 @@ def expired(history: History, topic: str) -> None:
 
 
 def surge(history: History, topic: str) -> None:
-    """It lags and is set to the log's end."""
+    """Set a lagging group to the log end."""
     reader = Reader(history, topic, lag=30_000)
     reader.end += 30_000
     reader.until(history.moment())
@@ -257,7 +257,7 @@ def surge(history: History, topic: str) -> None:
 
 
 def caught_up(history: History, topic: str) -> None:
-    """It stands still for a while, then reads what has come, in one or two goes."""
+    """Pause for a while, then read the backlog in one or two steps."""
     reader = Reader(history, topic)
     reader.until(history.moment())
     reader.until(reader.now + 400_000, committing=False)
@@ -268,7 +268,7 @@ def caught_up(history: History, topic: str) -> None:
 
 
 def overrun(history: History, topic: str) -> None:
-    """It stands still, retention deletes what it had not read, and it goes on at the log's start or end."""
+    """Pause until retention deletes unread records; resume at the log start or end."""
     reader = Reader(history, topic)
     reader.until(history.moment())
     reader.until(reader.now + 40_000, committing=False)
@@ -283,7 +283,7 @@ def overrun(history: History, topic: str) -> None:
 
 
 def too_fast(history: History, topic: str) -> None:
-    """It goes ahead faster than anybody reads."""
+    """Advance faster than any consumer reads."""
     reader = Reader(history, topic)
     reader.until(history.moment())
     reader.end += 30_000_000
@@ -294,7 +294,7 @@ def too_fast(history: History, topic: str) -> None:
 
 
 def while_down(history: History, topic: str) -> None:
-    """It goes back while the agent is down."""
+    """Rewind while the agent is down."""
     reader = Reader(history, topic)
     reader.until(DOWN[0] + 300_000)
     reader.offset -= 45_000
@@ -304,23 +304,23 @@ def while_down(history: History, topic: str) -> None:
     reader.until(END)
 
 
-def out_of_sight(history: History, topic: str) -> None:
-    """It goes back while the agent cannot see its group."""
+def unavailable(history: History, topic: str) -> None:
+    """Rewind while the group is unavailable to the agent."""
     reader = Reader(history, topic, f"hidden-{topic}")
     history.hidden.append(reader.group)
     reader.until(history.moment())
     where: dict[str, Any] = {"source": "kafka", "cluster": CLUSTER, "group": reader.group}
     history.add(reader.now, Unavailable(at=reader.now, reason="its coordinator does not answer", **where))
-    reader.sighted = False
+    reader.available = False
     reader.until(reader.now + 200_000)
-    reader.sighted = True
+    reader.available = True
     history.add(reader.now, Available(at=reader.now, **where))
     reader.step(reader.offset - 30_000, "rewind", "over_a_gap")
     reader.until(END)
 
 
 def clock_set_back(history: History, topic: str) -> None:
-    """It goes back just when the agent's clock does."""
+    """Rewind just when the agent's clock is set back."""
     reader = Reader(history, topic)
     reader.until(SET_BACK)
     reader.step(reader.offset - 5_000, "rewind", "clock_set_back")
@@ -328,13 +328,13 @@ def clock_set_back(history: History, topic: str) -> None:
 
 
 SCENARIOS: tuple[Callable[[History, str], None], ...] = (
-    calm, rewinds, late, doubled, polled, at_once, after_session_loss, recreated, expired, surge, caught_up, overrun,
-    too_fast, while_down, out_of_sight, clock_set_back,
+    steady, rewinds, late, doubled, polled, at_once, after_session_loss, is_recreated, expired, surge, caught_up, overrun,
+    too_fast, while_down, unavailable, clock_set_back,
 )  # fmt: skip
 
 
 def drawn(seed: int, times: int = 2) -> History:
-    """Every scenario so many times."""
+    """Return a history with every scenario `times` times."""
     history = History(seed)
     for number in range(times):
         for scenario in SCENARIOS:

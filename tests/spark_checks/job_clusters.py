@@ -1,6 +1,6 @@
 """Flink clusters that exist in a journal only: jobs, checkpoints, graphs and files, polled like those of a real one.
 
-What is unchanged is dropped, and told again as a heartbeat, by the sources' own `ChangeDetector`.
+The sources' own `ChangeDetector` drops unchanged observations and repeats them as heartbeats.
 """
 
 import random
@@ -28,7 +28,7 @@ CHECKPOINT = 30_000
 
 
 class Expected(NamedTuple):
-    """What must be found. subject: the job, or the file where it is about one. labels: all of them."""
+    """An expected finding. subject: the job or the file. labels: all of them."""
 
     cluster: str
     subject: str
@@ -37,7 +37,7 @@ class Expected(NamedTuple):
 
 
 class Job(Struct):
-    """A job as its JobManager has it. due: when its next checkpoint completes."""
+    """A job as its JobManager knows it. due: when its next checkpoint completes."""
 
     job: str
     name: str
@@ -51,9 +51,9 @@ class Job(Struct):
 
 
 class Cluster:
-    """A Flink cluster that is told of in a journal, from BEGIN to END.
+    """A Flink cluster as observed in a journal, from BEGIN to END.
 
-    stored: whether its files are to be looked for in the storage directory, and stand in no journal.
+    stored: whether its files are in the storage directory and not in the journal.
     """
 
     def __init__(self, chance: random.Random, name: str, *, zookeeper: bool = True) -> None:
@@ -65,7 +65,7 @@ class Cluster:
         self.graphs: dict[str, JobGraph] = {}
         self.files: dict[str, JobGraphFile] = {}
         self.now = BEGIN + chance.randrange(POLL)
-        self.sighted = True
+        self.available = True
         self._polled = ChangeDetector()
         self.leader = JobManagerLeader(at=0, cluster=name, address=None)
         self.elect()
@@ -75,11 +75,11 @@ class Cluster:
             self.fail_over()
 
     def expect(self, subject: str, severity: str, *labels: str) -> None:
-        """That must be found."""
+        """Expect a finding."""
         self.expected.append(Expected(self.name, subject, severity, frozenset(labels)))
 
     def id(self, digits: int = 32) -> str:
-        """So many hex digits."""
+        """Return a random id of hex digits."""
         return f"{self.chance.getrandbits(digits * 4):0{digits}x}"
 
     def until(self, at: int) -> None:
@@ -91,69 +91,73 @@ class Cluster:
                     job.completed, job.last, job.due = job.completed + 1, (job.last or 0) + 1, job.due + CHECKPOINT
             self.poll()
 
-    def some(self) -> None:
+    def pass_minutes(self) -> None:
         """Let some minutes pass: a few checkpoints, no heartbeat."""
         self.until(self.now + self.chance.randrange(150_000, 400_000))
 
     def poll(self) -> None:
-        """What is seen now; what is gone is told once."""
-        if self.sighted:
+        """Observe the cluster now; report what is gone once."""
+        if self.available:
             self.observations += self._polled.changes(self._seen())
 
     def _seen(self) -> Iterator[Observation]:
         where: dict[str, Any] = {"at": self.now, "cluster": self.name}
         yield replace(self.leader, at=self.now)
-        for one in self.jobs.values():
+        for job in self.jobs.values():
             yield FlinkJob(
-                **where, job=one.job, name=one.name, state=one.state, started_at=one.started_at, ended_at=one.ended_at
+                **where, job=job.job, name=job.name, state=job.state, started_at=job.started_at, ended_at=job.ended_at
             )
-            restored_id, restored_at, savepoint = one.restored or (None, None, False)
+            restored_id, restored_at, savepoint = job.restored or (None, None, False)
             yield Checkpoints(
                 **where,
-                job=one.job,
-                completed=one.completed,
+                job=job.job,
+                completed=job.completed,
                 failed=0,
-                restored=int(one.restored is not None),
-                last=one.last if one.completed else None,
+                restored=int(job.restored is not None),
+                last=job.last if job.completed else None,
                 restored_id=restored_id,
                 restored_at=restored_at,
                 restored_savepoint=savepoint,
             )
-        yield from (replace(one, at=self.now) for one in self.graphs.values())
+        yield from (replace(graph, at=self.now) for graph in self.graphs.values())
         if not self.stored:
-            yield from (replace(one, at=self.now) for one in self.files.values())
+            yield from (replace(file, at=self.now) for file in self.files.values())
 
     def elect(self) -> None:
-        """Another JobManager leads."""
+        """Elect another JobManager."""
         address = f"jm-{self.chance.randrange(1_000)}:6123"
         self.leader = JobManagerLeader(at=self.now, cluster=self.name, address=address)
         if self.zookeeper:
             self.leader = replace(self.leader, leader_id=self.id(), session=f"0x{self.id(16)}")
 
     def fail_over(self, *forgotten: Job) -> None:
-        """Another one leads, forgets the jobs that have ended and restores those that run, but for `forgotten`."""
+        """Elect another JobManager, which drops ended jobs and restores running ones, except `forgotten`."""
         self.until(self.now + 20_000)
         self.elect()
-        self.jobs = {job: one for job, one in self.jobs.items() if one.state not in ("CANCELED", "FINISHED", "FAILED")}
-        for one in self.jobs.values():
-            self.start(one, None if one in forgotten or one.last is None else (one.last, self.now, False))
+        self.jobs = {
+            job: own_job
+            for job, own_job in self.jobs.items()
+            if own_job.state not in ("CANCELED", "FINISHED", "FAILED")
+        }
+        for job in self.jobs.values():
+            self.start(job, None if job in forgotten or job.last is None else (job.last, self.now, False))
         self.until(self.now + 20_000)
 
     def start(self, job: Job, restored: tuple[int, int, bool] | None) -> None:
-        """A new execution of it, from what is restored."""
+        """Start a new execution from what is restored."""
         job.started_at, job.state, job.ended_at, job.completed = self.now - 3_000, "RUNNING", None, 0
         job.restored, job.last, job.due = restored, None if restored is None else restored[0], self.now + CHECKPOINT
         self.jobs[job.job] = job
 
     def submit(self, name: str) -> Job:
-        """A job with its graph and its graph's file."""
+        """Submit a job with its graph and its graph's file."""
         job = Job(self.id(), name, self.now)
         self.start(job, None)
         self.write_graph(job)
         return job
 
     def write_graph(self, job: Job) -> None:
-        """Its graph is written, or another one in place of it."""
+        """Write the job's graph, replacing the one before."""
         file = self.write_file(self.now - 500)
         if self.zookeeper:
             locks = (self.leader.session or "",)
@@ -162,20 +166,20 @@ class Cluster:
             )
 
     def write_file(self, at: int) -> str:
-        """A graph's file, written then."""
+        """Write a graph file at that time."""
         file = f"submittedJobGraph{self.id(12)}"
         size = self.chance.randrange(1_000, 90_000)
         self.files[file] = JobGraphFile(at=self.now, cluster=self.name, file=file, modified_at=at, size=size)
         return file
 
     def end(self, job: Job, *, graph: bool = False, file: bool = False) -> None:
-        """It ends. graph, file: whether these stay, against the rules."""
+        """End the job. graph, file: whether these are left behind."""
         job.state, job.ended_at = self.chance.choice(["CANCELED", "FINISHED", "FAILED"]), self.now - 100
         if not graph:
             self.remove(job, file=file)
 
     def remove(self, job: Job, *, file: bool = False) -> None:
-        """Its graph goes. file: whether that stays, against the rules."""
+        """Remove the job's graph. file: whether the file is left behind."""
         graph = self.graphs.get(job.job)
         if graph is not None and graph.made_at is not None:
             self.graphs[job.job] = replace(graph, made_at=None, locks=(), file=None)
@@ -183,12 +187,12 @@ class Cluster:
                 self.remove_file(graph.file)
 
     def remove_file(self, file: str) -> None:
-        """The file goes."""
+        """Remove the file."""
         if self.stored:
             del self.files[file]
         else:
             self.files[file] = replace(self.files[file], modified_at=None, size=0)
 
     def file_of(self, job: Job) -> str:
-        """The file that its graph points to."""
+        """Return the file that the job's graph points to."""
         return self.graphs[job.job].file or ""

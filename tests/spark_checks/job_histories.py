@@ -1,4 +1,4 @@
-"""Histories of Flink clusters, drawn by seed, and what must be found in them: each scenario has its own cluster."""
+"""Flink histories drawn by seed with the expected findings: each scenario has its own cluster."""
 
 import random
 from collections.abc import Callable
@@ -12,56 +12,56 @@ from tests.spark_checks.job_clusters import BEGIN, END, POLL, Cluster, Expected,
 CRITICAL, WARNING, INFO = "critical", "warning", "info"
 
 
-def calm(cluster: Cluster) -> None:
-    """Jobs are restored at failovers, and end as they should."""
+def steady(cluster: Cluster) -> None:
+    """Restore jobs at failovers and end them cleanly."""
     job = cluster.submit("orders")
-    cluster.some()
+    cluster.pass_minutes()
     cluster.fail_over()
-    cluster.some()
+    cluster.pass_minutes()
     cluster.end(job)
 
 
 def resurrected(cluster: Cluster) -> None:
-    """FLINK-10011: its graph outlives it, and the next leader runs it beside its successor, from nothing."""
+    """FLINK-10011: leave the graph behind, so that the next leader runs the job beside its successor without state."""
     job = back_from_the_dead(cluster)
     cluster.expect(
         job.job, CRITICAL, "came_back", "after_leader_change", "old_graph", "not_restored", "lineage_restarted"
     )
-    cluster.some()
+    cluster.pass_minutes()
     if cluster.chance.random() < 0.5:
         cluster.fail_over()
-        cluster.some()
+        cluster.pass_minutes()
     cluster.end(job)
 
 
 def starved(cluster: Cluster) -> None:
-    """Likewise, but it gets no slots and completes no checkpoint."""
+    """Resurrect a job that gets no slots and completes no checkpoint."""
     job = back_from_the_dead(cluster)
     job.state = "RESTARTING"
     cluster.expect(job.job, CRITICAL, "came_back", "after_leader_change", "old_graph", "not_restored")
-    cluster.some()
+    cluster.pass_minutes()
     cluster.end(job)
 
 
 def back_from_the_dead(cluster: Cluster) -> Job:
-    """A job ends and keeps its graph, its successor runs, and at a failover both do."""
+    """End a job but keep its graph; after a failover it runs beside its successor."""
     job = cluster.submit("orders")
-    cluster.some()
+    cluster.pass_minutes()
     cluster.end(job, graph=True)
-    cluster.some()
+    cluster.pass_minutes()
     cluster.submit("orders")
-    cluster.some()
+    cluster.pass_minutes()
     cluster.fail_over()
     cluster.start(job, None)
     return job
 
 
 def came_and_went(cluster: Cluster) -> None:
-    """It ran again between two polls only, and failed; its graph stays."""
+    """Resurrect a job that fails between two polls; its graph stays."""
     job = cluster.submit("orders")
-    cluster.some()
+    cluster.pass_minutes()
     cluster.end(job, graph=True)
-    cluster.some()
+    cluster.pass_minutes()
     cluster.fail_over()
     cluster.start(job, None)
     job.state, job.ended_at = "FAILED", cluster.now - 100
@@ -70,44 +70,44 @@ def came_and_went(cluster: Cluster) -> None:
 
 
 def put_back(cluster: Cluster) -> None:
-    """Somebody put its graph back, and the leader runs it at once."""
+    """Write the graph again, so that the leader runs the job at once."""
     job = cluster.submit("orders")
-    cluster.some()
+    cluster.pass_minutes()
     cluster.end(job)
-    cluster.some()
+    cluster.pass_minutes()
     cluster.write_graph(job)
     cluster.start(job, None)
     cluster.expect(job.job, CRITICAL, "came_back", "new_graph", "not_restored", "lineage_restarted")
-    cluster.some()
+    cluster.pass_minutes()
 
 
 def submitted_again(cluster: Cluster) -> None:
-    """A fixed job id: it is stopped with a savepoint and started again from it."""
+    """Stop a job with a savepoint and start it again under the same id."""
     job = cluster.submit("orders")
-    cluster.some()
+    cluster.pass_minutes()
     last = job.last or 0
     cluster.end(job)
-    cluster.some()
+    cluster.pass_minutes()
     cluster.write_graph(job)
     cluster.start(job, (last + 1, cluster.now, True))
     cluster.expect(job.job, INFO, "came_back", "new_graph", "savepoint_restore", "submitted_again")
-    cluster.some()
+    cluster.pass_minutes()
 
 
 def suspended(cluster: Cluster) -> None:
-    """A leader that goes suspends it; the next one takes it over."""
+    """Suspend a job at a leader change; the next leader takes it over."""
     job = cluster.submit("orders")
-    cluster.some()
+    cluster.pass_minutes()
     job.state = "SUSPENDED"
     cluster.until(cluster.now + 30_000)
     cluster.fail_over()
-    cluster.some()
+    cluster.pass_minutes()
 
 
 def stale_job(cluster: Cluster) -> None:
-    """A cache, or another JobManager, tells once more that it runs."""
+    """Report an ended job as running once more, as a cache or another JobManager does."""
     job = cluster.submit("orders")
-    cluster.some()
+    cluster.pass_minutes()
     cluster.end(job)
     cluster.until(cluster.now + POLL)
     state, ended_at = job.state, job.ended_at
@@ -117,9 +117,9 @@ def stale_job(cluster: Cluster) -> None:
 
 
 def graph_stays(cluster: Cluster) -> None:
-    """Its graph stays, with a lock of the leader's session or of a former one."""
+    """Leave a graph behind, locked by the leader's session or a former one."""
     job = cluster.submit("orders")
-    cluster.some()
+    cluster.pass_minutes()
     labels = ["graph_of_ended_job"]
     if cluster.chance.random() < 0.5:
         cluster.fail_over()
@@ -129,119 +129,119 @@ def graph_stays(cluster: Cluster) -> None:
 
 
 def graph_goes_late(cluster: Cluster) -> None:
-    """Its graph stays for a while, and another one's end is too fresh."""
+    """Remove a graph late; another job ended too recently to report."""
     job, other = cluster.submit("orders"), cluster.submit("other")
-    cluster.some()
+    cluster.pass_minutes()
     cluster.end(job, graph=True)
-    cluster.some()
+    cluster.pass_minutes()
     cluster.remove(job)
     cluster.until(END - 40_000)
     cluster.end(other, graph=True)
 
 
 def lineage_lost(cluster: Cluster) -> None:
-    """A failover restores nothing, though it had completed checkpoints."""
+    """Restore nothing at a failover, despite completed checkpoints."""
     job = cluster.submit("orders")
-    cluster.some()
+    cluster.pass_minutes()
     cluster.fail_over(job)
     cluster.expect(job.job, WARNING, "lineage_restarted", "after_leader_change", "not_restored")
-    cluster.some()
+    cluster.pass_minutes()
 
 
 def taken_back(cluster: Cluster) -> None:
-    """It is started again from an older savepoint, or an older checkpoint, without a word of its end."""
+    """Restart from an older savepoint or checkpoint without reporting an end."""
     job = cluster.submit("orders")
-    cluster.some()
-    cluster.some()
+    cluster.pass_minutes()
+    cluster.pass_minutes()
     savepoint = cluster.chance.random() < 0.5
     cluster.start(job, (1, cluster.now, savepoint))
     cluster.expect(job.job, INFO, "lineage_restarted", "savepoint_restore" if savepoint else "checkpoint_restore")
-    cluster.some()
+    cluster.pass_minutes()
 
 
 def stale_checkpoint(cluster: Cluster) -> None:
-    """A cache tells of the checkpoint before."""
+    """Report the previous checkpoint once more, as a cache does."""
     job = cluster.submit("orders")
-    cluster.some()
+    cluster.pass_minutes()
     completed, last, job.due = job.completed, job.last or 0, cluster.now + 3 * POLL
     job.completed, job.last = completed - 1, last - 1
     cluster.until(cluster.now + POLL)
     job.completed, job.last = completed, last
-    cluster.some()
+    cluster.pass_minutes()
 
 
 def file_stays(cluster: Cluster) -> None:
-    """Its graph goes, the file stays."""
+    """Remove the graph but not its file."""
     job = cluster.submit("orders")
-    cluster.some()
+    cluster.pass_minutes()
     cluster.expect(cluster.file_of(job), WARNING, "graph_without_job")
     cluster.end(job, file=True)
 
 
 def old_files(cluster: Cluster) -> None:
-    """Files from before anybody looked; one that is removed in time; one that has only just been written."""
+    """Leave old files behind; remove one in time; write one just before the end."""
     for _ in range(cluster.chance.randrange(1, 4)):
         file = cluster.write_file(BEGIN - cluster.chance.randrange(90 * 86_400_000))
         cluster.expect(file, WARNING, "graph_without_job")
     removed = cluster.write_file(BEGIN - 5_000)
-    cluster.some()
+    cluster.pass_minutes()
     cluster.remove_file(removed)
     cluster.until(END - 40_000)
     cluster.write_file(cluster.now)
 
 
 def graph_replaced(cluster: Cluster) -> None:
-    """Its graph is written anew, to another file; the old one stays."""
+    """Write the graph again to another file; the old file stays."""
     job = cluster.submit("orders")
-    cluster.some()
+    cluster.pass_minutes()
     cluster.expect(cluster.file_of(job), WARNING, "graph_without_job")
     cluster.write_graph(job)
 
 
 def graph_missing(cluster: Cluster) -> None:
-    """It runs without graph: its file is not anybody's to delete."""
+    """Run a job without a graph: its file must not be reported."""
     job = cluster.submit("orders")
-    cluster.some()
+    cluster.pass_minutes()
     cluster.remove(job, file=True)
 
 
 def file_unknown(cluster: Cluster) -> None:
-    """Nobody knows which file a graph points to: it may be any."""
+    """Hide which file a graph points to: it may be any."""
     job = cluster.submit("orders")
     cluster.graphs[job.job] = replace(cluster.graphs[job.job], file=None)
 
 
-def out_of_sight(cluster: Cluster) -> None:
-    """A job has just ended, and nothing is seen of the cluster any more."""
+def unavailable(cluster: Cluster) -> None:
+    """Make the cluster unavailable just after a job ended."""
     job = cluster.submit("orders")
-    cluster.some()
+    cluster.pass_minutes()
     cluster.end(job, graph=True)
     cluster.until(cluster.now + 30_000)
     cluster.observations.append(Unavailable(at=cluster.now, source="flink", cluster=cluster.name, reason="it hangs"))
-    cluster.sighted = False
+    cluster.available = False
 
 
 SCENARIOS: tuple[Callable[[Cluster], None], ...] = (
-    calm, resurrected, starved, came_and_went, put_back, submitted_again, suspended, stale_job, graph_stays,
+    steady, resurrected, starved, came_and_went, put_back, submitted_again, suspended, stale_job, graph_stays,
     graph_goes_late, lineage_lost, taken_back, stale_checkpoint, file_stays, old_files, graph_replaced, graph_missing,
-    file_unknown, out_of_sight,
+    file_unknown, unavailable,
 )  # fmt: skip
 
 
 class History(NamedTuple):
-    """Clusters, and all that is told of them, in order of arrival."""
+    """Clusters and their observations, in order of arrival."""
 
     clusters: list[Cluster]
     observations: list[Observation]
 
     @property
     def expected(self) -> list[Expected]:
-        """What must be found."""
-        return [one for cluster in self.clusters for one in cluster.expected]
+        """Return the expected findings."""
+        return [expected_finding for cluster in self.clusters for expected_finding in cluster.expected]
 
 
 def drawn(seed: int, times: int = 2) -> History:
-    """Every scenario so many times, and once what stray files are where no ZooKeeper is seen: nobody knows."""
+    """Return every scenario `times` times, and stray files of a cluster without ZooKeeper, which are unknowable."""
     chance = random.Random(seed)  # noqa: S311 - drawn by seed so that a run can be repeated
     clusters = []
     for number in range(times):
@@ -250,11 +250,11 @@ def drawn(seed: int, times: int = 2) -> History:
             scenario(cluster)
             cluster.until(END)
             clusters.append(cluster)
-    blind = Cluster(chance, "without-zookeeper", zookeeper=False)
-    old_files(blind)
-    blind.until(END)
-    blind.expected.clear()
-    clusters.append(blind)
+    hidden = Cluster(chance, "without-zookeeper", zookeeper=False)
+    old_files(hidden)
+    hidden.until(END)
+    hidden.expected.clear()
+    clusters.append(hidden)
     ticks = (Tick(at=at) for at in range(BEGIN, END, 5_000))
-    told = [*ticks, *(one for cluster in clusters for one in cluster.observations)]
-    return History(clusters, sorted(told, key=lambda one: one.at))
+    observations = [*ticks, *(observation for cluster in clusters for observation in cluster.observations)]
+    return History(clusters, sorted(observations, key=lambda observation: observation.at))

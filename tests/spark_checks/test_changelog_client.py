@@ -1,4 +1,4 @@
-"""Client properties for Java, from librdkafka's, and the file in which they pass from the agent to the check."""
+"""Java client properties from librdkafka's, and the file that passes them from the agent to the check."""
 
 from pathlib import Path
 
@@ -38,30 +38,24 @@ SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
         ),
     ],
 )  # fmt: skip
-def test_what_is_needed_to_connect_is_translated(given: dict[str, str], made: dict[str, str]) -> None:
-    """And nothing else is taken over."""
+def test_connection_properties_are_translated(given: dict[str, str], made: dict[str, str]) -> None:
     assert java_properties(given, FILES.__getitem__) == made
 
 
 @pytest.mark.parametrize("given", [{"enable.ssl.certificate.verification": "false"}, {"sasl.mechanism": "OAUTHBEARER"}])
-def test_what_java_has_no_like_of_is_refused(given: dict[str, str]) -> None:
-    """With the property's name."""
+def test_properties_without_java_equivalent_are_refused(given: dict[str, str]) -> None:
     with pytest.raises(ClientError, match=next(iter(given))):
         java_properties(given, FILES.__getitem__)
 
 
-def test_a_file_is_read_as_kafkas_tools_read_it() -> None:
-    """Comments, lines that go on, escapes; a line that is none is named."""
+def test_file_is_read_as_by_kafkas_tools() -> None:
     text = '# mine\n\nsasl.jaas.config = a \\\n    b="\\\\";\nssl.ca.pem=x\\ny\n'
     assert read_properties(text) == {"sasl.jaas.config": 'a b="\\";', "ssl.ca.pem": "x\ny"}
     with pytest.raises(ValueError, match="line 2"):
         read_properties("a=b\nc\n")
 
 
-def test_secrets_reach_the_check_in_a_file_that_nobody_else_can_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not on the command line; any text comes through."""
+def test_secrets_reach_the_check_in_a_private_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", 'a\\n=#"b')
     rules = tmp_path / "rules.toml"
     rules.write_text(

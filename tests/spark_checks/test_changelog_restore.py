@@ -1,4 +1,4 @@
-"""changelog_restore against plain Python over the same records: a real broker, transactions, aborts, tombstones."""
+"""changelog_restore against plain Python on the same records: a real broker, transactions, aborts, tombstones."""
 
 import struct
 import subprocess
@@ -30,7 +30,7 @@ BEGIN = 1_790_000_000_000  # when the journal begins; the records' timestamps sa
 
 
 class Run(NamedTuple):
-    """A run of the command with what it found, by changelog and partition, in order."""
+    """A run of the command and its findings, in order."""
 
     status: int
     log: str
@@ -39,12 +39,16 @@ class Run(NamedTuple):
     plot: bytes | None
 
     def of(self, topic: str, partition: int) -> list[Finding]:
-        """What it found of a changelog partition."""
-        return [one for one in self.findings if (one.subject["topic"], one.subject["partition"]) == (topic, partition)]
+        """Return the findings about a changelog partition."""
+        return [
+            finding
+            for finding in self.findings
+            if (finding.subject["topic"], finding.subject["partition"]) == (topic, partition)
+        ]
 
 
 def run(report: Path, *options: str) -> Run:
-    """The check by its own command, which fetches Spark's Kafka connector."""
+    """Run the check by its own command, which downloads Spark's Kafka connector."""
     command = [sys.executable, "-m", "spark_checks", "changelog_restore", "--master", "local[2]", *options]
     done = subprocess.run([*command, "--report", str(report)], capture_output=True, text=True, check=False, timeout=400)
     found = [finding_from_json(line) for line in done.stdout.splitlines()]
@@ -55,15 +59,16 @@ def run(report: Path, *options: str) -> Run:
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One broker."""
+    """Run one broker."""
     with streams_broker(tmp_path_factory.mktemp("kafka")) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
 def written(kafka: Cluster) -> dict[str, dict[int, list[Record]]]:
-    """A changelog of each form, of one of which the beginning is deleted: the committed records that can be read, by
-    topic and partition.
+    """Write a changelog of each form and delete the beginning of one.
+
+    Returns the readable committed records by topic and partition.
     """
     held = {}
     config = {"cleanup.policy": "compact,delete", "min.compaction.lag.ms": "86400000"}  # as windowed stores have it
@@ -80,7 +85,7 @@ def written(kafka: Cluster) -> dict[str, dict[int, list[Record]]]:
 
 @pytest.fixture(scope="module")
 def bounds(written: dict[str, dict[int, list[Record]]]) -> dict[tuple[str, int], int]:
-    """Where the owner of each partition changed: in the middle."""
+    """Return where the owner of each partition changed: in the middle."""
     return {
         (topic, partition): read[len(read) // 2].offset
         for topic, parted in written.items()
@@ -94,7 +99,7 @@ def journal(
     bounds: dict[tuple[str, int], int],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
-    """Thread a had all partitions until a minute after BEGIN, b has them from two minutes after it on."""
+    """Write a journal: thread a owns all partitions until a minute after BEGIN, b from two minutes after it on."""
     directory = tmp_path_factory.mktemp("state") / "journal"
     opened = Journal(directory)
     for owner, at, since in (("a", BEGIN, None), ("b", BEGIN + 2 * MINUTE, BEGIN + MINUTE)):
@@ -113,9 +118,10 @@ def journal(
     opened.append([
         LogLine(
             at=BEGIN + 2 * MINUTE + 500, cluster="main", log="b.log", component="streams", pattern="store_restored",
-            topic="app-s0-changelog", partition=one, values={"store": "s0", "records": "12"}, text="Finished restoring",
+            topic="app-s0-changelog", partition=number,
+            values={"store": "s0", "records": "12"}, text="Finished restoring",
         )
-        for one in range(PARTITIONS)
+        for number in range(PARTITIONS)
     ])  # fmt: skip
     opened.flush()
     opened.close()
@@ -126,7 +132,7 @@ def journal(
 def compared(
     kafka: Cluster, written: dict[str, dict[int, list[Record]]], journal: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Run:
-    """The check over all of them, and one that is not there."""
+    """Run the check on all of them and one that does not exist."""
     stores = [f"--store=app/s{seed}={form}" for seed, form in enumerate(FORMS)]
     servers = ["--bootstrap-servers", kafka.bootstrap_servers]
     report = tmp_path_factory.mktemp("report")
@@ -136,93 +142,88 @@ def compared(
     return done
 
 
-def test_keys_values_and_offsets_are_those_of_plain_python(
-    compared: Run, written: dict[str, dict[int, list[Record]]]
-) -> None:
-    """Every fall and no other, in order; an aborted record is none, a deleted key begins anew."""
+def test_keys_values_and_offsets_match_plain_python(compared: Run, written: dict[str, dict[int, list[Record]]]) -> None:
     for (topic, parted), form in zip(written.items(), FORMS, strict=True):
-        fell = [one for read in parted.values() for one in falls(read, FORMS[form][1])]
+        fell = [fall for read in parted.values() for fall in falls(read, FORMS[form][1])]
         assert len(fell) > 60
-        listed = [one for one in compared.keys if one["topic"] == topic]
-        last = last_values((one for read in parted.values() for one in read), FORMS[form][1])
-        assert any((one.partition, one.key) not in last for one in fell)
+        listed = [row for row in compared.keys if row["topic"] == topic]
+        last = last_values((record for read in parted.values() for record in read), FORMS[form][1])
+        assert any((fall.partition, fall.key) not in last for fall in fell)
         columns = ("partition", "key", "before", "before_offset", "after", "after_offset", "last", "restarted")
-        assert [tuple(one[name] for name in columns) for one in listed] == [
+        assert [tuple(row[name] for name in columns) for row in listed] == [
             (
-                *one[:-1],
-                last.get((one.partition, one.key)),
-                one.after <= began(parted[one.partition], one, FORMS[form][1]),
+                *fall[:-1],
+                last.get((fall.partition, fall.key)),
+                fall.after <= began(parted[fall.partition], fall, FORMS[form][1]),
             )
-            for one in sorted(fell, key=lambda one: (one.partition, one.after_offset))
+            for fall in sorted(fell, key=lambda fall: (fall.partition, fall.after_offset))
         ]
-        assert [one["key_text"] for one in listed] == [key_text(one["key"]) for one in listed]  # type: ignore[arg-type]
+        assert [row["key_text"] for row in listed] == [key_text(row["key"]) for row in listed]  # type: ignore[arg-type]
 
 
-def test_a_stretch_is_what_fell_under_one_owner(
+def test_episode_covers_decreases_under_one_owner(
     compared: Run, written: dict[str, dict[int, list[Record]]], bounds: dict[tuple[str, int], int]
 ) -> None:
-    """Its sums, its worst key and its times are those of plain Python."""
     for (topic, parted), form in zip(written.items(), FORMS, strict=True):
         for partition, read in parted.items():
             bound, end = bounds[topic, partition], read[-1].offset + 1
             sides = [expected(read, form, low, high) for low, high in ((0, bound), (bound, end))]
             found = compared.of(topic, partition)
-            assert len(found) == sum(one is not None for one in sides)
-            for side, one in zip([one for one in sides if one], found, strict=True):
+            assert len(found) == sum(entry is not None for entry in sides)
+            for side, entry in zip([entry for entry in sides if entry], found, strict=True):
                 names = ("keys", "restarted", "total", "first_offset", "last_offset")
-                assert {name: one.current[name] for name in names} == {name: getattr(side, name) for name in names}
-                assert one.labels == (("values_fell", "restarted") if side.restarted else ("values_fell",))
-                assert f"{side.keys:,} of its {side.standing:,} keys went back" in one.detail
-                assert (f"{side.unwritten:,} more key" in one.detail) == (side.unwritten > 0)
+                assert {name: entry.current[name] for name in names} == {name: getattr(side, name) for name in names}
+                assert entry.labels == (("values_fell", "restarted") if side.restarted else ("values_fell",))
+                assert f"{side.keys:,} of {side.live_keys:,} keys decreased" in entry.detail
+                assert (f"{side.unwritten:,} more key" in entry.detail) == (side.unwritten > 0)
                 late = side.first_offset >= bound
                 since, at = (BEGIN + 3 * MINUTE, BEGIN + 4 * MINUTE) if late else (BEGIN, BEGIN + MINUTE)
-                assert (one.since, one.at) == (since, at)
-                moved = "orders[{}] had moved from a-StreamThread-1 to b-StreamThread-1"
-                assert (moved.format(partition) in one.detail) == late
+                assert (entry.since, entry.at) == (since, at)
+                moved = "orders[{}] moved from a-StreamThread-1 to b-StreamThread-1"
+                assert (moved.format(partition) in entry.detail) == late
 
 
-def test_what_a_log_says_of_restoring_is_told(compared: Run) -> None:
-    """Of the store and partition that it names, after the task had moved."""
-    said = [one for one in compared.findings if "b.log says at 14:15:20.5: 12 records restored" in one.detail]
-    late = [one for one in compared.findings if one.subject["topic"] == "app-s0-changelog" and one.since != BEGIN]
+def test_log_lines_about_restoring_are_quoted(compared: Run) -> None:
+    said = [finding for finding in compared.findings if "b.log at 14:15:20.5: 12 records restored" in finding.detail]
+    late = [
+        finding
+        for finding in compared.findings
+        if finding.subject["topic"] == "app-s0-changelog" and finding.since != BEGIN
+    ]
     assert said == late
     assert said
 
 
-def test_the_summary_counts_what_was_read_and_names_what_is_not_there(compared: Run, kafka: Cluster) -> None:
-    """All committed records, how many of them could not be read, how many values went back."""
+def test_summary_counts_records_and_names_missing_topics(compared: Run, kafka: Cluster) -> None:
     summary = compared.log.splitlines()[-1]
     held = {form: records(kafka.bootstrap_servers, f"app-s{seed}-changelog") for seed, form in enumerate(FORMS)}
     read = sum(map(len, held.values()))
-    keys = sum(one.current["keys"] for one in compared.findings)
+    keys = sum(finding.current["keys"] for finding in compared.findings)
     assert summary.startswith(
-        f"progress: done: 3 changelogs with {read:,} committed records: {keys:,} values went back;"
+        f"progress: done: 3 changelogs with {read:,} committed records read: {keys:,} values decreased;"
     )
-    assert "there is no topic app-none-changelog" in summary
+    assert "topic app-none-changelog does not exist" in summary
     for topic, form in zip(("app-s0-changelog", "app-s1-changelog", "app-s2-changelog"), FORMS, strict=True):
         left_out = len(held[form]) - len(readable(held[form], form))
         assert left_out > 30
-        assert f"{left_out} records of {topic} left out: no {form}" in summary
+        assert f"{left_out} records of {topic} skipped: not {form}" in summary
 
 
-def test_what_fell_is_drawn(compared: Run) -> None:
-    """As large as Slack shows it."""
+def test_plot_has_the_size_of_slack(compared: Run) -> None:
     assert compared.plot is not None
     assert compared.plot.startswith(b"\x89PNG\r\n\x1a\n")
     assert struct.unpack(">II", compared.plot[16:24]) == (1200, 675)
 
 
 @pytest.mark.acceptance
-def test_a_window_leaves_out_what_was_written_before_it(kafka: Cluster, journal: Path, tmp_path: Path) -> None:
-    """By the journal's times, not by those of the records."""
+def test_window_excludes_earlier_writes(kafka: Cluster, journal: Path, tmp_path: Path) -> None:
     asked = ["--store=app/s0=long", "--journal", str(journal), "--from", rfc3339(BEGIN + 2 * MINUTE)]
     done = run(tmp_path / "report", "--bootstrap-servers", kafka.bootstrap_servers, *asked)
     assert done.status == 1, done.log
-    assert {(one.since, one.at) for one in done.findings} == {(BEGIN + 3 * MINUTE, BEGIN + 4 * MINUTE)}
+    assert {(finding.since, finding.at) for finding in done.findings} == {(BEGIN + 3 * MINUTE, BEGIN + 4 * MINUTE)}
 
 
-def test_a_changelog_of_which_nothing_can_be_read_is_told_as_such(kafka: Cluster, tmp_path: Path) -> None:
-    """Whether it is empty or its values are of another form."""
+def test_empty_and_unreadable_changelogs_are_reported(kafka: Cluster, tmp_path: Path) -> None:
     kafka.create_topic("app-empty-changelog", PARTITIONS)
     kafka.create_topic("app-other-changelog", PARTITIONS)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
@@ -233,30 +234,27 @@ def test_a_changelog_of_which_nothing_can_be_read_is_told_as_such(kafka: Cluster
     done = run(tmp_path, "--bootstrap-servers", kafka.bootstrap_servers, *asked)
     assert done.status == 0, done.log
     assert done.log.splitlines()[-1] == (
-        "progress: done: 2 changelogs with 3 committed records: no value went back; "
-        "3 records of app-other-changelog left out: no long."
+        "progress: done: 2 changelogs with 3 committed records read: no value decreased; "
+        "3 records of app-other-changelog skipped: not long."
     )
 
 
-def test_stores_that_are_not_there_at_all_are_a_failure(kafka: Cluster, tmp_path: Path) -> None:
-    """A misspelled name is not told as if nothing were wrong."""
+def test_only_missing_stores_fail_the_check(kafka: Cluster, tmp_path: Path) -> None:
     done = run(tmp_path, "--bootstrap-servers", kafka.bootstrap_servers, "--store=app/nome=long")
     assert done.status == 3
-    assert done.log.splitlines()[-1] == "The check changelog_restore failed: there is no topic app-nome-changelog"
+    assert done.log.splitlines()[-1] == "The check changelog_restore failed: topic app-nome-changelog does not exist"
 
 
-def test_a_broker_that_is_away_is_a_sentence(tmp_path: Path) -> None:
-    """And status 3."""
+def test_unreachable_broker_fails_with_a_sentence(tmp_path: Path) -> None:
     asked = ["--store", "app/s0=long", "--kafka", "default.api.timeout.ms=3000", "--kafka", "request.timeout.ms=2000"]
     done = run(tmp_path, "--bootstrap-servers", "127.0.0.1:1", *asked)
     assert done.status == 3
     last = done.log.splitlines()[-1]
-    assert last.startswith("The check changelog_restore failed: app-s0-changelog cannot be read: "), done.log
+    assert last.startswith("The check changelog_restore failed: cannot read app-s0-changelog: "), done.log
 
 
 @pytest.mark.acceptance
-def test_packages_that_cannot_be_fetched_are_a_sentence(tmp_path: Path) -> None:
-    """Of a repository that is not there, into a cache that is empty."""
+def test_packages_not_downloadable_fail_with_a_sentence(tmp_path: Path) -> None:
     nowhere = tmp_path / "settings.xml"
     nowhere.write_text(
         '<ivysettings><settings defaultResolver="none"/><resolvers><filesystem name="none">'
@@ -265,15 +263,15 @@ def test_packages_that_cannot_be_fetched_are_a_sentence(tmp_path: Path) -> None:
     conf = ["--conf", f"spark.jars.ivySettings={nowhere}", "--conf", f"spark.jars.ivy={tmp_path / 'ivy'}"]
     done = run(tmp_path, "--bootstrap-servers", "127.0.0.1:1", "--store", "app/s0=long", *conf)
     assert done.status == 3
-    told = "The check changelog_restore failed: Spark did not start; most likely org.apache.spark:spark-sql-kafka"
-    assert done.log.splitlines()[-1].startswith(told), done.log
+    last = done.log.splitlines()[-1]
+    reason = "Spark did not start; most likely it could not download org.apache.spark:spark-sql-kafka"
+    assert last.startswith(f"The check changelog_restore failed: {reason}"), done.log
 
 
 @pytest.mark.acceptance
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_real_bug_is_told_key_by_key(kafka: Cluster, tmp_path: Path, variant: str) -> None:
-    """KAFKA-7672 on Streams 2.1.0: the keys that fell are those of plain Python, on the partitions that had moved."""
+def test_real_bug_is_reported_key_by_key(kafka: Cluster, tmp_path: Path, variant: str) -> None:
     name = f"shop-{variant}"
     kafka.create_topic(f"{name}-orders", 4)
     servers = kafka.bootstrap_servers
@@ -287,11 +285,11 @@ def test_the_real_bug_is_told_key_by_key(kafka: Cluster, tmp_path: Path, variant
     fell = falls(records(servers, outcome.changelog), NUMBERS["long"])
     assert fell
     columns = ("partition", "key", "before", "before_offset", "after", "after_offset")
-    assert [tuple(one[name] for name in columns) for one in done.keys] == [
-        one[:-1] for one in sorted(fell, key=lambda one: (one.partition, one.after_offset))
+    assert [tuple(row[name] for name in columns) for row in done.keys] == [
+        fall[:-1] for fall in sorted(fell, key=lambda fall: (fall.partition, fall.after_offset))
     ]
-    assert {one.key for one in outcome.falls} == {one["key"] for one in done.keys}
-    told = {one.subject["partition"]: one.current["keys"] for one in done.findings}
-    assert told == Counter(one.partition for one in outcome.falls)
+    assert {fall.key for fall in outcome.falls} == {row["key"] for row in done.keys}
+    keys = {finding.subject["partition"]: finding.current["keys"] for finding in done.findings}
+    assert keys == Counter(fall.partition for fall in outcome.falls)
     whole = variant != "partial"
-    assert all(("restarted" in one.labels) == whole for one in done.findings)
+    assert all(("restarted" in finding.labels) == whole for finding in done.findings)

@@ -1,4 +1,4 @@
-"""replica_divergence against plain Python that looks at every offset of every partition by itself."""
+"""replica_divergence against plain Python that compares every single offset of every partition."""
 
 import random
 from itertools import combinations, pairwise
@@ -9,9 +9,9 @@ from pyspark.sql import SparkSession
 
 from agent.kafka_log.log_directory import Partition, Segment
 from spark_checks import replica_divergence
-from spark_checks.logs.divergence import Pair
+from spark_checks.logs.divergence import ReplicaPair
 from spark_checks.options import Options
-from spark_checks.replica_divergence import pairs
+from spark_checks.replica_divergence import find_pairs
 from tests.spark_checks import disks
 
 A, B, C = 2005, 2011, 2024
@@ -46,18 +46,20 @@ class Replica:
         """Put it on a broker's disk."""
         magic = 1 + number % 2
         parts = [self.batches[a:b] for a, b in zip([0, *self.rolls], [*self.rolls, None], strict=True)]
-        raw = [b"".join(disks.entry(magic, "gzip", one, last - one + 1, text) for one, last, text in p) for p in parts]
+        raw = [
+            b"".join(disks.entry(magic, "gzip", entry, last - entry + 1, text) for entry, last, text in p)
+            for p in parts
+        ]
         segments = {0 if not at else parts[at][0][0]: raw[at] for at in range(len(parts))}
         bounds = {"high_watermark": self.high_watermark, "log_start": self.log_start, "cleaned": self.cleaned}
         disks.write(directory, "t", number, segments, **bounds)
 
     def at(self, offset: int) -> set[tuple[int, int, str]]:
         """The batches that hold an offset."""
-        return {one for one in self.batches if one[0] <= offset <= one[1]}
+        return {batch for batch in self.batches if batch[0] <= offset <= batch[1]}
 
 
-def test_findings_are_those_of_a_look_at_every_offset(spark: SparkSession, tmp_path: Path) -> None:
-    """First diverging offset, ranges and losses of each pair; and nothing of pairs that agree within their bounds."""
+def test_findings_match_a_scan_of_every_offset(spark: SparkSession, tmp_path: Path) -> None:
     chance = random.Random(SEED)  # noqa: S311  # a seed, so that a failure can be repeated
     expected = {}
     for number in range(PARTITIONS):
@@ -68,36 +70,36 @@ def test_findings_are_those_of_a_look_at_every_offset(spark: SparkSession, tmp_p
         replicas = {broker: Replica(chance, shared) for broker in (A, B, C)}
         for broker, replica in replicas.items():
             replica.write(tmp_path / str(broker), number)
-        for one, other in combinations(replicas, 2):
-            wrong = _compared(replicas[one], replicas[other])
+        for entry, other in combinations(replicas, 2):
+            wrong = _compared(replicas[entry], replicas[other])
             if wrong is not None:
-                expected[number, one, other] = wrong
+                expected[number, entry, other] = wrong
     options = Options(own={"paths": tuple(f"{broker}={tmp_path / str(broker)}" for broker in (A, B, C))})
     found = {
-        (one.subject["partition"], *one.subject["brokers"]): (
-            one.previous["records"],
-            one.current["records"],
+        (finding.subject["partition"], *finding.subject["brokers"]): (
+            finding.previous["records"],
+            finding.current["records"],
             {
                 offset
-                for side in (one.previous, one.current)
+                for side in (finding.previous, finding.current)
                 for first, last in side["ranges"]
                 for offset in range(first, last + 1)
             },
         )
-        for one in replica_divergence.run(spark, options, lambda _: None).findings
+        for finding in replica_divergence.run(spark, options, lambda _: None).findings
     }
     assert len(expected) > PARTITIONS / 2
     assert found == expected
 
 
-def _compared(one: Replica, other: Replica) -> tuple[int, int, set[int]] | None:
+def _compared(a: Replica, b: Replica) -> tuple[int, int, set[int]] | None:
     """What each holds alone, and the offsets that differ."""
-    start = max(one.log_start, other.log_start, one.cleaned or 0, other.cleaned or 0)
-    offsets = range(start, min(one.high_watermark, other.high_watermark))
-    differ = {offset for offset in offsets if one.at(offset) != other.at(offset)}
+    start = max(a.log_start, b.log_start, a.cleaned or 0, b.cleaned or 0)
+    offsets = range(start, min(a.high_watermark, b.high_watermark))
+    differ = {offset for offset in offsets if a.at(offset) != b.at(offset)}
     if not differ:
         return None
-    lost = [sum(len(left.at(at) - right.at(at)) for at in offsets) for left, right in ((one, other), (other, one))]
+    lost = [sum(len(left.at(at) - right.at(at)) for at in offsets) for left, right in ((a, b), (b, a))]
     return lost[0], lost[1], differ
 
 
@@ -113,10 +115,9 @@ def partition(broker: int, **more: object) -> Partition:
     return made._replace(**more)  # type: ignore[arg-type]  # any of its fields
 
 
-def test_what_retention_and_compaction_reached_while_segments_were_read_is_not_compared() -> None:
-    """Log start, cleaner's checkpoint, and sealed segments that have become others; the high watermark stays."""
+def test_offsets_removed_during_the_run_are_not_compared() -> None:
     before = [partition(A), partition(B, high_watermark=250)]
-    assert pairs(before) == [Pair("t", 0, A, B, 0, 250)]
+    assert find_pairs(before) == [ReplicaPair("t", 0, A, B, 0, 250)]
     sealed = before[0].segments
     for now, lower in (
         (partition(A), 0),
@@ -126,11 +127,10 @@ def test_what_retention_and_compaction_reached_while_segments_were_read_is_not_c
         (partition(A, segments=(sealed[0], sealed[1]._replace(size=10), sealed[2])), 200),
         (partition(A, segments=(*sealed[:2], sealed[2]._replace(size=5000))), 0),
     ):
-        assert pairs(before, [now, partition(B)]) == [Pair("t", 0, A, B, lower, 250)]
-    assert pairs(before, [partition(A, log_start=250), partition(B)]) == []
+        assert find_pairs(before, [now, partition(B)]) == [ReplicaPair("t", 0, A, B, lower, 250)]
+    assert find_pairs(before, [partition(A, log_start=250), partition(B)]) == []
 
 
-def test_a_replica_without_a_high_watermark_and_one_that_stands_alone_are_not_compared() -> None:
-    """Nobody vouches for the first yet; the second has no counterpart, not even in another directory of its broker."""
-    assert pairs([partition(A, high_watermark=None), partition(B)]) == []
-    assert pairs([partition(A), partition(A)._replace(directory="e"), partition(B)._replace(partition=1)]) == []
+def test_replica_without_high_watermark_or_peer_is_skipped() -> None:
+    assert find_pairs([partition(A, high_watermark=None), partition(B)]) == []
+    assert find_pairs([partition(A), partition(A)._replace(directory="e"), partition(B)._replace(partition=1)]) == []

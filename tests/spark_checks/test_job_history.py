@@ -1,4 +1,4 @@
-"""job_history over generated journals: what it finds is what the generator put there, and what plain Python finds."""
+"""job_history on generated journals: it finds what the generator put there, and what plain Python finds."""
 
 import os
 from collections import defaultdict
@@ -48,14 +48,14 @@ def write(directory: Path, observations: list[Observation]) -> None:
 
 def store(directory: Path, clusters: list[Cluster]) -> list[str]:
     """The storage directories of the clusters that have one, as options: files lie in it or below the id."""
-    for number, cluster in enumerate(one for one in clusters if one.stored):
+    for number, cluster in enumerate(cluster for cluster in clusters if cluster.stored):
         folder = directory / cluster.name / ("default" if number % 2 else "")
         folder.mkdir(parents=True)
         (folder / "completedCheckpoint0123456789ab").touch()
-        for one in cluster.files.values():
-            assert one.modified_at is not None
-            (folder / one.file).write_bytes(bytes(one.size))
-            os.utime(folder / one.file, ns=(one.modified_at * 1_000_000,) * 2)
+        for file in cluster.files.values():
+            assert file.modified_at is not None
+            (folder / file.file).write_bytes(bytes(file.size))
+            os.utime(folder / file.file, ns=(file.modified_at * 1_000_000,) * 2)
     return [f"{cluster.name}={directory / cluster.name}" for cluster in clusters if cluster.stored]
 
 
@@ -65,10 +65,10 @@ def options(journal: Path, since: int | None = None, until: int | None = None, *
     return Options(since=since, until=until, own=mine | own)
 
 
-def check(spark: SparkSession, asked: Options) -> Report:
+def check(spark: SparkSession, wanted: Options) -> Report:
     """The check's report; its options are right."""
-    assert job_history.mistakes(asked) == []
-    return job_history.run(spark, asked, lambda _: None)
+    assert job_history.mistakes(wanted) == []
+    return job_history.run(spark, wanted, lambda _: None)
 
 
 def expected(finding: Finding) -> Expected:
@@ -86,7 +86,7 @@ def history(request: pytest.FixtureRequest) -> History:
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory, history: History) -> Options:
+def wanted(tmp_path_factory: pytest.TempPathFactory, history: History) -> Options:
     """Its journal and storage."""
     directory = tmp_path_factory.mktemp("flink")
     write(directory / "journal", history.observations)
@@ -94,17 +94,16 @@ def asked(tmp_path_factory: pytest.TempPathFactory, history: History) -> Options
 
 
 @pytest.fixture(scope="module")
-def report(spark: SparkSession, asked: Options) -> Report:
+def report(spark: SparkSession, wanted: Options) -> Report:
     """What the check says of it."""
-    return check(spark, asked)
+    return check(spark, wanted)
 
 
-def test_what_is_found_is_what_happened(report: Report, history: History) -> None:
-    """Recall and precision are 1.0, labels and severities included."""
-    told = sorted(map(expected, report.findings), key=repr)
-    assert told == sorted(history.expected, key=repr)
-    assert len({one.key for one in report.findings}) == len(told)
-    assert {one.subject["job_name"] for one in report.findings if "job" in one.subject} == {"orders"}
+def test_findings_are_exactly_what_happened(report: Report, history: History) -> None:
+    found = sorted(map(expected, report.findings), key=repr)
+    assert found == sorted(history.expected, key=repr)
+    assert len({finding.key for finding in report.findings}) == len(found)
+    assert {finding.subject["job_name"] for finding in report.findings if "job" in finding.subject} == {"orders"}
 
 
 class Known(NamedTuple):
@@ -119,37 +118,42 @@ def oracle(observations: list[Observation], clusters: list[Cluster]) -> set[tupl
     """(cluster, job or file, first label, when): what a reader of the journal without Spark makes of it."""
     jobs: dict[tuple[str, str], Known] = defaultdict(lambda: Known([], [], []))
     files: dict[tuple[str, str], JobGraphFile] = {
-        (cluster.name, name): one for cluster in clusters if cluster.stored for name, one in cluster.files.items()
+        (cluster.name, name): file for cluster in clusters if cluster.stored for name, file in cluster.files.items()
     }
     looks: dict[str, int] = defaultdict(lambda: observations[-1].at)
     in_zookeeper = set()
     found = set()
-    for one in observations:
-        match one:
+    for observation in observations:
+        match observation:
             case FlinkJob(cluster=cluster, job=job):
                 known = jobs[cluster, job].states
                 newest = max(known, key=lambda old: old.started_at, default=None)
                 ended = newest is not None and any(old.ended and old.started_at == newest.started_at for old in known)
-                if newest is not None and ended and one.started_at > newest.started_at and one.state != "SUSPENDED":
-                    found.add((cluster, job, "came_back", one.at))
-                known.append(one)
+                if (
+                    newest is not None
+                    and ended
+                    and observation.started_at > newest.started_at
+                    and observation.state != "SUSPENDED"
+                ):
+                    found.add((cluster, job, "came_back", observation.at))
+                known.append(observation)
             case Checkpoints(cluster=cluster, job=job, last=int(last)):
                 known_job = jobs[cluster, job]
                 start = max(state.started_at for state in known_job.states)
                 if known_job.checkpoints:
                     before, old_start = known_job.checkpoints[-1]
                     if last < before and start > old_start:
-                        found.add((cluster, job, "lineage_restarted", one.at))
+                        found.add((cluster, job, "lineage_restarted", observation.at))
                 known_job.checkpoints.append((last, start))
             case JobGraph(cluster=cluster, job=job):
-                jobs[cluster, job].graphs.append(one)
+                jobs[cluster, job].graphs.append(observation)
                 in_zookeeper.add(cluster)
             case JobManagerLeader(cluster=cluster, session=str()):
                 in_zookeeper.add(cluster)
             case JobGraphFile(cluster=cluster, file=file):
-                files[cluster, file] = one
+                files[cluster, file] = observation
             case Unavailable(cluster=cluster):
-                looks[cluster] = one.at
+                looks[cluster] = observation.at
             case Available(cluster=cluster):
                 del looks[cluster]
     for (cluster, job), known_job in jobs.items():
@@ -159,70 +163,74 @@ def oracle(observations: list[Observation], clusters: list[Cluster]) -> set[tupl
             if graphs[-1].made_at <= ended_at <= looks[cluster] - MINUTE:
                 found.add((cluster, job, "graph_of_ended_job", ended_at))
     for (cluster, file), lying in files.items():
-        mine = {job: one for (where, job), one in jobs.items() if where == cluster and one.graphs}
-        standing = [one.graphs[-1].file for one in mine.values() if one.graphs[-1].made_at is not None]
-        owners = [one for one in mine.values() if any(graph.file == file for graph in one.graphs)]
-        bare = any(not one.states[-1].ended and one.graphs[-1].made_at is None for one in owners)
-        gone_at = max((one.at for owner in owners for one in owner.graphs if one.file != file), default=0)
+        mine = {job: own_job for (where, job), own_job in jobs.items() if where == cluster and own_job.graphs}
+        standing = [entry.graphs[-1].file for entry in mine.values() if entry.graphs[-1].made_at is not None]
+        owners = [entry for entry in mine.values() if any(graph.file == file for graph in entry.graphs)]
+        bare = any(not entry.states[-1].ended and entry.graphs[-1].made_at is None for entry in owners)
+        gone_at = max((graph.at for owner in owners for graph in owner.graphs if graph.file != file), default=0)
         old = max(lying.modified_at or 0, gone_at) <= looks[cluster] - MINUTE
         stray = lying.modified_at is not None and file not in standing and None not in standing and not bare
         if stray and old and cluster in in_zookeeper:
             found.add((cluster, file, "graph_without_job", lying.modified_at or 0))
-    backs = [one for one in found if one[2] == "came_back"]
+    backs = [entry for entry in found if entry[2] == "came_back"]
     return {
-        one
-        for one in found
-        if one[2] != "lineage_restarted"
-        or not any(one[:2] == back[:2] and back[3] - MINUTE <= one[3] <= back[3] + 2 * MINUTE for back in backs)
+        entry
+        for entry in found
+        if entry[2] != "lineage_restarted"
+        or not any(entry[:2] == back[:2] and back[3] - MINUTE <= entry[3] <= back[3] + 2 * MINUTE for back in backs)
     }
 
 
-def test_plain_python_finds_the_same(report: Report, asked: Options, history: History) -> None:
-    """At the same moments."""
-    theirs = oracle(list(read(Path(asked.own["journal"]))), history.clusters)
+def test_plain_python_finds_the_same(report: Report, wanted: Options, history: History) -> None:
+    theirs = oracle(list(read(Path(wanted.own["journal"]))), history.clusters)
     ours = {
-        (one.subject["cluster"], one.subject.get("file") or one.subject["job"], one.labels[0], one.at)
-        for one in report.findings
+        (
+            finding.subject["cluster"],
+            finding.subject.get("file") or finding.subject["job"],
+            finding.labels[0],
+            finding.at,
+        )
+        for finding in report.findings
     }
     assert ours == theirs
 
 
-def test_a_job_that_came_back_is_told_with_leader_successor_and_what_to_do(report: Report, history: History) -> None:
-    """As an operator needs it at night."""
-    one = next(one for one in report.findings if {"old_graph", "lineage_restarted"} <= set(one.labels))
-    cluster = next(cluster for cluster in history.clusters if cluster.name == one.subject["cluster"])
-    successor = next(job for job in cluster.jobs.values() if job.name == "orders" and job.job != one.subject["job"])
-    assert f"job orders ({one.subject['job']}), which had ended (" in one.detail
-    assert " after the leader changed jm-" in one.detail
-    assert "; nothing was restored; its checkpoint ids went " in one.detail
-    assert "; its job graph had outlived it since " in one.detail
-    assert f"; beside it there was its successor orders ({successor.job}, RUNNING, last checkpoint " in one.detail
-    assert f"cancel {one.subject['job']} and delete its job graph" in one.detail
-    assert successor.job in one.current["beside"]
-    assert one.since is not None
-    assert one.since < one.at
+def test_resurrection_names_leader_successor_and_action(report: Report, history: History) -> None:
+    finding = next(finding for finding in report.findings if {"old_graph", "lineage_restarted"} <= set(finding.labels))
+    cluster = next(cluster for cluster in history.clusters if cluster.name == finding.subject["cluster"])
+    successor = next(job for job in cluster.jobs.values() if job.name == "orders" and job.job != finding.subject["job"])
+    assert f"job orders ({finding.subject['job']}) ended (" in finding.detail
+    assert " after the leader changed jm-" in finding.detail
+    assert "; nothing was restored; checkpoint ids decreased " in finding.detail
+    assert "; its job graph was left behind, from " in finding.detail
+    assert f"; running beside it: its successor orders ({successor.job}, RUNNING, last checkpoint " in finding.detail
+    assert f"cancel {finding.subject['job']} and delete its job graph" in finding.detail
+    assert successor.job in finding.current["beside"]
+    assert finding.since is not None
+    assert finding.since < finding.at
 
 
-def test_a_graph_without_job_is_told_with_place_size_and_owner(report: Report, history: History) -> None:
-    """Where it lies, how large it is, and whose it was where somebody saw that."""
-    for one in (one for one in report.findings if one.subject["cluster"].startswith("file_stays")):
-        cluster = next(cluster for cluster in history.clusters if cluster.name == one.subject["cluster"])
-        file = cluster.files[one.subject["file"]]
-        assert (one.at, one.current["size"], one.current["job_name"]) == (file.modified_at, file.size, "orders")
-        assert f"({file.size:,} bytes, of 2026-11-2" in one.detail
-        assert ("/storage/" if cluster.stored else "in the HA storage directory") in one.detail
-        assert f"it was the graph of job orders ({one.current['job']}), last seen " in one.detail
+def test_stray_file_has_directory_size_and_owner(report: Report, history: History) -> None:
+    for finding in (finding for finding in report.findings if finding.subject["cluster"].startswith("file_stays")):
+        cluster = next(cluster for cluster in history.clusters if cluster.name == finding.subject["cluster"])
+        file = cluster.files[finding.subject["file"]]
+        assert (finding.at, finding.current["size"], finding.current["job_name"]) == (
+            file.modified_at,
+            file.size,
+            "orders",
+        )
+        assert f"({file.size:,} bytes, written 2026-11-2" in finding.detail
+        assert ("/storage/" if cluster.stored else "in the HA storage directory") in finding.detail
+        assert f"it was the graph of job orders ({finding.current['job']}), last seen " in finding.detail
 
 
-def test_the_summary_counts_and_says_what_was_not_judged(report: Report, history: History) -> None:
-    """A sentence."""
-    back = sum("came_back" in one.labels for one in history.expected)
+def test_summary_counts_and_names_what_was_not_checked(report: Report, history: History) -> None:
+    back = sum("came_back" in expected_finding.labels for expected_finding in history.expected)
     assert f": {back} returns, " in report.summary
-    assert "no graph files judged of without-zookeeper, whose ZooKeeper" in report.summary
+    assert "graph files not checked on without-zookeeper: " in report.summary
 
 
-def test_a_window_tells_what_happened_in_it_with_what_was_before(spark: SparkSession, tmp_path: Path) -> None:
-    """A job may have ended before the window begins, unless the past is not to be read."""
+def test_window_includes_jobs_that_ended_before_it(spark: SparkSession, tmp_path: Path) -> None:
     state = FlinkJob(at=NOW, cluster="f", job=JOB, name="j", state="FINISHED", started_at=NOW - 9, ended_at=NOW)
     again = replace(state, at=NOW + HOUR, state="RUNNING", started_at=NOW + HOUR - 5, ended_at=None)
     write(tmp_path, [state, again, replace(again, at=NOW + 2 * HOUR)])
@@ -233,24 +241,21 @@ def test_a_window_tells_what_happened_in_it_with_what_was_before(spark: SparkSes
 
 
 def test_only_the_named_flink_cluster_is_searched(spark: SparkSession, tmp_path: Path) -> None:
-    """What came back in another one is not told."""
     ended = FlinkJob(at=NOW, cluster="f", job=JOB, name="j", state="FINISHED", started_at=NOW - 9, ended_at=NOW)
     again = replace(ended, at=NOW + HOUR, state="RUNNING", started_at=NOW + HOUR - 5, ended_at=None)
     write(tmp_path, [ended, replace(ended, cluster="g"), again])
-    assert [one.labels for one in check(spark, options(tmp_path, flink=("f",))).findings] == [("came_back",)]
+    assert [finding.labels for finding in check(spark, options(tmp_path, flink=("f",))).findings] == [("came_back",)]
     assert check(spark, options(tmp_path, flink=("g",))).findings == []
 
 
-def test_an_empty_journal_is_clean(spark: SparkSession, tmp_path: Path) -> None:
-    """And that nothing is in it is said."""
+def test_empty_journal_has_no_findings(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "journal", [Tick(at=NOW)])
     report = check(spark, options(tmp_path / "journal"))
     assert report.findings == []
-    assert "Flink clusters none: the journal holds nothing of Flink of that time" in report.summary
+    assert "the journal has no Flink observations in this window" in report.summary
 
 
-def test_a_graph_that_stays_is_the_same_finding_in_every_run(spark: SparkSession, tmp_path: Path) -> None:
-    """Whatever is said of it by then, so that it is told once."""
+def test_leftover_graph_is_the_same_finding_in_every_run(spark: SparkSession, tmp_path: Path) -> None:
     job, cluster = JOB, "f"
     base: list[Observation] = [
         JobManagerLeader(at=NOW, cluster=cluster, address="a", leader_id="1", session="0x1"),
@@ -262,35 +267,31 @@ def test_a_graph_that_stays_is_the_same_finding_in_every_run(spark: SparkSession
         JobManagerLeader(at=NOW + 3 * MINUTE, cluster=cluster, address="b", leader_id="2", session="0x2"),
         Tick(at=NOW + 9 * MINUTE),
     ]
-    write(tmp_path / "one", base)
-    write(tmp_path / "two", [*base, *more])
-    (first,), (second,) = (check(spark, options(tmp_path / name)).findings for name in ("one", "two"))
+    write(tmp_path / "base", base)
+    write(tmp_path / "longer", [*base, *more])
+    (first,), (second,) = (check(spark, options(tmp_path / name)).findings for name in ("base", "longer"))
     assert first.key == second.key
     assert (first.labels, second.labels) == (("graph_of_ended_job",), ("graph_of_ended_job", "foreign_lock"))
-    assert "locked by session 0x1, and the leader's is 0x2" in second.detail
+    assert "locked by session 0x1, but the leader's session is 0x2" in second.detail
     assert f"delete jobgraphs/{job} in ZooKeeper and the file submittedJobGraph0" in second.detail
     assert first.severity is Severity.WARNING
 
 
-def test_mistakes_are_all_told(tmp_path: Path) -> None:
-    """A sentence each, before Spark starts."""
-    asked = options(
+def test_all_mistakes_are_listed(tmp_path: Path) -> None:
+    wanted = options(
         tmp_path / "none", storages=("x", f"f={tmp_path}", f"f={tmp_path}"), cluster_ids=("f",), baseline="soon"
     )
-    told = job_history.mistakes(asked)
-    assert [one.partition(":")[0] for one in told] == [
+    mistakes = job_history.mistakes(wanted)
+    assert [line.partition(":")[0] for line in mistakes] == [
         f"--journal {tmp_path / 'none'}", "--baseline", "--storage x", "--storage f=DIR", "--cluster-id f",
     ]  # fmt: skip
 
 
-def test_a_directory_that_is_no_journal_is_wrong_use(tmp_path: Path) -> None:
-    """An empty one too; with the one that was meant, where that is plain to see."""
-    told = f"--journal {tmp_path}: this directory holds no journal; "
-    assert job_history.mistakes(options(tmp_path)) == [
-        f"{told}an agent's is the directory `journal` in its state directory."
-    ]
+def test_directory_without_journal_is_wrong_use(tmp_path: Path) -> None:
+    reason = f"--journal {tmp_path}: this directory is not a journal; "
+    assert job_history.mistakes(options(tmp_path)) == [f"{reason}it is `journal` in the agent's state directory."]
     write(tmp_path / "journal", [Tick(at=NOW)])
-    assert job_history.mistakes(options(tmp_path)) == [f"{told}did you mean {tmp_path / 'journal'}?"]
+    assert job_history.mistakes(options(tmp_path)) == [f"{reason}did you mean {tmp_path / 'journal'}?"]
     assert job_history.mistakes(options(tmp_path / "journal")) == []
 
 
@@ -298,37 +299,33 @@ def test_a_directory_that_is_no_journal_is_wrong_use(tmp_path: Path) -> None:
 def of_two(tmp_path: Path) -> Path:
     """A journal that names the Flink clusters `jobs` and `dark`, never reached, and the Kafka cluster `main`."""
     journal = tmp_path / "journal"
-    told: list[Observation] = [
+    observations: list[Observation] = [
         JobListing(at=NOW, cluster="jobs", jobs=()),
         Unavailable(at=NOW, cluster="dark", source="flink", reason="refused"),
         Unavailable(at=NOW, cluster="main", source="kafka", reason="refused"),
     ]
-    write(journal, told)
+    write(journal, observations)
     return journal
 
 
-def test_a_flink_cluster_that_the_journal_does_not_name_is_wrong_use(of_two: Path) -> None:
-    """With those that it names; one that was never reached is named, a Kafka cluster is none."""
+def test_flink_cluster_not_in_journal_is_wrong_use(of_two: Path) -> None:
     assert job_history.mistakes(options(of_two, flink=("jobs", "dark"))) == []
     assert job_history.mistakes(options(of_two, flink=("jbs", "jobs", "main"))) == [
-        f"--flink {name}: the journal {of_two} names no such Flink cluster; there are: dark, jobs."
-        for name in ("jbs", "main")
+        f"--flink {name}: not in the journal {of_two}. Flink clusters in it: dark, jobs." for name in ("jbs", "main")
     ]
 
 
-def test_open_segments_name_their_flink_clusters(tmp_path: Path) -> None:
-    """As those of a running agent's last minutes."""
+def test_flink_clusters_are_found_in_open_segments(tmp_path: Path) -> None:
     with closing(Journal(tmp_path)) as journal:
         journal.append([JobListing(at=NOW, cluster="jobs", jobs=())])
         journal.flush()
         assert job_history.mistakes(options(tmp_path, flink=("jobs",))) == []
-        (told,) = job_history.mistakes(options(tmp_path, flink=("jbs",)))
-    assert told.endswith("names no such Flink cluster; there are: jobs.")
+        (mistake,) = job_history.mistakes(options(tmp_path, flink=("jbs",)))
+    assert mistake.endswith("Flink clusters in it: jobs.")
 
 
-def test_storage_of_an_unknown_flink_cluster_is_wrong_use(of_two: Path, tmp_path: Path) -> None:
-    """Its cluster id too; what the journal or --flink names is known."""
-    unknown = "neither the journal {} nor --flink names such a Flink cluster; there are: {}."
+def test_storage_of_unknown_flink_cluster_is_wrong_use(of_two: Path, tmp_path: Path) -> None:
+    unknown = "Flink cluster jobbs is neither in the journal {} nor in --flink. Known: {}."
     given: dict[str, Any] = {"storages": (f"jobbs={tmp_path}",), "cluster_ids": ("jobbs=/x",)}
     assert job_history.mistakes(options(of_two, **given)) == [
         f"{option}: {unknown.format(of_two, 'dark, jobs')}"
@@ -344,35 +341,31 @@ def test_storage_of_an_unknown_flink_cluster_is_wrong_use(of_two: Path, tmp_path
     ]
 
 
-def test_a_storage_directory_that_cannot_be_listed_is_wrong_use(of_two: Path, tmp_path: Path) -> None:
-    """Each of them, also of a cluster that --flink leaves out."""
+def test_unreadable_storage_directory_is_wrong_use(of_two: Path, tmp_path: Path) -> None:
     gone, file = tmp_path / "gone", tmp_path / "file"
     file.touch()
-    told = job_history.mistakes(options(of_two, flink=("dark",), storages=(f"jobs={gone}", f"dark={file}")))
-    assert told == [
-        f"--storage jobs={gone}: {gone} cannot be read: No such file or directory.",
-        f"--storage dark={file}: {file} cannot be read: Not a directory.",
+    mistakes = job_history.mistakes(options(of_two, flink=("dark",), storages=(f"jobs={gone}", f"dark={file}")))
+    assert mistakes == [
+        f"--storage jobs={gone}: cannot read {gone}: No such file or directory.",
+        f"--storage dark={file}: cannot read {file}: Not a directory.",
     ]
 
 
-def test_the_command_ends_with_status_2_before_spark_starts(of_two: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """And with nothing but the sentence."""
+def test_wrong_use_is_status_2_before_spark_starts(of_two: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["job_history", "--journal", str(of_two), "--flink", "jbs"]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err == f"--flink jbs: the journal {of_two} names no such Flink cluster; there are: dark, jobs.\n"
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err == f"--flink jbs: not in the journal {of_two}. Flink clusters in it: dark, jobs.\n"
 
 
-def test_a_cluster_that_flink_does_not_name_is_wrong_use(of_two: Path) -> None:
-    """Rather than to look at all of them; the agent names the one it means by both options."""
-    asked = options(of_two)._replace(cluster="jobs")
-    told = ["--cluster jobs: this check is about Flink clusters; name one with --flink."]
-    assert job_history.mistakes(asked) == told
-    assert job_history.mistakes(asked._replace(own={**asked.own, "flink": ("jobs",)})) == []
+def test_cluster_without_flink_option_is_wrong_use(of_two: Path) -> None:
+    wanted = options(of_two)._replace(cluster="jobs")
+    mistakes = ["--cluster jobs: this check searches Flink clusters; select one with --flink."]
+    assert job_history.mistakes(wanted) == mistakes
+    assert job_history.mistakes(wanted._replace(own={**wanted.own, "flink": ("jobs",)})) == []
 
 
-def test_a_cluster_named_by_hand_is_looked_at_also_where_rules_toml_knows_it_not(tmp_path: Path) -> None:
-    """It is not left out, which would be to look at all of them."""
+def test_cluster_absent_from_rules_toml_is_passed_on(tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text('[agent]\nstate_directory = "state"\n[clusters.main]\nbootstrap_servers = "k:9092"\n')
     settings = load(rules, need_clusters=True)

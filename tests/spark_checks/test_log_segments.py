@@ -1,4 +1,4 @@
-"""Segments read: faults come out with broker, file, byte and offsets, and healthy logs come out clean."""
+"""log_segments: faults with broker, file, byte and offsets; nothing on intact logs."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from agent.kafka_log.digest import write_digest
 from agent.kafka_log.log_directory import Segment
 from agent.model.findings import Severity, finding_from_json, finding_json
 from spark_checks import log_segments
-from spark_checks.logs.replicas import packs
+from spark_checks.logs.replicas import pack
 from spark_checks.options import Options, Report
 from tests.spark_checks import disks
 
@@ -37,8 +37,7 @@ def broker(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_fault_is_found_with_its_file_its_byte_and_its_offsets(spark: SparkSession, broker: Path) -> None:
-    """One finding for each, worded for an operator, and nothing of the healthy log."""
+def test_every_fault_has_its_file_byte_and_offsets(spark: SparkSession, broker: Path) -> None:
     report = check(spark, f"2005={broker}")
     back, bits, torn = report.findings
     assert back.subject == {
@@ -52,50 +51,46 @@ def test_every_fault_is_found_with_its_file_its_byte_and_its_offsets(spark: Spar
     assert (back.labels, back.position, back.severity) == (("offsets_went_back",), position, Severity.CRITICAL)
     assert (back.previous, back.current, back.at) == ({"offset": 49}, {"offset": 45}, disks.STARTED + 45)
     assert back.detail.startswith(
-        f"Broker 2005, back-0/00000000000000000000.log, byte {position}: offset 45 follows 49. "
+        f"Broker 2005, back-0/00000000000000000000.log, byte {position}: offset 45 comes after 49. "
     )
     assert (bits.labels, bits.previous["offset"], bits.severity) == (("crc_mismatch",), 49, Severity.CRITICAL)
     assert (torn.labels, torn.previous, torn.severity) == (("torn_tail",), {"offset": 49}, Severity.WARNING)
     assert torn.at == (broker / "torn-2" / f"{0:020d}.log").stat().st_mtime_ns // 1_000_000
     assert report.summary.endswith("4 partitions on broker 2005: 3 faults in 3 files.")
-    assert [finding_from_json(finding_json(one)) for one in report.findings] == report.findings
+    assert [finding_from_json(finding_json(finding)) for finding in report.findings] == report.findings
 
 
-def test_a_digest_tells_the_faults_that_its_directory_has(spark: SparkSession, broker: Path) -> None:
-    """The same findings but for the time of records without one, which is then the digest's."""
+def test_digest_has_the_faults_of_its_directory(spark: SparkSession, broker: Path) -> None:
     made = broker / "digest.parquet"
     write_digest(2005, str(broker), made)
-    whole, told = check(spark, f"2005={broker}").findings, check(spark, f"2005={made}").findings
-    assert [(one.subject, one.labels, one.position) for one in told] == [
-        (one.subject, one.labels, one.position) for one in whole
+    whole, digested = check(spark, f"2005={broker}").findings, check(spark, f"2005={made}").findings
+    assert [(line.subject, line.labels, line.position) for line in digested] == [
+        (entry.subject, entry.labels, entry.position) for entry in whole
     ]
-    assert told[:2] == whole[:2]
+    assert digested[:2] == whole[:2]
 
 
-def test_only_the_topics_asked_for_are_read(spark: SparkSession, broker: Path) -> None:
-    """By shell pattern, in directories and digests alike."""
+def test_only_selected_topics_are_read(spark: SparkSession, broker: Path) -> None:
     made = broker / "digest.parquet"
     write_digest(2005, str(broker), made)
     for path in (broker, made):
         findings = check(spark, f"2005={path}", topics=("b?t*", "well")).findings
-        assert [one.subject["topic"] for one in findings] == ["bits"]
+        assert [finding.subject["topic"] for finding in findings] == ["bits"]
 
 
-def test_a_log_without_anything_wrong_is_clean(spark: SparkSession, tmp_path: Path) -> None:
-    """Clean is said too, with what was read."""
+def test_intact_log_has_no_findings(spark: SparkSession, tmp_path: Path) -> None:
     disks.write(tmp_path, "t", 0, {0: b"".join(disks.log(2, "none", 60))})
     report = check(spark, f"1={tmp_path}")
     assert report.findings == []
-    assert report.summary.startswith("Read 1 segment (0.0 MB), 1 partition on broker 1: nothing wrong")
+    assert report.summary.startswith("Read 1 segment (0.0 MB), 1 partition on broker 1: no fault")
 
 
-def test_segments_are_packed_evenly_with_the_largest_first() -> None:
-    """No task is larger than the largest segment or its fair share and one small segment more."""
+def test_segments_are_packed_evenly_largest_first() -> None:
     sizes = [1000, 10, 10, 500, 20, 400, *([5] * 100)]
     segments = [Segment(1, "d", "t", 0, f"{number}.log", number, None, size, 0) for number, size in enumerate(sizes)]
-    shared = packs(segments, cores=2)
-    loads = [sum(one.size for one in pack) for pack in shared]
-    assert sorted(one.base_offset for pack in shared for one in pack) == list(range(len(sizes)))
-    assert (len(shared), max(loads)) == (8, 1000)
+    packs = pack(segments, cores=2)
+    loads = [sum(segment.size for segment in of_task) for of_task in packs]
+    assert sorted(segment.base_offset for of_task in packs for segment in of_task) == list(range(len(sizes)))
+    assert (len(packs), max(loads)) == (8, 1000)
     assert max(loads[3:]) - min(loads[3:]) <= 10
-    assert packs([], cores=2) == []
+    assert pack([], cores=2) == []

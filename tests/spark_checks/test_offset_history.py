@@ -1,4 +1,4 @@
-"""offset_history over generated journals: what it finds is what the generator put there, and what DuckDB finds."""
+"""offset_history on generated journals: it finds what the generator put there, and what DuckDB finds."""
 
 from contextlib import closing
 from pathlib import Path
@@ -66,15 +66,15 @@ def found(report: Report) -> list[Expected]:
     """Its rewinds and jumps."""
     return [
         Expected(
-            one.subject["group"],
-            one.subject["topic"],
-            one.subject["partition"],
-            one.previous["offset"],
-            one.current["offset"],
-            frozenset(one.labels),
+            finding.subject["group"],
+            finding.subject["topic"],
+            finding.subject["partition"],
+            finding.previous["offset"],
+            finding.current["offset"],
+            frozenset(finding.labels),
         )
-        for one in report.findings
-        if "gap" not in one.labels
+        for finding in report.findings
+        if "gap" not in finding.labels
     ]
 
 
@@ -98,41 +98,39 @@ def report(spark: SparkSession, journal: Path) -> Report:
     return offset_history.run(spark, options(journal), lambda _: None)
 
 
-def test_what_is_found_is_what_happened(report: Report, history: History) -> None:
-    """Recall and precision are 1.0, labels and offsets included."""
-    told = found(report)
-    assert (set(told) - set(history.expected), set(history.expected) - set(told)) == (set(), set())
-    assert len(told) == len(history.expected)
+def test_findings_are_exactly_what_happened(report: Report, history: History) -> None:
+    moves = found(report)
+    assert (set(moves) - set(history.expected), set(history.expected) - set(moves)) == (set(), set())
+    assert len(moves) == len(history.expected)
 
 
 def test_duckdb_finds_the_same_rewinds(report: Report, journal: Path) -> None:
-    """But for those across a topic's re-creation, about which offsets alone tell nothing."""
     with duckdb.connect() as oracle:
         rows = oracle.execute(LAG.format(journal=journal, least=LEAST)).fetchall()
     theirs = [row for row in rows if not (row[1].startswith("recreated") and row[3] - row[4] > 20_000)]
-    ours = [one[:5] for one in found(report) if "rewind" in one.labels]
+    ours = [entry[:5] for entry in found(report) if "rewind" in entry.labels]
     assert sorted(ours) == sorted(theirs)
 
 
-def test_what_the_journal_does_not_tell_is_said(report: Report, history: History) -> None:
-    """The hole while the agent was down, and each group that was out of sight."""
-    gaps = [one for one in report.findings if "gap" in one.labels]
-    assert sorted(one.subject.get("group", "") for one in gaps) == sorted(["", *history.hidden])
-    (hole,) = (one for one in gaps if "group" not in one.subject)
+def test_gaps_in_the_journal_are_reported(report: Report, history: History) -> None:
+    gaps = [finding for finding in report.findings if "gap" in finding.labels]
+    assert sorted(entry.subject.get("group", "") for entry in gaps) == sorted(["", *history.hidden])
+    (hole,) = (entry for entry in gaps if "group" not in entry.subject)
     assert (hole.since, hole.at) == (DOWN[0] - 1_000, DOWN[1])
-    assert "the journal holds nothing between 2026-11-20 23:19:59.0 and 23:31:00.0 UTC, 11 min 1 s" in hole.detail
-    assert {one.severity for one in gaps} == {Severity.INFO}
+    assert (
+        "the journal has no observations between 2026-11-20 23:19:59.0 and 23:31:00.0 UTC (11 min 1 s)" in hole.detail
+    )
+    assert {entry.severity for entry in gaps} == {Severity.INFO}
 
 
-def test_a_rewind_is_told_with_its_past_and_causes(report: Report) -> None:
-    """How unusual it is, how the group usually moves, and what happened around it."""
-    one = next(one for one in report.findings if "after_session_loss" in one.labels)
-    broker = one.detail.partition("broker ")[2].partition(" ")[0]
-    assert "the only rewind in" in one.detail
-    assert "it usually advances" in one.detail
-    assert f"; broker {broker} lost its session" in one.detail
-    assert f"changed leader {broker} -> " in one.detail
-    assert "its log was cut off" in one.detail
+def test_rewind_has_its_past_and_context(report: Report) -> None:
+    finding = next(finding for finding in report.findings if "after_session_loss" in finding.labels)
+    broker = finding.detail.partition("broker ")[2].partition(" ")[0]
+    assert "only rewind in" in finding.detail
+    assert "it usually advances" in finding.detail
+    assert f"; broker {broker} session expired" in finding.detail
+    assert f"leader changed {broker} -> " in finding.detail
+    assert ", log truncated " in finding.detail
     assert report.plot is not None
     assert report.plot.startswith(b"\x89PNG")
     assert len(report.plot) < 200_000

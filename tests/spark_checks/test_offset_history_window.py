@@ -1,4 +1,4 @@
-"""offset_history beside a running agent: open segments, a window with a past before it, and what was seen live."""
+"""offset_history beside a running agent: open segments, a window with a baseline, live findings."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -14,8 +14,8 @@ from agent.storage.database import StorageError
 from agent.storage.incidents import IncidentStore
 from agent.storage.journal import Journal
 from spark_checks import offset_history
-from spark_checks.history import live_findings
-from spark_checks.history.keys import Key
+from spark_checks.offsets.findings import is_known_live, read_live_findings
+from spark_checks.offsets.keys import Key
 from spark_checks.options import Options, Report
 
 EVENING = millis("2026-11-20T22:00:00.000Z")
@@ -75,39 +75,35 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def report(spark: SparkSession, journal: Path, state: Path) -> Report:
-    """The check, asked about the time from two hours after the beginning on."""
+    """The check, options about the time from two hours after the beginning on."""
     own = {"journal": str(journal), "store": str(state), "min_records": 1_000, "baseline": "14d"}
-    asked = Options(
+    options = Options(
         since=EVENING + 2 * HOUR, until=EVENING + 5 * HOUR, own={**own, "compact": False, "retention": None}
     )
-    return offset_history.run(spark, asked, lambda _: None)
+    return offset_history.run(spark, options, lambda _: None)
 
 
-def test_what_the_agent_has_not_sealed_yet_is_seen(report: Report, journal: Path) -> None:
-    """The last rewind stands in an open segment."""
+def test_open_segments_are_searched(report: Report, journal: Path) -> None:
     assert list(journal.glob("commit/date=2026-11-21/_*.arrow"))
-    assert [one.at for one in report.findings] == list(REWINDS[1:])
+    assert [finding.at for finding in report.findings] == list(REWINDS[1:])
 
 
-def test_what_nobody_saw_live_is_told_louder(report: Report) -> None:
-    """Seen live is info, unseen a warning."""
-    assert [(one.labels[-1], one.severity) for one in report.findings] == [
+def test_moves_not_detected_live_are_warnings(report: Report) -> None:
+    assert [(finding.labels[-1], finding.severity) for finding in report.findings] == [
         ("unseen_live", Severity.WARNING),
         ("seen_live", Severity.INFO),
         ("unseen_live", Severity.WARNING),
     ]
-    assert "2 of them not seen live" in report.summary
+    assert "2 not detected live" in report.summary
 
 
-def test_the_past_before_the_window_is_compared_with(report: Report) -> None:
-    """The first rewind is not told, but counted."""
-    assert "; 1 rewind before it in 2 h 1 min of its journal, the last 1 h 1 min earlier; " in report.findings[0].detail
+def test_rewinds_before_the_window_are_counted_only(report: Report) -> None:
+    assert "; 1 earlier rewind in 2 h 1 min of journal, the last 1 h 1 min before; " in report.findings[0].detail
     assert "it usually advances 100 records every 10.0 s" in report.findings[0].detail
-    assert "3 rewinds before it" in report.findings[2].detail
+    assert "3 earlier rewinds" in report.findings[2].detail
 
 
-def test_a_damaged_segment_is_said_and_passed_over(spark: SparkSession, tmp_path: Path) -> None:
-    """The rest is searched all the same."""
+def test_damaged_segment_is_reported_and_skipped(spark: SparkSession, tmp_path: Path) -> None:
     with closing(Journal(tmp_path)) as journal:
         journal.append([Commit(at=EVENING + n, cluster="main", offset=9_000 - n, **KEY._asdict()) for n in range(500)])
     for number, offset in ((1, 3_000), (2, 1_000)):
@@ -119,38 +115,33 @@ def test_a_damaged_segment_is_said_and_passed_over(spark: SparkSession, tmp_path
     content[10:60] = bytes(50)
     damaged.write_bytes(content)
     own = {"journal": str(tmp_path), "store": None, "min_records": 1_000, "baseline": "14d"}
-    asked = Options(own={**own, "compact": False, "retention": None})
-    report = offset_history.run(spark, asked, lambda _: None)
-    assert [(one.previous["offset"], one.current["offset"]) for one in report.findings] == [(3_000, 1_000)]
-    assert "1 damaged file left out" in report.summary
+    options = Options(own={**own, "compact": False, "retention": None})
+    report = offset_history.run(spark, options, lambda _: None)
+    assert [(finding.previous["offset"], finding.current["offset"]) for finding in report.findings] == [(3_000, 1_000)]
+    assert "1 damaged journal file skipped" in report.summary
 
 
-def test_an_empty_journal_is_clean(spark: SparkSession, tmp_path: Path) -> None:
-    """As is one of another cluster."""
+def test_empty_journal_has_no_findings(spark: SparkSession, tmp_path: Path) -> None:
     own = {"journal": str(tmp_path), "store": None, "min_records": 1, "baseline": "14d"}
-    asked = Options(own={**own, "compact": True, "retention": "30d"})
-    report = offset_history.run(spark, asked, lambda _: None)
+    options = Options(own={**own, "compact": True, "retention": "30d"})
+    report = offset_history.run(spark, options, lambda _: None)
     assert report.findings == []
     assert report.plot is None
     with closing(Journal(tmp_path)) as journal:
         journal.append([Commit(at=EVENING + n, cluster="other", offset=9 - n, **KEY._asdict()) for n in range(5)])
-    assert offset_history.run(spark, asked, lambda _: None).findings == []
+    assert offset_history.run(spark, options, lambda _: None).findings == []
 
 
-def test_a_directory_that_is_no_journal_is_wrong_use(journal: Path, tmp_path: Path) -> None:
-    """With the one that was meant, where that is plain to see."""
-    told = f"--journal {tmp_path}: this directory holds no journal; "
-    assert mistakes(tmp_path) == [f"{told}an agent's is the directory `journal` in its state directory."]
+def test_directory_without_journal_is_wrong_use(journal: Path, tmp_path: Path) -> None:
+    reason = f"--journal {tmp_path}: this directory is not a journal; "
+    assert mistakes(tmp_path) == [f"{reason}it is `journal` in the agent's state directory."]
     (tmp_path / "journal").symlink_to(journal)
-    assert mistakes(tmp_path) == [f"{told}did you mean {tmp_path / 'journal'}?"]
+    assert mistakes(tmp_path) == [f"{reason}did you mean {tmp_path / 'journal'}?"]
 
 
-def test_a_cluster_that_the_journal_does_not_name_is_wrong_use(journal: Path, tmp_path: Path) -> None:
-    """With those that it names, whatever it tells of them, in sealed and in open segments."""
+def test_cluster_not_in_journal_is_wrong_use(journal: Path, tmp_path: Path) -> None:
     assert mistakes(journal) == []
-    assert mistakes(journal, "mian") == [
-        f"--cluster mian: the journal {journal} names no such cluster; there are: main."
-    ]
+    assert mistakes(journal, "mian") == [f"--cluster mian: not in the journal {journal}. Clusters in it: main."]
     with closing(Journal(tmp_path)) as small:
         small.append([Tick(at=EVENING)])
         small.flush()
@@ -159,7 +150,7 @@ def test_a_cluster_that_the_journal_does_not_name_is_wrong_use(journal: Path, tm
         small.append([BrokerRegistration(at=EVENING, cluster="us", broker=1, session=None, epoch=None)])
         small.flush()
         assert mistakes(tmp_path, "us") == []
-        assert mistakes(tmp_path)[0].endswith("names no such cluster; there are: eu, us.")
+        assert mistakes(tmp_path)[0].endswith("Clusters in it: eu, us.")
 
 
 def mistakes(directory: Path, cluster: str = "main") -> list[str]:
@@ -168,20 +159,23 @@ def mistakes(directory: Path, cluster: str = "main") -> list[str]:
     return offset_history.mistakes(Options(cluster=cluster, own=own))
 
 
-def test_live_findings_are_those_of_the_interval_and_key(state: Path) -> None:
-    """Clocks apart by seconds included; another cluster's are not."""
-    live = live_findings.findings(state, "main")
+def test_live_findings_match_by_interval_and_key(state: Path) -> None:
+    live = read_live_findings(state, "main")
     at = REWINDS[2]
-    assert live_findings.seen(live, KEY, at - 60_000, at - 4_000)
-    assert not live_findings.seen(live, KEY, at - 60_000, at - 6_000)
-    assert not live_findings.seen(live, KEY._replace(partition=4), at, at)
-    assert live_findings.findings(state, "other") == {}
-    with pytest.raises(StorageError, match="cannot be read"):
-        live_findings.findings(Path(__file__), "main")
+    assert is_known_live(live, KEY, at - 60_000, at - 4_000)
+    assert not is_known_live(live, KEY, at - 60_000, at - 6_000)
+    assert not is_known_live(live, KEY._replace(partition=4), at, at)
+    assert read_live_findings(state, "other") == {}
+    with pytest.raises(StorageError, match="cannot read the agent"):
+        read_live_findings(Path(__file__), "main")
 
 
 def test_all_mistakes_are_listed(tmp_path: Path) -> None:
-    """Before Spark is started."""
     own = {"journal": str(tmp_path / "none"), "store": str(tmp_path / "no.sqlite3"), "baseline": "14", "retention": "x"}
-    told = offset_history.mistakes(Options(own=own))
-    assert [one.partition(":")[0].split()[0] for one in told] == ["--journal", "--store", "--baseline", "--retention"]
+    found = offset_history.mistakes(Options(own=own))
+    assert [line.partition(":")[0].split()[0] for line in found] == [
+        "--journal",
+        "--store",
+        "--baseline",
+        "--retention",
+    ]

@@ -1,7 +1,4 @@
-"""What the journal tells of Flink's jobs, as windows in Spark: jobs that ended and came back, checkpoint ids that fell.
-
-Job graphs and their files live in `job_graphs`; what stood around all this in `job_context`, sentences in `job_words`.
-"""
+"""Runs of Flink jobs in the journal, as windows in Spark: jobs that came back, checkpoint ids that decreased."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -14,7 +11,7 @@ from agent.engine.facts import LATENESS_MS
 from agent.rules.queries.flink import REST, STORAGE, ZOOKEEPER
 from agent.sources.base import HEARTBEAT_MS
 from agent.storage.journal.segments import FOREVER, UNREADABLE
-from spark_checks.history.files import Piece, pieces, read, scan
+from spark_checks.journal.files import Piece, find_pieces, read, scan
 
 COLUMNS: Mapping[str, str] = {
     "flink_job": "name string, state string, started_at long, ended_at long, job string",
@@ -23,25 +20,26 @@ COLUMNS: Mapping[str, str] = {
     "job_graph": "made_at long, locks array<string>, file string, job string",
     "job_graph_file": "file string, modified_at long, size long",
 }
-"""The kinds of observations that are read, each a view of its name, and the columns besides those of all of them."""
+"""The kinds of observations that are read, each a view of its name, with its columns besides those of all of them."""
 
 _FIGURES: Mapping[str, str | int] = {
     "ended": "('FINISHED', 'CANCELED', 'FAILED')",
     "late": LATENESS_MS,
     "fresh": 2 * HEARTBEAT_MS,
 }
-"""What queries name in braces. ended: the states from which a job does not go on by itself. late: how far facts of two
-subjects may come apart, and so how long what should go at once may stay. fresh: a job of which nothing was told for so
-long runs no more, whatever was told last. ms.
+"""Values for the braces in queries, times in ms.
+
+ended: the states that a job does not leave by itself. late: the allowed lateness between two subjects, and so how long
+something may stay that should be removed at once. fresh: a job not observed for so long no longer runs.
 """
 
 _ALL = "cluster string, `at` long, since long, position long"
 
 
-class Return(NamedTuple):
-    """A job that had ended ran again. at: when that was seen; since: when it was last seen to have ended.
+class Resurrection(NamedTuple):
+    """A job that had ended and ran again, observed at `at`; last observed as ended at `since`. Times in ms.
 
-    ending: its state then; ended_at: when it had ended, noticed_at: when that was first seen. All times in ms.
+    ending: its final state; ended_at: when it ended; noticed_at: when that was first observed.
     """
 
     cluster: str
@@ -56,11 +54,11 @@ class Return(NamedTuple):
     noticed_at: int
 
 
-class Restart(NamedTuple):
-    """A job's last completed checkpoint, `new`, has a lower id than the one before it, `old`, in another execution.
+class LineageRestart(NamedTuple):
+    """A job's last completed checkpoint, `new`, has a lower id than `old`, the one before, in another execution.
 
-    at, since: when the two were seen, ms. restored_id and what follows: what the execution was restored from, None
-    where it was not. name: None where the journal does not tell it.
+    at, since: when the two were observed, ms. restored_*: what the execution was restored from, None if from nothing.
+    name: None if the journal does not have it.
     """
 
     cluster: str
@@ -76,13 +74,13 @@ class Restart(NamedTuple):
 
 
 def clusters(directory: Path) -> Iterator[str]:
-    """The Flink clusters that a journal names, as they are come across, again and again: of each kind the newest first.
+    """Yield the Flink clusters named in a journal as they are found, with repetitions, of each kind the newest first.
 
-    Those that the agent has never reached are among them. What cannot be read names none.
+    Includes clusters that the agent has never reached. Skips what cannot be read.
     """
     for kind in (*COLUMNS, "job_listing", "blind", "sighted"):
         names = ["cluster"] if kind not in ("blind", "sighted") else ["cluster", "source"]
-        for piece in reversed(pieces(directory, kind, -FOREVER, FOREVER, lambda *_: None)):
+        for piece in reversed(find_pieces(directory, kind, -FOREVER, FOREVER, lambda *_: None)):
             with suppress(*UNREADABLE):
                 table = read(piece, names)
                 for cluster, *source in set(zip(*(table[name].to_pylist() for name in names), strict=True)):
@@ -91,18 +89,20 @@ def clusters(directory: Path) -> Iterator[str]:
 
 
 @contextmanager
-def views(spark: SparkSession, every: Sequence[Piece], wanted: Sequence[str], since: int, until: int) -> Iterator[None]:
-    """While the body runs, each kind of COLUMNS is a view: what was seen of the wanted Flink clusters (none: of all).
+def create_views(
+    spark: SparkSession, pieces: Sequence[Piece], wanted: Sequence[str], since: int, until: int
+) -> Iterator[None]:
+    """Provide a view of each kind in COLUMNS while the body runs, of the wanted Flink clusters (none: of all).
 
-    since, until: ms; what was observed before or later is not in it.
+    since, until: bounds of the observations, ms.
     """
     frames = []
     for kind, columns in COLUMNS.items():
         schema = f"{_ALL}, {columns}"
         names = [column.split()[0].strip("`") for column in schema.split(", ")]
         only: dict[str, Sequence[Any]] = {"cluster": wanted} if wanted else {}
-        told = [one for one in every if one.kind == kind]
-        frame = scan(spark, told, schema, names, since=since, until=until, only=only)
+        of_kind = [piece for piece in pieces if piece.kind == kind]
+        frame = scan(spark, of_kind, schema, names, since=since, until=until, only=only)
         frame = frame.coalesce(spark.sparkContext.defaultParallelism).persist()
         frame.createOrReplaceTempView(kind)
         frames.append(frame)
@@ -114,27 +114,27 @@ def views(spark: SparkSession, every: Sequence[Piece], wanted: Sequence[str], si
             frame.unpersist()
 
 
-def queried(spark: SparkSession, query: str) -> list[Row]:
-    """What a query over the views yields."""
+def run_query(spark: SparkSession, query: str) -> list[Row]:
+    """Return the rows of a query over the views."""
     return spark.sql(query.format(**_FIGURES)).collect()
 
 
-def returns(spark: SparkSession) -> list[Return]:
-    """The jobs that had ended and ran again under the same id, oldest first: each return once.
+def find_resurrections(spark: SparkSession) -> list[Resurrection]:
+    """Return the jobs that had ended and ran again under the same id, oldest first, each once.
 
-    A later execution has a later start: a JobManager that still tells of the one before makes no return.
+    A later execution has a later start: a JobManager that still reports the one before does not count.
     """
-    return [Return(**row.asDict()) for row in queried(spark, _RETURNS)]
+    return [Resurrection(**row.asDict()) for row in run_query(spark, _RESURRECTIONS)]
 
 
-def restarts(spark: SparkSession) -> list[Restart]:
-    """Where checkpoint ids fell from one execution of a job to the next, oldest first."""
-    return [Restart(**row.asDict()) for row in queried(spark, _RESTARTS)]
+def find_lineage_restarts(spark: SparkSession) -> list[LineageRestart]:
+    """Return where checkpoint ids decreased from one execution of a job to the next, oldest first."""
+    return [LineageRestart(**row.asDict()) for row in run_query(spark, _LINEAGE_RESTARTS)]
 
 
-# Facts of one subject come in order, whatever the agent's clock does: a job's windows go by position.
-_RETURNS = """
-WITH told AS (
+# Observations of one subject arrive in order, whatever the agent's clock does: a job's windows go by position.
+_RESURRECTIONS = """
+WITH runs AS (
     SELECT *, last_value(
         IF(state IN {ended}, struct(state, started_at, coalesce(ended_at, `at`) AS ended_at, `at`), NULL), true
     ) OVER (
@@ -143,7 +143,7 @@ WITH told AS (
     FROM flink_job
 ), again AS (
     SELECT cluster, job, min_by(struct(name, state, `at`, since, started_at, ending), position) AS back
-    FROM told WHERE started_at > ending.started_at AND state <> 'SUSPENDED'
+    FROM runs WHERE started_at > ending.started_at AND state <> 'SUSPENDED'
     GROUP BY cluster, job, ending.started_at
 ), noticed AS (
     SELECT cluster, job, started_at, min(`at`) AS noticed_at FROM flink_job WHERE state IN {ended}
@@ -156,8 +156,8 @@ FROM again JOIN noticed ON noticed.cluster = again.cluster AND noticed.job = aga
 ORDER BY back.`at`, again.cluster, again.job
 """
 
-# Of two readings in one execution the lower one is an old one, from another JobManager or its cache.
-_RESTARTS = """
+# Of two readings in one execution the lower one is outdated, from another JobManager or its cache.
+_LINEAGE_RESTARTS = """
 WITH executions AS (
     SELECT cluster, job, `at`, position, started_at, name, NULL AS reading FROM flink_job
     UNION ALL

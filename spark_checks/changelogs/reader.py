@@ -1,4 +1,4 @@
-"""Changelog topics as Spark's Kafka connector reads them: committed records only. What goes wrong is a sentence."""
+"""Committed records of changelog topics, read with Spark's Kafka connector."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from pyspark.sql import functions as sql
 
 from agent.model.declared_stores import DeclaredStore
 
-# The connector is an inner part of Spark's and must be of its minor version.
+# The connector is internal to Spark and must be of its minor version.
 _CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
 _IN_SPARK = (
     "com.google.code.findbugs:jsr305",
@@ -23,59 +23,63 @@ _IN_SPARK = (
     "org.xerial.snappy:snappy-java",
 )
 PACKAGES: Mapping[str, str] = {"spark.jars.packages": _CONNECTOR, "spark.jars.excludes": ",".join(_IN_SPARK)}
-"""Settings of Spark's that bring the connector: fetched once, kept in Spark's own cache (spark.jars.ivy)."""
+"""Spark settings that bring the connector: fetched once, kept in Spark's own cache (spark.jars.ivy)."""
 
 _CAUSE = re.compile(r"org\.apache\.kafka\.(?:common|clients)\.[\w.]*?(\w+)(?:Exception|Error): (.+)")
 _MISSING = "UnknownTopicOrPartition"
 
 
 class KafkaError(Exception):
-    """A changelog cannot be read; a sentence."""
+    """A changelog cannot be read."""
 
 
 class MissingTopicError(KafkaError):
-    """There is no such topic."""
+    """The topic does not exist."""
 
 
-class Tally:
-    """How many records a topic held, and how many of them had values that are no numbers; known once it is read."""
+class RecordCounts:
+    """How many records a topic has, and how many values are not numbers; known once it is read."""
 
     def __init__(self) -> None:
         self.observed = Observation()
 
     @property
     def records(self) -> int:
-        """All that were read."""
+        """Return the records read."""
         return int(self.observed.get.get("records", 0))
 
     @property
     def unreadable(self) -> int:
-        """Those left out as their value is not of the form declared."""
+        """Return the records skipped because their value is not of the declared form."""
         return int(self.observed.get.get("unreadable", 0))
 
 
-def records(
-    spark: SparkSession, store: DeclaredStore, bootstrap_servers: str, properties: Mapping[str, str], tally: Tally
+def read_changelog(
+    spark: SparkSession,
+    store: DeclaredStore,
+    bootstrap_servers: str,
+    properties: Mapping[str, str],
+    counts: RecordCounts,
 ) -> DataFrame:
-    """What the changelog holds up to its last stable offset: partition, key, offset, timestamp (ms), value.
+    """Return a changelog up to its last stable offset: partition, key, offset, timestamp (ms), value.
 
-    value: the number in it, null for a tombstone. properties: as Java's client takes them.
+    value: the number in it, null for a tombstone. properties: for Java's client.
     """
     options = {
         "kafka.default.api.timeout.ms": "30000",
         **{f"kafka.{name}": value for name, value in properties.items()},
         "kafka.bootstrap.servers": bootstrap_servers,
-        # What a crashed instance had not committed is no fall when the next one does it again.
+        # What a crashed instance did not commit is no decrease when the next one writes it again.
         "kafka.isolation.level": "read_committed",
         "subscribe": store.changelog,
         "startingOffsets": "earliest",
         "endingOffsets": "latest",
-        # Windowed stores delete what is old while it is read.
+        # Windowed stores delete old records while they are read.
         "failOnDataLoss": "false",
         "fetchOffset.numRetries": "1",
         "minPartitions": str(spark.sparkContext.defaultParallelism),
     }
-    read = sql.col("bytes").isNull() | sql.col("value").isNotNull()
+    readable = sql.col("bytes").isNull() | sql.col("value").isNotNull()
     return (
         spark.read.format("kafka")
         .options(**options)
@@ -86,30 +90,30 @@ def records(
             "offset",
             sql.unix_millis("timestamp").alias("timestamp"),
             sql.col("value").alias("bytes"),
-            number(sql.col("value"), store.value).alias("value"),
+            parse_number(sql.col("value"), store.value).alias("value"),
         )
-        .observe(tally.observed, sql.count(sql.lit(1)).alias("records"), sql.count_if(~read).alias("unreadable"))
-        .where(read)
+        .observe(counts.observed, sql.count(sql.lit(1)).alias("records"), sql.count_if(~readable).alias("unreadable"))
+        .where(readable)
         .drop("bytes")
     )
 
 
-def number(value: Column, form: str) -> Column:
-    """The number in a binary value of this form (see DeclaredStore.value); null where it is none."""
+def parse_number(value: Column, form: str) -> Column:
+    """Return the number in a binary value of this form (see DeclaredStore.value), null if it is none."""
     if form.startswith("json:"):
         field = sql.get_json_object(value.cast("string"), f"$.{form.removeprefix('json:')}")
         real = field.try_cast("double")  # 5.0 and 1e3 are whole too
-        whole = (real == sql.floor(real)) & (sql.abs(real) < 2.0**63)  # of which Spark would make 2**63 - 1
+        whole = (real == sql.floor(real)) & (sql.abs(real) < 2.0**63)  # beyond that Spark would return 2**63 - 1
         return sql.coalesce(field.try_cast("bigint"), sql.when(whole, real.try_cast("bigint")))
     width = {"long": 8, "int": 4}[form]
-    unsigned = sql.conv(sql.hex(value), 16, -10).cast("bigint")  # of eight bytes conv makes a signed number
+    unsigned = sql.conv(sql.hex(value), 16, -10).cast("bigint")  # conv makes eight bytes signed
     shift = 64 - 8 * width
     return sql.when(sql.octet_length(value) == width, sql.shiftright(sql.shiftleft(unsigned, shift), shift))
 
 
 @contextmanager
-def told(store: DeclaredStore) -> Iterator[None]:
-    """What Kafka's client says of a failure while the body reads a changelog, raised as KafkaError."""
+def kafka_errors(store: DeclaredStore) -> Iterator[None]:
+    """Raise KafkaError if Kafka's client fails while the body reads a changelog."""
     try:
         yield
     except (Py4JError, PySparkException) as error:
@@ -117,7 +121,7 @@ def told(store: DeclaredStore) -> Iterator[None]:
         if not causes:
             raise
         if any(name == _MISSING for name, _ in causes):
-            msg = f"there is no topic {store.changelog}"
+            msg = f"topic {store.changelog} does not exist"
             raise MissingTopicError(msg) from error
-        msg = f"{store.changelog} cannot be read: {causes[-1][1].strip()}"
+        msg = f"cannot read {store.changelog}: {causes[-1][1].strip()}"
         raise KafkaError(msg) from error

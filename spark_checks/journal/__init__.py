@@ -1,0 +1,1 @@
+"""The agent's journal as Spark reads and maintains it."""

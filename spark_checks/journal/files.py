@@ -1,0 +1,232 @@
+"""The journal's files as Spark's workers read them: cut into pieces, only the columns and times needed.
+
+`agent.storage.journal.segments` names and finds segments; `compaction` merges those of past dates.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import parquet
+from pyspark import RDD
+from pyspark.sql import DataFrame, SparkSession
+
+from agent.model.observations import KINDS
+from agent.model.text import count
+from agent.storage.journal.columns import Columns
+from agent.storage.journal.segments import DAY_MS, FOREVER, UNREADABLE, Segment, Unreadable, batches, find
+
+PIECE_ROWS = 1 << 20
+"""The most rows of a piece, as far as row groups permit: what a worker holds at once."""
+
+_TASKS_PER_CORE = 4
+_TIMES = pa.timestamp("ms", tz="UTC")
+_STRINGS = pa.dictionary(pa.int32(), pa.string())
+
+log = logging.getLogger(__name__)
+
+
+class Piece(NamedTuple):
+    """Consecutive row groups of a segment. last: None for an open segment, which is a single piece.
+
+    low, high: bounds of `at`, ms.
+    """
+
+    kind: str
+    path: str
+    first: int
+    last: int | None
+    groups: tuple[int, ...]
+    rows: int
+    low: int
+    high: int
+
+
+class DamagedFiles(list[Path]):
+    """Files of the journal that could not be read; a callable for what reads them."""
+
+    def __call__(self, path: Path, reason: str) -> None:
+        """Log and keep a file that is skipped."""
+        log.warning("journal_file_skipped path=%s reason=%s", path, reason)
+        self.append(path)
+
+    def summary(self) -> list[str]:
+        """Return the part of a check's summary about them, empty if there are none."""
+        return [f"{count(len(self), 'damaged journal file')} skipped"] if self else []
+
+
+class JournalWindow(NamedTuple):
+    """The part of a journal that a check reads, for one cluster. since, until: ms."""
+
+    spark: SparkSession
+    directory: Path
+    cluster: str
+    since: int
+    until: int
+    unreadable: Unreadable
+
+    def pieces(self, kind: str, since: int | None = None, until: int | None = None) -> list[Piece]:
+        """Return the pieces of a kind, of the whole window or of a part of it."""
+        begin, end = self.since if since is None else since, self.until if until is None else until
+        return find_pieces(self.directory, kind, begin, end, self.unreadable)
+
+
+def find_pieces(directory: Path, kind: str, since: int, until: int, unreadable: Unreadable) -> list[Piece]:
+    """Return what may hold observations with since <= at < until (ms), in order of date and position.
+
+    Opens only the dates asked for. Passes what cannot be read to `unreadable` and skips it.
+    """
+    found = []
+    days = range(since // DAY_MS, (until - 1) // DAY_MS + 1)
+    for segment in sorted(find(directory, [kind], days), key=lambda segment: (segment.day, segment.first)):
+        try:
+            for piece in _split(segment):
+                if piece.low < until and piece.high >= since:
+                    found.append(piece)  # noqa: PERF401 - keeps what comes before damage
+        except UNREADABLE as error:
+            unreadable(segment.path, str(error))
+    return found
+
+
+def check_journal(directory: Path) -> list[str]:
+    """Return why the directory is not a journal, with the likely directory; empty if it is one."""
+    if not directory.is_dir():
+        return [f"--journal {directory}: no such directory."]
+    if find(directory):
+        return []
+    inside = directory / "journal"
+    hint = f"did you mean {inside}?" if find(inside) else "it is `journal` in the agent's state directory."
+    return [f"--journal {directory}: this directory is not a journal; {hint}"]
+
+
+def clusters(directory: Path) -> Iterator[str]:
+    """Yield the clusters named in a journal as they are found, newest commits first. Skips what cannot be read."""
+    kinds = [kind for kind in KINDS if "cluster" in _columns(kind).names]
+    segments = find(directory, kinds)
+    for segment in sorted(segments, key=lambda segment: (segment.kind != "commit", -segment.day, -segment.first)):
+        with suppress(*UNREADABLE):
+            for piece in _split(segment):
+                yield from filter(None, read(piece, ["cluster"])["cluster"].unique().to_pylist())
+
+
+def _split(segment: Segment) -> Iterator[Piece]:
+    kind, path = segment.kind, str(segment.path)
+    begin = segment.day * DAY_MS
+    if segment.last is None:
+        # At most an hour or 64 MB of it, written until now.
+        times = [batch.column("at").cast(pa.int64()).to_numpy() for batch in batches(segment, -FOREVER, FOREVER)]
+        if times:
+            low, high = min(int(at.min()) for at in times), max(int(at.max()) for at in times)
+            yield Piece(kind, path, segment.first, None, (), sum(map(len, times)), low, high)
+        return
+    metadata = parquet.read_metadata(path)
+    at = metadata.schema.to_arrow_schema().get_field_index("at")
+    groups: list[int] = []
+    rows, low, high = 0, FOREVER, -FOREVER
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        times = group.column(at).statistics
+        known = times is not None and times.has_min_max
+        groups.append(number)
+        rows += group.num_rows
+        low = min(low, times.min_raw if known else begin)
+        high = max(high, times.max_raw if known else begin + DAY_MS)
+        following = metadata.row_group(number + 1).num_rows if number + 1 < metadata.num_row_groups else PIECE_ROWS
+        if rows + following > PIECE_ROWS:
+            yield Piece(kind, path, segment.first, segment.last, tuple(groups), rows, low, high)
+            groups, rows, low, high = [], 0, FOREVER, -FOREVER
+
+
+def read(piece: Piece, names: Sequence[str]) -> pa.Table:
+    """Return the columns of a piece, strings as dictionaries; null for those that an older version did not write.
+
+    Raises one of UNREADABLE.
+    """
+    if piece.last is None:
+        segment = Segment(piece.kind, 0, piece.first, None, Path(piece.path))
+        tables = [
+            _select(pa.Table.from_batches([batch]), piece.kind, names) for batch in batches(segment, -FOREVER, FOREVER)
+        ]
+        return pa.concat_tables(tables).unify_dictionaries() if tables else _schema(piece.kind, names).empty_table()
+    strings = [name for name in names if _schema(piece.kind, names).field(name).type == _STRINGS]
+    with parquet.ParquetFile(piece.path, read_dictionary=strings, page_checksum_verification=True) as file:
+        there = [name for name in names if name in file.schema_arrow.names]
+        table = file.read_row_groups(list(piece.groups), columns=there, use_threads=False)
+    return _select(table, piece.kind, names).unify_dictionaries()
+
+
+@cache
+def _columns(kind: str) -> pa.Schema:
+    return Columns(KINDS[kind]).schema
+
+
+def _schema(kind: str, names: Iterable[str]) -> pa.Schema:
+    """Return the schema as `read` gives it: times as integers, strings as dictionaries."""
+    kinds = {_TIMES: pa.int64(), pa.string(): _STRINGS}
+    fields = [_columns(kind).field(name) for name in names]
+    return pa.schema([(field.name, kinds.get(field.type, field.type)) for field in fields])
+
+
+def _select(table: pa.Table, kind: str, names: Sequence[str]) -> pa.Table:
+    there = set(table.column_names)
+    columns = [
+        table.column(field.name).cast(field.type)
+        if field.name in there
+        else pa.chunked_array([pa.nulls(table.num_rows, field.type)])
+        for field in _schema(kind, names)
+    ]
+    return pa.table(columns, schema=_schema(kind, names))
+
+
+def share_out(spark: SparkSession, pieces: Sequence[Piece]) -> RDD[tuple[int, list[Piece]]]:
+    """Return the pieces in few partitions, each a worker's share: its number and consecutive pieces in order."""
+    tasks = max(1, min(len(pieces), spark.sparkContext.defaultParallelism * _TASKS_PER_CORE))
+    size = sum(piece.rows for piece in pieces) / tasks
+    shares: list[list[Piece]] = [[] for _ in range(tasks)]
+    before = 0
+    for piece in pieces:
+        shares[min(int(before / size), tasks - 1)].append(piece)
+        before += piece.rows
+    return spark.sparkContext.parallelize(list(enumerate(shares)), tasks)
+
+
+def scan(
+    spark: SparkSession,
+    pieces: Sequence[Piece],
+    schema: str,
+    names: Sequence[str],
+    *,
+    since: int,
+    until: int,
+    only: Mapping[str, Sequence[Any]],
+) -> DataFrame:
+    """Return the observations in the pieces with since <= at < until and, by column, one of the values in `only`.
+
+    names: the columns; schema: theirs, for Spark. Times are integers, ms.
+    """
+    columns = list(dict.fromkeys([*names, *only, "at"]))
+
+    def rows(piece: Piece) -> Iterator[tuple[Any, ...]]:
+        try:
+            table = read(piece, columns)
+        except UNREADABLE as error:
+            log.warning("journal_file_skipped path=%s reason=%s", piece.path, error)
+            return iter(())
+        keep = pc.and_(pc.greater_equal(table["at"], since), pc.less(table["at"], until))
+        for column, values in only.items():
+            keep = pc.and_(keep, _is_among(table[column], values))
+        return zip(*(column.to_pylist() for column in table.filter(keep).select(names).columns), strict=True)
+
+    found = share_out(spark, pieces).flatMap(lambda share: chain.from_iterable(map(rows, share[1])))
+    return spark.createDataFrame(found, schema, verifySchema=False)
+
+
+def _is_among(column: pa.ChunkedArray, values: Sequence[Any]) -> pa.ChunkedArray:
+    plain = column.cast(pa.string()) if column.type == _STRINGS else column
+    return pc.is_in(plain, value_set=pa.array(values, type=plain.type))

@@ -1,0 +1,300 @@
+"""The journal's commits in Spark: the search for rewinds and jumps, and series of commits and logs for baselines.
+
+Workers read files in order of position and shuffle only each share's first and last changes per key; `arrays` says
+what these arrays mean.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from pyspark import RDD
+from pyspark.sql import SparkSession
+
+from agent.storage.journal.segments import UNREADABLE, Unreadable
+from spark_checks.journal.files import PIECE_ROWS, Piece, read, share_out
+from spark_checks.offsets.arrays import (
+    EDGE_NUMBERS,
+    MOVE_NUMBERS,
+    NO_OFFSET,
+    NO_ROWS,
+    NO_TIME,
+    Ints,
+    Move,
+    Rows,
+    Share,
+    join_shares,
+)
+from spark_checks.offsets.coverage import Clock
+from spark_checks.offsets.keys import Key, KeyCodes, Predicate
+
+_COLUMNS = ("position", "at", "since", "cluster", "group", "topic", "partition", "offset")
+_MOVE, _EDGES, _LATE, _DAMAGED = range(4)
+_SCHEMA = pa.schema(
+    {
+        "group": pa.string(),
+        "topic": pa.string(),
+        "partition": pa.int64(),
+        "share": pa.int32(),
+        "what": pa.int32(),
+        "numbers": pa.list_(pa.int64()),
+    }
+)
+_JOINED_ROWS = 4_000_000
+_BUCKETS = 512
+
+Shuffled: TypeAlias = tuple[int, bytes]
+"""A bucket of keys and its rows of _SCHEMA as an Arrow stream: Spark's own Arrow calls need pandas."""
+
+Intervals: TypeAlias = Mapping[Key, Sequence[tuple[int, int]]]
+_Columns: TypeAlias = tuple[Ints, Ints, Ints]
+
+
+class CommitFilter(NamedTuple):
+    """Which commits are searched. since, until: bounds of `at`, ms. min_records: the smallest rewind or jump."""
+
+    cluster: str
+    group: Predicate
+    topic: Predicate
+    since: int
+    until: int
+    min_records: int
+    clock: Clock
+
+
+class Series(NamedTuple):
+    """Values over time (ms), in order of time."""
+
+    time: Ints
+    value: Ints
+
+
+class Baseline(NamedTuple):
+    """How a group usually moves on a partition: the medians of an hour. step: records; every: ms."""
+
+    step: int
+    every: int
+
+
+def search(
+    spark: SparkSession, pieces: Sequence[Piece], wanted: CommitFilter, unreadable: Unreadable
+) -> list[tuple[Key, Move]]:
+    """Return all rewinds and jumps of the commits in these pieces, in no order. Skips damaged pieces."""
+    cores = spark.sparkContext.defaultParallelism
+    buckets = max(cores, min(sum(piece.rows for piece in pieces) // _JOINED_ROWS, _BUCKETS))
+    files = share_out(spark, pieces)
+    rows = _collect(files.flatMap(partial(_search_share, wanted, buckets)), buckets, wanted.min_records)
+    late = frozenset(key for key, what, _ in rows if what == _LATE)
+    found = [(key, Move.of(numbers)) for key, what, numbers in rows if what == _MOVE and key not in late]
+    if late:
+        # Late observations across chunks are rare: only of these keys is every commit shuffled.
+        again = _collect(files.flatMap(partial(_read_keys, wanted, buckets, late)), buckets, wanted.min_records)
+        found += [(key, Move.of(numbers)) for key, what, numbers in again if what == _MOVE]
+    for path, reason in {key[:2] for key, what, _ in rows if what == _DAMAGED}:
+        unreadable(Path(path), reason)
+    return found
+
+
+def _search_share(wanted: CommitFilter, buckets: int, numbered: tuple[int, Sequence[Piece]]) -> Iterator[Shuffled]:
+    """Yield the moves within a share, and its edges."""
+    number, pieces = numbered
+    codes, share = KeyCodes((wanted.cluster.__eq__, wanted.group, wanted.topic)), Share(wanted.min_records)
+    shuffle = partial(_shuffle, codes, buckets, number)
+    damaged: list[tuple[str, str]] = []
+    for rows in _chunks(pieces, codes, wanted, share, damaged):
+        moves = share.search(rows)
+        yield from shuffle(_MOVE, moves.code, moves.numbers.ravel(), np.full(moves.code.size, MOVE_NUMBERS))
+    yield from shuffle(_EDGES, *share.edges())
+    late = share.late_keys()
+    yield from shuffle(_LATE, late, late[:0], np.zeros_like(late))
+    for path, reason in damaged:
+        row = {"group": path, "topic": reason, "partition": 0, "share": number, "what": _DAMAGED, "numbers": []}
+        yield 0, _stream(pa.Table.from_pylist([row], schema=_SCHEMA))
+
+
+def _codes_of(wanted: CommitFilter, only: Collection[Key]) -> KeyCodes:
+    groups, topics = {key.group for key in only}, {key.topic for key in only}
+    return KeyCodes((wanted.cluster.__eq__, groups.__contains__, topics.__contains__), only)
+
+
+def _read_keys(
+    wanted: CommitFilter, buckets: int, only: Collection[Key], numbered: tuple[int, Sequence[Piece]]
+) -> Iterator[Shuffled]:
+    """Yield every commit of some keys, as edges of one share."""
+    codes = _codes_of(wanted, only)
+    for rows in _chunks(numbered[1], codes, wanted):
+        fresh = np.ones(rows.code.size, np.int64)
+        numbers = np.column_stack((rows.time, rows.position, rows.offset, rows.since, fresh))
+        yield from _shuffle(codes, buckets, 0, _EDGES, rows.code, numbers.ravel(), EDGE_NUMBERS * fresh)
+
+
+def _join(min_records: int, arriving: Iterable[Shuffled]) -> Iterator[bytes]:
+    """Yield the moves and late keys of some buckets, including those that show only where shares meet."""
+    table = pa.concat_tables([_SCHEMA.empty_table(), *(pa.ipc.open_stream(rows).read_all() for _, rows in arriving)])
+    what = table["what"].to_numpy()
+    yield _stream(table.filter(pa.array(what != _EDGES)))
+    edges = table.filter(pa.array(what == _EDGES)).combine_chunks()
+    codes = KeyCodes((bool, bool, bool))
+    code, _ = codes.of(_with_dictionaries(edges))
+    lists = edges["numbers"].combine_chunks()
+    lengths = np.diff(lists.offsets.to_numpy()) // EDGE_NUMBERS
+    numbers = lists.flatten().to_numpy().reshape(-1, EDGE_NUMBERS).T
+    code, share = np.repeat(code, lengths), np.repeat(edges["share"].to_numpy(), lengths)
+    moves, late = join_shares(Rows(code, *numbers[:4]), share, numbers[4].astype(bool), min_records)
+    for columns in (
+        (_MOVE, moves.code, moves.numbers.ravel(), np.full(moves.code.size, MOVE_NUMBERS)),
+        (_LATE, late, late[:0], np.zeros_like(late)),
+    ):
+        yield from (rows for _, rows in _shuffle(codes, 1, -1, *columns))
+
+
+def _chunks(
+    pieces: Sequence[Piece],
+    codes: KeyCodes,
+    wanted: CommitFilter,
+    share: Share | None = None,
+    damaged: list[tuple[str, str]] | None = None,
+) -> Iterator[Rows]:
+    """Yield the wanted commits of consecutive pieces, in chunks larger than what a share joins with each.
+
+    damaged: collects path and reason of what cannot be read and is skipped.
+    """
+    waiting = NO_ROWS
+    for piece in pieces:
+        try:
+            table = read(piece, _COLUMNS)
+        except UNREADABLE as error:
+            if damaged is not None:
+                damaged.append((piece.path, str(error)))
+            continue
+        if piece.low < wanted.since or piece.high >= wanted.until:
+            at = table["at"].to_numpy()
+            table = table.filter(pa.array((at >= wanted.since) & (at < wanted.until))).unify_dictionaries()
+        if table.num_rows:
+            rows = _rows(table, codes, wanted.clock)
+            waiting = waiting.then(rows) if waiting.code.size else rows
+        if waiting.code.size >= max(PIECE_ROWS // 2, share.carried if share is not None else 0):
+            yield waiting
+            waiting = NO_ROWS
+    if waiting.code.size:
+        yield waiting
+
+
+def _rows(table: pa.Table, codes: KeyCodes, clock: Clock) -> Rows:
+    code, wanted = codes.of(table)
+    if wanted is not None:
+        table = table.filter(pa.array(wanted))
+    position, at = table["position"].to_numpy(), table["at"].to_numpy()
+    time = at + clock.shifts(position, at) if clock.steps else at
+    return Rows(code, time, position, _fill(table["offset"], NO_OFFSET), _fill(table["since"], NO_TIME))
+
+
+def _fill(column: pa.ChunkedArray, stand_in: int) -> Ints:
+    filled: Ints = (column.fill_null(stand_in) if column.null_count else column).to_numpy()
+    return filled
+
+
+def _with_dictionaries(table: pa.Table) -> pa.Table:
+    """Return a table without clusters as `KeyCodes` needs it: all of one cluster."""
+    columns = {name: table[name].dictionary_encode().unify_dictionaries() for name in ("group", "topic")}
+    cluster = pa.chunked_array([pa.array(["-"] * table.num_rows, pa.string())]).dictionary_encode()
+    return pa.table({"cluster": cluster, **columns, "partition": table["partition"]})
+
+
+def _shuffle(codes: KeyCodes, buckets: int, share: int, what: int, *columns: Ints) -> Iterator[Shuffled]:
+    """Yield rows by bucket. columns: codes, numbers, and how many numbers each code has."""
+    code, numbers, lengths = columns
+    if not code.size:
+        return
+    lists = pa.ListArray.from_arrays(pa.array(np.append(0, np.cumsum(lengths)).astype(np.int32)), pa.array(numbers))
+    constants = (pa.array(np.full(code.size, value, np.int32)) for value in (share, what))
+    batch = pa.RecordBatch.from_arrays([*codes.names(code), *constants, lists], schema=_SCHEMA)
+    bucket = codes.buckets(code, buckets)
+    order = np.argsort(bucket, kind="stable")
+    numbered, begin = np.unique(bucket[order], return_index=True)
+    for number, chosen in zip(numbered.tolist(), np.split(order, begin[1:]), strict=True):
+        yield number, _stream(pa.Table.from_batches([batch.take(pa.array(chosen))]))
+
+
+def _stream(table: pa.Table) -> bytes:
+    with pa.BufferOutputStream() as sink:
+        with pa.ipc.new_stream(sink, _SCHEMA) as stream:
+            stream.write_table(table)
+        content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def _collect(shuffled: RDD[Shuffled], buckets: int, min_records: int) -> list[tuple[Key, int, list[int]]]:
+    joined = shuffled.partitionBy(buckets).mapPartitions(partial(_join, min_records))
+    table = pa.concat_tables([pa.ipc.open_stream(rows).read_all() for rows in joined.collect()])
+    names = zip(*(table[name].to_pylist() for name in ("group", "topic", "partition")), strict=True)
+    return [
+        (Key(*name), what, numbers)
+        for name, what, numbers in zip(names, table["what"].to_pylist(), table["numbers"].to_pylist(), strict=True)
+    ]
+
+
+def read_commits(
+    spark: SparkSession, pieces: Sequence[Piece], wanted: CommitFilter, intervals: Intervals
+) -> dict[Key, Series]:
+    """Return the committed offsets of some keys in some intervals."""
+    bounds = sorted(interval for of_key in intervals.values() for interval in of_key)
+    near = [piece for piece in pieces if any(piece.low <= end and piece.high >= begin for begin, end in bounds)]
+    parts = defaultdict(list)
+    for key, rows in share_out(spark, near).flatMap(partial(_read_intervals, wanted, dict(intervals))).collect():
+        parts[key].append(rows)
+    return {key: _series(rows) for key, rows in parts.items()}
+
+
+def _read_intervals(
+    wanted: CommitFilter, intervals: Intervals, numbered: tuple[int, Sequence[Piece]]
+) -> Iterator[tuple[Key, _Columns]]:
+    codes = _codes_of(wanted, intervals)
+    for rows in _chunks(numbered[1], codes, wanted):
+        keys = codes.keys()
+        for code in np.unique(rows.code).tolist():
+            near = np.zeros(rows.code.size, np.bool_)
+            for begin, end in intervals[keys[code]]:
+                near |= (rows.time >= begin) & (rows.time <= end)
+            own = rows.at(near & (rows.code == code) & (rows.offset >= 0))
+            yield keys[code], (own.time, own.position, own.offset)
+
+
+def _series(parts: Sequence[_Columns]) -> Series:
+    time, position, value = (np.concatenate(column) for column in zip(*parts, strict=True))
+    order = np.lexsort((position, time))
+    return Series(time[order], value[order])
+
+
+def baseline(series: Series, begin: int, end: int) -> Baseline | None:
+    """Return the medians of the advances in [begin, end), or None for fewer than ten."""
+    near = (series.time >= begin) & (series.time < end)
+    time, offset = series.time[near], series.value[near]
+    moved = np.append(True, offset[1:] != offset[:-1]) if offset.size else np.empty(0, np.bool_)
+    every, step = np.diff(time[moved]), np.diff(offset[moved])
+    ahead = step > 0
+    if np.count_nonzero(ahead) < 10:
+        return None
+    return Baseline(int(np.median(step[ahead])), int(np.median(every[ahead])))
+
+
+def read_log(pieces: Sequence[Piece], cluster: str, key: Key, begin: int, end: int) -> tuple[Series, Series]:
+    """Return the log start and log end offsets of a partition in [begin, end]."""
+    names = ("at", "cluster", "topic", "partition", "log_start", "log_end", "position")
+    near = [piece for piece in pieces if piece.low <= end and piece.high >= begin]
+    parts = [_read_log(read(piece, names), cluster, key, begin, end) for piece in near]
+    starts, ends = zip(*parts, strict=True) if parts else ((), ())
+    nothing = [(np.empty(0, np.int64),) * 3]
+    return _series(starts or nothing), _series(ends or nothing)
+
+
+def _read_log(table: pa.Table, cluster: str, key: Key, begin: int, end: int) -> list[_Columns]:
+    names = (table["cluster"].cast(pa.string()).to_pylist(), table["topic"].cast(pa.string()).to_pylist())
+    same = np.array([name == (cluster, key.topic) for name in zip(*names, strict=True)], np.bool_)
+    at, position = table["at"].to_numpy(), table["position"].to_numpy()
+    near = same & (table["partition"].to_numpy() == key.partition) & (at >= begin) & (at <= end)
+    return [(at[near], position[near], table[name].to_numpy()[near]) for name in ("log_start", "log_end")]
