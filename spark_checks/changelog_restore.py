@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from agent.model.declared_stores import DeclaredStore
 from agent.model.findings import Finding
-from agent.model.text import count, listed
+from agent.model.text import count, join_names
 from spark_checks.changelogs.client import ClientError, java_properties, read_properties
 from spark_checks.changelogs.context import JournalHistory, read_history
 from spark_checks.changelogs.decreases import (
@@ -123,7 +123,7 @@ def parse_store(text: str) -> DeclaredStore:
     try:
         return DeclaredStore(application=application, store=store, value=value or "long")
     except ValidationError as error:
-        wrong = listed(sorted({str(problem["loc"][0]) for problem in error.errors()}))
+        wrong = join_names(sorted({str(problem["loc"][0]) for problem in error.errors()}))
         msg = f"wrong {wrong}; expected APPLICATION/STORE=long, =int or =json:FIELD."
         raise ValueError(msg) from error
 

@@ -17,7 +17,7 @@ from agent.engine.facts import LATENESS_MS
 from agent.model.config_types import duration
 from agent.model.findings import Finding
 from agent.model.observations import JobGraphFile
-from agent.model.text import count, listed
+from agent.model.text import count, join_names
 from agent.sources.flink.high_availability import list_job_graph_files
 from agent.storage.journal import entries
 from agent.storage.journal.segments import FOREVER
@@ -208,7 +208,7 @@ def _summary(
 ) -> str:
     found = Counter(finding.labels[0] for finding in findings)
     numbers = ", ".join(count(found[label], noun) for label, noun in LABELS.items())
-    names = listed(cluster.cluster for cluster in seen) if seen else "none"
+    names = join_names(cluster.cluster for cluster in seen) if seen else "none"
     parts = [f"Flink clusters {names}: {numbers}"]
     parts.append(
         f"{count(rows, 'observation')} read" if rows else "the journal has no Flink observations in this window"
@@ -217,5 +217,5 @@ def _summary(
         parts.append(f"{count(sum(map(len, files.values())), 'graph file')} in storage")
     with_graphs = {cluster.cluster for cluster in seen if cluster.graphs}
     if without := sorted({*files, *(cluster.cluster for cluster in seen)} - with_graphs):
-        parts.append(f"graph files not checked on {listed(without)}: the journal has nothing from ZooKeeper")
+        parts.append(f"graph files not checked on {join_names(without)}: the journal has nothing from ZooKeeper")
     return "; ".join([*parts, *damaged.summary()]) + "."

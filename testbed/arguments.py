@@ -1,16 +1,12 @@
-"""What the methods of Slack's Web API need and take, checked as Slack checks it, with its error codes. No state."""
+"""The arguments of Slack's Web API methods, checked as Slack checks them, with its error codes."""
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from testbed import blockkit
 
 Fields = Mapping[str, Any]
-
-_COLOR = re.compile(r"#?[0-9A-Fa-f]{6}|good|warning|danger")
-
 
 SCOPES: Mapping[str, str] = {
     "chat.postMessage": "chat:write",
@@ -22,7 +18,7 @@ SCOPES: Mapping[str, str] = {
     "files.completeUploadExternal": "files:write",
     "files.getUploadURLExternal": "files:write",
 }
-"""The scope that each method needs, of those that need one in a public channel."""
+"""The scope that each method needs in a public channel."""
 
 
 class RefusedError(Exception):
@@ -35,7 +31,7 @@ class RefusedError(Exception):
 
 
 def content_of(arguments: Fields, most: int) -> dict[str, Any]:
-    """The text (of `most` characters), blocks, attachments and metadata given, checked. Raises RefusedError."""
+    """Return the text (of `most` characters), blocks, attachments and metadata, checked. Raises RefusedError."""
     content: dict[str, Any] = {}
     if arguments.get("text") is not None:
         content["text"] = str(arguments["text"])
@@ -46,10 +42,15 @@ def content_of(arguments: Fields, most: int) -> dict[str, Any]:
             raise RefusedError("invalid_arguments", [f"{problem} [json-pointer:/text]"])
     if arguments.get("blocks") is not None:
         content["blocks"] = json_argument(arguments, "blocks", "invalid_blocks_format")
-        _check_blocks(content["blocks"], "/blocks", "invalid_blocks")
+        problems = blockkit.block_problems(content["blocks"])
+        if problems:
+            raise RefusedError("invalid_blocks", problems)
     if arguments.get("attachments") is not None:
         content["attachments"] = json_argument(arguments, "attachments", "invalid_attachments")
         _check_attachments(content["attachments"])
+    shown = [*content.get("blocks", ()), *content.get("attachments", ())]
+    if blockkit.characters(shown) > blockkit.BLOCK_CHARACTERS:
+        raise RefusedError("msg_blocks_too_long")
     if arguments.get("metadata") is not None:
         content["metadata"] = json_argument(arguments, "metadata", "invalid_metadata_format")
         error = blockkit.metadata_error(content["metadata"])
@@ -60,31 +61,16 @@ def content_of(arguments: Fields, most: int) -> dict[str, Any]:
     return content
 
 
-def _check_blocks(blocks: Any, pointer: str, error: str) -> None:
-    problems = blockkit.block_problems(blocks, pointer)
-    if problems:
-        raise RefusedError(error, problems)
-    if blockkit.characters(blocks) > blockkit.BLOCK_CHARACTERS:
-        raise RefusedError("msg_blocks_too_long")
-
-
 def _check_attachments(attachments: Any) -> None:
-    if not isinstance(attachments, list) or not all(isinstance(one, dict) for one in attachments):
-        raise RefusedError("invalid_attachments")
-    if len(attachments) > 100:
+    if isinstance(attachments, list) and len(attachments) > blockkit.ATTACHMENTS:
         raise RefusedError("too_many_attachments")
-    for index, one in enumerate(attachments):
-        pointer = f"/attachments/{index}"
-        unknown = sorted(one.keys() - {"color", "fallback", "blocks", "text"})
-        if unknown:
-            raise RefusedError("invalid_attachments", [f"additional property: {unknown[0]} [json-pointer:{pointer}]"])
-        if not _COLOR.fullmatch(str(one.get("color", "good"))):
-            raise RefusedError("invalid_attachments", [f"must be a colour [json-pointer:{pointer}/color]"])
-        _check_blocks(one.get("blocks", []), f"{pointer}/blocks", "invalid_attachments")
+    problems = blockkit.attachment_problems(attachments)
+    if problems:
+        raise RefusedError("invalid_attachments", problems)
 
 
 def required(arguments: Fields, name: str) -> str:
-    """An argument that must be there. Raises RefusedError."""
+    """Return a required argument. Raises RefusedError."""
     value = arguments.get(name)
     if value in (None, ""):
         raise RefusedError("invalid_arguments", [f"missing required field: {name}"])
@@ -92,7 +78,7 @@ def required(arguments: Fields, name: str) -> str:
 
 
 def integer(arguments: Fields, name: str, default: int) -> int:
-    """A whole number, which a form gives as text. Raises RefusedError."""
+    """Return a whole number, which is text in a form. Raises RefusedError."""
     try:
         return int(arguments.get(name) or default)
     except ValueError:
@@ -100,7 +86,7 @@ def integer(arguments: Fields, name: str, default: int) -> int:
 
 
 def timestamp(arguments: Fields, name: str, default: float) -> float:
-    """A message's ts, in seconds. Raises RefusedError."""
+    """Return a message's ts, in seconds. Raises RefusedError."""
     try:
         return float(arguments.get(name) or default)
     except ValueError:
@@ -108,12 +94,12 @@ def timestamp(arguments: Fields, name: str, default: float) -> float:
 
 
 def flag(arguments: Fields, name: str) -> bool:
-    """A truth value, which a form gives as 1 or true."""
+    """Return a truth value, which is 1 or true in a form."""
     return arguments.get(name) in (True, 1, "1", "true")
 
 
 def json_argument(arguments: Fields, name: str, error: str) -> Any:
-    """An argument that is JSON text in a form and itself in a JSON body. Raises RefusedError."""
+    """Return an argument that is JSON text in a form and an object in a JSON body. Raises RefusedError."""
     value = arguments.get(name)
     if not isinstance(value, str):
         return value

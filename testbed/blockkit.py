@@ -1,8 +1,8 @@
-"""What Slack accepts inside a message: Block Kit, text and metadata, each problem with its place. No HTTP lives here.
+"""What Slack accepts inside a message: blocks, attachments, text and metadata; each problem with its place.
 
 Limits are those of Slack's Block Kit reference (2026) and `msg_blocks_too_long` as seen in slackapi/bolt-js issue 2509.
-Stricter than Slack on purpose: only the block types below are known, and text must be escaped (Slack lets it pass, and
-shows something else than was meant).
+Stricter than Slack on purpose: only the block types below are known, attachments take no legacy fields but `fallback`
+and `text`, and text must be escaped (Slack accepts it and displays something else).
 """
 
 import json
@@ -12,6 +12,7 @@ from html import unescape
 from typing import Any, NamedTuple, TypeAlias
 
 BLOCKS = 50
+ATTACHMENTS = 100
 BLOCK_CHARACTERS = 13_000
 METADATA_BYTES = 8_000
 
@@ -33,19 +34,30 @@ class Field(NamedTuple):
 
 
 def block_problems(blocks: Any, pointer: str = "/blocks") -> list[str]:
-    """What Slack would refuse about these blocks, in its words; empty where they are well."""
+    """Return what Slack would refuse about these blocks, in its words; empty if nothing."""
     return list(_blocks(blocks, pointer))
 
 
+def attachment_problems(attachments: Any) -> list[str]:
+    """Return what Slack would refuse about these attachments, in its words; empty if nothing."""
+    if not isinstance(attachments, list) or not all(isinstance(attachment, dict) for attachment in attachments):
+        return [_at("/attachments", "must be an array of objects")]
+    return [
+        problem
+        for index, attachment in enumerate(attachments)
+        for problem in _attachment(attachment, f"/attachments/{index}")
+    ]
+
+
 def text_problem(text: str) -> str | None:
-    """What is wrong with mrkdwn text: an &, < or > that is neither escaped nor part of a link, mention or quote."""
+    """Return what is wrong with mrkdwn text: an &, < or > neither escaped nor part of a link, mention or quote."""
     rest = _QUOTE.sub("", _CONTROL.sub("", _ENTITY.sub("", text)))
     found = re.search(r"[&<>]", rest)
     return f"{found[0]!r} must be escaped" if found else None
 
 
 def metadata_error(metadata: Any) -> str | None:
-    """The error that Slack would answer for this metadata: a type, a payload of flat values, 8 kB in all."""
+    """Return Slack's error for this metadata, if any: it takes a type and a payload of flat values, 8 kB in all."""
     match metadata:
         case {"event_type": str(name), "event_payload": dict(payload), **rest} if not rest and _NAME.fullmatch(name):
             if not all(_flat(value) for value in payload.values()):
@@ -56,19 +68,19 @@ def metadata_error(metadata: Any) -> str | None:
 
 
 def characters(blocks: Any) -> int:
-    """How many characters of text stand in these blocks."""
+    """Return how many characters of text these blocks and attachments have."""
     return sum(len(text) for text in _texts(blocks))
 
 
 def words(blocks: Any) -> str:
-    """The text in these blocks as a reader sees it, one line per text object."""
+    """Return the text of these blocks and attachments as a reader sees it, one line per text object."""
     return "\n".join(unescape(text) for text in _texts(blocks))
 
 
 def _texts(node: Any) -> Iterator[str]:
     if isinstance(node, list):
-        for one in node:
-            yield from _texts(one)
+        for child in node:
+            yield from _texts(child)
     elif isinstance(node, Mapping):
         text = node.get("text")
         if isinstance(text, str):
@@ -80,9 +92,9 @@ def _texts(node: Any) -> Iterator[str]:
 
 def _flat(value: Any) -> bool:
     if isinstance(value, list):
-        return all(isinstance(one, dict) and _flat(one) for one in value)
+        return all(isinstance(item, dict) and _flat(item) for item in value)
     if isinstance(value, dict):
-        return all(isinstance(one, _SCALAR) for one in value.values())
+        return all(isinstance(item, _SCALAR) for item in value.values())
     return isinstance(value, _SCALAR)
 
 
@@ -91,7 +103,7 @@ def _at(pointer: str, problem: str) -> str:
 
 
 def _string(most: int, pattern: str = "") -> Check:
-    """A string of 1 to `most` characters."""
+    """Return a string of 1 to `most` characters."""
 
     def check(value: Any, pointer: str) -> Problems:
         if not isinstance(value, str):
@@ -112,7 +124,7 @@ def _boolean(value: Any, pointer: str) -> Problems:
 
 
 def _text(most: int, *types: str) -> Check:
-    """A text object of 1 to `most` characters."""
+    """Return a text object of 1 to `most` characters."""
 
     def check(value: Any, pointer: str) -> Problems:
         kind = value.get("type") if isinstance(value, dict) else None
@@ -129,7 +141,7 @@ def _text(most: int, *types: str) -> Check:
 
 
 def _object(fields: Mapping[str, Field]) -> Check:
-    """An object with a type, these properties and no others."""
+    """Return an object with a type, these properties and no others."""
 
     def check(value: Any, pointer: str) -> Problems:
         for name, field in fields.items():
@@ -144,7 +156,7 @@ def _object(fields: Mapping[str, Field]) -> Check:
 
 
 def _typed(types: Mapping[str, Check]) -> Check:
-    """An object whose type says how the rest of it is checked."""
+    """Return an object whose type says how the rest of it is checked."""
 
     def check(value: Any, pointer: str) -> Problems:
         kind = value.get("type") if isinstance(value, dict) else None
@@ -157,7 +169,7 @@ def _typed(types: Mapping[str, Check]) -> Check:
 
 
 def _items(most: int, item: Check) -> Check:
-    """An array of 1 to `most` items."""
+    """Return an array of 1 to `most` items."""
 
     def check(value: Any, pointer: str) -> Problems:
         if not isinstance(value, list):
@@ -167,20 +179,20 @@ def _items(most: int, item: Check) -> Check:
             yield _at(pointer, "no less than 1 items allowed")
         if len(value) > most:
             yield _at(pointer, f"no more than {most} items allowed")
-        for index, one in enumerate(value):
-            yield from item(one, f"{pointer}/{index}")
+        for index, member in enumerate(value):
+            yield from item(member, f"{pointer}/{index}")
 
     return check
 
 
 def _unique(name: str, items: Check) -> Check:
-    """An array whose items share no `name`."""
+    """Return an array whose items share no `name`."""
 
     def check(value: Any, pointer: str) -> Problems:
         yield from items(value, pointer)
         seen = set()
-        for index, one in enumerate(value if isinstance(value, list) else ()):
-            given = one.get(name) if isinstance(one, dict) else None
+        for index, member in enumerate(value if isinstance(value, list) else ()):
+            given = member.get(name) if isinstance(member, dict) else None
             if not isinstance(given, str):
                 continue
             if given in seen:
@@ -233,6 +245,23 @@ _BLOCK = _typed(
         "section": _section,
     },
 )
+_ATTACHMENT = {
+    "color": Field(_string(7, r"#?[0-9A-Fa-f]{6}|good|warning|danger")),
+    "fallback": Field(_string(4000)),
+    "text": Field(_string(4000)),
+}
+
+
+def _attachment(value: Mapping[str, Any], pointer: str) -> Problems:
+    """Return an attachment has blocks, or else a text or a fallback to show."""
+    if "type" in value:
+        yield _at(pointer, "additional property: type")
+    yield from _object(_ATTACHMENT | {"blocks": Field(_blocks)})(value, pointer)
+    if not value.get("blocks") and not value.get("text") and not value.get("fallback"):
+        yield _at(pointer, "missing required field: fallback")
+    problem = text_problem(str(value.get("text", "")))
+    if problem:
+        yield _at(f"{pointer}/text", problem)
 
 
 def _blocks(value: Any, pointer: str) -> Problems:

@@ -71,7 +71,7 @@ class Slack:
         return f"http://127.0.0.1:{self.port}/api/"
 
     def webhook_url(self, channel: str = "alerts") -> str:
-        """An incoming webhook that posts into a channel."""
+        """Return an incoming webhook that posts into a channel."""
         return f"http://127.0.0.1:{self.port}/services/T0BACKFLOW/{self.workspace.channel(channel)}/secret"
 
     def answer(
@@ -123,7 +123,7 @@ class Slack:
             self._withheld.add(scope)
 
     def messages(self, channel: str = "alerts") -> list[Message]:
-        """A channel's messages as they stand, oldest first, without the threads' replies."""
+        """Return a channel's messages as they stand, oldest first, without the threads' replies."""
         with self._lock:
             wanted = self.workspace.channel(channel)
             return [one for one in self.workspace.messages.values() if (one.channel, one.thread_ts) == (wanted, None)]
@@ -142,7 +142,7 @@ class Slack:
             return list(self.workspace.uploads.values())
 
     def received(self, method: str) -> list[Request]:
-        """The requests of one method, oldest first."""
+        """Return the requests of one method, oldest first."""
         with self._lock:
             return [one for one in self.requests if one.method == method]
 
@@ -157,7 +157,7 @@ class Slack:
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
     def _decide(self, request: Request, token: str | None, content: bytes) -> CheckResult | None:
-        """The answer to a request, or None for none; blocks while a fault holds it. Called by the server's threads."""
+        """Return the answer to a request, or None; blocks while a fault holds it. Called by the server's threads."""
         with self._lock:
             self.requests.append(request)
             fault = self._next_fault(request.method)

@@ -106,7 +106,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing on stderr: `requests` is the log."""
 
     def _arguments(self, content: bytes) -> dict[str, Any]:
-        """What the body says, as form or JSON. Raises ValueError."""
+        """Return what the body says, as form or JSON. Raises ValueError."""
         kind = self.headers.get("Content-Type", "")
         if kind.startswith("application/json"):
             arguments = json.loads(content or b"{}")  # slack-sdk calls an empty body JSON

@@ -40,13 +40,13 @@ class View(Protocol):
     """What tests and faults wait on."""
 
     def registration(self, broker: int) -> Registration | None:
-        """The broker's registration; None when it has none."""
+        """Return the broker's registration; None when it has none."""
 
     def partition(self, topic: str, number: int) -> PartitionView | None:
-        """The partition; None when it does not exist."""
+        """Return the partition; None when it does not exist."""
 
     def partitions(self, topic: str) -> Mapping[int, PartitionView]:
-        """The topic's partitions; empty when the topic does not exist."""
+        """Return the topic's partitions; empty when the topic does not exist."""
 
     def topics(self) -> list[str]:
         """All topics."""
@@ -118,7 +118,7 @@ class KRaftView:
 
 
 def metadata(admin: AdminClient, topic: str | None = None) -> ClusterMetadata | None:
-    """A topic's metadata as clients get it; None when no broker gives it within 3 s, as while one is frozen.
+    """Return a topic's metadata as clients get it; None when no broker gives it within 3 s, as while one is frozen.
 
     Of all topics where none is named, but only from Kafka 3.9 on: of an older broker's answer about many small topics
     librdkafka 2.16 cannot make sense ("tmpabuf memory shortage").
@@ -130,7 +130,7 @@ def metadata(admin: AdminClient, topic: str | None = None) -> ClusterMetadata | 
 
 
 def live_brokers(admin: AdminClient) -> set[int]:
-    """The brokers that clients know of; none when nobody answers within 3 s.
+    """Return the brokers that clients know of; none when nobody answers within 3 s.
 
     By the metadata of a topic that is not there: __consumer_offsets would be made by the question (KafkaApis, 0.11).
     DescribeCluster waits for the controller, and may abort the process when that comes back (librdkafka issue 5397).

@@ -68,14 +68,14 @@ class Workspace:
         self._last_ts = 0
 
     def call(self, method: str, arguments: Fields) -> dict[str, Any]:
-        """The answer's fields besides `ok`. Raises RefusedError."""
+        """Return the answer's fields besides `ok`. Raises RefusedError."""
         verb = _METHODS.get(method)
         if verb is None:
             raise RefusedError("unknown_method")
         return verb(self, arguments)
 
     def channel(self, given: str, *, named: bool = True) -> str:
-        """The channel's id, from its id or (where named) its name. Raises RefusedError."""
+        """Return the channel's id, from its id or (where named) its name. Raises RefusedError."""
         for channel, name in self.channels.items():
             if given == channel or (named and given.removeprefix("#") == name):
                 return channel
@@ -95,7 +95,7 @@ class Workspace:
         return message
 
     def replies(self, parent: Message) -> list[Message]:
-        """The messages of a thread below its parent, oldest first."""
+        """Return the messages of a thread below its parent, oldest first."""
         return [one for one in self.messages.values() if (one.channel, one.thread_ts) == (parent.channel, parent.ts)]
 
     def who(self, _: Fields) -> dict[str, Any]:
@@ -192,7 +192,7 @@ class Workspace:
         return message
 
     def _thread(self, channel: str, ts: Any) -> str | None:
-        """The thread to answer in. Stricter than Slack, which hides a reply to a deleted message."""
+        """Return the thread to answer in. Stricter than Slack, which hides a reply to a deleted message."""
         if ts is None:
             return None
         parent = self.messages.get((channel, str(ts)))
@@ -242,7 +242,7 @@ class Workspace:
 
 
 def _page_of(all_of_it: Sequence[T], arguments: Fields) -> tuple[Sequence[T], str]:
-    """The page that limit and cursor ask for, and the cursor of the next; empty after the last."""
+    """Return the page that limit and cursor ask for, and the cursor of the next; empty after the last."""
     limit = integer(arguments, "limit", 100)
     if not 1 <= limit <= 999:
         raise RefusedError("invalid_limit")

@@ -7,6 +7,8 @@ from msgspec.structs import replace
 from agent.engine.check_requests import CheckRequest
 from agent.model.findings import Finding, Incident, Records, Severity, Status
 from agent.model.observations import millis
+from agent.notify.base import Message
+from agent.render.report import report
 
 DAY = "2026-11-20"
 
@@ -25,7 +27,7 @@ def rewind(
     topic: str = "topic-124",
     **more: Any,
 ) -> Finding:
-    """A committed offset that went back."""
+    """A committed offset that was rewound."""
     fields: dict[str, Any] = {
         "rule": "rewind",
         "kind": "offset_rewind",
@@ -36,8 +38,8 @@ def rewind(
         "previous": {"offset": before},
         "current": {"offset": after},
         "records": Records(reread=before - after),
-        "detail": f"{group} on {topic}[{partition}] was reset to the log start: {before:,} -> {after:,}; "
-        "at 1,000 records/s caught up by about 23:25:26.1 UTC",
+        "detail": f"{group} on {topic}[{partition}] went back from {before:,} to {after:,} (the log's start); "
+        "at 1,000 records/s it is back by 23:25:26.1 UTC",
     }
     return Finding(**fields | more)
 
@@ -53,14 +55,14 @@ def session(**more: Any) -> Finding:
         "subject": {"cluster": "main", "broker": 2005},
         "previous": {"session": "0x1a1fb461d560002", "epoch": 31},
         "current": {"session": "0x1a1fb461d560006", "epoch": 88},
-        "detail": "broker 2005: ZooKeeper session 0x1a1fb461d560002 expired at 23:25:08.3 UTC; "
-        "re-registered at 23:25:14.3 as 0x1a1fb461d560006",
+        "detail": "broker 2005 lost its ZooKeeper session 0x1a1fb461d560002 (gone 23:25:08.3 UTC); "
+        "back 23:25:14.3 UTC as 0x1a1fb461d560006",
     }
     return Finding(**fields | more)
 
 
 def move(partition: int, source: int, target: int, clock: str, kind: str = "leader_moved", **more: Any) -> Finding:
-    """A partition of topic-124 got another leader; the first move was unclean where the kind says so."""
+    """A partition of topic-124 got another leader; unclean if the kind says so."""
     fields: dict[str, Any] = {
         "rule": kind,
         "kind": kind,
@@ -69,7 +71,7 @@ def move(partition: int, source: int, target: int, clock: str, kind: str = "lead
         "subject": {"cluster": "main", "topic": "topic-124", "partition": partition, "brokers": [source, target]},
         "previous": {"leader": source, "leader_epoch": 3, "isr": [source]},
         "current": {"leader": target, "leader_epoch": 4, "isr": [target]},
-        "detail": f"topic-124[{partition}]: leader {source} -> {target}",
+        "detail": f"topic-124[{partition}]: leader {source} -> {target} at {clock} UTC",
     }
     return Finding(**fields | more)
 
@@ -80,17 +82,17 @@ def incident(**more: Any) -> Incident:
         "id": "INC-7F3A9C",
         "status": Status.OPEN,
         "severity": Severity.CRITICAL,
-        "title": "flink-job went back 12,223 records on topic-124[8]",
+        "title": "flink-job rewound 12,223 records on topic-124[8]",
         "correlation": "reset-after-session-loss",
         "cluster": "main",
         "opened_at": at("23:25:08.3"),
-        "updated_at": at("23:25:26"),
+        "updated_at": at("23:25:26.0"),
         "records": Records(reread=12_223),
         "causes": (
-            move(8, 2011, 2005, "23:25:26"),
-            move(8, 2005, 2011, "23:25:14"),
-            move(8, 2005, 2011, "23:25:14", "unclean_election"),
-            move(2, 2005, 2011, "23:25:14"),
+            move(8, 2011, 2005, "23:25:26.0"),
+            move(8, 2005, 2011, "23:25:14.0"),
+            move(8, 2005, 2011, "23:25:14.0", "unclean_election"),
+            move(2, 2005, 2011, "23:25:14.0"),
             session(),
         ),
         "findings": (rewind(),),
@@ -98,10 +100,16 @@ def incident(**more: Any) -> Incident:
     return Incident(**fields | more)
 
 
-def recovered(one: Incident | None = None) -> Incident:
-    """The same once the old position was regained."""
-    found = one or incident()
-    end = at("23:25:26")
+def eventful(**more: Any) -> Incident:
+    """An incident with one event more than the message has rows for, so that its thread has an entry."""
+    causes = (*incident().causes, move(3, 2024, 2011, "23:25:15.0"), move(4, 2011, 2024, "23:25:16.0"))
+    return incident(**{"causes": causes} | more)
+
+
+def recovered(of: Incident | None = None) -> Incident:
+    """The same once the old offset was reached again."""
+    found = of or incident()
+    end = at("23:25:26.0")
     return replace(
         found,
         status=Status.RECOVERED,
@@ -118,12 +126,18 @@ def burst(partitions: int = 200) -> Incident:
         for number in range(partitions)
     )
     moves = tuple(
-        move(number, 2005, 2011, "23:25:14", subject={"cluster": "main", "topic": "orders-0", "partition": number})
+        move(number, 2005, 2011, "23:25:14.0", subject={"cluster": "main", "topic": "orders-0", "partition": number})
         for number in range(partitions)
     )
     records = sum((finding.records for finding in findings), Records())
-    title = f"flink-job went back {records.reread:,} records on {partitions} partitions"
+    title = f"flink-job rewound {records.reread:,} records on {partitions} partitions"
     return incident(id="INC-B00257", title=title, findings=findings, causes=(session(), *moves), records=records)
+
+
+def message(of: Incident | None = None, number: int = 0, lines: tuple[str, ...] = (), **more: Any) -> Message:
+    """A rendered message, or an entry of its thread."""
+    found = of or incident()
+    return Message(found, report(found), number, lines, **more)
 
 
 def lost_together(**more: Any) -> Finding:
@@ -133,8 +147,8 @@ def lost_together(**more: Any) -> Finding:
         "kind": "brokers_down_together",
         "severity": Severity.INFO,
         "at": at("23:25:08.3"),
-        "recovered_at": at("23:25:40"),
-        "known_at": at("23:25:40"),
+        "recovered_at": at("23:25:40.0"),
+        "known_at": at("23:25:40.0"),
         "subject": {"cluster": "main", "brokers": [2005, 2011]},
         "detail": "brokers 2005 and 2011 were away at the same time: "
         "the first gone at 23:25:08.3, all back at 23:25:40.0 UTC",
@@ -143,12 +157,12 @@ def lost_together(**more: Any) -> Finding:
 
 
 def dip(**more: Any) -> Finding:
-    """Offsets go back in 2011's copy of topic-124[8]."""
+    """Offsets decrease in 2011's copy of topic-124[8]."""
     fields: dict[str, Any] = {
         "rule": "segments",
         "kind": "log_segments",
         "severity": Severity.CRITICAL,
-        "at": at("23:25:31"),
+        "at": at("23:25:31.0"),
         "known_at": at("23:31:00"),
         "subject": {
             "cluster": "main", "broker": 2011, "topic": "topic-124", "partition": 8, "file": "00000000000000000000.log"
@@ -168,7 +182,7 @@ def divergence(**more: Any) -> Finding:
         "rule": "divergence",
         "kind": "replica_divergence",
         "severity": Severity.CRITICAL,
-        "at": at("23:25:30"),
+        "at": at("23:25:30.0"),
         "known_at": at("23:33:00"),
         "subject": {"cluster": "main", "brokers": [2005, 2011], "topic": "topic-124", "partition": 8},
         "previous": {"offset": 7_101},
@@ -179,7 +193,7 @@ def divergence(**more: Any) -> Finding:
 
 
 def ask(**more: Any) -> CheckRequest:
-    """The reset asks for its history."""
+    """The check request of the reset, for its history."""
     fields: dict[str, Any] = {
         "id": "a1b2c3",
         "check": "offset_history",
@@ -194,4 +208,4 @@ def ask(**more: Any) -> CheckRequest:
 
 
 PLOT = b"\x89PNG\r\n\x1a\nand so on"
-"""What stands for a plot."""
+"""A stand-in for a plot."""

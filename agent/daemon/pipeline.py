@@ -16,7 +16,7 @@ from agent.engine.engine import Engine
 from agent.engine.facts import LATENESS_MS
 from agent.model.findings import Incident
 from agent.model.observations import Observation, Tick
-from agent.notify.policy import evidence_entry, evidence_in
+from agent.notify.policy import check_report_lines, check_report_target
 from agent.sources.base import HEARTBEAT_MS, Batch
 from agent.storage.incidents import CheckReport, IncidentStore
 from agent.storage.journal import Journal, JournalError
@@ -128,8 +128,10 @@ class Pipeline:
         requester = None
         if incident_id is not None:
             requester = self._unsaved.get(incident_id) or self._store.incident(incident_id)
-        incident = evidence_in(result, requester, changed)
-        report = CheckReport(None if incident is None else incident.id, result.ask, evidence_entry(result), result.plot)
+        incident = check_report_target(result, requester, changed)
+        report = CheckReport(
+            None if incident is None else incident.id, result.ask, check_report_lines(result), result.plot
+        )
         self._unsaved_reports.append(report)
         self._write(self._engine.now)
 

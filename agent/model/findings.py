@@ -26,7 +26,7 @@ class Severity(StrEnum):
 
 
 class Records(Struct, frozen=True, forbid_unknown_fields=True):
-    """The blast radius, in records: read again, lost for good, skipped unread."""
+    """The impact, in records: reprocessed, lost for good, skipped."""
 
     reread: int = 0
     lost: int = 0
@@ -78,7 +78,7 @@ def reader(subject: Mapping[str, Any]) -> str:
 
 
 def sight(subject: Mapping[str, Any]) -> str:
-    """What a source sees or not, by the named keys: group g on t[3] of main, cluster main, all of [logs.brokers]."""
+    """Return what a source reads, by the named keys: group g on t[3] of main, cluster main, all of [logs.brokers]."""
     cluster = str(subject.get("cluster", "?"))
     table = {"logs": "logs", "streams_metrics": "streams"}.get(subject.get("source", ""))
     if table is not None:
@@ -127,7 +127,7 @@ def _instant(at: int | None) -> str | None:
 
 
 def finding_fields(finding: Finding) -> dict[str, Any]:
-    """The finding's public JSON object."""
+    """Return the finding's public JSON object."""
     return {
         "rule": finding.rule,
         "kind": finding.kind,
@@ -146,12 +146,12 @@ def finding_fields(finding: Finding) -> dict[str, Any]:
 
 
 def finding_json(finding: Finding) -> str:
-    """The finding as one JSON line."""
+    """Return the finding as one JSON line."""
     return msgspec.json.encode(finding_fields(finding)).decode()
 
 
 def finding_from_json(line: str | bytes) -> Finding:
-    """The finding of such a line; `known_at` is its `at`. Raises ValueError with what is wrong."""
+    """Return the finding of such a line; `known_at` is its `at`. Raises ValueError with what is wrong."""
     fields = msgspec.json.decode(line)
     if not isinstance(fields, dict):
         msg = f"expected an object, got {type(fields).__name__}"
@@ -169,7 +169,7 @@ def _unseen_fields(one: Unavailable) -> dict[str, Any]:
 
 
 def incident_fields(incident: Incident) -> dict[str, Any]:
-    """The incident's public JSON object."""
+    """Return the incident's public JSON object."""
     return {
         "id": incident.id,
         "status": incident.status.value,
@@ -190,5 +190,5 @@ def incident_fields(incident: Incident) -> dict[str, Any]:
 
 
 def incident_json(incident: Incident) -> str:
-    """The incident as one JSON line."""
+    """Return the incident as one JSON line."""
     return msgspec.json.encode(incident_fields(incident)).decode()

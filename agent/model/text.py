@@ -1,7 +1,6 @@
-"""Findings in words: places, times, one sentence each. Of many: summaries; an incident as a whole: report."""
+"""Phrases about findings: places, times, amounts."""
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import asdict
@@ -9,22 +8,22 @@ from msgspec.structs import asdict
 from agent.model.findings import Finding, Records, sight
 from agent.model.observations import Unavailable, clock, rfc3339
 
-PLACES = 5
-"""How many places are told by name."""
+MAX_PLACES = 5
+"""How many places are named; of more, only their number."""
 
 
 def day_of(at: int) -> str:
-    """The UTC date of a time in ms, as 2026-11-20."""
+    """Return the UTC date of a time in ms, as 2026-11-20."""
     return rfc3339(at)[:10]
 
 
 def instant(at: int, day: str) -> str:
-    """A time in ms as HH:MM:SS.s in UTC, with its date where that is another than `day`."""
+    """Return a time in ms as HH:MM:SS.s in UTC, with its date unless that is `day`."""
     return clock(at) if day_of(at) == day else f"{day_of(at)} {clock(at)}"
 
 
 def span(ms: int) -> str:
-    """A length of time for people: 6.0 s, 4 min 10 s, 3 h 5 min, 2 d 4 h."""
+    """Return a length of time for people: 6.0 s, 4 min 10 s, 3 h 5 min, 2 d 4 h."""
     seconds = ms // 1000
     for size, unit, smaller, small_unit in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")):
         if seconds >= size:
@@ -34,66 +33,84 @@ def span(ms: int) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """A number with its noun: 1 partition, 12,223 records."""
+    """Return a number with its noun: 1 partition, 12,223 records."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def place(subject: Mapping[str, Any]) -> str:
-    """Where: topic[partition], else the topic, the brokers, the group, the source or the cluster."""
+    """Return where: topic[partition], else the topic, the brokers, the job, the group, the source or the cluster."""
     if subject.get("topic") is not None:
         partition = subject.get("partition")
         return str(subject["topic"]) if partition is None else f"{subject['topic']}[{partition}]"
     if subject.get("brokers"):
-        return f"brokers {listed(subject['brokers'])}"
+        return f"brokers {join_names(subject['brokers'])}"
     if subject.get("job_name") is not None:
         return f"job {subject['job_name']}"
     names = (f"{name} {subject[name]}" for name in ("broker", "group", "job", "source", "cluster") if name in subject)
     return next(names, "the cluster")
 
 
-def listed(names: Iterable[Any]) -> str:
-    """Names in one phrase: 1, 2 and 3."""
+def join_names(names: Iterable[Any]) -> str:
+    """Join names to one phrase: 1, 2 and 3."""
     *others, last = map(str, names)
     return f"{', '.join(others)} and {last}" if others else last
 
 
 def places(subjects: Iterable[Mapping[str, Any]]) -> str:
-    """Places in one phrase: by name, of more than five the topics and how many partitions of each."""
-    named = {place(subject): subject for subject in subjects}
-    if len(named) <= PLACES:
-        return ", ".join(named)
-    topics = Counter(str(subject.get("topic", where)) for where, subject in named.items()).most_common()
-    phrases = [f"{topic} ({count(number, 'partition')})" for topic, number in topics[:PLACES]]
-    return ", ".join([*phrases, *more(len(topics) - PLACES, "further topic")])
+    """Return places as one phrase: orders[1,4], payments[0]; of many partitions only their number.
+
+    Partitions of one topic share its name.
+    """
+    partitions: dict[str, set[int]] = {}
+    for subject in subjects:
+        numbers = partitions.setdefault(str(subject["topic"]) if subject.get("topic") else place(subject), set())
+        if subject.get("topic") and isinstance(subject.get("partition"), int):
+            numbers.add(subject["partition"])
+    phrases = [_partitions(topic, sorted(numbers)) for topic, numbers in partitions.items()]
+    return ", ".join([*phrases[:MAX_PLACES], *more(len(phrases) - MAX_PLACES, "more topic")])
 
 
-def sights(unseen: Iterable[Unavailable], day: str, *, why: bool = False) -> tuple[str, ...]:
-    """What is out of sight, in one phrase: by source, with the reason first given if asked; empty where nothing is."""
-    by_source: dict[str, list[Unavailable]] = {}
-    for one in unseen:
-        by_source.setdefault(one.source, []).append(one)
+def _partitions(topic: str, numbers: Sequence[int]) -> str:
+    if not numbers:
+        return topic
+    if len(numbers) > MAX_PLACES:
+        return f"{topic} ({count(len(numbers), 'partition')})"
+    return f"{topic}[{','.join(map(str, numbers))}]"
+
+
+def unavailable_parts(unavailable: Iterable[Unavailable]) -> tuple[str, ...]:
+    """Return what each source cannot read, one phrase per source: kafka cannot read orders[1,4]."""
+    by_source: dict[str, dict[str | None, list[Unavailable]]] = {}
+    for report in unavailable:
+        by_source.setdefault(report.source, {}).setdefault(report.group, []).append(report)
     phrases = []
-    for source, ones in by_source.items():
-        what = list(dict.fromkeys(sight(asdict(one)) for one in ones))
-        phrase = ", ".join([*what[:PLACES], *more(len(what) - PLACES, "other")])
-        first = min(ones, key=lambda one: one.at)
-        phrases.append(f"{source}: {phrase}" + (f", since {instant(first.at, day)} UTC: {first.reason}" if why else ""))
-    return ("; ".join(phrases),) if phrases else ()
+    for source, by_group in by_source.items():
+        parts = [_unavailable_part(group, reports) for group, reports in by_group.items()]
+        phrases.append(f"{source} cannot read {', '.join([*parts[:2], *more(len(parts) - 2, 'more group')])}")
+    return tuple(phrases)
 
 
-def radius(records: Records) -> str:
-    """The blast radius in words; empty where there is none."""
-    parts = ((records.reread, "read again"), (records.lost, "lost"), (records.skipped, "skipped unread"))
-    return ", ".join(f"{count(number, 'record')} {what}" for number, what in parts if number)
+def _unavailable_part(group: str | None, reports: Sequence[Unavailable]) -> str:
+    subjects = [asdict(report) for report in reports]
+    if any(subject["topic"] is None for subject in subjects):
+        return sight(next(subject for subject in subjects if subject["topic"] is None))
+    return f"group {group} on {places(subjects)}" if group is not None else places(subjects)
 
 
-def more(left_out: int, one: str, many: str | None = None) -> tuple[str, ...]:
-    """That so many of something are left out; nothing where none are."""
-    return (f"and {left_out} {one if left_out == 1 else many or f'{one}s'}",) if left_out > 0 else ()
+def describe_records(records: Records, *, bounded: bool = False) -> str:
+    """Return the impact in words, empty if there is none. bounded: the numbers are lower bounds."""
+    parts = ((records.reread, "reprocessed"), (records.lost, "lost"), (records.skipped, "skipped"))
+    plus = "+" if bounded else ""
+    return ", ".join(f"{number:,}{plus} record{'' if number == 1 else 's'} {what}" for number, what in parts if number)
+
+
+def more(left_out: int, noun: str) -> tuple[str, ...]:
+    """Return that so many of something are left out; nothing if none are."""
+    return (f"and {count(left_out, noun)}",) if left_out > 0 else ()
 
 
 def change(finding: Finding) -> str:
-    """Who led before and who leads now; empty of what is no leader move."""
+    """Return who led before and who leads now; empty for what is no leader change."""
     if "leader" not in finding.previous or "leader" not in finding.current:
         return ""
     return f" {leader_name(finding.previous['leader'])} -> {leader_name(finding.current['leader'])}"
@@ -105,12 +122,12 @@ def leader_name(leader: int | None) -> str:
 
 
 def is_bounded(finding: Finding) -> bool:
-    """Whether it happened at an unknown moment before `at`: its figures are a poll's, hence bounds."""
+    """Return whether it happened at an unknown moment before `at`: its figures come from a poll and are bounds."""
     return finding.start < finding.at
 
 
 def time_range(finding: Finding, day: str) -> str:
-    """Return when it happened: at a moment, or between two sightings."""
+    """Return when it happened: at a moment, or between two readings."""
     at = instant(finding.at, day)
     return f"between {instant(finding.start, day)} and {at}" if is_bounded(finding) else f"at {at}"
 

@@ -1,34 +1,40 @@
-"""The edge where incidents go out: what every receiver is, how it says that it did not take one. One file each."""
+"""The interface of a receiver, what it delivers, and how it reports that it could not."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
 from agent.model.findings import Incident
+from agent.render.report import Report, report
+from agent.storage.outbox import Handle, Row
 
-Handle: TypeAlias = Mapping[str, Any]
-"""What a receiver wants to remember of what it delivered (a channel and a timestamp); plain JSON."""
+__all__ = ["Handle"]
 
 
 class Message(NamedTuple):
-    """What is to be delivered: the incident's message (number 0) as it is now, or its nth thread entry.
+    """What is to be delivered: the incident's message (number 0), rendered as it is now, or its nth thread entry.
 
-    An entry is lines of the timeline, or of the incident's nth evidence (`evidence`), or that evidence's plot, a PNG.
+    An entry is lines of the log, or those of the incident's nth check report (`check_report`), or its plot, a PNG.
     """
 
     incident: Incident
+    report: Report
     number: int = 0
     lines: tuple[str, ...] = ()
-    evidence: int = 0
+    check_report: int = 0
     plot: bytes | None = None
 
     @property
     def file(self) -> str:
-        """The plot's name as a file; no other plot has it."""
-        return f"{self.incident.id}-evidence-{self.evidence}.png"
+        """The plot's file name; no other plot has it."""
+        return f"{self.incident.id}-evidence-{self.check_report}.png"
 
 
-class NotDelivered(Exception):  # noqa: N818 - says what happened, as its kinds do
-    """The receiver has not confirmed; the message is a sentence for an operator and holds no secret."""
+def message_of(row: Row) -> Message:
+    """Return the message of an outbox row."""
+    return Message(row.incident, report(row.incident), row.number, row.lines, row.report, row.plot)
+
+
+class NotDelivered(Exception):  # noqa: N818 - a state, not an error of the program
+    """The receiver has not confirmed; the text is a sentence for an operator and holds no secret."""
 
 
 class RateLimited(NotDelivered):
@@ -40,34 +46,37 @@ class RateLimited(NotDelivered):
 
 
 class Unanswered(NotDelivered):
-    """It may have arrived: the connection failed, the answer was lost, or the receiver had a fault of its own."""
+    """It may have arrived: the connection failed, the answer was lost, or the receiver had an internal error."""
 
 
 class Refused(NotDelivered):
-    """Certainly not delivered, nor will it be until somebody changes something: a token, a channel, a permission."""
+    """Certainly not delivered until somebody changes a token, a channel or a permission."""
 
 
 class Gone(NotDelivered):
-    """Certainly not delivered: what the handle names no longer exists. The incident's message is to be made anew."""
+    """Certainly not delivered: what the handle names no longer exists, and the message must be posted anew."""
 
 
 class Declined(NotDelivered):
-    """Certainly not delivered, and not worth waiting for: the receiver takes no plots, say. It is left out."""
+    """Certainly not delivered and not worth a retry, such as a plot for a receiver that takes no files."""
 
 
 class Receiver(Protocol):
-    """One who is told of incidents. Called from one thread; each call ends within seconds."""
+    """A destination of notifications. Called from one thread; each call ends within seconds."""
 
     name: str
 
     def channel(self, message: Message, handle: Handle | None) -> str:
-        """Where this goes: a rate limit holds for a channel, not for the others."""
+        """Return where the message goes; a rate limit applies to one channel."""
 
     def deliver(self, message: Message, handle: Handle | None) -> Handle:
-        """Deliver and return the handle to remember, once the receiver has confirmed. Raises NotDelivered.
+        """Deliver, and return the handle once the receiver has confirmed. Raises NotDelivered.
 
-        handle: what the last delivery for this incident returned; None where nothing was delivered yet.
+        handle: what the last delivery for this incident returned; None if there was none.
         """
 
     def find(self, message: Message, handle: Handle | None, since: int) -> Handle | None:
-        """What an attempt begun at `since` (ms) left there, if anything. Raises NotDelivered; Refused: cannot look."""
+        """Return what an attempt begun at `since` (ms) left there, or None.
+
+        Raises NotDelivered, of which Refused says that the receiver may not be searched.
+        """

@@ -1,17 +1,17 @@
-"""Incidents on a terminal, where they go without [slack]: in full at each turn, their timeline line by line."""
+"""The console, where notifications go without [slack]: in full at each turn, their thread line by line."""
 
 from typing import TextIO
 
 from agent.model.findings import Severity
 from agent.notify.base import Handle, Message
-from agent.notify.webhook import told_of, worth_telling
-from agent.render.report import report
+from agent.notify.policy import repeat, summary
 
 _COLOURS = {Severity.CRITICAL: "31;1", Severity.WARNING: "33;1", Severity.INFO: "34;1"}
+_RESOLVED_COLOUR = "32;1"
 
 
 class Console:
-    """The receiver that prints to a stream; in colour where that is a terminal."""
+    """The receiver that prints to a stream; in colour if that is a terminal."""
 
     name = "console"
 
@@ -20,30 +20,28 @@ class Console:
         self._colours = stream.isatty()
 
     def channel(self, message: Message, handle: Handle | None) -> str:
-        """There is one stream."""
+        """Return the name: there is one stream."""
         del message, handle
         return self.name
 
     def deliver(self, message: Message, handle: Handle | None) -> Handle:
-        """Print the incident when it opens, grows worse, has its cause found or is over; or lines of its timeline."""
-        incident = message.incident
+        """Print the incident when it opens, gets worse, has its cause found or is over; or an entry of its thread."""
         if message.plot is not None:
-            self._print(f"{incident.id}  (there is a plot of it, which only Slack shows)")
+            self._print(f"{message.incident.id}  (a plot is available in Slack only)")
             return handle or {}
         if message.number > 0:
-            self._print(*(f"{incident.id}  {line}" for line in message.lines))
+            self._print(*(f"{message.incident.id}  {line}" for line in message.lines))
             return handle or {}
-        if handle and not worth_telling(incident, handle):
+        if handle and not repeat(message.incident, handle).is_sent:
             return handle
-        said = report(incident)
-        headline, *others = said.lines()
-        colour = "32;1" if said.calm else _COLOURS[incident.severity]
+        headline, *others = message.report.lines()
+        colour = _RESOLVED_COLOUR if message.report.is_resolved else _COLOURS[message.report.severity]
         first = f"\x1b[{colour}m{headline}\x1b[0m" if self._colours else headline
         self._print(first, *(f"  {line}" for line in others))
-        return told_of(incident)
+        return summary(message.incident)
 
     def find(self, message: Message, handle: Handle | None, since: int) -> Handle | None:
-        """What was printed cannot be looked up."""
+        """Return None: what was printed cannot be looked up."""
         del message, handle, since
         return None
 

@@ -1,4 +1,7 @@
-"""Delivery to one receiver: in order per incident, at least once, across crashes. What is said lives in the store."""
+"""Delivery to one receiver: in order per incident, at least once, across crashes.
+
+Messages and thread entries are rendered when they are due. A message that reads as it was last delivered is dropped.
+"""
 
 import random
 import sqlite3
@@ -8,10 +11,23 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import structlog
 
-from agent.notify.base import Declined, Gone, Handle, NotDelivered, RateLimited, Receiver, Refused, Unanswered
-from agent.notify.policy import worth_posting
+from agent.notify.base import (
+    Declined,
+    Gone,
+    Handle,
+    Message,
+    NotDelivered,
+    RateLimited,
+    Receiver,
+    Refused,
+    Unanswered,
+    message_of,
+)
+from agent.notify.policy import digest_of, first_notification, update
+from agent.render.thread import ThreadLog, thread_entry
 from agent.storage.outbox import Outbox, Row
 
 log = structlog.get_logger(__name__)
@@ -19,29 +35,29 @@ log = structlog.get_logger(__name__)
 FIRST_RETRY_MS = 500
 LAST_RETRY_MS = 60_000
 REFUSED_RETRY_MS = 300_000
-"""How long to wait after a refusal that only a person can lift (a revoked token, a channel that is gone)."""
+"""How long to wait after a refusal that only a person can lift, such as a revoked token."""
 
 PLOT_PATIENCE_MS = 300_000
-"""How long an entry that is a plot may keep what comes after it waiting, once an attempt of it had no answer."""
+"""How long an unanswered plot may hold back the entries after it."""
 
 _TURN_S = 5.0
 _DICE = random.SystemRandom()
 
 
 def now_ms() -> int:
-    """The wall clock, ms since the epoch."""
+    """Return the wall clock, ms since the epoch."""
     return time.time_ns() // 1_000_000
 
 
 def monotonic_ms() -> int:
-    """The monotonic clock, ms."""
+    """Return the monotonic clock, ms."""
     return time.monotonic_ns() // 1_000_000
 
 
 class Dispatcher:
     """A worker with a thread of its own that delivers what the store has queued for one receiver.
 
-    turns: counts its progress, for the watchdog: up by one at least every five seconds and the calls of one delivery.
+    turns: its progress, for the watchdog: up by one at least every five seconds plus the calls of one delivery.
     """
 
     def __init__(
@@ -63,21 +79,21 @@ class Dispatcher:
         self._failures: dict[str, int] = {}
         self._due: dict[str, int] = {}
         self._channel_due: dict[str, int] = {}
-        self._complaints: dict[str, str] = {}
-        self._thread = threading.Thread(target=self.run, name=f"outbox-{receiver.name}", daemon=True)
+        self._reported: dict[str, str] = {}
+        self._thread = threading.Thread(target=self.run, name=f"dispatcher-{receiver.name}", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
 
     def wake(self) -> None:
-        """Something was queued: look at once. From any thread."""
+        """Look for pending deliveries at once. From any thread."""
         self._wakeup.set()
 
     def close(self, timeout: float = 2.0) -> bool:
-        """Stop after the call under way; whether that ended within `timeout` seconds.
+        """Stop after the call under way; return whether that ended within `timeout` seconds.
 
-        A call that is left behind counts as one whose answer was lost: the next start looks it up.
+        A call that is abandoned counts as one whose answer was lost: the next start looks it up.
         """
         self._closing.set()
         self._wakeup.set()
@@ -87,24 +103,24 @@ class Dispatcher:
 
     def run(self) -> None:
         """Deliver until closed."""
-        queue = Outbox(self._path, self._receiver.name)
+        outbox = Outbox(self._path, self._receiver.name)
         try:
             while not self._closing.is_set():
                 self._wakeup.clear()
                 try:
-                    due = self.deliver_due(queue)
+                    due = self.deliver_due(outbox)
                 except sqlite3.Error as error:
-                    log.exception("cannot read or write the queue", receiver=self._receiver.name, reason=str(error))
+                    log.exception("outbox_unavailable", receiver=self._receiver.name, reason=str(error))
                     due = None
                 self.turns += 1
                 if not self._closing.is_set():
                     self._wakeup.wait(_TURN_S if due is None else min(_TURN_S, max(0, due - self._clock()) / 1000))
         finally:
-            queue.close()
+            outbox.close()
 
-    def deliver_due(self, queue: Outbox) -> int | None:
-        """Try what is due, the first thing of each incident; returns when the next is due (ms), None: nothing waits."""
-        heads = queue.heads()
+    def deliver_due(self, outbox: Outbox) -> int | None:
+        """Try the next due delivery of each incident; return when the next is due (ms), None if none is pending."""
+        heads = outbox.heads()
         for memory in (self._due, self._failures):
             for incident_id in memory.keys() - dict(heads).keys():
                 del memory[incident_id]
@@ -115,78 +131,103 @@ class Dispatcher:
             if self._clock() < self._due.get(incident_id, 0):
                 continue
             try:
-                self._attempt(queue, incident_id, seq)
+                self._attempt(outbox, incident_id, seq)
             except sqlite3.Error:
                 raise
             except Exception as error:  # noqa: BLE001 - a defect in one message must not silence all others
-                self._defect(incident_id, error)
+                self._failed(incident_id, error)
         return min((self._due.get(incident_id, 0) for incident_id, _ in heads), default=None)
 
-    def _attempt(self, queue: Outbox, incident_id: str, seq: int) -> None:
-        row = queue.read(seq)
+    def _attempt(self, outbox: Outbox, incident_id: str, seq: int) -> None:
+        row = outbox.read(seq)
         if row is None:
             return
-        channel = self._receiver.channel(row.message, row.handle)
+        row, message, covered = _compose(row)
+        digest = digest_of(message.report)
+        if self._is_dropped(outbox, row, digest, covered):
+            return
+        channel = self._receiver.channel(message, row.handle)
         if self._clock() < self._channel_due.get(channel, 0):
             self._due[incident_id] = self._channel_due[channel]
             return
-        if not queue.attempt(row, now_ms()):
+        if not outbox.attempt(row, now_ms(), covered):
             return
         sent = False
         try:
-            handle, told = self._look_up(queue, row)
-            if not told:
+            handle, is_done = self._look_up(outbox, row, message)
+            if handle is None and not is_done and not first_notification(row.incident).is_sent:
+                outbox.discard(row)
+                return
+            if not is_done:
                 sent = True
-                handle = self._receiver.deliver(row.message, handle)
-            queue.confirmed(row, handle)
+                handle = self._receiver.deliver(message, handle)
+            outbox.confirmed(row, handle, digest if message.number == 0 else None)
         except NotDelivered as error:
-            if _left_out(row, error, now_ms()):
+            if _is_given_up(row, error, now_ms()):
                 log.warning(
-                    "plot left out",
+                    "plot_not_delivered",
                     receiver=self._receiver.name,
                     incident=incident_id,
-                    plot=row.message.file,
+                    plot=message.file,
                     reason=str(error),
                 )
-                queue.confirmed(row, row.handle)
+                outbox.confirmed(row, row.handle)
                 return
-            self._put_off(queue, row, channel, error, sent=sent)
+            self._put_off(outbox, row, channel, error, sent=sent)
             return
         self._due.pop(incident_id, None)
         if row.handle is not None:
-            # A first message alone does not end them: where each thread entry finds it gone, new ones come ever slower.
+            # A first message alone does not end them: if each thread entry finds it gone, new ones come ever slower.
             self._failures.pop(incident_id, None)
-        if self._complaints.pop(channel, None) is not None:
-            log.info("delivering again", receiver=self._receiver.name, channel=channel)
+        if self._reported.pop(channel, None) is not None:
+            log.info("delivery_resumed", receiver=self._receiver.name, channel=channel)
 
-    def _look_up(self, queue: Outbox, row: Row) -> tuple[Handle | None, bool]:
-        """The handle, and whether there is nothing left to send. Raises NotDelivered.
+    def _is_dropped(self, outbox: Outbox, row: Row, digest: str, covered: str | None) -> bool:
+        """Drop a row that needs no delivery; what an attempt of unknown outcome left must be looked up first."""
+        if row.attempted_at is not None:
+            return False
+        if row.number == 0:
+            why = update(row, digest)
+            if why.is_sent:
+                return False
+            log.debug("notification_skipped", receiver=self._receiver.name, incident=row.incident.id, why=why.value)
+            if row.handle is None:
+                outbox.discard(row)
+            else:
+                outbox.skip(row)
+            return True
+        if row.is_log_entry and not row.lines:
+            outbox.skip(row, covered)
+            return True
+        return False
 
-        What an attempt of unknown end may have left there is looked for. Where nobody may look, telling twice is better
-        than never.
+    def _look_up(self, outbox: Outbox, row: Row, message: Message) -> tuple[Handle | None, bool]:
+        """Return the handle, and whether an earlier attempt of unknown outcome delivered this. Raises NotDelivered.
+
+        If the receiver may not be searched, a duplicate is better than a loss.
         """
-        handle, is_entry = row.handle, row.message.number > 0
+        handle, is_entry = row.handle, row.number > 0
         if row.attempted_at is not None and (handle is None or is_entry):
             try:
-                found = self._receiver.find(row.message, handle, row.attempted_at)
+                found = self._receiver.find(message, handle, row.attempted_at)
             except Refused as error:
-                log.warning("cannot look up a lost answer", receiver=self._receiver.name, reason=str(error))
+                log.warning("lost_answer_lookup_refused", receiver=self._receiver.name, reason=str(error))
                 found = None
             if found is not None:
-                queue.found(row, found)
+                outbox.found(row, found)
                 return found, is_entry
-        return handle, handle is None and not worth_posting(row.message.incident)
+        return handle, False
 
-    def _put_off(self, queue: Outbox, row: Row, channel: str, error: NotDelivered, *, sent: bool) -> None:
-        """Settle what is known of the attempt, when to try again, and tell the operator once.
+    def _put_off(self, outbox: Outbox, row: Row, channel: str, error: NotDelivered, *, sent: bool) -> None:
+        """Record the outcome of the attempt and when to try again; log each reason once.
 
-        sent: it was the delivery that failed; where it was the look-up, an earlier attempt is still in doubt.
+        sent: the delivery failed, not the look-up, after which an earlier attempt is still in doubt.
         """
-        incident_id = row.message.incident.id
+        incident_id = row.incident.id
         if isinstance(error, Gone):
-            queue.gone(row)
+            outbox.gone(row)
         elif sent and not isinstance(error, Unanswered):
-            queue.refused(row)
+            outbox.refused(row)
         if isinstance(error, RateLimited):
             wait = error.retry_after
             self._channel_due[channel] = self._clock() + wait
@@ -195,11 +236,11 @@ class Dispatcher:
         else:
             wait = self._backoff(incident_id)
         self._due[incident_id] = self._clock() + wait
-        if self._complaints.get(channel) != str(error):
-            self._complaints[channel] = str(error)
-            say = log.error if isinstance(error, Refused) else log.warning
-            say(
-                "not delivered",
+        if self._reported.get(channel) != str(error):
+            self._reported[channel] = str(error)
+            log_at = log.error if isinstance(error, Refused) else log.warning
+            log_at(
+                "delivery_failed",
                 receiver=self._receiver.name,
                 channel=channel,
                 incident=incident_id,
@@ -207,24 +248,37 @@ class Dispatcher:
                 retry_in_ms=wait,
             )
 
-    def _defect(self, incident_id: str, error: Exception) -> None:
-        """Log where it is, without a traceback: a renderer may add the local variables, and a token is among them."""
+    def _failed(self, incident_id: str, error: Exception) -> None:
+        """Log an internal error without a traceback: a renderer may add local variables, and a token is among them."""
         where = traceback.extract_tb(error.__traceback__)[-1]
-        reason = f"{type(error).__name__} at {where.filename}:{where.lineno}: {error}"
-        log.error("not delivered by a defect", receiver=self._receiver.name, incident=incident_id, reason=reason)
+        reason = f"internal error: {type(error).__name__} at {where.filename}:{where.lineno}: {error}"
+        log.error("delivery_failed", receiver=self._receiver.name, incident=incident_id, reason=reason)
         self._due[incident_id] = self._clock() + self._backoff(incident_id)
 
     def _backoff(self, incident_id: str) -> int:
-        """Twice the wait with each failure, up to a minute; drawn from its upper half."""
+        """Return the next wait, ms: doubled with each failure up to a minute, drawn from its upper half."""
         failures = self._failures.get(incident_id, 0)
         self._failures[incident_id] = failures + 1
         wait = min(LAST_RETRY_MS, FIRST_RETRY_MS << min(failures, 16))
         return int(wait * (0.5 + self._jitter() / 2))
 
 
-def _left_out(row: Row, error: NotDelivered, now: int) -> bool:
-    """Whether it is a plot that is not worth keeping the thread waiting any longer: its lines were told before it."""
-    if row.message.plot is None:
+def _compose(row: Row) -> tuple[Row, Message, str | None]:
+    """Return the row with its lines, the message, and for an entry composed now what the thread covers with it.
+
+    An entry keeps the lines of its first attempt: it may have arrived.
+    """
+    if not row.is_log_entry or row.lines:
+        return row, message_of(row), None
+    log_so_far = ThreadLog() if row.covered is None else msgspec.json.decode(row.covered, type=ThreadLog)
+    lines, thread_log = thread_entry(log_so_far, row.incident)
+    row = row._replace(lines=lines)
+    return row, message_of(row), msgspec.json.encode(thread_log).decode()
+
+
+def _is_given_up(row: Row, error: NotDelivered, now: int) -> bool:
+    """Whether a plot should hold back the thread no longer: its lines were delivered before it."""
+    if row.plot is None:
         return False
     tried_long = row.attempted_at is not None and now - row.attempted_at > PLOT_PATIENCE_MS
     return isinstance(error, Declined) or (isinstance(error, Unanswered) and tried_long)

@@ -1,69 +1,130 @@
-"""What must be said of an incident's change: the policy. Pure; the words live in report, the queue in store."""
+"""What is worth a notification, and why: the policy of all receivers. No I/O."""
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
 
 from agent.engine.check_requests import CheckResult
-from agent.model.findings import Incident, Severity
+from agent.model.findings import Incident, Severity, Status
 from agent.model.observations import CheckRun
-from agent.render.report import report, timeline, withdrawn
+from agent.render.report import Report, is_withdrawn
+from agent.storage.outbox import Row
 
 
-class Posting(NamedTuple):
-    """message: whether the incident's message must be brought up to date. entry: lines to append to its thread."""
+class Why(StrEnum):
+    """Why a notification is sent or is not."""
 
-    message: bool
-    entry: tuple[str, ...]
+    FIRST = "first"
+    CHANGED = "changed"
+    RETRIED = "retried"
+    SEVERITY_RAISED = "severity_raised"
+    CAUSE_FOUND = "cause_found"
+    MERGED = "merged"
+    RESOLVED = "resolved"
+    REOPENED = "reopened"
+    INFO_ONLY = "info_only"
+    MERGED_BEFORE_FIRST = "merged_before_first"
+    WITHDRAWN_BEFORE_FIRST = "withdrawn_before_first"
+    UNCHANGED = "unchanged"
+    MINOR_CHANGE = "minor_change"
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether it is a reason to send."""
+        return self not in _UNSENT
 
 
-NOTHING = Posting(message=False, entry=())
+_UNSENT = {Why.INFO_ONLY, Why.MERGED_BEFORE_FIRST, Why.WITHDRAWN_BEFORE_FIRST, Why.UNCHANGED, Why.MINOR_CHANGE}
 
 
-def worth_posting(incident: Incident) -> bool:
-    """Whether to begin to tell of it: it is a warning or worse, and stands by itself."""
-    informative = incident.severity.rank < Severity.WARNING.rank
-    return not informative and incident.merged_into is None and not withdrawn(incident)
+def first_notification(incident: Incident) -> Why:
+    """Return whether an incident that was never delivered is worth a first message: from warning on, by itself."""
+    if incident.merged_into is not None:
+        return Why.MERGED_BEFORE_FIRST
+    if is_withdrawn(incident):
+        return Why.WITHDRAWN_BEFORE_FIRST
+    return Why.INFO_ONLY if incident.severity.rank < Severity.WARNING.rank else Why.FIRST
 
 
-def posting(previous: Incident | None, incident: Incident, *, posted: bool) -> Posting:
-    """What a receiver must be told now that `previous` has become `incident`; posted: whether it was told of it before.
+def update(row: Row, digest: str) -> Why:
+    """Return whether the message of a row is due. digest: of the message as it would be delivered now.
 
-    Once it was told, each change that can be seen is an edit: also that it was merged, withdrawn, or is now mere info.
+    Once delivered, every visible change is an edit: also that it was merged, withdrawn, or is merely info now.
     """
-    if posted:
-        changed = previous is None or report(previous) != report(incident)
-        return Posting(message=changed, entry=timeline(previous, incident))
-    if not worth_posting(incident):
-        return NOTHING
-    return Posting(message=True, entry=timeline(None, incident))
+    if row.handle is None:
+        return first_notification(row.incident)
+    if row.attempted_at is not None:
+        return Why.RETRIED
+    return Why.UNCHANGED if row.digest == digest else Why.CHANGED
 
 
-def evidence_in(answer: CheckResult, holder: Incident | None, changed: Iterable[Incident]) -> Incident | None:
-    """The incident in whose thread a check's answer belongs; None: it says nothing, or of none that stands.
+def repeat(incident: Incident, delivered: Mapping[str, Any] | None) -> Why:
+    """Return whether a receiver that cannot edit sends another message.
 
-    holder: the one that holds the finding which asked for it. changed: those that the check's findings changed.
-    A holder that nobody is told of leaves it to the gravest incident that the findings made.
+    delivered: what `summary` returned for the last one.
     """
-    if not evidence_entry(answer):
+    if not delivered:
+        return Why.FIRST
+    if incident.severity.rank > Severity(delivered["severity"]).rank:
+        return Why.SEVERITY_RAISED
+    if incident.causes and not delivered["caused"]:
+        return Why.CAUSE_FOUND
+    if incident.merged_into is not None and not delivered["merged"]:
+        return Why.MERGED
+    was_resolved = delivered["status"] in _RESOLVED
+    if (incident.status.value in _RESOLVED) is was_resolved:
+        return Why.MINOR_CHANGE
+    return Why.REOPENED if was_resolved else Why.RESOLVED
+
+
+_RESOLVED = (Status.RECOVERED.value, Status.CLOSED.value)
+
+
+def summary(incident: Incident) -> dict[str, Any]:
+    """Return what a receiver that cannot edit must remember of its last message."""
+    return {
+        "status": incident.status.value,
+        "severity": incident.severity.value,
+        "caused": bool(incident.causes),
+        "merged": incident.merged_into is not None,
+    }
+
+
+def digest_of(report: Report) -> str:
+    """Return a digest that differs if the message reads differently."""
+    return blake2b(msgspec.json.encode(report), digest_size=16).hexdigest()
+
+
+def check_report_target(answer: CheckResult, holder: Incident | None, changed: Iterable[Incident]) -> Incident | None:
+    """Return the incident whose thread takes a check's report; None if there is nothing to report, or no incident.
+
+    holder: the one with the finding that requested the check. changed: those that the check's findings changed. If
+    nobody is notified of the holder, the gravest incident that the findings made takes the report.
+    """
+    if not check_report_lines(answer):
         return None
     made = [
-        one
-        for one in changed
-        if worth_posting(one) and any(found.kind == _check(answer) for found in one.causes + one.findings)
+        incident
+        for incident in changed
+        if first_notification(incident).is_sent
+        and any(finding.kind == _check(answer) for finding in incident.causes + incident.findings)
     ]
     if answer.ask is None:
         return made[0] if len(made) == 1 else None
-    if holder is not None and worth_posting(holder):
+    if holder is not None and first_notification(holder).is_sent:
         return holder
-    return min(made, key=lambda one: (-one.severity.rank, one.opened_at, one.id), default=holder)
+    return min(made, key=lambda incident: (-incident.severity.rank, incident.opened_at, incident.id), default=holder)
 
 
-def evidence_entry(answer: CheckResult) -> tuple[str, ...]:
-    """A check's answer as lines of a thread, under a heading that names the check; empty where it says nothing."""
+def check_report_lines(answer: CheckResult) -> tuple[str, ...]:
+    """Return a check's report as lines of a thread, headed by the check's name; empty if it reports nothing."""
     return (f"Spark, {_check(answer)}:", *answer.lines) if answer.lines or answer.plot else ()
 
 
 def _check(answer: CheckResult) -> str:
-    """The check's name."""
-    run = next((one.check for one in answer.observations if isinstance(one, CheckRun)), "check")
-    return run if answer.ask is None else answer.ask.check
+    """Return the check's name."""
+    name = next((run.check for run in answer.observations if isinstance(run, CheckRun)), "check")
+    return name if answer.ask is None else answer.ask.check

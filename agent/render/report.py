@@ -1,278 +1,305 @@
-"""An incident in words: what happened, why, what to do, what changed. Pure; markup lives in notifiers."""
+"""An incident as a message for an operator: what happened, when, what to do. Without markup."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from itertools import islice
+from textwrap import wrap
+from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agent.engine.impact import root_cause_broker, worst_first
-from agent.engine.rule import Rule
-from agent.model.findings import Finding, Incident, Severity, Status, reader, sight
-from agent.model.text import day_of, instant, listed, place, places, radius, sights, span
-from agent.render.summaries import summary, worst
-from agent.rules import KINDS
+from agent.model.findings import Finding, Incident, Records, Severity, Status, reader
+from agent.model.text import (
+    change,
+    count,
+    day_of,
+    describe_records,
+    instant,
+    is_bounded,
+    join_names,
+    place,
+    places,
+    span,
+    unavailable_parts,
+)
+from agent.render.advice import advice_now, advice_to_prevent
+from agent.render.statements import (
+    Row,
+    Statement,
+    describe,
+    format_row,
+    is_checked,
+    rows,
+    rule_of,
+    statements,
+    with_arrows,
+)
 
-_ADVICE_LINES = 4
+MAX_ROWS = 6
+WIDTH = 120
+"""Characters in a line of plain text."""
+
+_INDENT = 12
+_RECREATION = "topic re-creation"
 
 
 class Section(NamedTuple):
-    """Lines under a heading; what happened comes first and has none."""
+    """Lines under a heading."""
 
     heading: str
     lines: tuple[str, ...]
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """What an operator reads. Two reports are equal where nobody could see a difference.
+    """What an operator reads. Two reports are equal if nobody could see a difference.
 
-    calm: whether all is well again, or was settled; not where something merely happened and was over at once.
-    headline: severity, state, what, where, how much and the id. context: since when, the date, the cluster.
+    state: OPEN, RECOVERED, CLOSED, MERGED, WITHDRAWN or HAPPENED (for events that were over at once).
+    title: what, where, how much. paragraph: how bad. timeline: rows in UTC; omitted: how many more rows there are.
+    ruled_out: causes that the observations exclude. context: since when, the date, the cluster.
     """
 
     id: str
     severity: Severity
-    calm: bool
-    headline: str
-    sections: tuple[Section, ...]
+    state: str
+    title: str
+    paragraph: str
+    timeline: tuple[str, ...] = ()
+    omitted: int = 0
+    ruled_out: str = ""
+    do_now: tuple[str, ...] = ()
+    prevent: tuple[str, ...] = ()
     context: str
 
+    @property
+    def is_resolved(self) -> bool:
+        """Whether nothing of it lasts any more and it was more than an event."""
+        return self.state not in ("OPEN", "HAPPENED")
+
+    @property
+    def headline(self) -> str:
+        """Severity, state unless it is open, title."""
+        state = f" ({self.state})" if self.is_resolved else ""
+        return f"{self.severity.upper()}{state} · {self.title}"
+
+    @property
+    def timeline_lines(self) -> tuple[str, ...]:
+        """The rows, and how many more there are."""
+        return (*self.timeline, f"(and {self.omitted:,} more)") if self.omitted else self.timeline
+
+    def sections(self) -> list[Section]:
+        """Return the parts below the timeline that have any lines."""
+        still = "Still to do" if self.is_resolved else "Do now"
+        parts = (
+            Section("Ruled out", (self.ruled_out,) if self.ruled_out else ()),
+            Section(still, self.do_now),
+            Section("Prevent", self.prevent),
+        )
+        return [part for part in parts if part.lines]
+
     def lines(self) -> list[str]:
-        """The whole report as plain lines."""
-        told = []
-        for heading, (first, *others) in self.sections:
-            told.append(f"{heading}: {first}" if heading else first)
-            told += [" " * (len(heading) + 2 if heading else 0) + line for line in others]
-        return [self.headline, *told, self.context]
+        """Return the whole report as plain text, wrapped."""
+        text = [f"{self.headline} · {self.id}", *_hang(self.paragraph, 0)]
+        if self.timeline:
+            text += ["Timeline (UTC)", *(part for line in self.timeline_lines for part in _hang(line, _INDENT))]
+        for heading, lines in self.sections():
+            labels = [heading, *[""] * (len(lines) - 1)]
+            for label, line in zip(labels, lines, strict=True):
+                text += _hang(f"{label:<{_INDENT}}{line}", _INDENT)
+        return [*text, *_hang(self.context, 0)]
 
 
 def report(incident: Incident) -> Report:
-    """The incident in words. A merged one is a pointer; one that lost all its findings says that it was withdrawn."""
-    return Report(
+    """Return the message. A merged incident points to another; one without findings says that it was withdrawn."""
+    day = day_of(incident.opened_at)
+    blank = Report(
         id=incident.id,
         severity=incident.severity,
-        calm=bool(incident.status is not Status.OPEN and _state(incident)),
-        headline=f"{incident.severity.upper()}{_state(incident)}  {incident.title}  {incident.id}",
-        sections=_sections(incident),
-        context=_context(incident),
+        state=_state(incident),
+        title=incident.title,
+        paragraph="",
+        context=_context(incident, day),
+    )
+    if incident.merged_into is not None:
+        return replace(blank, paragraph=f"Merged into {incident.merged_into}: see there.")
+    if is_withdrawn(incident):
+        return replace(blank, paragraph="Withdrawn: its findings no longer apply. No action needed.")
+    effects = worst_first(incident.findings)
+    causes = _causes_by_weight(incident.causes, effects)
+    events = statements(_parts(incident))
+    shown, omitted = _timeline(events, [*effects, *causes], day)
+    return replace(
+        blank,
+        paragraph=_paragraph(incident, effects, events, day),
+        timeline=tuple(format_row(row, day) for row in shown),
+        omitted=omitted,
+        ruled_out=" · ".join(_ruled_out(incident)),
+        do_now=advice_now(effects, day),
+        prevent=advice_to_prevent([*causes, *effects], day),
     )
 
 
-def withdrawn(incident: Incident) -> bool:
-    """Whether nothing that it was made of holds any more."""
+def is_withdrawn(incident: Incident) -> bool:
+    """Return whether none of its findings applies any more."""
     return incident.status is Status.CLOSED and not incident.findings and incident.merged_into is None
 
 
-def alarming(entry: Iterable[str]) -> bool:
-    """Whether this entry of a timeline must not go unheard: an incident that was told has become critical."""
-    return any(line.startswith(f"now {Severity.CRITICAL}, ") for line in entry)
+def shown_findings(incident: Incident) -> set[tuple[str, str, int]]:
+    """Return the keys of the findings that have a row in the message, or share one."""
+    if incident.merged_into is not None or is_withdrawn(incident):
+        return set()
+    effects = worst_first(incident.findings)
+    events = statements(_parts(incident))
+    ranked = [*effects, *_causes_by_weight(incident.causes, effects)]
+    shown, _ = _timeline(events, ranked, day_of(incident.opened_at))
+    return {finding.key for row in shown for finding in row.findings}
 
 
-def timeline(previous: Incident | None, incident: Incident) -> tuple[str, ...]:
-    """What is new since `previous`: causes and effects in time order, then severity, sight, recovery, merging."""
-    day = day_of(incident.opened_at)
-    known = {one.key for one in _parts(previous)} if previous else set()
-    lines = list(summary([one for one in _parts(incident) if one.key not in known], day=day))
-    if previous is None:
-        return tuple(lines)
-    if incident.merged_into is not None:
-        return (f"merged into {incident.merged_into}",) if previous.merged_into is None else ()
-    if withdrawn(incident):
-        return () if withdrawn(previous) else (*lines, "withdrawn: nothing that it was made of holds any more")
-    held = {one.key for one in _parts(incident)}
-    dropped = [one for one in _parts(previous) if one.key not in held]
-    lines += [f"no longer holds: {line}" for line in summary(dropped, day=day)]
-    if incident.severity is not previous.severity:
-        lines.append(f"now {incident.severity}, was {previous.severity}")
-    if incident.sighted is not previous.sighted:
-        lines.append(_sight_changed(previous, incident, day))
-    if incident.status is not previous.status:
-        lines.append(_passage(incident, day))
-    return tuple(lines)
+def _causes_by_weight(causes: Iterable[Finding], effects: list[Finding]) -> list[Finding]:
+    """Return the causes: of the worst effect's partition, of the root-cause broker, those that involve it, the rest."""
+    causes = list(causes)
+    worst = effects[0] if effects else None
+    broker = None if worst is None else root_cause_broker(causes, worst)
+
+    def weight(cause: Finding) -> int:
+        if worst is not None and "partition" in cause.subject and place(cause.subject) == place(worst.subject):
+            return 1
+        brokers = cause.subject.get("brokers") or ()
+        is_root = cause.subject.get("broker") == broker if "broker" in cause.subject else "topic" not in cause.subject
+        if is_root:
+            return 0
+        return 2 if broker in brokers and change(cause) else 3
+
+    return sorted(causes, key=lambda cause: (weight(cause), -cause.severity.rank, cause.at, cause.key))
 
 
-def _sight_changed(previous: Incident, incident: Incident, day: str) -> str:
-    """Who was lost from sight, since when and why; or who is seen again."""
-    if not incident.sighted:
-        return ": ".join(["cannot be seen at present", *sights(incident.unseen, day, why=True)])
-    return ": ".join(["seen again", *sights(previous.unseen, day)])
+def _timeline(events: list[Statement], ranked: list[Finding], day: str) -> tuple[list[Row], int]:
+    """Return the rows of the message in time order, and how many did not fit; the lowest-ranked are left out."""
+    rank = {finding.key: number for number, finding in reversed(list(enumerate(ranked)))}
+    made = rows(events, day, MAX_ROWS)
+    by_rank = sorted(made, key=lambda row: min(rank.get(finding.key, len(rank)) for finding in row.findings))
+    kept = set(map(id, islice(by_rank, MAX_ROWS)))
+    return [row for row in made if id(row) in kept], len(made) - len(kept)
 
 
-def _passage(incident: Incident, day: str) -> str:
-    if incident.status is Status.OPEN:
-        return "open again"
-    if incident.status is Status.RECOVERED and incident.recovered_at is not None:
-        return f"{'over' if _momentary(incident) else 'recovered'} at {instant(incident.recovered_at, day)}"
-    return str(incident.status)
+def _paragraph(incident: Incident, effects: list[Finding], events: list[Statement], day: str) -> str:
+    """Return the worst effect, how many there are like it, what Spark confirmed, and what was spared."""
+    if not effects:
+        return ""
+    keys = {finding.key for finding in effects}
+    of_effects = [event for event in events if event.finding.key in keys]
+    worst = min(of_effects or events, key=lambda event: _position(effects, event.finding))
+    alike = [event for event in of_effects if event.finding.rule == worst.finding.rule]
+    sentences = [_sentence(describe(worst.finding, day))]
+    if len(alike) > 1:
+        total = sum((event.finding.records for event in alike), Records())
+        impact = describe_records(total, bounded=any(is_bounded(event.finding) for event in alike))
+        sentences.append(_sentence(f"Affected in all: {_extent(alike)}{f': {impact}' if impact else ''}"))
+    sentences += [*_flink_readers(worst), *_confirmed(alike), *_spared(incident, worst.finding)]
+    return " ".join(sentences)
+
+
+def _position(effects: list[Finding], finding: Finding) -> int:
+    return next((number for number, effect in enumerate(effects) if effect.key == finding.key), len(effects))
+
+
+def _extent(events: list[Statement]) -> str:
+    subjects = [event.finding.subject for event in events]
+    return places(subjects) if any(subject.get("topic") for subject in subjects) else count(len(subjects), "finding")
+
+
+def _flink_readers(event: Statement) -> list[str]:
+    """Return which Flink job's position was seen to move with the group's offset."""
+    jobs: dict[str, None] = {}
+    for other in event.others:
+        subject = other.subject
+        if "job" in subject and "job" not in event.finding.subject:
+            parts = [f"subtask {subject['subtask']}"] if "subtask" in subject else []
+            parts += [str(subject["host"])] if "host" in subject else []
+            suffix = f" ({', '.join(parts)})" if parts else ""
+            jobs[f"Flink job {reader(subject)}{suffix}"] = None
+    return [f"{join_names(jobs)} moved back with it."] if jobs else []
+
+
+def _confirmed(events: Iterable[Statement]) -> list[str]:
+    """Return what Spark checks confirmed of these, with the number of keys if they are about keys."""
+    confirmed = [(event.finding, event.confirmations[0]) for event in events if event.confirmations]
+    if not confirmed:
+        return []
+    live, checked = (sum(pair[side].current.get("keys") or 0 for pair in confirmed) for side in (0, 1))
+    return [f"Confirmed by Spark{f': {min(checked, live):,} of {live:,} keys' if live else ''}."]
+
+
+def _spared(incident: Incident, worst: Finding) -> list[str]:
+    """Return the partitions whose leader changed too, without a rewind."""
+    moving = [finding for finding in _parts(incident) if rule_of(finding).moves_position]
+    struck = {place(finding.subject) for finding in moving} | {place(worst.subject)}
+    moved = (cause.subject for cause in incident.causes if rule_of(cause).changes_leader)
+    spared = [subject for subject in moved if place(subject) not in struck]
+    if not spared or not worst.records.reread:
+        return []
+    return [f"Leader also changed, no rewind detected: {places(spared)}."]
+
+
+def _sentence(text: str) -> str:
+    text = with_arrows(text.strip())
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def _ruled_out(incident: Incident) -> Iterable[str]:
+    """Return the causes that the observations behind the live findings exclude, each once."""
+    by_rule: dict[str, list[Finding]] = {}
+    for finding in incident.findings:
+        if not is_checked(finding):
+            by_rule.setdefault(finding.kind, []).append(finding)
+    phrases = dict.fromkeys(phrase for found in by_rule.values() for phrase in rule_of(found[0]).ruled_out(found))
+    if any(rule_of(finding).recreates_topic for finding in _parts(incident)):
+        phrases.pop(_RECREATION, None)
+    return phrases
 
 
 def _parts(incident: Incident) -> tuple[Finding, ...]:
     return incident.causes + incident.findings
 
 
-def _momentary(incident: Incident) -> bool:
-    """Whether each effect was over as it happened: nothing was made good since, so "recovered" would mislead."""
-    return bool(incident.findings) and all(one.recovered_at == one.at for one in incident.findings)
+def is_momentary(incident: Incident) -> bool:
+    """Return whether each effect was over as it happened: nothing was repaired, so "recovered" would mislead."""
+    return bool(incident.findings) and all(finding.recovered_at == finding.at for finding in incident.findings)
 
 
 def _state(incident: Incident) -> str:
     if incident.merged_into is not None:
-        return " (MERGED)"
-    if withdrawn(incident):
-        return " (WITHDRAWN)"
-    if incident.status is Status.OPEN or (incident.status is Status.RECOVERED and _momentary(incident)):
-        return ""
-    return f" ({incident.status.upper()})"
+        return "MERGED"
+    if is_withdrawn(incident):
+        return "WITHDRAWN"
+    if incident.status is Status.RECOVERED and is_momentary(incident):
+        return "HAPPENED"
+    return incident.status.upper()
 
 
-def _context(incident: Incident) -> str:
-    day = day_of(incident.opened_at)
-    begun, state = instant(incident.opened_at, day), incident.status.upper()
+def _context(incident: Incident, day: str) -> str:
+    begun = instant(incident.opened_at, day)
+    end = incident.recovered_at
     if incident.status is Status.OPEN:
-        parts = [f"{state} since {begun} UTC, {day}"]
-    elif incident.recovered_at is None:
-        parts = [f"{state}, begun {begun} UTC, {day}"]
-    elif _momentary(incident):
-        over = instant(incident.recovered_at, day)
-        happened = f"happened {f'at {begun}' if over == begun else f'between {begun} and {over}'} UTC, {day}"
-        parts = [happened if incident.status is Status.RECOVERED else f"{state}, {happened}"]
+        parts = [f"OPEN since {begun} UTC, {day}"]
+    elif end is None:
+        parts = [f"{_state(incident)}, began {begun} UTC, {day}"]
+    elif is_momentary(incident):
+        when = f"at {begun}" if end == incident.opened_at else f"between {begun} and {instant(end, day)}"
+        closed = "CLOSED, h" if incident.status is Status.CLOSED else "H"
+        parts = [f"{closed}appened {when} UTC, {day}"]
     else:
-        lasted = span(max(0, incident.recovered_at - incident.opened_at))
-        over = f"recovered {instant(incident.recovered_at, day)} after {lasted}"
-        parts = [f"{state}, begun {begun} UTC, {day}", over]
+        after = span(max(0, end - incident.opened_at))
+        parts = [f"{incident.status.upper()}, began {begun}, recovered {instant(end, day)} UTC after {after}, {day}"]
     if not incident.sighted:
-        who = "".join(f" ({one})" for one in sights(incident.unseen, day))
-        parts.append(f"CANNOT BE SEEN at present{who}: it may have changed since")
+        parts.append(
+            f"may be out of date: {'; '.join(unavailable_parts(incident.unseen)) or 'a source is unavailable'}"
+        )
     if incident.cluster is not None:
         parts.append(f"cluster {incident.cluster}")
     return " · ".join(parts)
 
 
-def _sections(incident: Incident) -> tuple[Section, ...]:
-    if incident.merged_into is not None:
-        return (Section("", (f"This is part of {incident.merged_into}: see there.",)),)
-    if withdrawn(incident):
-        return (Section("", ("Withdrawn: nothing that this was made of holds any more. Nothing is to be done.",)),)
-    day = day_of(incident.opened_at)
-    total = radius(incident.records)
-    happened = worst(incident.findings, day)
-    effects = worst_first(incident.findings)
-    sections = (
-        Section("", (*((f"In all: {total}.",) if total and len(incident.findings) > 1 else ()), *happened)),
-        Section("Cause", _cause(incident, day)),
-        Section("Ruled out", _ruled_out(incident)),
-        Section("Also", _also(incident)),
-        Section("Still to do" if _state(incident) else "Do now", _advice(effects, day, "now")),
-        Section("Do later", _advice([*effects, *_blamed(incident), *incident.causes], day, "prevent")),
-    )
-    return tuple(section for section in sections if section.lines)
-
-
-def _cause(incident: Incident, day: str) -> tuple[str, ...]:
-    """What led to it, in time order: the broker to blame and the causes of the worst effect's place one by one, the
-    rest summed up.
-    """
-    blamed = _blamed(incident)
-    struck = {place(one.subject) for one in worst_first(incident.findings)[:1]}
-    near = [one for one in incident.causes if place(one.subject) in struck]
-    rest = [one for one in incident.causes if one not in blamed and one not in near]
-    return summary([*blamed, *near], rest, day=day)
-
-
-def _blamed(incident: Incident) -> list[Finding]:
-    """What the broker to blame did, or that several were lost."""
-    brokers = {root_cause_broker(incident.causes, one) for one in worst_first(incident.findings)[:1]} - {None}
-    return [
-        one for one in incident.causes if one.kind == "brokers_down_together" or one.subject.get("broker") in brokers
-    ]
-
-
-def _ruled_out(incident: Incident) -> tuple[str, ...]:
-    """Only what the findings support: a rule looked for each of these and did not find it."""
-    moved = [one for one in incident.findings if KINDS.get(one.kind, Rule).moves_position]
-    rewound = [one for one in moved if one.kind == "offset_rewind"]
-    labels = {label for one in rewound for label in one.labels}
-    lines = []
-    groups = {str(one.subject["group"]) for one in rewound if "group" in one.subject}
-    if groups and "operator_reset" not in labels:
-        lines.append(f"nobody reset {_those(groups, 'the groups')}")
-    if groups and "after_expiry" not in labels:
-        lines.append("no committed offset had expired")
-    checkpoints = [one.current for one in rewound if "restores" in one.current]
-    if checkpoints and not any(one["restores"] for one in checkpoints):
-        failed = any(one["failed_checkpoints"] for one in checkpoints)
-        lines.append("no checkpoint was restored" if failed else "no checkpoint failed and none was restored")
-    recreated = {one.subject.get("topic") for one in _parts(incident) if one.kind == "topic_recreated"}
-    topics = {str(one.subject["topic"]) for one in moved if "topic" in one.subject} - recreated
-    if topics:
-        lines.append(f"{_those(topics, 'the topics')} {'was' if len(topics) == 1 else 'were'} not re-created")
-    return ("; ".join(lines) + ".",) if lines else ()
-
-
-def _those(names: Iterable[str], many: str) -> str:
-    """The only name, or what all are called together."""
-    first, *others = sorted(names)
-    return many if others else first
-
-
-def _also(incident: Incident) -> tuple[str, ...]:
-    struck = {place(one.subject) for one in incident.findings}
-    moved = (one.subject for one in incident.causes if one.kind in ("leader_moved", "unclean_election"))
-    spared = [subject for subject in moved if place(subject) not in struck]
-    if not spared or not any(one.kind == "offset_rewind" for one in incident.findings):
-        return ()
-    return (f"{places(spared)} changed leader too and nothing was seen to go back there.",)
-
-
-def _advice(findings: Iterable[Finding], day: str, when: str) -> tuple[str, ...]:
-    """One line for the first finding of each kind of advice, at most four; what is over asks for what is still due."""
-    alike: dict[str, list[Finding]] = {}
-    for finding in findings:
-        advice = KINDS.get(finding.kind, Rule).advice_for(finding)
-        is_done = when == "now" and advice.only_while_open and finding.recovered_at is not None
-        template: str = "" if is_done else getattr(advice, when)
-        if template:
-            alike.setdefault(template, []).append(finding)
-    return tuple(template.format_map(_names(ones, day)) for template, ones in list(alike.items())[:_ADVICE_LINES])
-
-
-def _names(findings: Sequence[Finding], day: str) -> dict[str, Any]:
-    """What the first finding has to name; what a rule or a check alone knows comes from whichever of them tells it."""
-    finding = findings[0]
-    known = {name: value for one in findings for name, value in one.current.items()}
-    told = (finding.previous.get("offset"), finding.current.get("offset"), finding.current.get("log_start"))
-    offsets = [one for one in told if isinstance(one, int)]
-    pause = "" if finding.recovered_at is None else f" for {span(max(0, finding.recovered_at - finding.at))}"
-    return {
-        "reader": reader(finding.subject),
-        "place": place(finding.subject),
-        "topic": finding.subject.get("topic", "the topic"),
-        "job": finding.subject.get("job", "?"),
-        "others": listed(finding.current.get("others") or ["its successor"]),
-        "broker": finding.subject.get("broker", "?"),
-        "brokers": listed(finding.subject.get("brokers") or [finding.subject.get("broker", "?")]),
-        "file": finding.subject.get("file", "the segment"),
-        "graph": _graph(finding),
-        "listed": known.get("listed_in", "`backflow check changelog_restore`"),
-        "source": finding.subject.get("source", "NAME"),
-        "sight": sight(finding.subject),
-        "start": instant(finding.start, day),
-        "low": f"{min(offsets):,}" if offsets else "?",
-        "high": f"{max(offsets):,}" if offsets else "?",
-        "pause": pause,
-        "undeclared": _undeclared(known.get("undeclared") or ()),
-    }
-
-
-def _undeclared(stores: Sequence[str]) -> str:
-    """Which stores of the application may have gone back unseen, as a sentence."""
-    if not stores:
-        return ""
-    also = f" Also check store{'' if len(stores) == 1 else 's'} {listed(stores)}"
-    return f"{also}, which {'is' if len(stores) == 1 else 'are'} not declared."
-
-
-def _graph(finding: Finding) -> str:
-    """What a job graph consists of, to be deleted."""
-    znode, file = (finding.current.get(name) for name in ("znode", "file"))
-    parts = [f"the znode {znode}" if znode else "its znode", f"the file {file}" if file else "its file"]
-    return " and ".join(parts)
+def _hang(line: str, indent: int) -> list[str]:
+    """Return the line wrapped, its continuation indented."""
+    return wrap(line, WIDTH, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False) or [line]

@@ -7,7 +7,7 @@ from agent.engine.facts import Facts, History
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.findings import Finding, Severity
 from agent.model.observations import BrokerRegistration, Observation, clock
-from agent.model.text import instant, listed
+from agent.model.text import instant, join_names
 from agent.rules.queries.subjects import brokers_in
 
 
@@ -33,7 +33,7 @@ class BrokersDownTogether(Rule):
     @classmethod
     def timeline(cls, finding: Finding, day: str) -> str:
         up = "" if finding.recovered_at is None else f"; all up at {instant(finding.recovered_at, day)}"
-        return f"brokers {listed(finding.subject['brokers'])} down at the same time{up}"
+        return f"brokers {join_names(finding.subject['brokers'])} down at the same time{up}"
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
         if not isinstance(observation, BrokerRegistration):
@@ -52,7 +52,7 @@ class BrokersDownTogether(Rule):
                 scope,
                 first,
                 known_at=last.seen,
-                detail=f"brokers {listed(brokers)} were down at the same time: "
+                detail=f"brokers {join_names(brokers)} were down at the same time: "
                 f"the first from {clock(first.at)}, all up at {clock(last.at)} UTC",
                 subject={"brokers": brokers},
             )

@@ -7,7 +7,7 @@ from agent.engine.condition_rule import Condition, LastingConditionRule
 from agent.engine.facts import Facts, History
 from agent.engine.rule import Advice, Scope, TopicRule
 from agent.model.observations import PartitionState, clock
-from agent.model.text import listed
+from agent.model.text import join_names
 from agent.rules.queries.partitions import is_deleted, leader_of
 
 
@@ -37,7 +37,7 @@ class PartitionOffline(LastingConditionRule, TopicRule):
 
     def describe_condition(self, scope: Scope, begin: PartitionState, before: object) -> Condition:
         del before
-        isr = listed(begin.isr) if begin.isr else "empty"
+        isr = join_names(begin.isr) if begin.isr else "empty"
         return Condition(
             f"{scope.topic}[{scope.partition}] has had no leader since {clock(begin.at)} UTC (ISR {isr})",
             subject={"brokers": list(begin.isr)},

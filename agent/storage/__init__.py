@@ -1,1 +1,1 @@
-"""The state file and the journal."""
+"""What the agent keeps on disk: the state file and the journal."""

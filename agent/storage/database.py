@@ -1,6 +1,6 @@
-"""The state file: its tables, and how it is opened, checked and written to. What the rows mean lives in store.
+"""The state file: its schema, and how it is opened, checked, upgraded and written to.
 
-One file, `state.sqlite3`, in WAL mode with synchronous=FULL: a transaction that has returned is on the disk.
+One SQLite file, `state.sqlite3`, in WAL mode with synchronous=FULL: a transaction that has returned is on the disk.
 """
 
 import sqlite3
@@ -10,9 +10,10 @@ from pathlib import Path
 
 FILE = "state.sqlite3"
 
-# outbox.number: 0 is the incident's message, n its nth thread entry. outbox.revision counts the changes since the row
-# was made, so that one which comes while the row is being sent keeps it. outbox.attempted_at: when an attempt began
-# whose end is not known. deliveries.entries: how many entries the thread was given; handle: the receiver's own.
+# outbox.number: 0 is the incident's message, n its nth thread entry. outbox.lines: of an entry, from its first attempt
+# on; until then the entry is composed when it is due. outbox.revision: changes since the row was made; one that comes
+# while the row is being sent keeps it. outbox.attempted_at: when an attempt began whose outcome is unknown.
+# deliveries.entries: how many thread entries were numbered; handle: the receiver's own.
 _TABLES = """
 CREATE TABLE journal (position INTEGER NOT NULL);
 CREATE TABLE incidents (
@@ -31,9 +32,7 @@ CREATE TABLE outbox (
 INSERT INTO journal VALUES (0);
 """
 
-# asks.answered: an ask that was answered stays, so that what is asked again is known. evidence.number: the nth of its
-# incident. outbox.evidence: of which evidence an entry is; the one that carries its plot has no lines.
-_EVIDENCE = """
+_CHECKS = """
 CREATE TABLE asks (id TEXT PRIMARY KEY, answered INTEGER NOT NULL DEFAULT 0, body TEXT NOT NULL);
 CREATE TABLE evidence (
     incident TEXT NOT NULL, number INTEGER NOT NULL, lines TEXT NOT NULL, plot BLOB, PRIMARY KEY (incident, number)
@@ -41,7 +40,20 @@ CREATE TABLE evidence (
 ALTER TABLE outbox ADD COLUMN evidence INTEGER;
 """
 
-_VERSIONS = (_TABLES, _EVIDENCE)
+# check_requests.answered: an answered request stays, so that it is not run twice. check_reports.number: the nth of its
+# incident. outbox.report: the check report that an entry carries; the entry with its plot has no lines.
+# deliveries.digest: of the message as last delivered; covered: what the thread covers, NULL before its first entry.
+_RENDERED_ON_DELIVERY = """
+ALTER TABLE asks RENAME TO check_requests;
+ALTER TABLE evidence RENAME TO check_reports;
+ALTER TABLE outbox RENAME COLUMN evidence TO report;
+ALTER TABLE deliveries ADD COLUMN digest TEXT;
+ALTER TABLE deliveries ADD COLUMN covered TEXT;
+UPDATE deliveries SET covered = (SELECT json_object('incident', json(body)) FROM incidents WHERE id = incident)
+    WHERE entries > 0;
+"""
+
+_VERSIONS = (_TABLES, _CHECKS, _RENDERED_ON_DELIVERY)
 """What leads from each schema to the next, beginning with an empty file."""
 
 SCHEMA = len(_VERSIONS)
@@ -52,11 +64,11 @@ class StorageError(Exception):
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open the file, making it where there is none. Raises StorageError."""
+    """Open the file, creating and upgrading it as necessary. Raises StorageError."""
     try:
         db = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
     except sqlite3.Error as error:
-        msg = f"{path}: cannot open the state file: {error}; check that its directory exists and may be written to"
+        msg = f"{path}: cannot open the state file: {error}; check that its directory exists and is writable"
         raise StorageError(msg) from error
     try:
         _prepare(db, path)
@@ -64,7 +76,7 @@ def connect(path: Path) -> sqlite3.Connection:
         db.close()
         msg = (
             f"{path}: cannot use the state file: {error}; "
-            "check its permissions, the disk's space, and that no other agent runs on it"
+            "check its permissions, free disk space, and that no other agent uses it"
         )
         raise StorageError(msg) from error
     except sqlite3.DatabaseError as error:
@@ -91,7 +103,7 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
             db.execute(f"PRAGMA user_version = {SCHEMA}")
     if version > SCHEMA:
         msg = (
-            f"{path}: a newer Backflow wrote this state (schema {version}, this one knows {SCHEMA}); "
+            f"{path}: a newer Backflow wrote this state (schema {version}, this version knows {SCHEMA}); "
             "run that version again or start with another state directory"
         )
         raise StorageError(msg)
@@ -99,14 +111,14 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
 
 def _damaged(path: Path, why: str) -> str:
     return (
-        f"{path}: the state file is damaged or no SQLite file ({why}); move it away with its -wal and -shm files: "
-        "the agent starts anew from its journal, and open incidents are posted once more"
+        f"{path}: the state file is damaged or not an SQLite file ({why}); move it away with its -wal and -shm files: "
+        "the agent rebuilds its state from the journal and posts open incidents once more"
     )
 
 
 @contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """All of it or nothing."""
+    """Commit everything that happens inside, or nothing."""
     db.execute("BEGIN IMMEDIATE")
     try:
         yield

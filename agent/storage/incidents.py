@@ -1,7 +1,6 @@
-"""The agent's state: incidents, the journal position they came from, what was asked of checks and what must still be
-delivered. No network.
+"""The agent's state: incidents, the journal position they came from, check requests, and what must be delivered.
 
-The pipeline's thread writes through IncidentStore; each outbox reads and strikes off through a Outbox, on its own connection.
+The pipeline's thread writes through IncidentStore; each dispatcher reads and removes rows through an Outbox of its own.
 """
 
 import sqlite3
@@ -14,18 +13,16 @@ import msgspec
 
 from agent.engine.check_requests import CheckRequest
 from agent.model.findings import Finding, Incident, Status
-from agent.notify.policy import posting
 from agent.storage.database import connect, transaction
-from agent.storage.outbox import queue_message
+from agent.storage.outbox import queue_check_report, queue_log_entry, queue_message
 
-_ENTRY_CHARACTERS = 2_000
-_OF_INCIDENTS = {"outbox": "incident", "evidence": "incident", "deliveries": "incident", "incidents": "id"}
+_TABLES_BY_INCIDENT = {"outbox": "incident", "check_reports": "incident", "deliveries": "incident", "incidents": "id"}
 
 
 class CheckReport(NamedTuple):
-    """What a check has to say of an incident: lines and a plot for its thread. incident None: of none that stands.
+    """What a check reports about an incident: lines and a plot for its thread.
 
-    ask: what it answers, struck off with it; None where nothing had asked.
+    incident: its id; None if it belongs to none. ask: the request that it answers; None if it was scheduled.
     """
 
     incident: str | None
@@ -38,7 +35,7 @@ class IncidentStore:
     """Incidents and the journal position. Used by one thread at a time."""
 
     def __init__(self, path: Path, receivers: Collection[str] = ()) -> None:
-        """Open or create the file. receivers: the names of those who are to be told. Raises StorageError."""
+        """Open or create the file. receivers: names of those who get every incident. Raises StorageError."""
         self._db = connect(path)
         self._receivers = tuple(receivers)
 
@@ -49,11 +46,11 @@ class IncidentStore:
         return int(position)
 
     def incident(self, incident_id: str) -> Incident | None:
-        """The incident as last saved; None where there is none of this id."""
+        """Return the incident as last saved, or None."""
         return _incident(self._db, incident_id)
 
     def incidents(self, *, closed_since: int = 0) -> list[Incident]:
-        """The incidents in the order in which they began; of those closed the ones that had news since then (ms)."""
+        """Return the incidents by opening time; closed ones only if they were updated since then (ms)."""
         rows = self._db.execute(
             "SELECT body FROM incidents WHERE status != ? OR updated_at >= ? ORDER BY opened_at, id",
             (Status.CLOSED.value, closed_since),
@@ -61,13 +58,13 @@ class IncidentStore:
         return [_decode(body) for (body,) in rows]
 
     def pending(self) -> int:
-        """How many messages and entries the receivers have not confirmed yet."""
+        """Return how many deliveries are pending, for all receivers."""
         rows = self._db.execute("SELECT receiver, count(*) FROM outbox GROUP BY receiver")
         return sum(number for receiver, number in rows if receiver in self._receivers)
 
     def asks(self) -> list[CheckRequest]:
-        """What was asked of checks and is not answered yet, the oldest first."""
-        rows = self._db.execute("SELECT body FROM asks WHERE NOT answered ORDER BY rowid")
+        """Return the check requests without a result, the oldest first."""
+        rows = self._db.execute("SELECT body FROM check_requests WHERE NOT answered ORDER BY rowid")
         return [msgspec.json.decode(body, type=CheckRequest) for (body,) in rows]
 
     def save(
@@ -75,12 +72,12 @@ class IncidentStore:
         position: int,
         incidents: Iterable[Incident],
         asks: Iterable[CheckRequest] = (),
-        evidence: Iterable[CheckReport] = (),
+        reports: Iterable[CheckReport] = (),
     ) -> frozenset[str]:
-        """Keep what changed and the journal position, and queue what must be said, in one transaction.
+        """Save what changed with the journal position, and queue what must be delivered, in one transaction.
 
-        asks: new ones are kept, those not answered yet are replaced. evidence: told once for each ask.
-        Returns the receivers for whom something was queued: wake them.
+        asks: new requests are added, those without a result replaced. reports: taken once for each request.
+        Returns the receivers for whom something was queued.
         """
         woken: set[str] = set()
         with transaction(self._db):
@@ -91,22 +88,24 @@ class IncidentStore:
                     "INSERT OR REPLACE INTO incidents VALUES (?, ?, ?, ?, ?)",
                     (incident.id, incident.status.value, incident.opened_at, incident.updated_at, _encode(incident)),
                 )
-                woken.update(name for name in self._receivers if self._queue(name, previous, incident))
+                if _is_changed(previous, incident):
+                    woken.update(self._receivers)
+                    for receiver in self._receivers:
+                        self._queue(receiver, incident.id)
             self._db.executemany(
-                "INSERT INTO asks (id, body) VALUES (?, ?)"
+                "INSERT INTO check_requests (id, body) VALUES (?, ?)"
                 " ON CONFLICT (id) DO UPDATE SET body = excluded.body WHERE NOT answered",
-                [(one.id, _encode(one)) for one in asks],
+                [(request.id, _encode(request)) for request in asks],
             )
-            for one in evidence:
-                woken.update(self._add(one))
+            for report in reports:
+                woken.update(self._add(report))
         return frozenset(woken)
 
     def prune(self, before: int) -> int:
-        """Forget what was closed and had its last news before then (ms), with all that was told of it; returns how many
-        incidents that were.
+        """Delete incidents closed and last updated before then (ms), with all their deliveries; return how many.
 
-        An incident of which a receiver is still to be told something stays. What was asked of checks goes when no
-        finding is left that could ask it again. The file does not shrink; SQLite uses the room again.
+        An incident with a pending delivery stays. A check request goes once no finding is left that could repeat it.
+        The file does not shrink; SQLite reuses the space.
         """
         with transaction(self._db):
             waiting = {
@@ -114,16 +113,17 @@ class IncidentStore:
                 for receiver, incident in self._db.execute("SELECT DISTINCT receiver, incident FROM outbox")
                 if receiver in self._receivers
             }
-            closed = self._db.execute(
+            rows = self._db.execute(
                 "SELECT body FROM incidents WHERE status = ? AND updated_at < ?", (Status.CLOSED.value, before)
             )
-            over = [
-                one.id for (body,) in closed if (one := _decode(body)).id not in waiting and _last_known(one) < before
+            closed = [_decode(body) for (body,) in rows]
+            expired = [
+                (incident.id,) for incident in closed if incident.id not in waiting and _last_known(incident) < before
             ]
-            for table, column in _OF_INCIDENTS.items():
-                self._db.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(one,) for one in over])  # noqa: S608
-            self._forget_asks(before)
-        return len(over)
+            for table, column in _TABLES_BY_INCIDENT.items():
+                self._db.executemany(f"DELETE FROM {table} WHERE {column} = ?", expired)  # noqa: S608
+            self._prune_requests(before)
+        return len(expired)
 
     def close(self) -> None:
         """Close the file."""
@@ -135,97 +135,52 @@ class IncidentStore:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _forget_asks(self, before: int) -> None:
-        answered = self._db.execute("SELECT body FROM asks WHERE answered").fetchall()
-        old = [one for (body,) in answered if (one := msgspec.json.decode(body, type=CheckRequest)).until < before]
+    def _prune_requests(self, before: int) -> None:
+        rows = self._db.execute("SELECT body FROM check_requests WHERE answered").fetchall()
+        requests = (msgspec.json.decode(body, type=CheckRequest) for (body,) in rows)
+        old = [request for request in requests if request.until < before]
         if old:
-            # What is not closed is followed again after a restart, and asks the same.
-            held = {one.key for incident in self.incidents(closed_since=before) for one in _all_of(incident)}
-            self._db.executemany("DELETE FROM asks WHERE id = ?", [(one.id,) for one in old if one.finding not in held])
-
-    def _queue(self, receiver: str, previous: Incident | None, incident: Incident) -> bool:
-        key = (receiver, incident.id)
-        entries, posted = self._db.execute(
-            "SELECT entries, handle IS NOT NULL OR EXISTS (SELECT 1 FROM outbox AS tried WHERE attempted_at IS NOT NULL"
-            " AND tried.receiver = deliveries.receiver AND tried.incident = deliveries.incident)"
-            " FROM deliveries WHERE receiver = ? AND incident = ?",
-            key,
-        ).fetchone() or (0, False)
-        if not posted:
-            # As long as nothing of it was tried, all that waits is said afresh: in one go, or not at all if it is over.
-            entries = 0
-            self._db.execute("DELETE FROM outbox WHERE receiver = ? AND incident = ?", key)
-            self._db.execute("DELETE FROM deliveries WHERE receiver = ? AND incident = ?", key)
-        told = posting(previous, incident, posted=bool(posted))
-        if not told.message and not told.entry:
-            return False
-        self._db.execute("INSERT OR IGNORE INTO deliveries (receiver, incident) VALUES (?, ?)", key)
-        if told.message:
-            queue_message(self._db, receiver, incident.id)
-        if told.entry:
-            self._queue_entry(receiver, incident.id, entries, told.entry)
-        if not posted:
-            for (number,) in self._db.execute("SELECT number FROM evidence WHERE incident = ?", (incident.id,)):
-                self._queue_evidence(receiver, incident.id, number)
-        return True
-
-    def _add(self, evidence: CheckReport) -> Iterator[str]:
-        """Keep evidence, unless its ask was answered before; yields those who were told of its incident already."""
-        if evidence.ask is not None:
-            struck = self._db.execute(
-                "INSERT INTO asks VALUES (?, 1, ?) ON CONFLICT (id) DO UPDATE SET answered = 1 WHERE NOT answered",
-                (evidence.ask.id, _encode(evidence.ask)),
+            # Incidents that are not closed are correlated again after a restart, and request the same checks.
+            kept = {finding.key for incident in self.incidents(closed_since=before) for finding in _findings(incident)}
+            self._db.executemany(
+                "DELETE FROM check_requests WHERE id = ?",
+                [(request.id,) for request in old if request.finding not in kept],
             )
-            if not struck.rowcount:
+
+    def _queue(self, receiver: str, incident_id: str) -> None:
+        """Queue the message and a thread entry; with the first message also the check reports there are."""
+        is_new = self._db.execute(
+            "INSERT OR IGNORE INTO deliveries (receiver, incident) VALUES (?, ?)", (receiver, incident_id)
+        ).rowcount
+        queue_message(self._db, receiver, incident_id)
+        queue_log_entry(self._db, receiver, incident_id)
+        if is_new:
+            rows = self._db.execute("SELECT number FROM check_reports WHERE incident = ?", (incident_id,)).fetchall()
+            for (number,) in rows:
+                queue_check_report(self._db, receiver, incident_id, number)
+
+    def _add(self, report: CheckReport) -> Iterator[str]:
+        """Save a report unless its request had a result before; yield the receivers for whom it was queued."""
+        if report.ask is not None:
+            answered = self._db.execute(
+                "INSERT INTO check_requests VALUES (?, 1, ?)"
+                " ON CONFLICT (id) DO UPDATE SET answered = 1 WHERE NOT answered",
+                (report.ask.id, _encode(report.ask)),
+            )
+            if not answered.rowcount:
                 return
-        if evidence.incident is None:
+        if report.incident is None:
             return
         (number,) = self._db.execute(
-            "INSERT INTO evidence SELECT ?1, count(*) + 1, ?2, ?3 FROM evidence WHERE incident = ?1 RETURNING number",
-            (evidence.incident, _encode(evidence.lines), evidence.plot),
+            "INSERT INTO check_reports"
+            " SELECT ?1, count(*) + 1, ?2, ?3 FROM check_reports WHERE incident = ?1 RETURNING number",
+            (report.incident, _encode(report.lines), report.plot),
         ).fetchone()
-        told = self._db.execute("SELECT receiver FROM deliveries WHERE incident = ?", (evidence.incident,)).fetchall()
-        for (receiver,) in told:
+        rows = self._db.execute("SELECT receiver FROM deliveries WHERE incident = ?", (report.incident,)).fetchall()
+        for (receiver,) in rows:
             if receiver in self._receivers:
-                self._queue_evidence(receiver, evidence.incident, number)
+                queue_check_report(self._db, receiver, report.incident, number)
                 yield receiver
-
-    def _queue_evidence(self, receiver: str, incident_id: str, number: int) -> None:
-        """An entry with its lines, then one with its plot: a plot that is not taken must not keep the lines back."""
-        self._db.execute(
-            "INSERT INTO outbox (receiver, incident, number, lines, evidence)"
-            " SELECT receiver, incident, entries + part, iif(part = 1, evidence.lines, '[]'), evidence.number"
-            " FROM deliveries JOIN evidence USING (incident) JOIN (SELECT 1 AS part UNION SELECT 2)"
-            " WHERE receiver = ? AND incident = ? AND evidence.number = ? AND (part = 1 OR plot IS NOT NULL)",
-            (receiver, incident_id, number),
-        )
-        self._db.execute(
-            "UPDATE deliveries SET entries = (SELECT max(number) FROM outbox WHERE outbox.receiver = ?1"
-            " AND outbox.incident = ?2) WHERE receiver = ?1 AND incident = ?2",
-            (receiver, incident_id),
-        )
-
-    def _queue_entry(self, receiver: str, incident_id: str, last: int, lines: tuple[str, ...]) -> None:
-        """Add lines to the thread's last entry while it waits untried and is short: a burst makes few entries."""
-        waiting = self._db.execute(
-            "SELECT seq, lines FROM outbox WHERE receiver = ? AND incident = ? AND number = ?"
-            " AND number > 0 AND attempted_at IS NULL AND evidence IS NULL",
-            (receiver, incident_id, last),
-        ).fetchone()
-        if waiting is not None:
-            joined = (*msgspec.json.decode(waiting[1]), *lines)
-            if sum(map(len, joined)) <= _ENTRY_CHARACTERS:
-                self._db.execute(
-                    "UPDATE outbox SET lines = ?, revision = revision + 1 WHERE seq = ?", (_encode(joined), waiting[0])
-                )
-                return
-        self._db.execute(
-            "INSERT INTO outbox (receiver, incident, number, lines) VALUES (?, ?, ?, ?)",
-            (receiver, incident_id, last + 1, _encode(lines)),
-        )
-        self._db.execute(
-            "UPDATE deliveries SET entries = ? WHERE receiver = ? AND incident = ?", (last + 1, receiver, incident_id)
-        )
 
 
 def _incident(db: sqlite3.Connection, incident_id: str) -> Incident | None:
@@ -233,13 +188,18 @@ def _incident(db: sqlite3.Connection, incident_id: str) -> Incident | None:
     return None if row is None else _decode(row[0])
 
 
-def _all_of(incident: Incident) -> tuple[Finding, ...]:
+def _is_changed(previous: Incident | None, incident: Incident) -> bool:
+    """Whether anything but the time of the last update differs."""
+    return previous is None or msgspec.structs.replace(previous, updated_at=incident.updated_at) != incident
+
+
+def _findings(incident: Incident) -> tuple[Finding, ...]:
     return incident.causes + incident.findings
 
 
 def _last_known(incident: Incident) -> int:
-    """When the last of it became known: what a check finds may have happened months before."""
-    return max((one.known_at for one in _all_of(incident)), default=incident.updated_at)
+    """When the last of its findings became known: what a check finds may have happened months before."""
+    return max((finding.known_at for finding in _findings(incident)), default=incident.updated_at)
 
 
 def _decode(body: str) -> Incident:

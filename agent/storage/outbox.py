@@ -1,36 +1,56 @@
-"""What must be said to one receiver, read and struck off by its outbox. What is queued, and when, lives in store."""
+"""The outbox table: what must be delivered to one receiver, and how far each delivery has come."""
 
 import sqlite3
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
 from agent.model.findings import Incident
-from agent.notify.base import Handle, Message
 from agent.storage.database import connect, transaction
+
+Handle: TypeAlias = Mapping[str, Any]
+"""What a receiver remembers of a delivery, such as a channel and a timestamp; plain JSON."""
 
 
 class Row(NamedTuple):
-    """A message taken from the queue. attempted_at: when an attempt began whose end is not known (ms); None: none."""
+    """One pending delivery, with the incident as it is now.
+
+    number: 0 for the incident's message, n for its nth thread entry. lines: of an entry that was attempted before, or
+    of a check report. report: the number of the check report that it carries, 0 if none; plot: of that report, a PNG.
+    attempted_at: when an attempt began whose outcome is unknown (ms), or None. digest: of the message as last
+    delivered. covered: what the thread covers, as JSON; None before its first entry.
+    """
 
     seq: int
     revision: int
-    message: Message
-    handle: Handle | None
-    attempted_at: int | None
+    incident: Incident
+    number: int = 0
+    lines: tuple[str, ...] = ()
+    report: int = 0
+    plot: bytes | None = None
+    handle: Handle | None = None
+    attempted_at: int | None = None
+    digest: str | None = None
+    covered: str | None = None
+
+    @property
+    def is_log_entry(self) -> bool:
+        """Whether it is a thread entry about the incident itself, not a check report."""
+        return self.number > 0 and not self.report
 
 
 class Outbox:
-    """What one receiver has not confirmed yet. Used by one thread at a time."""
+    """Pending deliveries of one receiver. Used by one thread at a time."""
 
     def __init__(self, path: Path, receiver: str) -> None:
-        """Open the file. Raises StorageError."""
+        """Open the state file. Raises StorageError."""
         self._db = connect(path)
         self._receiver = receiver
 
     def heads(self) -> list[tuple[str, int]]:
-        """(incident id, seq) of the next thing to say of each incident; those never told come first."""
+        """Return (incident id, seq) of the next delivery of each incident; incidents not yet delivered come first."""
         rows = self._db.execute(
             "SELECT incident, seq FROM outbox JOIN deliveries USING (receiver, incident) WHERE receiver = ?"
             " ORDER BY number > 0 OR handle IS NOT NULL, seq",
@@ -42,51 +62,98 @@ class Outbox:
         return list(first.items())
 
     def read(self, seq: int) -> Row | None:
-        """The row, with the incident as it is at this moment; None where it is no longer queued."""
+        """Return the row, with the incident as it is at this moment; None if it is no longer pending."""
         row = self._db.execute(
-            "SELECT revision, attempted_at, outbox.number, outbox.lines, outbox.evidence, plot, handle, body"
+            "SELECT revision, body, outbox.number, outbox.lines, report, plot, handle, attempted_at, digest, covered"
             " FROM outbox JOIN deliveries USING (receiver, incident) JOIN incidents ON id = outbox.incident"
-            " LEFT JOIN evidence ON evidence.incident = outbox.incident AND evidence.number = outbox.evidence"
-            " AND outbox.lines = '[]' WHERE seq = ?",
+            " LEFT JOIN check_reports ON check_reports.incident = outbox.incident"
+            " AND check_reports.number = outbox.report AND outbox.lines = '[]' WHERE seq = ?",
             (seq,),
         ).fetchone()
         if row is None:
             return None
-        revision, attempted_at, number, lines, evidence, plot, handle, body = row
-        incident = msgspec.json.decode(body, type=Incident)
-        message = Message(incident, number, tuple(msgspec.json.decode(lines)), evidence or 0, plot)
-        return Row(seq, revision, message, None if handle is None else msgspec.json.decode(handle), attempted_at)
-
-    def attempt(self, row: Row, now: int) -> bool:
-        """Mark the row as tried since `now` (ms), before anything is sent; False where it changed since it was read."""
-        marked = self._db.execute(
-            "UPDATE outbox SET attempted_at = coalesce(attempted_at, ?) WHERE seq = ? AND revision = ?",
-            (now, row.seq, row.revision),
+        revision, body, number, lines, report, plot, handle, attempted_at, digest, covered = row
+        return Row(
+            seq=seq,
+            revision=revision,
+            incident=msgspec.json.decode(body, type=Incident),
+            number=number,
+            lines=tuple(msgspec.json.decode(lines)),
+            report=report or 0,
+            plot=plot,
+            handle=None if handle is None else msgspec.json.decode(handle),
+            attempted_at=attempted_at,
+            digest=digest,
+            covered=covered,
         )
+
+    def attempt(self, row: Row, now: int, covered: str | None = None) -> bool:
+        """Record an attempt at `now` (ms) before anything is sent; return False if the row changed since it was read.
+
+        covered: for an entry that is composed now: what the thread covers with it. Its lines no longer change.
+        """
+        with transaction(self._db):
+            marked = self._db.execute(
+                "UPDATE outbox SET attempted_at = coalesce(attempted_at, ?), lines = ? WHERE seq = ? AND revision = ?",
+                (now, msgspec.json.encode(row.lines).decode(), row.seq, row.revision),
+            )
+            if marked.rowcount and covered is not None:
+                self._cover(row.incident.id, covered)
         return marked.rowcount == 1
 
     def found(self, row: Row, handle: Handle) -> None:
         """Remember where the receiver keeps the incident; the row stays."""
-        self._remember(row.message.incident.id, handle)
+        self._remember(row.incident.id, handle)
 
-    def confirmed(self, row: Row, handle: Handle | None) -> None:
-        """Strike the row off. A message that changed while it was being sent waits again, behind its thread."""
+    def confirmed(self, row: Row, handle: Handle | None, digest: str | None = None) -> None:
+        """Remove the delivered row; a message that changed while it was being sent stays, behind its thread.
+
+        digest: of the message that was delivered.
+        """
         with transaction(self._db):
-            self._remember(row.message.incident.id, handle)
+            self._remember(row.incident.id, handle)
+            if digest is not None:
+                self._db.execute(
+                    "UPDATE deliveries SET digest = ? WHERE receiver = ? AND incident = ?",
+                    (digest, self._receiver, row.incident.id),
+                )
             self._db.execute("DELETE FROM outbox WHERE seq = ? AND revision = ?", (row.seq, row.revision))
             if self._db.execute("DELETE FROM outbox WHERE seq = ?", (row.seq,)).rowcount:
-                queue_message(self._db, self._receiver, row.message.incident.id)
+                queue_message(self._db, self._receiver, row.incident.id)
+
+    def skip(self, row: Row, covered: str | None = None) -> bool:
+        """Remove a row that needs no delivery; return False if it changed since it was read."""
+        with transaction(self._db):
+            removed = self._db.execute("DELETE FROM outbox WHERE seq = ? AND revision = ?", (row.seq, row.revision))
+            if removed.rowcount and covered is not None:
+                self._cover(row.incident.id, covered)
+            if removed.rowcount and row.number > 0:
+                self._db.execute(
+                    "UPDATE deliveries SET entries = entries - 1 WHERE receiver = ? AND incident = ? AND entries = ?",
+                    (self._receiver, row.incident.id, row.number),
+                )
+        return removed.rowcount == 1
+
+    def discard(self, row: Row) -> bool:
+        """Remove all that is pending for an incident that was never delivered; return False if the row changed."""
+        key = (self._receiver, row.incident.id)
+        with transaction(self._db):
+            if not self._db.execute("DELETE FROM outbox WHERE seq = ? AND revision = ?", row[:2]).rowcount:
+                return False
+            self._db.execute("DELETE FROM outbox WHERE receiver = ? AND incident = ?", key)
+            self._db.execute("DELETE FROM deliveries WHERE receiver = ? AND incident = ?", key)
+        return True
 
     def refused(self, row: Row) -> None:
-        """The receiver certainly did not take it: the next attempt needs no look-up."""
+        """Record that the receiver certainly did not take it: the next attempt needs no look-up."""
         self._db.execute("UPDATE outbox SET attempted_at = NULL WHERE seq = ?", (row.seq,))
 
     def gone(self, row: Row) -> None:
-        """What was delivered is no longer there: the incident's message is made anew before anything else is said."""
+        """Record that the delivered message no longer exists: it is posted anew before anything else."""
         with transaction(self._db):
-            self._remember(row.message.incident.id, None)
+            self._remember(row.incident.id, None)
             self.refused(row)
-            queue_message(self._db, self._receiver, row.message.incident.id)
+            queue_message(self._db, self._receiver, row.incident.id)
 
     def close(self) -> None:
         """Close the connection."""
@@ -98,11 +165,48 @@ class Outbox:
             (None if handle is None else msgspec.json.encode(handle).decode(), self._receiver, incident_id),
         )
 
+    def _cover(self, incident_id: str, covered: str) -> None:
+        self._db.execute(
+            "UPDATE deliveries SET covered = ? WHERE receiver = ? AND incident = ?",
+            (covered, self._receiver, incident_id),
+        )
+
 
 def queue_message(db: sqlite3.Connection, receiver: str, incident_id: str) -> None:
-    """One row however often the incident changes: it is sent as it is at that moment."""
+    """Queue the incident's message: one row however often the incident changes, sent as it is at that moment."""
     db.execute(
         "INSERT INTO outbox (receiver, incident, number) VALUES (?, ?, 0)"
         " ON CONFLICT (receiver, incident, number) DO UPDATE SET revision = revision + 1",
+        (receiver, incident_id),
+    )
+
+
+def queue_log_entry(db: sqlite3.Connection, receiver: str, incident_id: str) -> None:
+    """Queue a thread entry, unless one is pending that has not been composed yet: it will cover this change too."""
+    key = (receiver, incident_id)
+    pending = db.execute(
+        "UPDATE outbox SET revision = revision + 1 WHERE receiver = ? AND incident = ?"
+        " AND number > 0 AND report IS NULL AND lines = '[]'",
+        key,
+    )
+    if not pending.rowcount:
+        (number,) = db.execute(
+            "UPDATE deliveries SET entries = entries + 1 WHERE receiver = ? AND incident = ? RETURNING entries", key
+        ).fetchone()
+        db.execute("INSERT INTO outbox (receiver, incident, number) VALUES (?, ?, ?)", (*key, number))
+
+
+def queue_check_report(db: sqlite3.Connection, receiver: str, incident_id: str, number: int) -> None:
+    """Queue an entry with the report's lines, then one with its plot: a refused plot must not hold back the lines."""
+    db.execute(
+        "INSERT INTO outbox (receiver, incident, number, lines, report)"
+        " SELECT receiver, incident, entries + part, iif(part = 1, check_reports.lines, '[]'), check_reports.number"
+        " FROM deliveries JOIN check_reports USING (incident) JOIN (SELECT 1 AS part UNION SELECT 2)"
+        " WHERE receiver = ? AND incident = ? AND check_reports.number = ? AND (part = 1 OR plot IS NOT NULL)",
+        (receiver, incident_id, number),
+    )
+    db.execute(
+        "UPDATE deliveries SET entries = (SELECT max(number) FROM outbox WHERE outbox.receiver = ?1"
+        " AND outbox.incident = ?2) WHERE receiver = ?1 AND incident = ?2",
         (receiver, incident_id),
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 from agent.model.declared_stores import DeclaredStore
 from agent.model.findings import Finding, Severity
 from agent.model.observations import LogLine
-from agent.model.text import count, day_of, instant, listed
+from agent.model.text import count, day_of, instant, join_names
 from agent.rules.queries.partitions import CLOCK_SLACK_MS
 from agent.sources.streams.changelog_values import key_text
 from spark_checks.changelogs.context import RESTORED, UNKNOWN, Context
@@ -68,7 +68,7 @@ def last_reassignment(
     if not reassignments:
         return None, None
     owners = ((reassignment.old, reassignment.new) for reassignment in reassignments)
-    old, new = (listed(dict.fromkeys(names)) for names in zip(*owners, strict=True))
+    old, new = (join_names(dict.fromkeys(names)) for names in zip(*owners, strict=True))
     return max((bound for bound in bounds if bound <= episode.first_offset), default=None), (old, new)
 
 
@@ -114,7 +114,7 @@ def _describe_cause(store: DeclaredStore, episode: Episode, context: Context) ->
     day = day_of(at)
     moved, rebalance = context.owners.before(episode.partition, at)
     if moved:
-        owners = listed(f"{move.topic}[{move.partition}] moved from {move.old} to {move.new}" for move in moved)
+        owners = join_names(f"{move.topic}[{move.partition}] moved from {move.old} to {move.new}" for move in moved)
         yield f"Before, {owners}, {_between(moved[0].since, moved[0].at, day)}."
     if rebalance is not None and (not moved or rebalance.since > moved[0].at):
         stayed = "with the same owner before and after" if moved else "without a reassignment of this partition"

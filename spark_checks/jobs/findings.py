@@ -5,7 +5,7 @@ from typing import Any
 
 from agent.model.findings import Finding, Severity
 from agent.model.observations import clock
-from agent.model.text import count, day_of, instant, listed
+from agent.model.text import count, day_of, instant, join_names
 from agent.rules.queries.flink import graph_znode
 from spark_checks.jobs.context import Context, OtherJob
 from spark_checks.jobs.graphs import LeftoverGraph, StrayFile
@@ -164,7 +164,7 @@ def _time(at: int) -> str:
 
 
 def _sessions(sessions: Sequence[str]) -> str:
-    return f"session{'' if len(sessions) == 1 else 's'} {listed(sessions)}"
+    return f"session{'' if len(sessions) == 1 else 's'} {join_names(sessions)}"
 
 
 def _leader_labels(context: Context) -> list[str]:
@@ -187,7 +187,7 @@ def _describe_changes(context: Context, day: str, introduction: str) -> str:
         else f"to {change.new} again at {instant(change.at, day)}"
         for change in context.changes[-_MOST:]
     ]
-    return f"{introduction}{listed(changes)}" if changes else ""
+    return f"{introduction}{join_names(changes)}" if changes else ""
 
 
 def _describe_restore(context: Context) -> str:
@@ -213,4 +213,4 @@ def _describe_others(context: Context, name: str | None, after: int) -> list[str
     rest = [other for other in context.others if other not in successors]
     named = [describe(other) for other in (*successors, *rest)[:_MOST]]
     more = len(context.others) - len(named)
-    return [f"running beside it: {listed([*named, *([count(more, 'more job')] if more else [])])}"]
+    return [f"running beside it: {join_names([*named, *([count(more, 'more job')] if more else [])])}"]

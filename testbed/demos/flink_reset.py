@@ -91,7 +91,7 @@ def _problems(truth: JobReset, draw: Draw, incidents: list[dict[str, Any]], slac
         return
     if len(slack.messages()) > 3:
         yield f"{len(slack.messages()) - 1} other messages stand in the channel, not two at most"
-    for what in (NAME, f"subtask {truth.subtask}", f"{TOPIC}[{draw.partition}]", "no checkpoint failed and none was"):
+    for what in (NAME, f"subtask {truth.subtask}", f"{TOPIC}[{draw.partition}]", "checkpoint restore"):
         if what not in own[0].words:
             yield f"its message does not say {what!r}"
 

@@ -2,7 +2,6 @@
 
 from io import StringIO
 
-from agent.notify.base import Message
 from agent.notify.console import Console
 from agent.render.report import report
 from tests import samples
@@ -17,43 +16,39 @@ class Terminal(StringIO):
 
 
 def test_an_incident_is_printed_in_full() -> None:
-    """The report's lines, without colours where nobody sees them."""
     stream = StringIO()
-    Console(stream).deliver(Message(samples.incident()), None)
+    Console(stream).deliver(samples.message(samples.incident()), None)
     first, *others = report(samples.incident()).lines()
     assert stream.getvalue().splitlines() == [first, *(f"  {line}" for line in others)]
 
 
 def test_an_edit_prints_nothing_and_the_thread_its_lines() -> None:
-    """What is new stands in the timeline."""
     stream = StringIO()
     console = Console(stream)
-    handle = console.deliver(Message(samples.incident()), None)
+    handle = console.deliver(samples.message(samples.incident()), None)
     stream.truncate(stream.seek(0))
-    assert console.deliver(Message(samples.incident(title="another")), handle) == handle
-    assert console.deliver(Message(samples.incident(), 2, ("one", "two")), handle) == handle
+    assert console.deliver(samples.message(samples.incident(title="another")), handle) == handle
+    assert console.deliver(samples.message(samples.incident(), 2, ("one", "two")), handle) == handle
     assert stream.getvalue() == "INC-7F3A9C  one\nINC-7F3A9C  two\n"
 
 
 def test_what_a_check_found_is_printed_and_that_there_is_a_plot() -> None:
-    """A terminal shows none."""
     stream = StringIO()
-    message = Message(samples.incident(), 2, ("Spark, offset_history:", "it fell once"), evidence=1)
+    message = samples.message(samples.incident(), 2, ("Spark, offset_history:", "it fell once"), check_report=1)
     Console(stream).deliver(message, {})
     Console(stream).deliver(message._replace(lines=(), plot=samples.PLOT), {})
     assert stream.getvalue().splitlines() == [
         "INC-7F3A9C  Spark, offset_history:",
         "INC-7F3A9C  it fell once",
-        "INC-7F3A9C  (there is a plot of it, which only Slack shows)",
+        "INC-7F3A9C  (a plot is available in Slack only)",
     ]
 
 
 def test_the_headline_is_coloured_on_a_terminal() -> None:
-    """Red while it lasts, green when it is over; the word stands there all the same."""
     stream = Terminal()
     console = Console(stream)
-    handle = console.deliver(Message(samples.incident()), None)
-    assert stream.getvalue().startswith("\x1b[31;1mCRITICAL  flink-job")
+    handle = console.deliver(samples.message(samples.incident()), None)
+    assert stream.getvalue().startswith("\x1b[31;1mCRITICAL · flink-job")
     stream.truncate(stream.seek(0))
-    console.deliver(Message(samples.recovered()), handle)
-    assert stream.getvalue().startswith("\x1b[32;1mCRITICAL (RECOVERED)  flink-job")
+    console.deliver(samples.message(samples.recovered()), handle)
+    assert stream.getvalue().startswith("\x1b[32;1mCRITICAL (RECOVERED) · flink-job")

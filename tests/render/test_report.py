@@ -1,4 +1,4 @@
-"""What an incident says: figures, bounds, causes in order, advice, and no more lines than a reader takes."""
+"""What a message contains: figures, bounds, a timeline in order, advice, and no more lines than a phone shows."""
 
 from typing import Any
 
@@ -9,295 +9,221 @@ from msgspec.structs import replace
 
 from agent.model.findings import Finding, Incident, Records, Severity, Status
 from agent.model.observations import Unavailable
-from agent.render.report import Report, report, timeline
+from agent.render.report import MAX_ROWS, Report, report
+from agent.render.thread import ThreadLog, thread_entry
 from agent.rules import KINDS
 from tests import samples
 
 
-def section(told: Report, heading: str) -> tuple[str, ...]:
-    """The lines under a heading; none where it is not there."""
-    return next((lines for name, lines in told.sections if name == heading), ())
+def texts(rendered: Report) -> list[str]:
+    """The timeline without its times."""
+    return [row.partition("  ")[2] for row in rendered.timeline]
 
 
-def test_the_first_line_says_how_bad_what_where_and_how_much() -> None:
-    """Severity word, title, id."""
-    headline = "CRITICAL  flink-job went back 12,223 records on topic-124[8]  INC-7F3A9C"
-    assert report(samples.incident()).headline == headline
+def test_headline_names_severity_what_where_and_how_much() -> None:
+    assert report(samples.incident()).headline == "CRITICAL · flink-job rewound 12,223 records on topic-124[8]"
 
 
-def test_a_rewind_tells_from_where_to_where_when_how_many_and_until_when() -> None:
-    """An exact rewind to the log's start."""
-    assert section(report(samples.incident()), "") == (
-        (
-            "flink-job on topic-124[8] was reset to the log's start: 12,223 -> 0 at 23:25:13.9; "
-            "12,223 records are read again; at 1,000 records/s it is back by 23:25:26.1 UTC"
-        ),
-    )
+def test_paragraph_describes_the_worst_effect() -> None:
+    paragraph = report(samples.incident()).paragraph
+    assert paragraph.startswith("flink-job on topic-124[8] was reset to the log start: 12,223 → 0 at 23:25:13.9; ")
+    assert "12,223 records are being reprocessed" in paragraph
 
 
-def test_what_a_poll_saw_is_worded_as_bounds() -> None:
-    """`since` set: by when, at least back to, at least so many."""
+def test_polled_figures_are_worded_as_bounds() -> None:
     polled = samples.rewind(after=104, since=samples.at("23:25:11.9"))
-    (line,) = section(report(samples.incident(findings=(polled,))), "")
-    assert "12,223 -> at least back to 104 by 23:25:13.9 (seen before it at 23:25:11.9)" in line
-    assert "at least 12,119 records are read again" in line
+    paragraph = report(samples.incident(findings=(polled,))).paragraph
+    assert "12,223 → 104 or lower between 23:25:11.9 and 23:25:13.9" in paragraph
+    assert "at least 12,119 records are being reprocessed" in paragraph
 
 
-def test_causes_are_told_in_the_order_of_time() -> None:
-    """Whatever place they are about; the unclean election and leader move of one moment are one line."""
-    lines = section(report(samples.incident()), "Cause")
-    assert [line.partition(" UTC")[0] for line in lines] == [
-        "broker 2005 lost its ZooKeeper session 0x1a1fb461d560002 (gone 23:25:08.3",
-        "leader of topic-124[8] 2005 -> 2011 at 23:25:14.0 (unclean: 2011 was not in the ISR, which was 2005)",
-        "leader of topic-124[2] 2005 -> 2011 at 23:25:14",
-        "leader of topic-124[8] 2011 -> 2005 at 23:25:26",
+def test_timeline_is_in_the_order_of_time() -> None:
+    assert texts(report(samples.incident())) == [
+        "broker 2005: session expired; re-registered at 23:25:14.3",
+        "flink-job on topic-124[8] was reset to the log start: 12,223 → 0",
+        "topic-124[2]: leader 2005 → 2011",
+        "topic-124[8]: leader 2005 → 2011, unclean election (ISR was 2005)",
+        "topic-124[8]: leader 2011 → 2005",
     ]
 
 
-def test_what_a_poll_saw_is_ordered_by_when_it_was_seen_to_hold() -> None:
-    """Which is the time that its line tells; the old value may have been seen long before."""
-    polled = samples.move(8, 2005, 2011, "23:25:14", since=samples.at("23:25:01"), detail="polled at 23:25:14.0 UTC")
-    lines = section(report(samples.incident(causes=(polled, samples.session()))), "Cause")
-    assert [line.partition(" ")[0] for line in lines] == ["broker", "polled"]
+def test_polled_events_are_ordered_by_when_they_were_seen() -> None:
+    polled = samples.move(8, 2005, 2011, "23:25:14.0", since=samples.at("23:25:01.0"))
+    rows = texts(report(samples.incident(causes=(polled, samples.session()), findings=(samples.rewind(),))))
+    assert [row.partition(" ")[0] for row in rows] == ["broker", "flink-job", "topic-124[8]:"]
+
+
+def test_the_same_change_of_several_partitions_is_one_row() -> None:
+    moves = tuple(samples.move(number, 2024, 2011, "23:25:15.0") for number in (1, 4, 5))
+    rows = texts(report(samples.incident(causes=(samples.session(), *moves))))
+    assert rows[-1] == "topic-124[1,4,5]: leader 2024 → 2011"
+
+
+def test_rows_that_matter_least_are_left_out() -> None:
+    others = (*samples.incident().causes, *(samples.move(n, 2024, n, f"23:25:0{n}.0") for n in (1, 3, 4, 5)))
+    rendered = report(samples.incident(causes=others))
+    assert (len(rendered.timeline), rendered.omitted) == (MAX_ROWS, 3)
+    assert rendered.timeline_lines[-1] == "(and 3 more)"
+    assert [row for row in texts(rendered) if "topic-124[8]" in row or "broker 2005" in row] == texts(
+        report(samples.incident())
+    )[:2] + texts(report(samples.incident()))[3:]
 
 
 def test_only_what_the_findings_support_is_ruled_out() -> None:
-    """Neither an operator's reset nor a topic created again is ruled out where it was found."""
-    (line,) = section(report(samples.incident()), "Ruled out")
-    assert line == "nobody reset flink-job; no committed offset had expired; topic-124 was not re-created."
+    assert report(samples.incident()).ruled_out == "operator reset · expired offsets · topic re-creation"
     reset = samples.incident(findings=(samples.rewind(labels=("operator_reset", "after_expiry")),))
-    assert section(report(reset), "Ruled out") == ("topic-124 was not re-created.",)
+    assert report(reset).ruled_out == "topic re-creation"
     anew = samples.rewind(kind="topic_recreated", subject={"cluster": "main", "topic": "topic-124"}, detail="Anew.")
-    both = samples.incident(findings=(samples.rewind(), anew))
-    assert "re-created" not in section(report(both), "Ruled out")[0]
-    assert section(report(samples.incident(findings=(samples.session(),))), "Ruled out") == ()
+    assert "re-creation" not in report(samples.incident(findings=(samples.rewind(), anew))).ruled_out
+    assert report(samples.incident(findings=(samples.session(),))).ruled_out == ""
 
 
-def test_partitions_that_changed_leader_and_did_not_go_back_are_named() -> None:
-    """They are what an operator would check next."""
-    assert section(report(samples.incident()), "Also") == (
-        "topic-124[2] changed leader too and nothing was seen to go back there.",
-    )
+def test_partitions_with_a_leader_change_but_no_rewind_are_named() -> None:
+    assert "Leader also changed, no rewind detected: topic-124[2]." in report(samples.incident()).paragraph
+    truncated = samples.rewind(2, kind="log_truncated", subject=samples.move(2, 1, 2, "23:25:14.0").subject)
+    assert "no rewind" not in report(samples.incident(findings=(samples.rewind(), truncated))).paragraph
 
 
 def test_advice_names_the_reader_the_place_and_the_offsets() -> None:
-    """Do now, and do later for effects and causes."""
-    told = report(samples.incident())
-    assert section(told, "Do now") == (
-        (
-            "stop or dedupe what reads flink-job's output from 23:25:13.9; "
-            "check downstream counts for topic-124[8] offsets 0-12,223."
-        ),
-    )
-    assert section(told, "Do later")[1:] == (
-        "why did broker 2005 let its session expire and stay away 6.0 s? (GC log, disk, network)",
-        "unclean.leader.election.enable=false for topic-124.",
-    )
+    rendered = report(samples.incident())
+    (now,) = rendered.do_now
+    assert now.startswith("Stop or deduplicate consumers of flink-job's output since 23:25:13.9")
+    assert "topic-124[8] offsets 0-12,223" in now
+    assert rendered.prevent[0] == "Find out why broker 2005 was away for 6.0 s: restart, GC pause, disk or network."
+    assert "unclean.leader.election.enable=false" in rendered.prevent[1]
 
 
-def test_what_was_meant_asks_for_nothing() -> None:
-    """An operator's reset has no advice."""
+def test_an_operators_reset_needs_no_advice() -> None:
     meant = samples.incident(findings=(samples.rewind(labels=("operator_reset",)),), causes=())
-    assert section(report(meant), "Do now") == section(report(meant), "Do later") == ()
+    assert report(meant).do_now == report(meant).prevent == ()
 
 
-def test_state_sight_and_date_are_shown() -> None:
-    """Open, recovered after how long, closed, and out of sight."""
+def test_state_and_date_are_in_the_context() -> None:
     assert report(samples.incident()).context == "OPEN since 23:25:08.3 UTC, 2026-11-20 · cluster main"
-    over = report(samples.recovered())
-    assert "CRITICAL (RECOVERED)  flink-job" in over.headline
-    assert over.context.startswith("RECOVERED, begun 23:25:08.3 UTC, 2026-11-20 · recovered 23:25:26.0 after 17.7 s")
-    assert "12,223 records were read again; back where it was at 23:25:26.0" in section(over, "")[0]
+    resolved = report(samples.recovered())
+    assert resolved.headline.startswith("CRITICAL (RECOVERED) · flink-job")
+    assert resolved.context.startswith("RECOVERED, began 23:25:08.3, recovered 23:25:26.0 UTC after 17.7 s, 2026-11-20")
+    assert "12,223 records were reprocessed; caught up at 23:25:26.0" in resolved.paragraph
     assert "(CLOSED)" in report(replace(samples.recovered(), status=Status.CLOSED)).headline
-    assert "CANNOT BE SEEN" in report(samples.incident(sighted=False)).context
+
+
+def test_an_unavailable_source_is_in_the_context() -> None:
+    parts = tuple(
+        Unavailable(
+            at=samples.at("23:25:20.0"), source="kafka", cluster="main", topic="topic-124", partition=number, reason="?"
+        )
+        for number in (3, 8)
+    )
+    context = report(samples.incident(sighted=False, unseen=parts)).context
+    assert "may be out of date: kafka cannot read topic-124[3,8] ·" in context
+    assert "may be out of date: a source is unavailable" in report(samples.incident(sighted=False)).context
 
 
 LINE = Finding(
-    rule="out-of-memory", kind="log_pattern", severity=Severity.WARNING, at=samples.at("23:25:12"),
-    recovered_at=samples.at("23:25:12"), subject={"cluster": "main", "log": "/x.log"},
+    rule="out-of-memory", kind="log_pattern", severity=Severity.WARNING, at=samples.at("23:25:12.0"),
+    recovered_at=samples.at("23:25:12.0"), subject={"cluster": "main", "log": "/x.log"},
     current={"what": "OOM"}, detail="/x.log on kafka-1 (what=OOM): 2026-11-21 00:25:12 UTC+1 killed: OOM.",
 )  # fmt: skip
 
 
-def test_what_was_over_as_it_happened_is_not_called_recovered() -> None:
-    """A line stays written: nothing was made good. It is closed in time like all others."""
+def test_a_momentary_event_does_not_recover() -> None:
     once = samples.incident(
         status=Status.RECOVERED, opened_at=LINE.at, recovered_at=LINE.at, causes=(), findings=(LINE,), title="a line"
     )
-    assert report(once).headline == "CRITICAL  a line  INC-7F3A9C"
-    assert report(once).context == "happened at 23:25:12.0 UTC, 2026-11-20 · cluster main"
-    assert not report(once).calm
+    assert report(once).headline == "CRITICAL · a line"
+    assert report(once).context == "Happened at 23:25:12.0 UTC, 2026-11-20 · cluster main"
+    assert not report(once).is_resolved
     closed = report(replace(once, status=Status.CLOSED))
     assert "(CLOSED)" in closed.headline
     assert closed.context.startswith("CLOSED, happened at 23:25:12.0 UTC, 2026-11-20")
-    mixed = replace(once, findings=(LINE, *samples.recovered().findings), recovered_at=samples.at("23:25:26"))
+    mixed = replace(once, findings=(LINE, *samples.recovered().findings), recovered_at=samples.at("23:25:26.0"))
     assert "(RECOVERED)" in report(mixed).headline
 
 
-def test_a_cause_that_is_over_makes_no_recovery_of_an_effect_that_was_over_as_it_happened() -> None:
-    """The broker is back; what its loss did is done."""
+def test_a_cause_that_ended_does_not_make_an_event_recover() -> None:
     lasting = samples.incident(causes=(samples.session(recovered_at=None),), findings=(LINE,))
     over = replace(lasting, status=Status.RECOVERED, causes=(samples.session(),), recovered_at=samples.at("23:25:14.3"))
     assert report(over).headline == report(lasting).headline
-    assert report(over).context.startswith("happened between 23:25:08.3 and 23:25:14.3 UTC, 2026-11-20")
-    assert timeline(lasting, over) == ("over at 23:25:14.3",)
-
-
-def test_a_line_of_a_log_is_told_with_its_rule_and_its_time() -> None:
-    """Only the rule's name says why it was looked for; a time within the line is no substitute for ours."""
-    assert section(report(samples.incident(findings=(LINE,), causes=())), "") == (
-        "out-of-memory: /x.log on kafka-1 (what=OOM): 2026-11-21 00:25:12 UTC+1 killed: OOM, at 23:25:12.0",
-    )
+    assert report(over).context.startswith("Happened between 23:25:08.3 and 23:25:14.3 UTC, 2026-11-20")
+    lines, _ = thread_entry(ThreadLog(incident=lasting), over)
+    assert lines == ("23:25:14.3  over",)
 
 
 def _written(second: int, text: str) -> Finding:
-    at = samples.at(f"23:25:{second:02}")
+    at = samples.at(f"23:25:{second:02}.0")
     return replace(LINE, at=at, recovered_at=at, current={"lines": {text: 1}}, detail=f"/x.log: {text}")
 
 
-def test_lines_that_differ_in_numbers_alone_are_told_once_with_how_many_there_were() -> None:
-    """What else was written is not lost among them."""
+def test_lines_that_differ_in_numbers_only_are_one_row() -> None:
     lines = (*(_written(second, f"killed {second}") for second in range(12, 40)), _written(20, "the last straw"))
-    assert section(report(samples.incident(findings=lines, causes=(), records=Records())), "") == (
-        "out-of-memory: /x.log: killed 12, at 23:25:12.0; 27 more such until 23:25:39.0",
-        "out-of-memory: /x.log: the last straw, at 23:25:20.0",
-    )
+    rows = report(samples.incident(findings=lines, causes=(), records=Records())).timeline
+    assert len(rows) == 2
+    assert rows[0].endswith("killed 12; 27 more lines like it until 23:25:39.0")
+    assert rows[1].endswith("the last straw")
 
 
-def test_more_than_ten_different_lines_are_summed_up_by_their_rule() -> None:
-    """How many lines, how many of them different, and the first ten of those."""
-    lines = tuple(_written(second, "x" * second) for second in range(12, 40))
-    told = section(report(samples.incident(findings=lines, causes=(), records=Records())), "")
-    assert told[:2] == (
-        "out-of-memory, cluster main: 28 lines, 28 of them different, between 23:25:12.0 and 23:25:39.0",
-        "The worst 10 of 28:",
-    )
-
-
-def test_what_is_over_asks_for_nothing_more_but_damage_does() -> None:
-    """A source that sees again needs no visit; records that were read twice still are."""
-    blind = Finding(
-        rule="source_unavailable", kind="source_unavailable", severity=Severity.WARNING, at=samples.at("23:25:12"),
+def test_what_is_over_needs_no_action_but_damage_does() -> None:
+    outage = Finding(
+        rule="source_unavailable", kind="source_unavailable", severity=Severity.WARNING, at=samples.at("23:25:12.0"),
         subject={"cluster": "main", "source": "kafka", "group": "g"}, detail="kafka has not seen group g of main",
     )  # fmt: skip
-    lasting = samples.incident(findings=(blind,), causes=())
-    assert section(report(lasting), "Do now") == (
-        "see why kafka cannot see group g of main; until it does, nothing is known of it.",
-    )
-    over = report(samples.recovered(lasting))
-    assert section(over, "Do now") == section(over, "Still to do") == ()
-    rewound = report(samples.recovered())
-    assert section(rewound, "Do now") == ()
-    assert section(rewound, "Still to do")[0].startswith("stop or dedupe what reads flink-job's output")
+    lasting = samples.incident(findings=(outage,), causes=())
+    assert len(report(lasting).do_now) == 1
+    assert report(samples.recovered(lasting)).do_now == ()
+    headings = [heading for heading, _ in report(samples.recovered()).sections()]
+    assert headings == ["Ruled out", "Still to do", "Prevent"]
 
 
-def test_advice_names_what_a_job_graph_consists_of() -> None:
-    """Znode and file, as far as they are known."""
+def test_advice_names_the_parts_of_a_job_graph() -> None:
     back = Finding(
-        rule="job_resurrected", kind="job_resurrected", severity=Severity.CRITICAL, at=samples.at("23:25:12"),
+        rule="job_resurrected", kind="job_resurrected", severity=Severity.CRITICAL, at=samples.at("23:25:12.0"),
         subject={"cluster": "jobs", "job": "d779", "job_name": "clicks"}, labels=("running",), detail="It runs.",
         current={"znode": "/flink/jobs/jobgraphs/d779", "file": "submittedJobGraph01", "others": ["a1c0"]},
     )  # fmt: skip
-    (line,) = section(report(samples.incident(findings=(back,), causes=())), "Do now")
-    assert "its job graph, the znode /flink/jobs/jobgraphs/d779 and the file submittedJobGraph01, before" in line
-    (line,) = section(report(samples.incident(findings=(replace(back, current={}),), causes=())), "Do now")
-    assert "its job graph, its znode and its file, before" in line
+    (line,) = report(samples.incident(findings=(back,), causes=())).do_now
+    assert "the znode /flink/jobs/jobgraphs/d779 and the file submittedJobGraph01" in line
+    (line,) = report(samples.incident(findings=(replace(back, current={}),), causes=())).do_now
+    assert "its znode and its file" in line
 
 
-def test_a_time_of_another_day_carries_its_date() -> None:
-    """An incident that lasts past midnight."""
-    late = replace(samples.incident(), status=Status.RECOVERED, recovered_at=samples.at("23:25:26") + 86_400_000)
-    assert "recovered 2026-11-21 23:25:26.0 after 1 d" in report(late).context
+def test_a_time_on_another_day_has_its_date() -> None:
+    late = replace(samples.incident(), status=Status.RECOVERED, recovered_at=samples.at("23:25:26.0") + 86_400_000)
+    assert "recovered 2026-11-21 23:25:26.0 UTC after 1 d" in report(late).context
 
 
-def test_two_hundred_partitions_are_a_summary_and_the_worst_ten() -> None:
-    """Per group and topic, then ten lines by records; the causes by kind of move."""
-    told = report(samples.burst())
-    lines = section(told, "")
-    assert lines[:4] == (
-        "In all: 399,000 records read again.",
-        "offset rewind, flink-job on orders-1: 80 partitions at 23:25:14.0; 207,600 records read again",
-        (
-            "offset rewind, flink-job on orders-0: 120 partitions between 23:25:13.9 and 23:25:14.0; "
-            "191,400 records read again"
-        ),
-        "The worst 10 of 200:",
+def test_two_hundred_partitions_fit_the_message() -> None:
+    rendered = report(samples.burst())
+    assert rendered.paragraph.startswith("flink-job on orders-1[79]")
+    assert (
+        "Affected in all: orders-1 (80 partitions), orders-0 (120 partitions): 399,000 records reprocessed."
+        in rendered.paragraph
+        or "Affected in all: orders-0 (120 partitions), orders-1 (80 partitions): 399,000 records reprocessed."
+        in rendered.paragraph
     )
-    assert len(lines) == 14
-    assert lines[4].startswith("• flink-job on orders-1[79]")
-    assert section(told, "Cause")[1:] == (
-        "leader moved 2005 -> 2011: 200 partitions at 23:25:14.0: orders-0 (200 partitions)",
+    assert [row.rpartition(" (")[2] for row in rendered.timeline[1:]] == [
+        "and 119 more partitions)", "and 199 more partitions)", "and 79 more partitions)",
+    ]  # fmt: skip
+    assert len(rendered.lines()) < 20
+
+
+def test_a_merged_incident_points_to_the_other() -> None:
+    rendered = report(samples.incident(merged_into="INC-B00257"))
+    assert "(MERGED)" in rendered.headline
+    assert (rendered.paragraph, rendered.timeline, rendered.sections()) == (
+        "Merged into INC-B00257: see there.",
+        (),
+        [],
     )
 
 
-def test_a_merged_incident_points_to_where_it_went() -> None:
-    """No figures twice."""
-    told = report(samples.incident(merged_into="INC-B00257"))
-    assert "(MERGED)" in told.headline
-    assert told.sections == (("", ("This is part of INC-B00257: see there.",)),)
+def test_an_incident_without_findings_is_withdrawn() -> None:
+    rendered = report(samples.incident(status=Status.CLOSED, findings=(), causes=()))
+    assert "(WITHDRAWN)" in rendered.headline
+    assert rendered.paragraph == "Withdrawn: its findings no longer apply. No action needed."
 
 
-def test_an_incident_without_findings_says_that_it_was_withdrawn() -> None:
-    """Closed with nothing left."""
-    told = report(samples.incident(status=Status.CLOSED, findings=(), causes=()))
-    assert "(WITHDRAWN)" in told.headline
-    assert "Withdrawn" in section(told, "")[0]
-
-
-def test_nothing_that_nobody_can_see_makes_another_report() -> None:
-    """`updated_at` alone is no edit."""
+def test_another_update_time_makes_no_other_report() -> None:
     assert report(samples.incident(updated_at=1)) == report(samples.incident())
-
-
-def test_the_timeline_tells_each_new_thing_once() -> None:
-    """Nothing again, the late cause, the recovery, the relapse."""
-    first = samples.incident(causes=())
-    assert len(timeline(None, first)) == 1
-    assert timeline(first, first) == ()
-    (line,) = timeline(first, samples.incident(causes=(samples.session(),)))
-    assert line.startswith("broker 2005 lost its ZooKeeper session")
-    full, over = samples.incident(), samples.recovered()
-    assert timeline(full, over) == ("recovered at 23:25:26.0",)
-    assert timeline(over, full) == ("open again",)
-
-
-BLIND = Unavailable(
-    at=samples.at("23:25:20"), source="kafka", cluster="main", group="flink-job", topic="topic-124", partition=8,
-    reason="kafka-8:9092 does not answer",
-)  # fmt: skip
-
-
-def test_many_partitions_out_of_sight_are_named_by_the_first_of_them() -> None:
-    """Of each source; the reason is the first one's."""
-    many = (
-        *(replace(BLIND, group=None, partition=number) for number in range(7)),
-        replace(BLIND, source="zookeeper", group=None, topic=None, partition=None, reason="away"),
-    )
-    (line,) = timeline(samples.incident(), samples.incident(sighted=False, unseen=many))
-    assert "topic-124[3] of main, topic-124[4] of main, and 2 others, since 23:25:20.0 UTC: kafka-8:9092" in line
-    assert line.endswith("; zookeeper: cluster main, since 23:25:20.0 UTC: away")
-
-
-def test_the_timeline_tells_what_no_longer_holds_and_where_it_went() -> None:
-    """Withdrawn findings, severity, sight, merging, withdrawal."""
-    full = samples.incident()
-    less = replace(full, causes=full.causes[:-1], severity=Severity.WARNING, sighted=False)
-    held, severity, sight = timeline(full, less)
-    assert held.startswith("no longer holds: broker 2005")
-    assert (severity, sight) == ("now warning, was critical", "cannot be seen at present")
-    hidden = replace(full, sighted=False, unseen=(BLIND,))
-    (line,) = timeline(full, hidden)
-    assert line == (
-        "cannot be seen at present: kafka: group flink-job on topic-124[8] of main, since 23:25:20.0 UTC: "
-        "kafka-8:9092 does not answer"
-    )
-    assert timeline(hidden, full) == ("seen again: kafka: group flink-job on topic-124[8] of main",)
-    assert "CANNOT BE SEEN at present (kafka: group flink-job on topic-124[8] of main)" in report(hidden).context
-    merged = replace(full, merged_into="INC-B00257", status=Status.CLOSED, findings=(), causes=())
-    assert timeline(full, merged) == ("merged into INC-B00257",)
-    assert timeline(merged, merged) == ()
-    gone = replace(full, status=Status.CLOSED, findings=(), causes=())
-    assert timeline(full, gone) == ("withdrawn: nothing that it was made of holds any more",)
 
 
 _KINDS = sorted({*KINDS, "something_new"})
@@ -312,7 +238,7 @@ _figures = st.fixed_dictionaries(
     {},
     optional={
         "offset": st.integers(0, 10**12), "leader": st.none() | st.integers(-1, 9),
-        "isr": st.lists(st.integers(0, 9)), "session": st.none() | st.just("0x1"),
+        "isr": st.lists(st.integers(0, 9)), "session": st.none() | st.just("0x1"), "keys": st.integers(0, 9),
     },
 )  # fmt: skip
 _times = st.integers(0, 2 * 10**12)
@@ -359,85 +285,62 @@ _incidents = st.builds(
 
 
 @given(_incidents, _incidents)
-def test_every_incident_can_be_told(first: Incident, second: Incident) -> None:
-    """No finding of any rule, present or future, keeps an incident from being told, in a readable length."""
+def test_every_incident_can_be_rendered(first: Incident, second: Incident) -> None:
     assert len(report(first).lines()) < 60
-    assert isinstance(timeline(first, second), tuple)
-    assert timeline(first, first) == ()
+    lines, log = thread_entry(ThreadLog(), first)
+    assert isinstance(lines, tuple)
+    assert thread_entry(log, first) == ((), log)
+    thread_entry(log, second)
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_advice_needs_no_field_that_a_finding_may_lack(kind: str) -> None:
-    """Each template is filled from a finding that names nothing."""
     bare = samples.rewind(kind=kind, labels=(), subject={}, previous={}, current={}, detail="Something happened.")
     assert report(samples.incident(findings=(bare,), causes=(bare,))).lines()
 
 
 POWER_LOSS = samples.incident(
-    causes=(samples.move(8, 2005, 2011, "23:25:13"), samples.lost_together()),
+    causes=(samples.move(8, 2005, 2011, "23:25:13.0"), samples.lost_together()),
     findings=(samples.dip(), samples.divergence()),
 )
 
 
-def test_a_power_loss_names_both_faults_and_the_brokers_that_were_lost() -> None:
-    """Where the offsets go back, from where on the replicas differ; of records on a disk only their own time is
-    known.
-    """
-    told = report(POWER_LOSS)
-    assert section(told, "")[1:] == (
-        "2005 and 2011 differ from offset 7,101 on; if 2005 leads, 2011 loses 899 records (records of 23:25:30.0 UTC)",
-        (
-            "offsets go back in broker 2011's copy of topic-124[8]: 7,852 follows 7,999 at byte 161,857 of "
-            "00000000000000000000.log (records of 23:25:31.0 UTC)"
-        ),
-    )
-    assert section(told, "Cause")[0].startswith("brokers 2005 and 2011 were away at the same time")
+def test_a_power_loss_shows_both_faults_and_the_brokers() -> None:
+    rendered = report(POWER_LOSS)
+    assert "2005 and 2011 differ from offset 7,101 on" in rendered.paragraph
+    rows = texts(rendered)
+    assert rows[0].startswith("brokers 2005 and 2011 ")
+    assert len(rows) == 4
 
 
-def test_a_power_loss_says_what_not_to_do_before_the_copies_are_saved() -> None:
-    """The next start and the next leader destroy what is there."""
-    now, later = (section(report(POWER_LOSS), heading) for heading in ("Do now", "Do later"))
-    assert now[0].startswith(
-        "do not restart 2005 and 2011 or move the leadership of topic-124[8] before you have copied"
-    )
-    assert now[1].startswith("copy 00000000000000000000.log of topic-124[8] on broker 2011 before it restarts")
-    assert [line for line in later if "brokers 2005 and 2011 were lost together" in line]
-    assert all("KIP-101" in line for line in later[:2])
+def test_a_power_loss_says_what_not_to_do_first() -> None:
+    rendered = report(POWER_LOSS)
+    assert len(rendered.do_now) == 2
+    assert rendered.do_now[0].lower().startswith("do not restart")
+    assert "00000000000000000000.log" in rendered.do_now[1]
+    assert any("2005 and 2011" in line for line in rendered.prevent)
 
 
-def test_what_a_check_no_longer_finds_is_said() -> None:
-    """A run over all that there is looked for it."""
-    over = replace(samples.dip(), recovered_at=samples.at("23:59:00"))
-    (line,) = section(report(samples.incident(findings=(over,), causes=())), "")
-    assert line.endswith("(records of 23:25:31.0 UTC); no longer found at 23:59:00.0")
-
-
-def test_other_faults_of_a_segment_are_told_in_the_checks_own_words() -> None:
-    """Here a checksum."""
-    fault = samples.dip(labels=("crc_mismatch",), previous={"crc": 1}, current={"crc": 2}, detail="the CRC is wrong.")
-    (line,) = section(report(samples.incident(findings=(fault,), causes=())), "")
-    assert line == "the CRC is wrong (records of 23:25:31.0 UTC)"
-
-
-def test_a_check_that_failed_says_how_to_run_it_by_hand() -> None:
-    """Its name is in the subject."""
+def test_a_failed_check_says_how_to_run_it_by_hand() -> None:
     failed = Finding(
-        rule="check_failed", kind="check_failed", severity=Severity.WARNING, at=samples.at("23:40:00"),
+        rule="check_failed", kind="check_failed", severity=Severity.WARNING, at=samples.at("23:40:00.0"),
         subject={"cluster": "main", "source": "offset_history"},
         detail="the check offset_history failed at 23:40:00.0 UTC: it needed more than 4.0 GiB",
     )  # fmt: skip
-    told = report(samples.incident(findings=(failed,), causes=()))
-    assert section(told, "") == (failed.detail,)
-    assert "`backflow check offset_history` runs it by hand" in section(told, "Do now")[0]
+    rendered = report(samples.incident(findings=(failed,), causes=()))
+    assert rendered.paragraph == f"{failed.detail}."
+    assert "`backflow check offset_history`" in rendered.do_now[0]
 
 
-def test_the_keys_that_a_check_has_listed_are_named_where_the_live_rule_says_what_to_do() -> None:
-    """One line for both: with the stores that only the rule knows and the file that only the check has made."""
+def test_keys_listed_by_a_check_are_in_the_live_rules_advice() -> None:
     subject = {"cluster": "main", "group": "shop", "topic": "shop-counts-changelog", "partition": 2}
     alike: dict[str, Any] = {"subject": subject, "labels": ("values_fell",), "previous": {}, "detail": "it fell"}
     live = samples.rewind(kind="state_not_restored", current={"keys": 3, "undeclared": ["sums"]}, **alike)
     check = samples.rewind(kind="changelog_restore", current={"keys": 3, "listed_in": "/keys.parquet"}, **alike)
-    for findings in ((live, check), (check, live)):
-        (line,) = section(report(samples.incident(findings=findings, causes=())), "Do now")
-        assert line.startswith("stop every instance of shop: ")
-        assert "those known by now, with their values before: /keys.parquet. Also check store sums" in line
+    for found in ((live, check), (check, live)):
+        rendered = report(samples.incident(findings=found, causes=()))
+        (line,) = rendered.do_now
+        assert "/keys.parquet" in line
+        assert "Also check store sums" in line
+        assert "Confirmed by Spark: 3 of 3 keys." in rendered.paragraph
+        assert len(rendered.timeline) == 1

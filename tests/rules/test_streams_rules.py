@@ -78,7 +78,7 @@ def test_advice_names_undeclared_stores(undeclared: list[str], advice: tuple[str
         updated_at=0,
         findings=(decreased,),
     )
-    (now,) = (section.lines for section in report(incident).sections if section.heading == "Do now")
+    (now,) = (section.lines for section in report(incident).sections() if section.heading == "Do now")
     assert tuple(f"Also{line.partition(' Also')[2]}" for line in now if " Also" in line) == advice
 
 

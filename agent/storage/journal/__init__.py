@@ -1,7 +1,7 @@
 """The journal: observations written as they happen, and read back in the order in which they were taken.
 
-Every observation has a position, journal-wide and ever-increasing. Files live in `agent.storage.journal.segments`, columns in
-`agent.storage.journal.columns`.
+Every observation has a position that increases across the whole journal. `segments` has the files, `columns` the Arrow
+columns.
 """
 
 import fcntl
@@ -44,11 +44,11 @@ _NAMES = {kind: name for name, kind in KINDS.items()}
 
 
 class JournalError(Exception):
-    """The journal cannot be written; a sentence for an operator."""
+    """The journal cannot be written; the message says why."""
 
 
 def warn(path: Path, reason: str) -> None:
-    """Say in the agent's log what the journal left out."""
+    """Log what the journal left out."""
     structlog.get_logger(__name__).warning("journal_left_out", path=str(path), reason=reason)
 
 
@@ -61,8 +61,8 @@ def entries(
 ) -> Iterator[tuple[int, Observation]]:
     """Positions and observations with since <= at < until (ms), in order of position, be a writer at work or not.
 
-    Only the dates asked for are read, a batch of each kind at a time. What cannot be read is told to `unreadable` and
-    passed over.
+    Only the dates asked for are read, a batch of each kind at a time. What cannot be read is passed to
+    `unreadable` and skipped.
     """
     since, until = -FOREVER if since is None else since, FOREVER if until is None else until
     days = range(since // DAY_MS, (until - 1) // DAY_MS + 1)
@@ -94,7 +94,7 @@ def read(
     kinds: Collection[str] | None = None,
     unreadable: Unreadable = warn,
 ) -> Iterator[Observation]:
-    """The observations of `entries` without their positions."""
+    """Return the observations of `entries` without their positions."""
     return map(itemgetter(1), entries(directory, since, until, kinds, unreadable))
 
 
@@ -109,7 +109,7 @@ def last_at(directory: Path) -> int | None:
 class Journal:
     """The journal's only writer, for use by one thread. What a killed writer left is recovered when it opens.
 
-    position: that of the next observation. What cannot be read or written is told to `unreadable` and passed over.
+    position: that of the next observation. What cannot be read or written is passed to `unreadable`.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class Journal:
                     raise JournalError(msg) from error
 
     def _batch(self, kind: str, positions: Sequence[int], observations: Sequence[Observation]) -> pa.RecordBatch:
-        """A batch without what fits no column: one mistaken value from outside must not keep the rest from the disk."""
+        """Return a batch without values that fit no column: one wrong value must not keep the rest from the disk."""
         columns = _COLUMNS[kind]
         try:
             return columns.batch(positions, observations)
@@ -231,7 +231,7 @@ def _end(segment: Segment) -> tuple[int, int]:
 
 
 def _locked(directory: Path) -> IO[str]:
-    """The lock file, held until it is closed or the process dies."""
+    """Return the lock file, held until it is closed or the process dies."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         lock = (directory / "writer.lock").open("a+")

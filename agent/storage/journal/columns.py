@@ -1,4 +1,4 @@
-"""How observations become Arrow columns and come back, by their fields. Files live in `agent.storage.journal.segments`."""
+"""Observations as Arrow columns, by their fields, and back."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
@@ -57,7 +57,7 @@ class Columns:
         self.schema = pa.schema([("position", pa.int64()), *((field.name, field.type) for field in self._fields)])
 
     def batch(self, positions: Sequence[int], observations: Sequence[Observation]) -> pa.RecordBatch:
-        """The observations as a record batch. Raises one of MISFITS where a value has not the type of its column."""
+        """Return the observations as a record batch. Raises one of MISFITS if a value does not fit its column."""
         columns = [pa.array(positions, type=pa.int64())]
         for field in self._fields:
             values: Any = list(map(field.get, observations))
@@ -65,7 +65,7 @@ class Columns:
         return pa.record_batch(columns, schema=self.schema)
 
     def rows(self, batch: pa.RecordBatch) -> Iterator[tuple[int, Observation]]:
-        """The batch's positions and observations; a field that an older version did not write takes its default.
+        """Return the batch's positions and observations; a field that an older version did not write takes its default.
 
         Raises ValueError where a column is missing or of another type.
         """
@@ -89,7 +89,7 @@ class Columns:
 
 
 def _present(kind: inspect.Type) -> inspect.Type:
-    """The type of the values that are not None."""
+    """Return the type of the values that are not None."""
     if isinstance(kind, inspect.UnionType):
         present = [one for one in kind.types if not isinstance(one, inspect.NoneType)]
         return present[0] if len(present) == 1 else kind
@@ -97,7 +97,7 @@ def _present(kind: inspect.Type) -> inspect.Type:
 
 
 def _arrow(kind: inspect.Type, place: str) -> pa.DataType:
-    """The Arrow type of a field's values; a fixed tuple is a struct of _1, _2, ... as Spark and Scala name them."""
+    """Return the Arrow type of a field; a fixed tuple is a struct of _1, _2, ... as in Spark and Scala."""
     match _present(kind):
         case inspect.EnumType() | inspect.LiteralType():
             return pa.string()
@@ -126,7 +126,7 @@ def _column(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
 
 
 def _plain(value: Any) -> Any:
-    """A value as Arrow gives it, with the structs that stand for fixed tuples as lists again.
+    """Return a value as Arrow gives it, with the structs that stand for fixed tuples as lists again.
 
     Without nulls in structs: a field that an older version did not write takes its default.
     """

@@ -2,8 +2,8 @@
 
 `<directory>/<kind>/date=YYYY-MM-DD/` holds the segments of a kind and a UTC date of `at`. The open one is an Arrow IPC
 stream, readable up to where a kill cut it; the others are Parquet. Both are named by the first position in them, so
-that a crash between the two leaves no duplicates: the sealed one counts. NameFilter of open and half-made files begin with
-an underscore, as Spark passes over those.
+that a crash between the two leaves no duplicates: the sealed one counts. Names of open and unfinished files begin
+with an underscore, so that Spark ignores them.
 """
 
 import os
@@ -47,7 +47,9 @@ class Segment(NamedTuple):
 
 
 def find(directory: Path, kinds: Container[str] | None = None, days: range | None = None) -> list[Segment]:
-    """The segments of these kinds and days by first position. Of what stands in two files the larger sealed one counts:
+    """Return the segments of these kinds and days by first position.
+
+    Of positions that are in two files the larger sealed one counts:
     a crash between two steps of sealing or merging has left the other.
     """
     found: list[Segment] = []
@@ -75,12 +77,12 @@ def apart(segments: Iterable[Segment]) -> tuple[list[Segment], list[Segment]]:
 
 
 def folders(directory: Path) -> list[Path]:
-    """The folders that hold a kind's segments of a date."""
+    """Return the folders that hold a kind's segments of a date."""
     return [folder for folder in directory.glob("*/date=*") if _FOLDER.fullmatch(folder.name)]
 
 
 def day_of(folder: Path) -> int:
-    """A folder's date as days since the epoch."""
+    """Return a folder's date as days since the epoch."""
     return date.fromisoformat(folder.name.removeprefix("date=")).toordinal() - _EPOCH
 
 
@@ -172,7 +174,7 @@ def recover(directory: Path, unreadable: Unreadable) -> None:
 
 
 def batches(segment: Segment, since: int, until: int) -> Iterator[pa.RecordBatch]:
-    """The batches of a segment that may hold observations with since <= at < until. Raises one of UNREADABLE."""
+    """Return the batches of a segment that may hold observations with since <= at < until. Raises one of UNREADABLE."""
     try:
         yield from _stream(segment.path) if segment.last is None else _parquet(segment.path, since, until)
     except FileNotFoundError:

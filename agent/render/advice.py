@@ -1,0 +1,83 @@
+"""What to do about an incident: the advice of its rules, filled in."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from agent.model.findings import Finding, reader, sight
+from agent.model.text import instant, join_names, place, span
+from agent.render.statements import rule_of
+
+MAX_LINES = 2
+
+
+def advice_now(findings: Iterable[Finding], day: str) -> tuple[str, ...]:
+    """Return what to do at once, the worst finding's advice first; nothing for conditions that have ended."""
+    templates: dict[str, list[Finding]] = {}
+    for finding in findings:
+        advice = rule_of(finding).advice_for(finding)
+        if advice.now and not (advice.only_while_open and finding.recovered_at is not None):
+            templates.setdefault(advice.now, []).append(finding)
+    return _fill(templates, day)
+
+
+def advice_to_prevent(findings: Iterable[Finding], day: str) -> tuple[str, ...]:
+    """Return what prevents it from happening again, in the order of the findings."""
+    templates: dict[str, list[Finding]] = {}
+    for finding in findings:
+        prevent = rule_of(finding).advice_for(finding).prevent
+        if prevent:
+            templates.setdefault(prevent, []).append(finding)
+    return _fill(templates, day)
+
+
+def _fill(templates: dict[str, list[Finding]], day: str) -> tuple[str, ...]:
+    lines = (template.format_map(_fields(findings, day)) for template, findings in templates.items())
+    return tuple(dict.fromkeys(_capitalized(line) for line in lines))[:MAX_LINES]
+
+
+def _capitalized(line: str) -> str:
+    """Return the line with a capital letter, unless it begins with the name of a setting."""
+    return line[:1].upper() + line[1:] if line.partition(" ")[0].isalpha() else line
+
+
+def _fields(findings: Sequence[Finding], day: str) -> dict[str, Any]:
+    """Return the first finding's names; what only a rule or only a check knows comes from whichever finding has it."""
+    finding = findings[0]
+    known = {name: value for finding in findings for name, value in finding.current.items()}
+    values = (finding.previous.get("offset"), finding.current.get("offset"), finding.current.get("log_start"))
+    offsets = [value for value in values if isinstance(value, int)]
+    pause = "" if finding.recovered_at is None else f" for {span(max(0, finding.recovered_at - finding.at))}"
+    return {
+        "reader": reader(finding.subject),
+        "place": place(finding.subject),
+        "topic": finding.subject.get("topic", "the topic"),
+        "job": finding.subject.get("job", "?"),
+        "others": join_names(finding.current.get("others") or ["its successor"]),
+        "broker": finding.subject.get("broker", "?"),
+        "brokers": join_names(finding.subject.get("brokers") or [finding.subject.get("broker", "?")]),
+        "file": finding.subject.get("file", "the segment"),
+        "graph": _graph(finding),
+        "listed": known.get("listed_in", "not listed yet"),
+        "source": finding.subject.get("source", "NAME"),
+        "sight": sight(finding.subject),
+        "start": instant(finding.start, day),
+        "low": f"{min(offsets):,}" if offsets else "?",
+        "high": f"{max(offsets):,}" if offsets else "?",
+        "pause": pause,
+        "undeclared": _undeclared(known.get("undeclared") or ()),
+    }
+
+
+def _undeclared(stores: Sequence[str]) -> str:
+    """Which stores of the application are not followed and may have decreased too, as a sentence."""
+    if not stores:
+        return ""
+    plural = len(stores) > 1
+    return f" Also check store{'s' * plural} {join_names(stores)}, which {'are' if plural else 'is'} not declared."
+
+
+def _graph(finding: Finding) -> str:
+    """Return what a Flink job graph consists of, to be deleted."""
+    znode, file = (finding.current.get(name) for name in ("znode", "file"))
+    parts = [f"the znode {znode}" if znode else "its znode", f"the file {file}" if file else "its file"]
+    return " and ".join(parts)

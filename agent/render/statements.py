@@ -1,0 +1,206 @@
+"""Findings as statements: one for each thing that happened, whoever detected it; and statements as timeline rows."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from agent.engine.check_rule import CheckRule
+from agent.engine.rule import Rule
+from agent.model.findings import Finding
+from agent.model.log_text import group_alike, lines_of
+from agent.model.text import change, count, instant, more, place, places
+from agent.rules import KINDS
+
+_ROW_LENGTH = 110
+_SLACK_MS = 60_000
+_ALIKE_MS = 10_000
+"""How far apart the same change of several partitions may happen and still be one row."""
+
+
+class Statement(NamedTuple):
+    """One thing that happened. finding: the one that describes it best; others: findings that report the same."""
+
+    finding: Finding
+    others: tuple[Finding, ...] = ()
+
+    @property
+    def confirmations(self) -> list[Finding]:
+        """What Spark checks found of the same."""
+        return [] if is_checked(self.finding) else [finding for finding in self.others if is_checked(finding)]
+
+
+class Row(NamedTuple):
+    """One line of a timeline: when (ms), what, and the findings behind it."""
+
+    at: int
+    text: str
+    findings: tuple[Finding, ...]
+
+
+def rule_of(finding: Finding) -> type[Rule]:
+    """Return the rule that owns the finding's text; the base for kinds of another version."""
+    return KINDS.get(finding.kind, Rule)
+
+
+def describe(finding: Finding, day: str) -> str:
+    """Return the finding as its rule describes it, or its detail if it lacks a field that the rule names.
+
+    The state file may hold findings of another version, and none may keep an incident from being delivered.
+    """
+    try:
+        return rule_of(finding).describe(finding, day)
+    except (LookupError, TypeError):
+        return Rule.describe(finding, day)
+
+
+def _timeline_phrase(finding: Finding, day: str) -> str:
+    """Return the rule's phrase for a timeline row, or the detail, as in `describe`."""
+    try:
+        return rule_of(finding).timeline(finding, day)
+    except (LookupError, TypeError):
+        return Rule.timeline(finding, day)
+
+
+def is_checked(finding: Finding) -> bool:
+    """Return whether a Spark check found it."""
+    return issubclass(rule_of(finding), CheckRule)
+
+
+def statements(findings: Iterable[Finding]) -> list[Statement]:
+    """Return one statement for each thing that happened, in time order."""
+    groups: list[list[Finding]] = []
+    for finding in sorted(findings, key=_preference):
+        same = next((group for group in groups if any(_is_same_event(finding, known) for known in group)), None)
+        if same is None:
+            groups.append([finding])
+        else:
+            same.append(finding)
+    made = [Statement(first, tuple(others)) for first, *others in groups]
+    return sorted(made, key=lambda statement: _time_order(statement.finding))
+
+
+def rows(events: Iterable[Statement], day: str, most: int) -> list[Row]:
+    """Return the timeline in time order, with the same change of several partitions as one row.
+
+    most: if there are more rows than this, rows of one kind, reader and topic become one, "(and 3 more)".
+    """
+    made = _same_change_rows(events, day)
+    return made if len(made) <= most else _summary_rows(made)
+
+
+def format_row(row: Row, day: str) -> str:
+    """Return the row as one line: its time in UTC and what happened, shortened at the end of a clause if too long."""
+    return f"{instant(row.at, day)}  {_shortened(with_arrows(row.text))}"
+
+
+def with_arrows(text: str) -> str:
+    """Return text with arrows as people read them."""
+    return text.replace(" -> ", " → ")
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _ROW_LENGTH:
+        return text
+    ends = [text.rfind(mark, _ROW_LENGTH // 3, _ROW_LENGTH) for mark in ("; ", ". ", ", ", " (", ": ", " ")]
+    end = next((end for end in ends if end > 0), _ROW_LENGTH - 1)
+    return f"{text[:end].rstrip()}…"
+
+
+def _preference(finding: Finding) -> tuple[object, ...]:
+    """Sorts the finding that describes an event best before others that report the same.
+
+    That is the live rule's before the check's, then the gravest, the largest, a group's before a job's and a
+    partition's before a group's.
+    """
+    records = finding.records
+    return (
+        is_checked(finding),
+        -finding.severity.rank,
+        -(records.reread + records.lost + records.skipped),
+        "job" in finding.subject,
+        "group" in finding.subject,
+        _time_order(finding),
+    )
+
+
+def _time_order(finding: Finding) -> tuple[object, ...]:
+    return finding.at, finding.start, finding.key
+
+
+def _is_same_event(finding: Finding, known: Finding) -> bool:
+    """Whether both report one event: the same leader change, loss, or reader, or what a check found of it."""
+    if rule_of(finding).changes_leader and rule_of(known).changes_leader:
+        return (_partition(finding), finding.at) == (_partition(known), known.at)
+    if is_checked(finding) is not is_checked(known):
+        return (
+            _subject(finding) == _subject(known)
+            and _overlap(finding, known)
+            and bool(finding.records.reread) is bool(known.records.reread)
+            and bool(finding.records.skipped) is bool(known.records.skipped)
+        )
+    if is_checked(finding) or _partition(finding) != _partition(known) or "partition" not in finding.subject:
+        return False
+    if finding.kind == known.kind and ("job" in finding.subject) is not ("job" in known.subject):
+        return _overlap(finding, known, _SLACK_MS)
+    return bool(finding.records.lost and known.records.lost) and _overlap(finding, known)
+
+
+def _partition(finding: Finding) -> tuple[object, ...]:
+    return tuple(finding.subject.get(name) for name in ("cluster", "topic", "partition"))
+
+
+def _subject(finding: Finding) -> tuple[object, ...]:
+    names = ("cluster", "group", "topic", "partition", "broker", "job")
+    return tuple(finding.subject.get(name) for name in names)
+
+
+def _overlap(finding: Finding, known: Finding, slack: int = 0) -> bool:
+    return finding.start <= known.at + slack and known.start <= finding.at + slack
+
+
+def _same_change_rows(events: Iterable[Statement], day: str) -> list[Row]:
+    made: list[Row] = []
+    latest: dict[str, int] = {}
+    for lines in group_alike([event.finding for event in events]):
+        finding = lines[0]
+        text = _phrase(lines, day)
+        where = place(finding.subject)
+        shape = f"{finding.kind} {text.replace(where, '?')}" if where in text else f"{finding.key}"
+        index = latest.get(shape)
+        if index is not None and finding.at - made[index].at <= _ALIKE_MS:
+            row = made[index]
+            joined = (*row.findings, *lines)
+            made[index] = row._replace(
+                text=text.replace(where, places(other.subject for other in joined)), findings=joined
+            )
+            continue
+        latest[shape] = len(made)
+        made.append(Row(finding.at, text, tuple(lines)))
+    return made
+
+
+def _phrase(findings: Sequence[Finding], day: str) -> str:
+    """Return the rule's phrase; of alike lines of a log the first line's, and how often it was repeated until when."""
+    first, *again = findings
+    text = _timeline_phrase(first, day)
+    number = sum(sum(lines_of(finding).values()) for finding in again)
+    if not number:
+        return text
+    return f"{text}; {count(number, 'more line')} like it until {instant(max(finding.at for finding in again), day)}"
+
+
+def _summary_rows(made: Iterable[Row]) -> list[Row]:
+    """One row for each kind of finding, leader change, reader and topic; the number of further rows in brackets."""
+    alike: dict[tuple[object, ...], list[Row]] = {}
+    for row in made:
+        finding = row.findings[0]
+        reader = finding.subject.get("group"), finding.subject.get("job"), finding.subject.get("topic")
+        key = (finding.rule, change(finding), *reader) if finding.subject.get("topic") else (row.at, row.text)
+        alike.setdefault(key, []).append(row)
+    summed = []
+    for first, *others in alike.values():
+        findings = tuple(finding for row in (first, *others) for finding in row.findings)
+        number = len(findings) - len(first.findings)
+        noun = "partition" if "partition" in first.findings[0].subject else "event"
+        text = f"{first.text} ({more(number, f'more {noun}')[0]})" if number else first.text
+        summed.append(Row(first.at, text, findings))
+    return summed

@@ -1,0 +1,67 @@
+"""Findings that report one event are one statement."""
+
+from typing import Any
+
+from agent.model.findings import Finding, Records
+from agent.render.statements import format_row, rows, statements
+from tests import samples
+
+
+def merged(*findings: Finding) -> list[tuple[str, int]]:
+    """The kind of each statement's finding, and how many report the same."""
+    return [(statement.finding.kind, len(statement.others)) for statement in statements(findings)]
+
+
+def position(**more: Any) -> Finding:
+    """The position of a Flink subtask that was rewound."""
+    subject = {"cluster": "main", "topic": "topic-124", "partition": 8, "job": "d779", "job_name": "clicks"}
+    return samples.rewind(after=500, subject=subject, **more)
+
+
+def test_an_election_and_its_leader_change_are_one() -> None:
+    moved, elected = (samples.move(8, 1, 2, "23:25:14.0", kind) for kind in ("leader_moved", "unclean_election"))
+    assert merged(moved, elected) == merged(elected, moved) == [("unclean_election", 1)]
+    assert len(merged(moved, samples.move(2, 1, 2, "23:25:14.0"))) == 2
+
+
+def test_a_jobs_position_and_its_groups_commit_are_one_reader() -> None:
+    (statement,) = statements([position(), samples.rewind()])
+    assert statement.finding == samples.rewind()
+    assert len(statements([position(at=samples.at("23:35:00.0")), samples.rewind()])) == 2
+
+
+def test_two_groups_are_two_readers() -> None:
+    assert len(statements([samples.rewind(), samples.rewind(group="billing")])) == 2
+
+
+def test_a_loss_that_two_rules_report_is_one() -> None:
+    lost: dict[str, Any] = {"records": Records(lost=9), "since": samples.at("23:25:01.0")}
+    subject = {"cluster": "main", "topic": "topic-124", "partition": 8}
+    truncated = samples.rewind(kind="log_truncated", subject=subject, **lost)
+    beyond = samples.rewind(kind="beyond_end", subject=subject | {"group": "g"}, **lost)
+    assert merged(beyond, truncated) == [("log_truncated", 1)]
+
+
+def test_what_a_check_found_confirms_the_live_finding() -> None:
+    check = samples.rewind(kind="offset_history")
+    (statement,) = statements([check, samples.rewind()])
+    assert (statement.finding.kind, statement.confirmations) == ("offset_rewind", [check])
+    elsewhere = samples.rewind(3, kind="offset_history")
+    assert len(statements([elsewhere, samples.rewind()])) == 2
+
+
+def test_a_check_that_found_a_skip_confirms_no_rewind() -> None:
+    skipped = samples.rewind(kind="offset_history", records=Records(skipped=5))
+    assert len(statements([skipped, samples.rewind()])) == 2
+
+
+def test_long_rows_end_with_a_clause() -> None:
+    detail = f"first clause; {'a word ' * 6}, {'more words ' * 9}"
+    (row,) = rows(statements([samples.rewind(kind="something_new", detail=detail)]), samples.DAY, 6)
+    assert format_row(row, samples.DAY) == f"23:25:13.9  first clause; {'a word ' * 6}".rstrip() + "…"
+
+
+def test_a_finding_without_the_rules_fields_shows_its_detail() -> None:
+    bare = samples.rewind(kind="beyond_end", previous={}, current={}, detail="Something happened.")
+    (row,) = rows(statements([bare]), samples.DAY, 6)
+    assert row.text == "Something happened"
