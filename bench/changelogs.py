@@ -24,7 +24,8 @@ import psutil
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 
 from agent.model.declared_stores import DeclaredStore
-from agent.model.observations import ChangelogDecreases, Observation, Unavailable
+from agent.model.observations.base import Observation, Unavailable
+from agent.model.observations.streams import ChangelogDecreases
 from agent.sources.streams.changelog_source import ChangelogSource
 from testbed.kafka import Cluster
 

@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from agent.model.observations import Commit, millis
+from agent.model.observations.kafka import Commit
+from agent.model.times import millis
 from agent.storage.journal.columns import Columns
 from spark_checks.journal.files import find_pieces
 from spark_checks.offsets.arrays import Ints

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet
 
-from agent.model.observations import Commit
+from agent.model.observations.kafka import Commit
 from agent.storage.journal import Journal, read
 from agent.storage.journal.columns import Columns
 

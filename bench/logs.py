@@ -20,7 +20,8 @@ from itertools import cycle
 from pathlib import Path
 
 from agent.config.sources import Logs
-from agent.model.observations import LogLine, Observation
+from agent.model.observations.base import Observation
+from agent.model.observations.logs import LogLine
 from agent.sources.logs.patterns import SHIPPED
 from agent.sources.logs.source import LogSource
 from testbed.kafka import Cluster

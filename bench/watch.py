@@ -17,7 +17,8 @@ from typing import Any
 
 from agent.config.settings import load
 from agent.engine.engine import Engine
-from agent.model.observations import BrokerRegistration, Commit, LogOffsets, Observation, PartitionState
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import BrokerRegistration, Commit, LogOffsets, PartitionState
 
 STARTED = 1_795_176_000_000
 SERIES = 10_000

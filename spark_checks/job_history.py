@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from agent.engine.facts import LATENESS_MS
 from agent.model.config_types import duration
 from agent.model.findings import Finding
-from agent.model.observations import JobGraphFile
+from agent.model.observations.flink import JobGraphFile
 from agent.model.text import count, join_names
 from agent.sources.flink.high_availability import list_job_graph_files
 from agent.storage.journal import entries

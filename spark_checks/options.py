@@ -13,7 +13,7 @@ import click
 from pyspark.sql import SparkSession
 
 from agent.model.findings import Finding
-from agent.model.observations import millis
+from agent.model.times import millis
 
 Progress: TypeAlias = Callable[[str], None]
 """Reports progress to people; a few words, without a full stop."""

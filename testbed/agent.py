@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from agent.config.settings import shipped
-from agent.model.observations import Observation, Tick, rfc3339
+from agent.model.observations.base import Observation, Tick
+from agent.model.times import rfc3339
 from agent.storage.database import FILE
 from agent.storage.journal import read
 from testbed.flink.ensemble import FlinkEnsemble

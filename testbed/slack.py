@@ -12,7 +12,7 @@ from typing import Self, TypeVar
 
 from msgspec import Struct, to_builtins
 
-from agent.model.observations import rfc3339
+from agent.model.times import rfc3339
 from testbed.arguments import SCOPES, RefusedError
 from testbed.slack_http import CheckResult, Request, Server, refusal
 from testbed.waiting import wait_until

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from agent.engine.check_requests import CheckRequest
 from agent.model.findings import Finding, Incident, Records, Severity, Status
-from agent.model.observations import millis
+from agent.model.times import millis
 from agent.notify.base import Message
 from agent.render.report import report
 
@@ -192,7 +192,7 @@ def divergence(**more: Any) -> Finding:
     return Finding(**fields | more)
 
 
-def ask(**more: Any) -> CheckRequest:
+def check_request(**more: Any) -> CheckRequest:
     """The check request of the reset, for its history."""
     fields: dict[str, Any] = {
         "id": "a1b2c3",

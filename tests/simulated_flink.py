@@ -4,18 +4,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from agent.model.observations import (
+from agent.model.observations.base import Observation, Subject
+from agent.model.observations.flink import (
     Checkpoints,
     FlinkJob,
     JobGraph,
     JobGraphFile,
     JobListing,
     JobManagerLeader,
-    LogLine,
-    Observation,
     Position,
-    Subject,
 )
+from agent.model.observations.logs import LogLine
 
 FLINK = "jobs"
 FAULTS = ("failover", "resurrected", "failing", "restarting", "orphaned", "logged", "twice", "suspended")

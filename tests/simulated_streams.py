@@ -4,18 +4,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
-from agent.model.observations import (
-    ChangelogDecreases,
-    Fall,
-    GroupState,
-    LogLine,
-    LogOffsets,
-    Member,
-    Observation,
-    PartitionState,
-    StreamsApplication,
-    TaskRestore,
-)
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import GroupState, LogOffsets, Member, PartitionState
+from agent.model.observations.logs import LogLine
+from agent.model.observations.streams import ChangelogDecreases, Decrease, StreamsApplication, TaskRestore
 
 APPLICATION = "shop"
 CHANGELOG = f"{APPLICATION}-counts-changelog"
@@ -133,7 +125,7 @@ class Streams:
             ChangelogDecreases(
                 at=at, cluster=self._cluster, application=APPLICATION, store="counts", topic=CHANGELOG,
                 partition=partition, began_at=began_at, keys=keys, total=40 * keys, first_offset=self._end,
-                worst=(Fall("user-1", 41, 1, self._end),), sum_before=4_000, sum_after=4_000 - 39 * keys, sum_at=at,
+                worst=(Decrease("user-1", 41, 1, self._end),), sum_before=4_000, sum_after=4_000 - 39 * keys, sum_at=at,
             )
         )  # fmt: skip
         if seconds > 2:

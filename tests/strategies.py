@@ -16,35 +16,29 @@ from hypothesis import strategies as st
 
 from agent.engine.facts import LATENESS_MS
 from agent.model.findings import Finding, Records, Severity, finding_json
-from agent.model.observations import (
-    AnyObservation,
-    Available,
-    BrokerRegistration,
-    ChangelogDecreases,
-    CheckFinding,
+from agent.model.observations.base import Available, Observation, Subject, Tick, Unavailable
+from agent.model.observations.checks import CheckFinding, CheckRun
+from agent.model.observations.flink import (
     Checkpoints,
-    CheckRun,
-    Commit,
-    Controller,
-    Fall,
     FlinkJob,
-    GroupState,
     JobGraph,
     JobGraphFile,
     JobListing,
     JobManagerLeader,
-    LogLine,
+    Position,
+)
+from agent.model.observations.kafka import (
+    BrokerRegistration,
+    Commit,
+    Controller,
+    GroupState,
     LogOffsets,
     Member,
-    Observation,
     PartitionState,
-    Position,
-    Subject,
-    TaskRestore,
-    Tick,
-    Unavailable,
-    millis,
 )
+from agent.model.observations.logs import LogLine
+from agent.model.observations.streams import ChangelogDecreases, Decrease, TaskRestore
+from agent.model.times import millis
 from tests import simulated_flink, simulated_streams
 from tests.simulated_flink import FLINK, Flink
 from tests.simulated_streams import Streams
@@ -561,7 +555,7 @@ _count = st.sampled_from([0, 1, 4, 9])
 _past = st.sampled_from([None, 0, BEGINNING, BEGINNING + 4_000, BEGINNING + 90_000])
 _session = st.sampled_from([None, "0x1", "0x2"])
 _files = st.sampled_from(["submittedJobGraph0", "submittedExecutionPlan1"])
-_flink: list[st.SearchStrategy[AnyObservation]] = [
+_flink: list[st.SearchStrategy[Observation]] = [
     st.builds(
         FlinkJob, **_jobs, name=st.just("n"), started_at=st.sampled_from([0, BEGINNING, BEGINNING + 50_000]),
         state=st.sampled_from(["RUNNING", "RUNNING", "RESTARTING", "CREATED", "CANCELED", "SUSPENDED", "?"]),
@@ -594,12 +588,12 @@ _flink: list[st.SearchStrategy[AnyObservation]] = [
         values=st.sampled_from([{}, {"offset": "7"}, {"offset": "INVALID"}, {"to": "0"}, {"to": "9" * 30}]),
     ),
 ]  # fmt: skip
-_streams: list[st.SearchStrategy[AnyObservation]] = [
+_streams: list[st.SearchStrategy[Observation]] = [
     st.builds(
         ChangelogDecreases, **_times, topic=st.sampled_from(["t", "g-s-changelog"]), partition=st.just(0),
         application=_group, store=st.just("s"),
         began_at=st.sampled_from([0, BEGINNING, BEGINNING + 20_000]), keys=_count, total=_count, first_offset=_count,
-        worst=st.sampled_from([(), (Fall("k", 9, 1, 7),)]),
+        worst=st.sampled_from([(), (Decrease("k", 9, 1, 7),)]),
         sum_before=st.none() | _known, sum_after=st.none() | _known,
         sum_at=st.sampled_from([None, BEGINNING, BEGINNING + 40_000]),
     ),
@@ -621,7 +615,7 @@ _streams: list[st.SearchStrategy[AnyObservation]] = [
         LogOffsets, **_times, topic=st.just("g-s-changelog"), partition=st.just(0), log_start=_known, log_end=_known
     ),
 ]  # fmt: skip
-_anything: st.SearchStrategy[AnyObservation] = st.one_of(
+_anything: st.SearchStrategy[Observation] = st.one_of(
     st.builds(Commit, **_times, **_partition, group=_group, offset=_offsets, leader_epoch=st.sampled_from([None, 3])),
     st.builds(LogOffsets, **_times, **_partition, log_start=_known, log_end=_known),
     st.builds(

@@ -9,7 +9,7 @@ from agent.config.sections import Spark
 from agent.config.settings import Settings
 from agent.config.sources import Cluster, Flink
 from agent.engine.check_requests import LOOKBACK_MS, CheckRequest
-from agent.model.observations import rfc3339
+from agent.model.times import rfc3339
 
 JOURNAL_CHECKS = frozenset({"offset_history", "job_history"})
 """The checks that read the journal; the others read brokers' logs or changelogs."""

@@ -22,7 +22,8 @@ from agent.checks.process import Limits, Outcome, run_check
 from agent.config.settings import Settings
 from agent.engine.check_requests import CheckRequest, CheckResult
 from agent.model.findings import Finding, finding_json
-from agent.model.observations import CheckFinding, CheckRun, Observation
+from agent.model.observations.base import Observation
+from agent.model.observations.checks import CheckFinding, CheckRun
 from agent.notify.dispatcher import now_ms
 
 _LINES = 5

@@ -31,8 +31,8 @@ from agent.config.problems import did_you_mean
 from agent.config.sections import size
 from agent.config.settings import Settings
 from agent.model.findings import Finding
-from agent.model.observations import rfc3339
 from agent.model.text import count, place
+from agent.model.times import rfc3339
 from agent.rules import CHECKS
 
 _DONE = "done: "

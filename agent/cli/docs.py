@@ -22,9 +22,12 @@ from agent.config.settings import NAMED_MODELS, SECTIONS, load, shipped
 from agent.engine.engine import Engine
 from agent.engine.rule import Rule
 from agent.model.config_types import ConfigModel, NameFilter
+from agent.model.encoding import to_json
 from agent.model.findings import Finding, Incident, Records, incident_fields
 from agent.model.observations import KINDS as OBSERVATIONS
-from agent.model.observations import Commit, LogOffsets, Observation, millis, to_json
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import Commit, LogOffsets
+from agent.model.times import millis
 from agent.rules import KINDS as RULES
 
 DIRECTORY = Path(__file__).parents[2] / "docs" / "reference"

@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 
 from agent.config.sections import size
 from agent.model.config_types import ConfigModel, duration, duration_text
-from agent.model.observations import is_time
+from agent.model.times import is_time
 
 _COMMON: Mapping[str, str] = {
     "at": "When the fact held, as far as the source can tell",

@@ -36,8 +36,11 @@ from agent.config.settings import Settings
 from agent.config.toml_places import KeyPath, find_places
 from agent.engine.engine import Engine
 from agent.model.config_types import ConfigModel, duration
+from agent.model.encoding import from_fields
 from agent.model.findings import Finding, Incident, finding_fields, incident_fields
-from agent.model.observations import KINDS, Observation, from_fields, is_time, millis, rfc3339
+from agent.model.observations import KINDS
+from agent.model.observations.base import Observation
+from agent.model.times import is_time, millis, rfc3339
 
 _START = millis("2026-01-01T00:00:00Z")
 

@@ -21,7 +21,7 @@ from agent.daemon.systemd import Systemd
 from agent.daemon.wiring import make_receivers, make_sources
 from agent.engine.check_requests import CheckResult
 from agent.engine.engine import Engine
-from agent.model.observations import Available, Tick, Unavailable
+from agent.model.observations.base import Available, Tick, Unavailable
 from agent.notify.dispatcher import Dispatcher, now_ms
 from agent.sources.base import Emit, Source
 from agent.storage.database import FILE

@@ -15,7 +15,7 @@ from agent.engine.check_requests import CheckRequest, CheckResult
 from agent.engine.engine import Engine
 from agent.engine.facts import LATENESS_MS
 from agent.model.findings import Incident
-from agent.model.observations import Observation, Tick
+from agent.model.observations.base import Observation, Tick
 from agent.notify.policy import check_report_lines, check_report_target
 from agent.sources.base import HEARTBEAT_MS, Batch
 from agent.storage.incidents import CheckReport, IncidentStore
@@ -124,13 +124,13 @@ class Pipeline:
     def take_check_result(self, result: CheckResult) -> None:
         """Process the result of a check: its findings, and its report for the thread of an incident."""
         changed = self._evaluate(result.observations)
-        incident_id = None if result.ask is None else self._engine.incident_of(result.ask.finding)
+        incident_id = None if result.request is None else self._engine.incident_of(result.request.finding)
         requester = None
         if incident_id is not None:
             requester = self._unsaved.get(incident_id) or self._store.incident(incident_id)
         incident = check_report_target(result, requester, changed)
         report = CheckReport(
-            None if incident is None else incident.id, result.ask, check_report_lines(result), result.plot
+            None if incident is None else incident.id, result.request, check_report_lines(result), result.plot
         )
         self._unsaved_reports.append(report)
         self._write(self._engine.now)
@@ -196,7 +196,7 @@ class Pipeline:
 
     def _run_requested_checks(self) -> None:
         """Pass on the check requests without a result that are new or have grown."""
-        stored = {request.id: request for request in self._store.asks()}
+        stored = {request.id: request for request in self._store.check_requests()}
         for request in stored.values():
             if self._started.get(request.id) != request:
                 self._run_check(request)

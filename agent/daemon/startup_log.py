@@ -4,19 +4,10 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
-from agent.model.observations import (
-    Availability,
-    BrokerRegistration,
-    Commit,
-    FlinkJob,
-    GroupState,
-    JobManagerLeader,
-    LogFile,
-    LogOffsets,
-    Observation,
-    PartitionState,
-    Unavailable,
-)
+from agent.model.observations.base import Availability, Observation, Unavailable
+from agent.model.observations.flink import FlinkJob, JobManagerLeader
+from agent.model.observations.kafka import BrokerRegistration, Commit, GroupState, LogOffsets, PartitionState
+from agent.model.observations.logs import LogFile
 from agent.sources.base import Batch, Emit
 
 STARTUP_MS = 30_000

@@ -6,7 +6,7 @@ from typing import TextIO
 from agent.config.settings import Settings
 from agent.config.sources import Cluster
 from agent.model.findings import Incident
-from agent.model.observations import Observation
+from agent.model.observations.base import Observation
 from agent.notify.base import Receiver
 from agent.notify.console import Console
 from agent.notify.slack import Slack

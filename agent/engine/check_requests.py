@@ -12,7 +12,7 @@ from msgspec import Struct
 from agent.engine.correlation import GROUPING_MS, Chain, Correlation, flatten, steps_before_checks
 from agent.engine.facts import FINALIZATION_MS
 from agent.model.findings import Finding, FindingKey, Severity
-from agent.model.observations import Observation
+from agent.model.observations.base import Observation
 
 LOOKBACK_MS = 14 * 86_400_000
 """How much of the past before the root cause a check may compare with."""
@@ -38,12 +38,12 @@ class CheckRequest(Struct, frozen=True, kw_only=True):
 
 
 class CheckResult(NamedTuple):
-    """The result of a run. ask: None for a scheduled run. observations: CheckFindings, then one CheckRun.
+    """The result of a run. request: None for a scheduled run. observations: CheckFindings, then one CheckRun.
 
     lines: for the incident's thread, the most important first; plot: a PNG, or None.
     """
 
-    ask: CheckRequest | None
+    request: CheckRequest | None
     observations: list[Observation]
     lines: tuple[str, ...] = ()
     plot: bytes | None = None

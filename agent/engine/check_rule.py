@@ -13,7 +13,8 @@ import msgspec
 from agent.engine.facts import FINALIZATION_MS, RETENTION_MS, Facts, History
 from agent.engine.rule import Scope, TopicRule, recovered
 from agent.model.findings import Finding, finding_from_json
-from agent.model.observations import CheckFinding, CheckRun, Observation
+from agent.model.observations.base import Observation
+from agent.model.observations.checks import CheckFinding, CheckRun
 
 
 class CheckInput(StrEnum):

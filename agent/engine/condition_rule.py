@@ -7,7 +7,7 @@ from agent.engine.facts import FLOOR, Facts, History
 from agent.engine.rule import Rule, Scope, recovered
 from agent.model.config_types import Duration
 from agent.model.findings import Finding
-from agent.model.observations import Observation
+from agent.model.observations.base import Observation
 
 T = TypeVar("T", bound=Observation)
 

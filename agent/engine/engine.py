@@ -8,7 +8,7 @@ from agent.engine.evaluator import Evaluator
 from agent.engine.incidents import LIFETIMES, Incidents, Lifetimes
 from agent.engine.rule import Rule
 from agent.model.findings import FindingKey, Incident
-from agent.model.observations import Observation
+from agent.model.observations.base import Observation
 
 
 class Engine:

@@ -16,7 +16,8 @@ import msgspec
 from agent.engine.facts import FINALIZATION_MS, LATENESS_MS, LONG_AFTER, LONG_AGO, Change, DependencyKey, Facts
 from agent.engine.rule import Rule, Scope
 from agent.model.findings import Finding, FindingKey
-from agent.model.observations import CheckFinding, Observation
+from agent.model.observations.base import Observation
+from agent.model.observations.checks import CheckFinding
 
 SOON_MS = 10_000
 """How soon a scope is evaluated again for frequent changes elsewhere: other commits of its group or partition."""

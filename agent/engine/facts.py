@@ -11,7 +11,8 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from agent.model.observations import Availability, GroupState, Observation, Subject, Tick, Unavailable
+from agent.model.observations.base import Availability, Observation, Subject, Tick, Unavailable
+from agent.model.observations.kafka import GroupState
 
 LATENESS_MS = 60_000
 """Allowed lateness: how far observations of different subjects may arrive out of order."""

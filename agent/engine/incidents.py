@@ -12,7 +12,8 @@ from agent.engine.impact import title, total_impact, worst_first
 from agent.engine.rule import Rule
 from agent.model.config_types import ConfigModel, PositiveDuration
 from agent.model.findings import Finding, FindingKey, Incident, Severity, Status
-from agent.model.observations import CheckFinding, Unavailable
+from agent.model.observations.base import Unavailable
+from agent.model.observations.checks import CheckFinding
 
 
 class Lifetimes(ConfigModel):

@@ -12,7 +12,8 @@ import msgspec
 from agent.engine.facts import Facts
 from agent.model.config_types import ConfigModel, NameFilter
 from agent.model.findings import Finding, Records, Severity
-from agent.model.observations import LogOffsets, Observation, PartitionState
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import LogOffsets, PartitionState
 from agent.model.text import recovery, time_range
 
 _TIME_CLAUSE = re.compile(r",? (?:at|since|by) (?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d\.\d UTC$")

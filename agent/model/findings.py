@@ -7,7 +7,8 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from agent.model.observations import Unavailable, millis, rfc3339
+from agent.model.observations.base import Unavailable
+from agent.model.times import millis, rfc3339
 
 FindingKey: TypeAlias = tuple[str, str, int]
 

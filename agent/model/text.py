@@ -6,7 +6,8 @@ from typing import Any
 from msgspec.structs import asdict
 
 from agent.model.findings import Finding, Records, sight
-from agent.model.observations import Unavailable, clock, rfc3339
+from agent.model.observations.base import Unavailable
+from agent.model.times import clock, rfc3339
 
 MAX_PLACES = 5
 """How many places are named; of more, only their number."""

@@ -9,7 +9,7 @@ import msgspec
 
 from agent.engine.check_requests import CheckResult
 from agent.model.findings import Incident, Severity, Status
-from agent.model.observations import CheckRun
+from agent.model.observations.checks import CheckRun
 from agent.render.report import Report, is_withdrawn
 from agent.storage.outbox import Row
 
@@ -112,7 +112,7 @@ def check_report_target(answer: CheckResult, holder: Incident | None, changed: I
         if first_notification(incident).is_sent
         and any(finding.kind == _check(answer) for finding in incident.causes + incident.findings)
     ]
-    if answer.ask is None:
+    if answer.request is None:
         return made[0] if len(made) == 1 else None
     if holder is not None and first_notification(holder).is_sent:
         return holder
@@ -127,4 +127,4 @@ def check_report_lines(answer: CheckResult) -> tuple[str, ...]:
 def _check(answer: CheckResult) -> str:
     """Return the check's name."""
     name = next((run.check for run in answer.observations if isinstance(run, CheckRun)), "check")
-    return name if answer.ask is None else answer.ask.check
+    return name if answer.request is None else answer.request.check

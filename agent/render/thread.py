@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from agent.model.findings import Finding, FindingKey, Incident, Severity, Status
-from agent.model.observations import Unavailable
+from agent.model.observations.base import Unavailable
 from agent.model.text import day_of, instant, unavailable_parts
 from agent.render.report import is_momentary, is_withdrawn, shown_findings
 from agent.render.statements import format_row, rows, statements

@@ -6,7 +6,8 @@ from typing import ClassVar
 from agent.engine.facts import Facts
 from agent.engine.rule import Advice, GroupRule, Scope, recovered
 from agent.model.findings import Finding, Records
-from agent.model.observations import Commit, LogOffsets, Observation
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import Commit, LogOffsets
 from agent.rules.queries.advice import DURABLE_WRITES
 from agent.rules.queries.partitions import (
     confirm_truncation,

@@ -8,8 +8,10 @@ import msgspec
 from agent.engine.facts import Facts
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.findings import Finding, Severity
-from agent.model.observations import BrokerRegistration, Observation, clock
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import BrokerRegistration
 from agent.model.text import instant
+from agent.model.times import clock
 
 
 class BrokerSessionLost(Rule):

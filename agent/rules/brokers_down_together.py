@@ -6,8 +6,10 @@ from typing import ClassVar, NamedTuple
 from agent.engine.facts import Facts, History
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.findings import Finding, Severity
-from agent.model.observations import BrokerRegistration, Observation, clock
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import BrokerRegistration
 from agent.model.text import instant, join_names
+from agent.model.times import clock
 from agent.rules.queries.subjects import brokers_in
 
 

@@ -1,15 +1,12 @@
 """changelog_restore: findings of the Spark check of that name, in changelogs of Kafka Streams applications."""
 
-from collections.abc import Iterable, Mapping
-from typing import ClassVar
+from collections.abc import Iterable
 
 from agent.engine.check_rule import CheckInput, CheckRule
-from agent.engine.rule import Advice, EventRule, GroupRule
+from agent.engine.rule import EventRule, GroupRule
 from agent.model.findings import Finding, Severity
-from agent.model.observations import CheckFinding
-from agent.model.text import count, place
-
-_COMMAND = "backflow check changelog_restore"
+from agent.model.observations.checks import CheckFinding
+from agent.rules.queries.decreases import ADVICE, decrease_row, keys_suffix
 
 
 class ChangelogRestore(EventRule, CheckRule, GroupRule):
@@ -21,37 +18,20 @@ class ChangelogRestore(EventRule, CheckRule, GroupRule):
     Recovers at once.
     """
 
-    PREVENTION: ClassVar[str] = "Upgrade {reader} to Kafka Streams 2.2 or later (KAFKA-7672)."
-
     summary = "Kafka Streams changelogs: keys of declared stores whose values decreased or started over"
     input = CheckInput.CHANGELOGS
     title = "{group} runs with a state that was not restored: {topic}[{partition}]"
     default_severity = Severity.CRITICAL
-    advice: ClassVar[Mapping[str, Advice]] = {
-        "values_fell": Advice(
-            now="Stop every instance of {reader} and raise min.compaction.lag.ms of {topic}, before good values are "
-            f"overwritten or compacted away. Then list the keys with `{_COMMAND} --out keys.parquet` and repair the "
-            "store (docs/spark.md); keys known so far, with their old values: {listed}.{undeclared}",
-            prevent=PREVENTION,
-        ),
-        "no_move_seen": Advice(
-            now="Find out what wrote to {topic} since {start}: an instance without its state, an operator's tool or "
-            f"another writer. List the keys with `{_COMMAND}`.{{undeclared}}"
-        ),
-    }
+    advice = ADVICE
 
     def matches(self, observation: CheckFinding) -> bool:
         return self.applies_to(observation.group or "", observation.topic or "")
 
     @classmethod
     def title_suffix(cls, findings: Iterable[Finding]) -> str:
-        numbers = [number for finding in findings if isinstance(number := finding.current.get("keys"), int)]
-        return f", {count(sum(numbers), 'key')} decreased" if any(numbers) else ""
+        return keys_suffix(findings)
 
     @classmethod
     def timeline(cls, finding: Finding, day: str) -> str:
         del day
-        keys = finding.current.get("keys")
-        number = count(keys, "key") if isinstance(keys, int) else "keys"
-        cause = ", store not restored" if "values_fell" in finding.labels else ""
-        return f"{place(finding.subject)}: {number} decreased{cause}"
+        return decrease_row(finding)

@@ -6,7 +6,7 @@ from typing import ClassVar
 from agent.engine.condition_rule import Condition, ConditionRule
 from agent.engine.facts import Facts, History
 from agent.engine.rule import Advice, Scope
-from agent.model.observations import CheckRun
+from agent.model.observations.checks import CheckRun
 
 
 class CheckFailed(ConditionRule):

@@ -9,7 +9,9 @@ from pydantic import Field
 from agent.engine.facts import Facts
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.findings import Finding, reader
-from agent.model.observations import Checkpoints, Observation, clock
+from agent.model.observations.base import Observation
+from agent.model.observations.flink import Checkpoints
+from agent.model.times import clock
 from agent.rules.queries.flink import describe_job, ended_at, job_subject
 from agent.rules.queries.partitions import earliest
 

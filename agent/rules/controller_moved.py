@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator
 from agent.engine.facts import Facts
 from agent.engine.rule import EventRule, Scope
 from agent.model.findings import Finding, Severity
-from agent.model.observations import Controller, Observation
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import Controller
 
 
 class ControllerMoved(EventRule):

@@ -9,7 +9,9 @@ from agent.engine.facts import FINALIZATION_MS, LATENESS_MS, Facts
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import NameFilter, PositiveDuration
 from agent.model.findings import Finding
-from agent.model.observations import FlinkJob, JobListing, Observation, Position, clock
+from agent.model.observations.base import Observation
+from agent.model.observations.flink import FlinkJob, JobListing, Position
+from agent.model.times import clock
 from agent.rules.queries.flink import ended_at, is_listed
 from agent.rules.queries.subjects import jobs_in, read_by
 

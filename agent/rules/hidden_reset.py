@@ -8,7 +8,9 @@ from agent.engine.facts import LATENESS_MS, Facts, History
 from agent.engine.rule import Advice, GroupRule, Scope, recovered
 from agent.model.config_types import Duration
 from agent.model.findings import Finding
-from agent.model.observations import Commit, GroupState, LogOffsets, Observation, PartitionState, clock
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import Commit, GroupState, LogOffsets, PartitionState
+from agent.model.times import clock
 from agent.rules.queries.partitions import (
     CLOCK_SLACK_MS,
     commit_intervals,

@@ -12,7 +12,9 @@ from agent.engine.facts import FLOOR, Facts, History
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import PositiveDuration, duration_text
 from agent.model.findings import Finding, reader
-from agent.model.observations import FlinkJob, Observation, clock
+from agent.model.observations.base import Observation
+from agent.model.observations.flink import FlinkJob
+from agent.model.times import clock
 from agent.rules.queries.flink import describe_job, ended_at, job_subject
 from agent.rules.queries.partitions import earliest
 

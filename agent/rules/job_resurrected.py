@@ -8,7 +8,9 @@ from agent.engine.facts import Facts
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding, Severity, reader
-from agent.model.observations import Availability, FlinkJob, JobGraph, JobListing, JobManagerLeader, Observation, clock
+from agent.model.observations.base import Availability, Observation
+from agent.model.observations.flink import FlinkJob, JobGraph, JobListing, JobManagerLeader
+from agent.model.times import clock
 from agent.rules.queries.flink import (
     ZOOKEEPER,
     Resurrection,

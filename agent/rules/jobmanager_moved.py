@@ -6,7 +6,9 @@ from typing import Any
 from agent.engine.facts import Facts
 from agent.engine.rule import EventRule, Scope
 from agent.model.findings import Finding, Severity
-from agent.model.observations import JobManagerLeader, Observation, clock
+from agent.model.observations.base import Observation
+from agent.model.observations.flink import JobManagerLeader
+from agent.model.times import clock
 from agent.rules.queries.flink import leader_changes
 
 

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator
 from agent.engine.facts import Facts
 from agent.engine.rule import Scope, TopicRule, recovered
 from agent.model.findings import Finding, Severity
-from agent.model.observations import Observation, PartitionState
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import PartitionState
 from agent.rules.queries.partitions import find_leader_changes, find_unclean_elections, is_deleted, leader_of
 
 

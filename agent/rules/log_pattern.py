@@ -13,7 +13,8 @@ from agent.engine.rule import EventRule, Scope
 from agent.model.config_types import NameFilter
 from agent.model.findings import Finding
 from agent.model.log_text import count_lines, first_line, shorten_line
-from agent.model.observations import LogLine, Observation
+from agent.model.observations.base import Observation
+from agent.model.observations.logs import LogLine
 from agent.model.text import time_range
 
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 from agent.engine.check_rule import CheckInput, CheckRule
 from agent.engine.rule import Advice, EventRule, GroupRule
 from agent.model.findings import Finding
-from agent.model.observations import CheckFinding
+from agent.model.observations.checks import CheckFinding
 from agent.model.text import place
 from agent.rules.queries.advice import DEDUPLICATE, DURABLE_WRITES
 

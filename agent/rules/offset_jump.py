@@ -7,7 +7,8 @@ from typing import ClassVar
 from agent.engine.facts import Facts, History
 from agent.engine.rule import Advice, GroupRule, Scope, recovered
 from agent.model.findings import Finding, Records, Severity
-from agent.model.observations import Commit, GroupState, LogOffsets, Observation
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import Commit, GroupState, LogOffsets
 from agent.rules.queries.operators import is_moved_by_operator, is_stopped
 from agent.rules.queries.partitions import (
     CLOCK_SLACK_MS,

@@ -6,7 +6,8 @@ from typing import ClassVar
 from agent.engine.facts import LATENESS_MS, Facts
 from agent.engine.rule import Advice, EventRule, Scope, TopicRule
 from agent.model.findings import Finding
-from agent.model.observations import LogLine, Observation, whole_number
+from agent.model.observations.base import Observation
+from agent.model.observations.logs import LogLine, whole_number
 
 
 class OffsetReset(TopicRule, EventRule):

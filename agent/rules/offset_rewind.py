@@ -9,8 +9,11 @@ from msgspec.structs import replace
 from agent.engine.facts import LATENESS_MS, Facts, History
 from agent.engine.rule import Advice, GroupRule, Scope, recovered
 from agent.model.findings import Finding, Records, Severity, reader
-from agent.model.observations import Commit, LogOffsets, Observation, Position, clock
+from agent.model.observations.base import Observation
+from agent.model.observations.flink import Position
+from agent.model.observations.kafka import Commit, LogOffsets
 from agent.model.text import count, is_bounded, place, recovery, time_range
+from agent.model.times import clock
 from agent.rules.queries.advice import DEDUPLICATE, DURABLE_WRITES
 from agent.rules.queries.operators import is_moved_by_operator, operator_known_at
 from agent.rules.queries.partitions import (

@@ -8,17 +8,10 @@ from agent.engine.facts import FINALIZATION_MS, Facts
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding
-from agent.model.observations import (
-    Availability,
-    FlinkJob,
-    JobGraph,
-    JobGraphFile,
-    JobListing,
-    JobManagerLeader,
-    Observation,
-    clock,
-)
+from agent.model.observations.base import Availability, Observation
+from agent.model.observations.flink import FlinkJob, JobGraph, JobGraphFile, JobListing, JobManagerLeader
 from agent.model.text import place
+from agent.model.times import clock
 from agent.rules.queries.flink import (
     REST,
     STORAGE,

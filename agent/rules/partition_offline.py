@@ -6,8 +6,9 @@ from typing import Any, ClassVar
 from agent.engine.condition_rule import Condition, LastingConditionRule
 from agent.engine.facts import Facts, History
 from agent.engine.rule import Advice, Scope, TopicRule
-from agent.model.observations import PartitionState, clock
+from agent.model.observations.kafka import PartitionState
 from agent.model.text import join_names
+from agent.model.times import clock
 from agent.rules.queries.partitions import is_deleted, leader_of
 
 

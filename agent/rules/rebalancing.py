@@ -14,8 +14,10 @@ from agent.engine.facts import FINALIZATION_MS, FLOOR, Facts
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import NameFilter, PositiveDuration, duration_text
 from agent.model.findings import Finding, Severity
-from agent.model.observations import GroupState, Member, Observation, clock
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import GroupState, Member
 from agent.model.text import count, instant
+from agent.model.times import clock
 from agent.rules.queries.partitions import is_rebalancing
 from agent.rules.queries.streams import TopicPartition, thread
 

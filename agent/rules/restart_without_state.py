@@ -9,7 +9,9 @@ from agent.engine.facts import LATENESS_MS, Facts
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding, reader
-from agent.model.observations import Checkpoints, FlinkJob, JobManagerLeader, Observation, clock
+from agent.model.observations.base import Observation
+from agent.model.observations.flink import Checkpoints, FlinkJob, JobManagerLeader
+from agent.model.times import clock
 from agent.rules.queries.flink import describe_job, ended_at, has_state, job_subject, leader_changes
 from agent.rules.queries.partitions import earliest
 

@@ -10,7 +10,8 @@ from agent.engine.facts import LATENESS_MS, Facts
 from agent.engine.rule import Advice, GroupRule, Scope, recovered
 from agent.model.config_types import Duration
 from agent.model.findings import Finding, Records
-from agent.model.observations import Commit, GroupState, LogOffsets, Observation
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import Commit, GroupState, LogOffsets
 from agent.rules.queries.partitions import (
     CLOCK_SLACK_MS,
     commit_intervals,

@@ -8,7 +8,8 @@ from agent.engine.facts import Facts, History
 from agent.engine.rule import Advice, Scope
 from agent.model.config_types import Duration
 from agent.model.findings import Finding, sight
-from agent.model.observations import Availability, Unavailable, clock
+from agent.model.observations.base import Availability, Unavailable
+from agent.model.times import clock
 
 
 class SourceUnavailable(LastingConditionRule):

@@ -12,18 +12,12 @@ from agent.engine.rule import Advice, GroupRule, Scope, recovered
 from agent.model.config_types import PositiveDuration
 from agent.model.declared_stores import DeclaredStore, declared_once
 from agent.model.findings import Finding, Severity
-from agent.model.observations import (
-    ChangelogDecreases,
-    GroupState,
-    LogLine,
-    LogOffsets,
-    Observation,
-    PartitionState,
-    StreamsApplication,
-    whole_number,
-)
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import GroupState, LogOffsets, PartitionState
+from agent.model.observations.logs import LogLine, whole_number
+from agent.model.observations.streams import ChangelogDecreases, StreamsApplication
 from agent.model.text import place
-from agent.rules.changelog_restore import ChangelogRestore
+from agent.rules.queries.decreases import ADVICE, PREVENTION, decrease_row, keys_suffix
 from agent.rules.queries.partitions import find_deletion, is_recreated
 from agent.rules.queries.restored_stores import (
     decrease_fields,
@@ -80,11 +74,11 @@ class StateNotRestored(GroupRule):
     title = "{group} runs with a state that was not restored: {topic}[{partition}]"
     is_ongoing = True
     advice: ClassVar[Mapping[str, Advice]] = {
-        **ChangelogRestore.advice,
+        **ADVICE,
         "short_restore": Advice(now="Compare the store behind {place} with its input before you trust it."),
         "precursor": Advice(
             now="Compare the store behind {place} with its input; declare it if its values never decrease.",
-            prevent=ChangelogRestore.PREVENTION,
+            prevent=PREVENTION,
         ),
     }
     observes = (ChangelogDecreases, LogLine, GroupState, LogOffsets, PartitionState)
@@ -141,13 +135,13 @@ class StateNotRestored(GroupRule):
 
     @classmethod
     def title_suffix(cls, findings: Iterable[Finding]) -> str:
-        return ChangelogRestore.title_suffix(findings)
+        return keys_suffix(findings)
 
     @classmethod
     def timeline(cls, finding: Finding, day: str) -> str:
         subject = finding.subject
         if "keys" in finding.current:
-            return ChangelogRestore.timeline(finding, day)
+            return decrease_row(finding)
         return f"store {subject.get('store')} of {subject.get('application')} may not be restored ({place(subject)})"
 
     def _input_topic(self, scope: Scope) -> str | None:

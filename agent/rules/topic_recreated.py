@@ -6,7 +6,8 @@ from typing import ClassVar
 from agent.engine.facts import LATENESS_MS, Facts
 from agent.engine.rule import Advice, EventRule, Scope, TopicRule
 from agent.model.findings import Finding, Severity
-from agent.model.observations import Observation, PartitionState
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import PartitionState
 from agent.rules.queries.partitions import find_incarnation_ends, is_deleted
 from agent.rules.queries.subjects import partitions_in
 

@@ -6,7 +6,8 @@ from typing import ClassVar
 from agent.engine.facts import Facts
 from agent.engine.rule import Advice, Scope, TopicRule, recovered
 from agent.model.findings import Finding
-from agent.model.observations import Observation, PartitionState
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import PartitionState
 from agent.model.text import leader_name, place, time_range
 from agent.rules.queries.advice import DURABLE_WRITES
 from agent.rules.queries.partitions import find_unclean_elections, is_deleted, leader_of

@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 from agent.engine.condition_rule import Condition, LastingConditionRule
 from agent.engine.facts import Facts, History
 from agent.engine.rule import Advice, Scope, TopicRule
-from agent.model.observations import PartitionState, clock
+from agent.model.observations.kafka import PartitionState
+from agent.model.times import clock
 
 
 class UnderReplicated(LastingConditionRule, TopicRule):

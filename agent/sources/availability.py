@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from agent.model.observations import Available, Observation, Unavailable
+from agent.model.observations.base import Available, Observation, Unavailable
 
 
 class Unit(NamedTuple):

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import msgspec
 
-from agent.model.observations import Observation, Subject
+from agent.model.observations.base import Observation, Subject
 
 Batch = Sequence[Observation]
 Emit = Callable[[Batch], None]

@@ -22,11 +22,11 @@ _TABLES_BY_INCIDENT = {"outbox": "incident", "check_reports": "incident", "deliv
 class CheckReport(NamedTuple):
     """What a check reports about an incident: lines and a plot for its thread.
 
-    incident: its id; None if it belongs to none. ask: the request that it answers; None if it was scheduled.
+    incident: its id; None if it belongs to none. request: the request that it answers; None if it was scheduled.
     """
 
     incident: str | None
-    ask: CheckRequest | None
+    request: CheckRequest | None
     lines: tuple[str, ...]
     plot: bytes | None = None
 
@@ -62,7 +62,7 @@ class IncidentStore:
         rows = self._db.execute("SELECT receiver, count(*) FROM outbox GROUP BY receiver")
         return sum(number for receiver, number in rows if receiver in self._receivers)
 
-    def asks(self) -> list[CheckRequest]:
+    def check_requests(self) -> list[CheckRequest]:
         """Return the check requests without a result, the oldest first."""
         rows = self._db.execute("SELECT body FROM check_requests WHERE NOT answered ORDER BY rowid")
         return [msgspec.json.decode(body, type=CheckRequest) for (body,) in rows]
@@ -161,11 +161,11 @@ class IncidentStore:
 
     def _add(self, report: CheckReport) -> Iterator[str]:
         """Save a report unless its request had a result before; yield the receivers for whom it was queued."""
-        if report.ask is not None:
+        if report.request is not None:
             answered = self._db.execute(
                 "INSERT INTO check_requests VALUES (?, 1, ?)"
                 " ON CONFLICT (id) DO UPDATE SET answered = 1 WHERE NOT answered",
-                (report.ask.id, _encode(report.ask)),
+                (report.request.id, _encode(report.request)),
             )
             if not answered.rowcount:
                 return

@@ -11,7 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from agent.model.declared_stores import DeclaredStore
-from agent.model.observations import GroupState, LogLine
+from agent.model.observations.kafka import GroupState
+from agent.model.observations.logs import LogLine
 from agent.rules.queries.streams import store_changelog, thread
 from agent.storage.journal import read
 from agent.storage.journal.segments import DAY_MS, FOREVER

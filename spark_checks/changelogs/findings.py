@@ -5,7 +5,7 @@ from pathlib import Path
 
 from agent.model.declared_stores import DeclaredStore
 from agent.model.findings import Finding, Severity
-from agent.model.observations import LogLine
+from agent.model.observations.logs import LogLine
 from agent.model.text import count, day_of, instant, join_names
 from agent.rules.queries.partitions import CLOCK_SLACK_MS
 from agent.sources.streams.changelog_values import key_text

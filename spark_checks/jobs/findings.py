@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from agent.model.findings import Finding, Severity
-from agent.model.observations import clock
 from agent.model.text import count, day_of, instant, join_names
+from agent.model.times import clock
 from agent.rules.queries.flink import graph_znode
 from spark_checks.jobs.context import Context, OtherJob
 from spark_checks.jobs.graphs import LeftoverGraph, StrayFile

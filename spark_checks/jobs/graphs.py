@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
-from agent.model.observations import JobGraphFile, Observation, Subject, Unavailable
+from agent.model.observations.base import Observation, Subject, Unavailable
+from agent.model.observations.flink import JobGraphFile
 from agent.rules.queries.flink import REST, STORAGE, ZOOKEEPER
 from spark_checks.jobs.runs import run_query
 

@@ -9,7 +9,8 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as sql
 
 from agent.engine.facts import Facts, History
-from agent.model.observations import BrokerRegistration, Observation, PartitionState
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import BrokerRegistration, PartitionState
 from agent.rules.queries.partitions import CLOCK_SLACK_MS
 from agent.storage.journal import entries
 from spark_checks.journal.files import JournalWindow, scan

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from agent.engine.facts import LATENESS_MS
 from agent.model.findings import Records
-from agent.model.observations import PartitionState
+from agent.model.observations.kafka import PartitionState
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, find_leader_changes, is_recreated
 from spark_checks.journal.files import JournalWindow
 from spark_checks.offsets.arrays import MAX_RATE, SURGE, Move

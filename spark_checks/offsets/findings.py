@@ -10,8 +10,8 @@ from typing import TypeAlias
 import msgspec
 
 from agent.model.findings import Finding, Incident, Records, Severity
-from agent.model.observations import clock
 from agent.model.text import count, day_of, instant, span
+from agent.model.times import clock
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, leader_of
 from agent.storage.database import StorageError
 from spark_checks.journal.files import JournalWindow

@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from agent.model.observations import clock
 from agent.model.text import count, day_of
+from agent.model.times import clock
 from agent.rules.queries.partitions import leader_of
 from spark_checks.journal.files import JournalWindow
 from spark_checks.offsets.arrays import Ints

@@ -30,7 +30,7 @@ class Record(NamedTuple):
     value: bytes | None
 
 
-class Fall(NamedTuple):
+class Decrease(NamedTuple):
     """A key whose number is lower than the one before. at: the timestamp of the later record (ms)."""
 
     partition: int
@@ -69,7 +69,7 @@ def records(bootstrap_servers: str, topic: str) -> list[Record]:
         return read
 
 
-def falls(read: Iterable[Record], number: Callable[[bytes], int]) -> list[Fall]:
+def falls(read: Iterable[Record], number: Callable[[bytes], int]) -> list[Decrease]:
     """Each record whose number is lower than its key's before it; a tombstone lets the key begin anew."""
     last: dict[tuple[int, bytes], tuple[int, int]] = {}
     found = []
@@ -80,7 +80,7 @@ def falls(read: Iterable[Record], number: Callable[[bytes], int]) -> list[Fall]:
         now = number(value)
         before = last.get((partition, key))
         if before is not None and now < before[0]:
-            found.append(Fall(partition, key, *before, now, offset, at))
+            found.append(Decrease(partition, key, *before, now, offset, at))
         last[partition, key] = (now, offset)
     return found
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from testbed.faults import Progress
 from testbed.streams.app import StreamsApp
-from testbed.streams.changelog import NUMBERS, Fall, falls, log_ends, records
+from testbed.streams.changelog import NUMBERS, Decrease, falls, log_ends, records
 from testbed.streams.input import feed, wait_until_processed
 from testbed.waiting import wait_until
 
@@ -71,7 +71,7 @@ class Outcome(NamedTuple):
     begin: int
     end: int
     moves: tuple[Move, ...]
-    falls: tuple[Fall, ...]
+    falls: tuple[Decrease, ...]
 
 
 def instances(
@@ -166,7 +166,7 @@ def _outcome(begin: int, *instances: StreamsApp) -> Outcome:
     known = log_ends(app.bootstrap_servers, app.changelog)
     feed(app.bootstrap_servers, app.input_topic, 5)
     wait_until_processed(app)
-    fallen: dict[bytes, Fall] = {}
+    fallen: dict[bytes, Decrease] = {}
     for fall in falls(records(app.bootstrap_servers, app.changelog), NUMBERS[app.values]):
         if fall.after_offset >= known[fall.partition]:
             fallen.setdefault(fall.key, fall)

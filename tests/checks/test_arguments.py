@@ -6,7 +6,7 @@ from agent.checks.arguments import input_options, requested_options, result_opti
 from agent.config.settings import load
 from agent.engine.check_requests import LOOKBACK_MS, CheckRequest
 from agent.model.declared_stores import DeclaredStore
-from agent.model.observations import millis
+from agent.model.times import millis
 from spark_checks.changelog_restore import parse_store
 
 TOML = """

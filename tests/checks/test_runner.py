@@ -14,7 +14,8 @@ from agent.checks.process import session_memory
 from agent.checks.runner import Checks
 from agent.config.settings import loads
 from agent.engine.check_requests import CheckRequest, CheckResult
-from agent.model.observations import CheckFinding, CheckRun, millis
+from agent.model.observations.checks import CheckFinding, CheckRun
+from agent.model.times import millis
 from testbed.waiting import wait_until
 from tests.checks.conftest import Scripted, written
 
@@ -56,7 +57,7 @@ def test_configuration_and_request_become_options(scripted: Scripted, tmp_path: 
     scripted("Path('arguments').write_text(json.dumps(sys.argv[1:]))")
     with running(tmp_path) as (checks, results):
         checks.request(request(topics=("t", "u[1]")))
-        assert results.get(timeout=30).ask == request(topics=("t", "u[1]"))
+        assert results.get(timeout=30).request == request(topics=("t", "u[1]"))
         arguments = json.loads(Path("arguments").read_text())
         scratch = str(Path(arguments[-1]).parent)
         assert arguments[:-1] == [
@@ -176,9 +177,9 @@ def test_repeated_request_runs_once_with_the_latest_content(scripted: Scripted, 
         checks.request(request(topics=("t", "u")))
         wait_until(Path("runs").exists, "the check to run")
         checks.request(request(topics=("t", "u", "v")))
-        assert results.get(timeout=30).ask == request(topics=("t", "u"))
+        assert results.get(timeout=30).request == request(topics=("t", "u"))
         checks.request(request(id="8"))
-        assert results.get(timeout=30).ask == request(id="8")
+        assert results.get(timeout=30).request == request(id="8")
         assert Path("ran").read_text() == "11"
 
 

@@ -8,8 +8,11 @@ from agent.cli.replay import RecordingError, batches, in_time_order, read, repla
 from agent.config.settings import load
 from agent.engine.engine import Engine
 from agent.engine.facts import LATENESS_MS
+from agent.model.encoding import to_json
 from agent.model.findings import Incident
-from agent.model.observations import BrokerRegistration, Commit, Observation, Tick, rfc3339, to_json
+from agent.model.observations.base import Observation, Tick
+from agent.model.observations.kafka import BrokerRegistration, Commit
+from agent.model.times import rfc3339
 from agent.storage.journal import Journal
 from tests.strategies import BEGINNING
 

@@ -17,8 +17,10 @@ from agent.daemon.pipeline import Pipeline
 from agent.engine.check_requests import CheckRequest, CheckResult
 from agent.engine.engine import Engine
 from agent.model.findings import Finding, Severity, Status, finding_json
-from agent.model.observations import BrokerRegistration, CheckFinding, CheckRun, Commit, LogOffsets, Observation, Tick
-from agent.model.observations import PartitionState as State
+from agent.model.observations.base import Observation, Tick
+from agent.model.observations.checks import CheckFinding, CheckRun
+from agent.model.observations.kafka import BrokerRegistration, Commit, LogOffsets
+from agent.model.observations.kafka import PartitionState as State
 from agent.notify.dispatcher import Dispatcher
 from agent.notify.slack import Slack
 from agent.storage.incidents import IncidentStore
@@ -44,7 +46,7 @@ directory, moment = Path(sys.argv[1]), sys.argv[2]
 with here.opened(directory, wake=die if moment == "saved" else lambda: None) as (pipeline, store, _):
     if moment == "journaled":
         store.save = die
-    pipeline.take_check_result(here.history(store.asks()[0]))
+    pipeline.take_check_result(here.history(store.check_requests()[0]))
 """
 
 
@@ -155,14 +157,14 @@ def test_reset_requests_its_history_once(tmp_path: Path, slack: Workspace) -> No
     with opened(tmp_path, run_check=requests.append) as (pipeline, store, _):
         pipeline.take(RESET)
         (request,) = requests
-        assert (request.check, request.topics, request.groups, store.asks()) == (
+        assert (request.check, request.topics, request.groups, store.check_requests()) == (
             "offset_history",
             ("t",),
             ("g",),
             [request],
         )
         pipeline.take_check_result(history(request))
-        assert store.asks() == []
+        assert store.check_requests() == []
         pipeline.take([committed(200, 30_000), committed(202, 30_100)])
         assert requests == [request]
     with delivering(tmp_path, slack):
@@ -213,7 +215,7 @@ def test_plot_is_posted_once_if_slacks_response_is_lost(tmp_path: Path, slack: W
     slack.close_connection(method="files.completeUploadExternal", after=True)
     with opened(tmp_path) as (pipeline, store, _), delivering(tmp_path, slack):
         pipeline.take(RESET)
-        pipeline.take_check_result(history(store.asks()[0]))
+        pipeline.take_check_result(history(store.check_requests()[0]))
     assert sum(len(post.files) for post in thread(slack)) == 1
 
 
@@ -232,7 +234,7 @@ def test_power_loss_requests_checks_and_is_one_incident(tmp_path: Path, slack: W
         segments, replicas = requests
         pipeline.take_check_result(CheckResult(segments, [dip, run("log_segments", 140)], ("one dip",)))
         pipeline.take_check_result(CheckResult(replicas, [apart, run("replica_divergence", 190)], ("one range",)))
-        assert store.asks() == []
+        assert store.check_requests() == []
         (incident,) = [
             incident for incident in store.incidents() if incident.findings and incident.severity is Severity.CRITICAL
         ]
@@ -251,11 +253,13 @@ def test_power_loss_requests_checks_and_is_one_incident(tmp_path: Path, slack: W
 def test_result_for_a_withdrawn_finding_removes_its_request(tmp_path: Path) -> None:
     with opened(tmp_path) as (pipeline, store, _):
         pipeline.take(RESET)
-        (request,) = store.asks()
+        (request,) = store.check_requests()
         before = store.pending()
-        pipeline.take_check_result(CheckResult(samples.ask(finding=("session", "{}", 1)), [], ("of long ago",)))
+        pipeline.take_check_result(
+            CheckResult(samples.check_request(finding=("session", "{}", 1)), [], ("of long ago",))
+        )
         pipeline.take_check_result(CheckResult(request, []))
-        assert (store.asks(), store.pending()) == ([], before)
+        assert (store.check_requests(), store.pending()) == ([], before)
 
 
 def test_scheduled_run_reports_to_the_incident_of_its_findings(tmp_path: Path, slack: Workspace) -> None:
@@ -281,10 +285,10 @@ def test_unsaved_result_is_saved_with_the_next_batch(
         pipeline.take(RESET)
         with monkeypatch.context() as disk:
             disk.setattr(store, "save", full)
-            pipeline.take_check_result(history(store.asks()[0]))
-            assert len(store.asks()) == 1
+            pipeline.take_check_result(history(store.check_requests()[0]))
+            assert len(store.check_requests()) == 1
         pipeline.take([committed(102, 9_100)])
-        assert store.asks() == []
+        assert store.check_requests() == []
     with delivering(tmp_path, slack):
         pass
     assert len([post for post in thread(slack) if post.text.startswith("Spark")]) == 1
@@ -294,10 +298,10 @@ def test_batches_and_results_are_processed_in_order(tmp_path: Path) -> None:
     with opened(tmp_path) as (pipeline, store, _):
         pipeline.start()
         pipeline.put(RESET)
-        wait_until(store.asks, "the request", 10)
-        pipeline.put_check_result(history(store.asks()[0]))
+        wait_until(store.check_requests, "the request", 10)
+        pipeline.put_check_result(history(store.check_requests()[0]))
         assert pipeline.close(10)
-        assert (store.asks(), pipeline.failure) == ([], None)
+        assert (store.check_requests(), pipeline.failure) == ([], None)
 
 
 def test_incident_closed_before_the_retention_is_deleted(tmp_path: Path, slack: Workspace) -> None:

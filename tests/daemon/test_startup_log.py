@@ -5,7 +5,9 @@ from typing import Any
 import structlog
 
 from agent.daemon.startup_log import STARTUP_MS, StartupLog
-from agent.model.observations import Available, Commit, FlinkJob, LogOffsets, Observation, Unavailable
+from agent.model.observations.base import Available, Observation, Unavailable
+from agent.model.observations.flink import FlinkJob
+from agent.model.observations.kafka import Commit, LogOffsets
 
 KNOWN = [
     Commit(at=1, cluster="main", group="old", topic="t", partition=0, offset=5),

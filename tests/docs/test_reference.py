@@ -22,7 +22,7 @@ from agent.model.config_types import ConfigModel, NameFilter
 from agent.model.declared_stores import DeclaredStore
 from agent.model.findings import Finding, Incident
 from agent.model.observations import KINDS as OBSERVATIONS
-from agent.model.observations import Observation
+from agent.model.observations.base import Observation
 from agent.rules import KINDS as RULES
 
 WRITTEN = {name: (DIRECTORY / name).read_text(encoding="utf-8") for name in PAGES}

@@ -7,7 +7,8 @@ from agent.config.settings import load
 from agent.engine.engine import Engine
 from agent.engine.facts import LONG_AFTER
 from agent.model.findings import Incident, Severity
-from agent.model.observations import BrokerRegistration, Commit, LogOffsets, Observation, PartitionState, Tick
+from agent.model.observations.base import Observation, Tick
+from agent.model.observations.kafka import BrokerRegistration, Commit, LogOffsets, PartitionState
 from tests.strategies import BEGINNING
 
 SHIPPED = load(Path(__file__).parents[2] / "rules.toml", need_clusters=False)

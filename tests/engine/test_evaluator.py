@@ -7,17 +7,9 @@ from agent.config.settings import load
 from agent.engine.evaluator import ABANDONED_MS, SOON_MS, Evaluator
 from agent.engine.facts import FINALIZATION_MS, LATENESS_MS, LONG_AFTER
 from agent.model.findings import Finding
-from agent.model.observations import (
-    BrokerRegistration,
-    CheckFinding,
-    CheckRun,
-    Commit,
-    GroupState,
-    LogOffsets,
-    Observation,
-    PartitionState,
-    Tick,
-)
+from agent.model.observations.base import Observation, Tick
+from agent.model.observations.checks import CheckFinding, CheckRun
+from agent.model.observations.kafka import BrokerRegistration, Commit, GroupState, LogOffsets, PartitionState
 from tests.strategies import BEGINNING, check_finding
 
 SHIPPED = load(Path(__file__).parents[2] / "rules.toml", need_clusters=False).rules

@@ -7,18 +7,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from agent.engine.facts import FLOOR, LONG_AFTER, RETENTION_MS, Change, Facts, History
-from agent.model.observations import (
-    Available,
-    CheckFinding,
-    CheckRun,
-    Commit,
-    GroupState,
-    LogOffsets,
-    Member,
-    PartitionState,
-    Tick,
-    Unavailable,
-)
+from agent.model.observations.base import Available, Tick, Unavailable
+from agent.model.observations.checks import CheckFinding, CheckRun
+from agent.model.observations.kafka import Commit, GroupState, LogOffsets, Member, PartitionState
 from agent.rules.queries.subjects import groups_of, partitions_in, partitions_of
 from tests.strategies import BEGINNING, check_finding
 

@@ -12,7 +12,7 @@ from agent.engine.impact import root_cause_broker, total_impact, worst_first
 from agent.engine.incidents import Incidents, Lifetimes
 from agent.engine.rule import Rule
 from agent.model.findings import Finding, Incident, Records, Severity, Status
-from agent.model.observations import Unavailable
+from agent.model.observations.base import Unavailable
 from tests.samples import at, dip, divergence, lost_together, move, rewind, session
 
 SHIPPED = load(Path(__file__).parents[2] / "rules.toml", need_clusters=False)

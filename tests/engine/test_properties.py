@@ -14,18 +14,10 @@ from hypothesis import strategies as st
 from agent.cli.replay import replay
 from agent.config.settings import load
 from agent.engine.engine import Engine
+from agent.model.encoding import to_json
 from agent.model.findings import Incident, incident_fields, incident_json
-from agent.model.observations import (
-    BrokerRegistration,
-    Commit,
-    GroupState,
-    LogOffsets,
-    Observation,
-    PartitionState,
-    Subject,
-    Tick,
-    to_json,
-)
+from agent.model.observations.base import Observation, Subject, Tick
+from agent.model.observations.kafka import BrokerRegistration, Commit, GroupState, LogOffsets, PartitionState
 from tests import strategies
 from tests.strategies import FAULTS, Fault, cut, late, suffered, ticks
 

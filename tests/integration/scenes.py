@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from agent.model.observations import Commit, Observation
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import Commit
 from testbed import groups
 from testbed.agent import Agent
 from testbed.kafka import Cluster

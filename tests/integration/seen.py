@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from agent.model.observations import Observation
+from agent.model.observations.base import Observation
 from agent.sources.base import Batch, Source
 from testbed.waiting import wait_until
 

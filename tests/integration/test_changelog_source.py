@@ -11,11 +11,12 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 
 from agent.model.declared_stores import DeclaredStore
-from agent.model.observations import Available, ChangelogDecreases, Observation, Unavailable
+from agent.model.observations.base import Available, Observation, Unavailable
+from agent.model.observations.streams import ChangelogDecreases
 from agent.sources.streams.changelog_source import ChangelogSource
 from testbed.kafka import Cluster
 from testbed.streams.app import StreamsApp
-from testbed.streams.changelog import NUMBERS, Fall, Record, falls, last_values, log_ends, records
+from testbed.streams.changelog import NUMBERS, Decrease, Record, falls, last_values, log_ends, records
 from testbed.streams.faults import VARIANTS, instances, lose_state
 from testbed.streams.input import Trickle, feed, wait_until_processed
 from testbed.streams.resetter import reset
@@ -245,7 +246,7 @@ def pair(store: DeclaredStore, broker: Cluster, tmp_path: Path) -> Iterator[Pair
         yield make
 
 
-def _summarize(falls: Sequence[Fall]) -> dict[int, tuple[int, int, int]]:
+def _summarize(falls: Sequence[Decrease]) -> dict[int, tuple[int, int, int]]:
     """Return the true keys, total and first offset by partition."""
     partitions = {fall.partition for fall in falls}
     by_partition = {number: [fall for fall in falls if fall.partition == number] for number in sorted(partitions)}
@@ -270,7 +271,7 @@ def _last_by_partition(seen: Seen) -> dict[int, ChangelogDecreases]:
     return {decreases.partition: decreases for decreases in seen.all(ChangelogDecreases)}
 
 
-def _check_worst(seen: Seen, falls: Sequence[Fall]) -> None:
+def _check_worst(seen: Seen, falls: Sequence[Decrease]) -> None:
     """Check the five deepest decreases of each partition, with values and offsets."""
     for partition, decreases in _last_by_partition(seen).items():
         truth = {

@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from agent.checks.process import session_processes
-from agent.model.observations import CheckFinding, CheckRun, Observation
+from agent.model.observations.base import Observation
+from agent.model.observations.checks import CheckFinding, CheckRun
 from testbed.agent import Agent
 from testbed.processes import free_port
 from testbed.waiting import wait_until

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.observations import Available, Unavailable
+from agent.model.observations.base import Available, Unavailable
 from testbed.agent import Agent
 from testbed.kafka import Cluster
 from testbed.processes import free_port

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from agent.model.observations import Checkpoints, FlinkJob, JobManagerLeader, Observation, Position
+from agent.model.observations.base import Observation
+from agent.model.observations.flink import Checkpoints, FlinkJob, JobManagerLeader, Position
 from testbed.agent import Agent, flink_table
 from testbed.flink.cluster import FlinkCluster
 from testbed.flink.programs import kafka_job, sequence_job

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from agent.config.sources import Flink
-from agent.model.observations import (
-    Available,
+from agent.model.observations.base import Available, Unavailable
+from agent.model.observations.flink import (
     Checkpoints,
     FlinkJob,
     JobGraph,
@@ -18,7 +18,6 @@ from agent.model.observations import (
     JobListing,
     JobManagerLeader,
     Position,
-    Unavailable,
 )
 from agent.sources.flink.source import FlinkSource
 from testbed import traffic

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.observations import BrokerRegistration, Commit, GroupState, LogOffsets, Observation
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import BrokerRegistration, Commit, GroupState, LogOffsets
 from testbed.consumers import AutoCommitConsumer, ExplicitConsumer, SubscribedConsumer
 from testbed.faults import clean_failover, flink_reset
 from testbed.kafka import Cluster

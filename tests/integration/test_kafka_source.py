@@ -12,17 +12,8 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from structlog.testing import capture_logs
 
 from agent.model.config_types import NameFilter
-from agent.model.observations import (
-    Availability,
-    Available,
-    BrokerRegistration,
-    Commit,
-    GroupState,
-    LogOffsets,
-    Observation,
-    PartitionState,
-    Unavailable,
-)
+from agent.model.observations.base import Availability, Available, Observation, Unavailable
+from agent.model.observations.kafka import BrokerRegistration, Commit, GroupState, LogOffsets, PartitionState
 from agent.sources.kafka.source import KafkaSource, KafkaSourceSettings
 from testbed.consumers import SubscribedConsumer
 from testbed.groups import delete_group

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.observations import Commit, rfc3339
+from agent.model.observations.kafka import Commit
+from agent.model.times import rfc3339
 from agent.storage.journal import Journal
 from testbed.spark import SparkCluster
 from tests.spark_checks import disks

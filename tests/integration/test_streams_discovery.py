@@ -10,7 +10,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from agent.model.config_types import NameFilter
-from agent.model.observations import GroupState, LogOffsets, PartitionState, StreamsApplication, Unavailable
+from agent.model.observations.base import Unavailable
+from agent.model.observations.kafka import GroupState, LogOffsets, PartitionState
+from agent.model.observations.streams import StreamsApplication
 from agent.rules.queries.streams import thread
 from agent.sources.kafka import admin_protocol as protocol
 from agent.sources.kafka.source import KafkaSource, KafkaSourceSettings

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple, TypeAlias
 import pytest
 from confluent_kafka import Producer
 
-from agent.model.observations import Commit, Observation
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import Commit
 from testbed.agent import Agent
 from testbed.kafka import Cluster
 from testbed.slack import Slack
 from testbed.streams.app import StreamsApp
-from testbed.streams.changelog import NUMBERS, Fall, Record, falls, records
+from testbed.streams.changelog import NUMBERS, Decrease, Record, falls, records
 from testbed.streams.faults import VARIANTS, Outcome, forge_state, instances, lose_state
 from testbed.streams.input import Trickle, feed, wait_until_processed
 from testbed.streams.resetter import reset
@@ -82,7 +83,7 @@ def fell(agent: Agent) -> dict[int, dict[str, Any]]:
     return {one["subject"]["partition"]: one for one in told}
 
 
-def by_partition(fallen: Sequence[Fall]) -> Mapping[int, list[Fall]]:
+def by_partition(fallen: Sequence[Decrease]) -> Mapping[int, list[Decrease]]:
     """The falls of each partition."""
     return {number: [one for one in fallen if one.partition == number] for number in {one.partition for one in fallen}}
 
@@ -112,7 +113,7 @@ def is_told(scene: Scene, lost: Outcome) -> None:
     assert all(what in message.words for what in ("CRITICAL", lost.application_id, lost.store, lost.changelog))
 
 
-def names_what_fell(finding: Mapping[str, Any], fallen: Sequence[Fall]) -> None:
+def names_what_fell(finding: Mapping[str, Any], fallen: Sequence[Decrease]) -> None:
     """How many keys, by how much in all, from which offset on, and the five that fell deepest."""
     current = finding["current"]
     depths = sorted((one.before - one.after for one in fallen), reverse=True)

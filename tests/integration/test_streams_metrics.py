@@ -24,7 +24,8 @@ from typing import Any, TypeAlias
 import pytest
 
 from agent.config.sources import Streams
-from agent.model.observations import TaskRestore, Unavailable
+from agent.model.observations.base import Unavailable
+from agent.model.observations.streams import TaskRestore
 from agent.sources.streams.metrics_source import StreamsMetricsSource
 from testbed.agent import Agent, logs_table
 from testbed.kafka import Cluster

@@ -11,7 +11,8 @@ import pytest
 from kazoo.client import KazooClient
 
 from agent.model.config_types import NameFilter
-from agent.model.observations import Available, BrokerRegistration, Controller, Observation, PartitionState, Unavailable
+from agent.model.observations.base import Available, Observation, Unavailable
+from agent.model.observations.kafka import BrokerRegistration, Controller, PartitionState
 from agent.sources.zookeeper.source import ZooKeeperSource
 from testbed.artifacts import KAFKA
 from testbed.kafka import Cluster

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from agent.cli.replay import batches
 from agent.config.settings import Settings, load
 from agent.engine.engine import Engine
+from agent.model.encoding import from_json
 from agent.model.findings import Incident, Severity, Status
-from agent.model.observations import Unavailable, from_json
+from agent.model.observations.base import Unavailable
 from agent.notify.policy import first_notification
 from agent.notify.slack_blocks import content_of
 from agent.render.report import report

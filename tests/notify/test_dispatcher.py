@@ -274,7 +274,7 @@ def test_a_burst_is_one_message_and_a_thread_in_order(state_file: Path, store: I
     assert numbers == list(range(1, len(numbers) + 1))
 
 
-FOUND = CheckReport("INC-7F3A9C", samples.ask(), ("Spark, offset_history:", "it fell once"), samples.PLOT)
+FOUND = CheckReport("INC-7F3A9C", samples.check_request(), ("Spark, offset_history:", "it fell once"), samples.PLOT)
 
 
 @pytest.mark.parametrize("arrived", [False, True], ids=["lost", "arrived"])

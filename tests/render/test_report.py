@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from agent.model.findings import Finding, Incident, Records, Severity, Status
-from agent.model.observations import Unavailable
+from agent.model.observations.base import Unavailable
 from agent.render.report import MAX_ROWS, Report, report
 from agent.render.thread import ThreadLog, thread_entry
 from agent.rules import KINDS

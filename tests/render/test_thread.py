@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from agent.model.findings import Incident, Severity, Status
-from agent.model.observations import Unavailable
+from agent.model.observations.base import Unavailable
 from agent.render.thread import MAX_LINES, ThreadLog, is_escalation, thread_entry
 from tests import samples
 

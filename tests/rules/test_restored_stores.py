@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from agent.cli.rule_tests import run_rule_tests
 from agent.config.settings import load
 from agent.engine.facts import Facts
-from agent.model.observations import ChangelogDecreases, Commit
+from agent.model.observations.kafka import Commit
+from agent.model.observations.streams import ChangelogDecreases
 from agent.rules.queries.restored_stores import find_missing_records
 
 SLACK = 5_000

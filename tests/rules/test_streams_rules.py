@@ -9,7 +9,9 @@ from agent.cli.rule_tests import run_rule_tests
 from agent.config.settings import load
 from agent.engine.evaluator import Evaluator
 from agent.model.findings import Finding, Incident, Severity, Status
-from agent.model.observations import Commit, StreamsApplication, Tick
+from agent.model.observations.base import Tick
+from agent.model.observations.kafka import Commit
+from agent.model.observations.streams import StreamsApplication
 from agent.render.report import report
 from agent.rules.offset_rewind import OffsetRewind
 

@@ -1,6 +1,6 @@
 """AvailabilityTracker: one outage is one fact, and an unavailable source keeps the state of its parts."""
 
-from agent.model.observations import Available, Observation, Unavailable
+from agent.model.observations.base import Available, Observation, Unavailable
 from agent.sources.availability import SOURCE, AvailabilityTracker, Unit
 from agent.sources.base import ChangeDetector
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from confluent_kafka import Producer
 
-from testbed.streams.changelog import Fall, Record, falls
+from testbed.streams.changelog import Decrease, Record, falls
 
 FORMS: Mapping[str, tuple[Callable[[int], bytes], Callable[[bytes], int]]] = {
     "long": (
@@ -132,7 +132,7 @@ def expected(read: Sequence[Record], form: str, low: int, high: int) -> Expected
     )
 
 
-def began(read: Iterable[Record], fall: Fall, number: Callable[[bytes], int]) -> int:
+def began(read: Iterable[Record], fall: Decrease, number: Callable[[bytes], int]) -> int:
     """Return the first value of the key since its last tombstone before the fall."""
     first = fall.before
     fresh = True

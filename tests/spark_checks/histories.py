@@ -11,17 +11,9 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from agent.model.observations import (
-    Available,
-    BrokerRegistration,
-    Commit,
-    LogOffsets,
-    Observation,
-    PartitionState,
-    Tick,
-    Unavailable,
-    millis,
-)
+from agent.model.observations.base import Available, Observation, Tick, Unavailable
+from agent.model.observations.kafka import BrokerRegistration, Commit, LogOffsets, PartitionState
+from agent.model.times import millis
 from agent.sources.base import HEARTBEAT_MS
 
 MIDNIGHT = millis("2026-11-21T00:00:00.000Z")

@@ -10,15 +10,9 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agent.model.observations import (
-    Checkpoints,
-    FlinkJob,
-    JobGraph,
-    JobGraphFile,
-    JobManagerLeader,
-    Observation,
-    millis,
-)
+from agent.model.observations.base import Observation
+from agent.model.observations.flink import Checkpoints, FlinkJob, JobGraph, JobGraphFile, JobManagerLeader
+from agent.model.times import millis
 from agent.sources.base import ChangeDetector
 
 MIDNIGHT = millis("2026-11-21T00:00:00.000Z")

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from agent.model.observations import Observation, Tick, Unavailable
+from agent.model.observations.base import Observation, Tick, Unavailable
 from tests.spark_checks.job_clusters import BEGIN, END, POLL, Cluster, Expected, Job
 
 CRITICAL, WARNING, INFO = "critical", "warning", "info"

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from agent.model.observations import GroupState, Member
+from agent.model.observations.kafka import GroupState, Member
 from spark_checks.changelogs.context import Reassignment, Rebalance, find_ownership, ownership_by_group
 
 

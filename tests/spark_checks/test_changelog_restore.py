@@ -13,7 +13,9 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 
 from agent.model.findings import Finding, finding_from_json
-from agent.model.observations import GroupState, LogLine, LogOffsets, Member, rfc3339
+from agent.model.observations.kafka import GroupState, LogOffsets, Member
+from agent.model.observations.logs import LogLine
+from agent.model.times import rfc3339
 from agent.sources.streams.changelog_values import key_text
 from agent.storage.journal import Journal
 from testbed.kafka import Cluster

@@ -13,18 +13,8 @@ from pyspark.sql import SparkSession
 from agent.checks.arguments import input_options
 from agent.config.settings import load
 from agent.model.findings import Finding, Severity
-from agent.model.observations import (
-    Available,
-    Checkpoints,
-    FlinkJob,
-    JobGraph,
-    JobGraphFile,
-    JobListing,
-    JobManagerLeader,
-    Observation,
-    Tick,
-    Unavailable,
-)
+from agent.model.observations.base import Available, Observation, Tick, Unavailable
+from agent.model.observations.flink import Checkpoints, FlinkJob, JobGraph, JobGraphFile, JobListing, JobManagerLeader
 from agent.storage.journal import Journal, read
 from spark_checks import job_history
 from spark_checks.__main__ import main

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from agent.model.observations import Commit, Observation, Tick, millis
+from agent.model.observations.base import Observation, Tick
+from agent.model.observations.kafka import Commit
+from agent.model.times import millis
 from agent.storage.journal import Journal, entries
 from agent.storage.journal.segments import DAY_MS, find
 from spark_checks.journal import compaction

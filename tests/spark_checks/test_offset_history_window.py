@@ -9,7 +9,9 @@ from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from agent.model.findings import Finding, Incident, Records, Severity, Status
-from agent.model.observations import BrokerRegistration, Commit, Tick, millis
+from agent.model.observations.base import Tick
+from agent.model.observations.kafka import BrokerRegistration, Commit
+from agent.model.times import millis
 from agent.storage.database import StorageError
 from agent.storage.incidents import IncidentStore
 from agent.storage.journal import Journal

@@ -256,25 +256,28 @@ def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
 
 def test_what_is_asked_stays_until_it_is_answered(state_file: Path) -> None:
     with IncidentStore(state_file) as store:
-        store.save(1, [], [samples.ask(), samples.ask(id="second")])
-        store.save(2, [], [samples.ask(groups=("billing",))])
+        store.save(1, [], [samples.check_request(), samples.check_request(id="second")])
+        store.save(2, [], [samples.check_request(groups=("billing",))])
     with IncidentStore(state_file) as store:
-        assert store.asks() == [samples.ask(groups=("billing",)), samples.ask(id="second")]
-        store.save(3, [], [], [CheckReport(None, samples.ask(), ())])
-        assert [one.id for one in store.asks()] == ["second"]
+        assert store.check_requests() == [
+            samples.check_request(groups=("billing",)),
+            samples.check_request(id="second"),
+        ]
+        store.save(3, [], [], [CheckReport(None, samples.check_request(), ())])
+        assert [one.id for one in store.check_requests()] == ["second"]
 
 
 def test_what_was_answered_is_not_asked_again(store: IncidentStore) -> None:
-    store.save(1, [], [samples.ask()])
-    store.save(2, [], [], [CheckReport(None, samples.ask(), ())])
-    store.save(3, [], [samples.ask()])
-    assert store.asks() == []
+    store.save(1, [], [samples.check_request()])
+    store.save(2, [], [], [CheckReport(None, samples.check_request(), ())])
+    store.save(3, [], [samples.check_request()])
+    assert store.check_requests() == []
 
 
 def test_a_check_report_is_two_entries_lines_then_plot(store: IncidentStore, outbox: Outbox) -> None:
     store.save(1, [samples.incident()])
     deliver(outbox)
-    report = CheckReport("INC-7F3A9C", samples.ask(), ("it fell once",), samples.PLOT)
+    report = CheckReport("INC-7F3A9C", samples.check_request(), ("it fell once",), samples.PLOT)
     assert store.save(2, [], [], [report]) == {"slack"}
     store.save(3, [samples.recovered()])
     delivered = []
@@ -293,11 +296,11 @@ def test_a_check_report_is_two_entries_lines_then_plot(store: IncidentStore, out
 def test_an_ask_is_answered_once(store: IncidentStore, outbox: Outbox) -> None:
     store.save(1, [samples.incident()])
     deliver(outbox)
-    answer = CheckReport("INC-7F3A9C", samples.ask(), ("it fell once",))
+    answer = CheckReport("INC-7F3A9C", samples.check_request(), ("it fell once",))
     store.save(2, [], [], [answer])
     assert store.save(3, [], [], [answer]) == frozenset()
     assert deliver(outbox) == [(2, ("it fell once",))]
-    store.save(4, [], [], [answer._replace(ask=None), answer._replace(ask=None)])
+    store.save(4, [], [], [answer._replace(request=None), answer._replace(request=None)])
     assert [number for number, _ in deliver(outbox)] == [3, 4]
 
 
@@ -305,14 +308,14 @@ def test_a_report_on_a_discarded_incident_comes_with_its_message(store: Incident
     quiet = samples.incident(severity=Severity.INFO)
     store.save(1, [quiet])
     outbox.discard(*rows(outbox))
-    assert store.save(2, [], [], [CheckReport(quiet.id, samples.ask(), ("it fell once",))]) == frozenset()
+    assert store.save(2, [], [], [CheckReport(quiet.id, samples.check_request(), ("it fell once",))]) == frozenset()
     store.save(3, [samples.incident()])
     assert [lines for _, lines in deliver(outbox)] == [(), ("log of 1",), ("it fell once",)]
 
 
 def test_a_report_stays_behind_an_unsent_first_message(store: IncidentStore, outbox: Outbox) -> None:
     store.save(1, [samples.incident(causes=())])
-    store.save(2, [], [], [CheckReport("INC-7F3A9C", samples.ask(), ("it fell once",), samples.PLOT)])
+    store.save(2, [], [], [CheckReport("INC-7F3A9C", samples.check_request(), ("it fell once",), samples.PLOT)])
     store.save(3, [samples.incident()])
     assert deliver(outbox) == [(0, ()), (1, ("log of 1",)), (2, ("it fell once",)), (3, ())]
 
@@ -320,13 +323,13 @@ def test_a_report_stays_behind_an_unsent_first_message(store: IncidentStore, out
 def test_evidence_and_its_ask_are_kept_together_with_the_incident_or_not_at_all(store: IncidentStore) -> None:
 
     def halfway() -> Iterator[CheckReport]:
-        yield CheckReport("INC-7F3A9C", samples.ask(), ("it fell once",))
+        yield CheckReport("INC-7F3A9C", samples.check_request(), ("it fell once",))
         raise KeyboardInterrupt
 
-    store.save(1, [], [samples.ask()])
+    store.save(1, [], [samples.check_request()])
     with pytest.raises(KeyboardInterrupt):
         store.save(2, [samples.incident()], [], halfway())
-    assert (store.position, store.incidents(), store.asks()) == (1, [], [samples.ask()])
+    assert (store.position, store.incidents(), store.check_requests()) == (1, [], [samples.check_request()])
 
 
 def test_a_state_file_of_the_version_before_is_taken_over(state_file: Path) -> None:
@@ -341,12 +344,12 @@ def test_a_state_file_of_the_version_before_is_taken_over(state_file: Path) -> N
     db.commit()
     db.close()
     with IncidentStore(state_file, ["slack"]) as store:
-        assert (store.position, store.incidents(), store.asks()) == (41, [samples.incident()], [])
-        store.save(42, [], [samples.ask()], [CheckReport("INC-7F3A9C", None, ("two",), samples.PLOT)])
+        assert (store.position, store.incidents(), store.check_requests()) == (41, [samples.incident()], [])
+        store.save(42, [], [samples.check_request()], [CheckReport("INC-7F3A9C", None, ("two",), samples.PLOT)])
         outbox = Outbox(state_file, "slack")
         assert deliver(outbox) == [(0, ()), (1, ("one",)), (2, ("two",)), (3, ())]
         outbox.close()
-        assert store.asks() == [samples.ask()]
+        assert store.check_requests() == [samples.check_request()]
 
 
 def encoded(incident: Incident) -> str:
@@ -387,18 +390,20 @@ def held(state_file: Path, table: str) -> int:
 
 
 def test_what_is_long_over_and_was_told_is_forgotten_with_its_evidence(store: IncidentStore, outbox: Outbox) -> None:
-    store.save(1, [samples.incident()], [samples.ask()])
-    store.save(2, [over("INC-7F3A9C")], [], [CheckReport("INC-7F3A9C", samples.ask(), ("once",), samples.PLOT)])
+    store.save(1, [samples.incident()], [samples.check_request()])
+    store.save(
+        2, [over("INC-7F3A9C")], [], [CheckReport("INC-7F3A9C", samples.check_request(), ("once",), samples.PLOT)]
+    )
     deliver(outbox)
     last = samples.incident().updated_at
     assert store.prune(last) == 0
-    assert store.prune(max(last, samples.ask().until) + 1) == 1
+    assert store.prune(max(last, samples.check_request().until) + 1) == 1
     assert (store.incidents(), store.prune(last + DAY_MS)) == ([], 0)
 
 
 def test_nothing_of_a_forgotten_incident_is_left(store: IncidentStore, outbox: Outbox, state_file: Path) -> None:
-    store.save(1, [over("INC-7F3A9C")], [samples.ask()])
-    store.save(2, [], [], [CheckReport("INC-7F3A9C", samples.ask(), ("once",), samples.PLOT)])
+    store.save(1, [over("INC-7F3A9C")], [samples.check_request()])
+    store.save(2, [], [], [CheckReport("INC-7F3A9C", samples.check_request(), ("once",), samples.PLOT)])
     deliver(outbox)
     assert [held(state_file, table) for table in TABLES] == [1, 1, 0, 1, 1]
     store.prune(samples.at("00:00:00") + 2 * DAY_MS)
@@ -425,10 +430,10 @@ def test_a_receiver_that_is_no_more_keeps_nothing(state_file: Path) -> None:
 
 
 def test_what_an_open_incident_can_ask_again_stays_answered(store: IncidentStore) -> None:
-    store.save(1, [samples.incident()], [], [CheckReport(None, samples.ask(), ())])
+    store.save(1, [samples.incident()], [], [CheckReport(None, samples.check_request(), ())])
     store.prune(samples.at("00:00:00") + 2 * DAY_MS)
-    store.save(2, [], [samples.ask()])
-    assert store.asks() == []
+    store.save(2, [], [samples.check_request()])
+    assert store.check_requests() == []
 
 
 def test_forgetting_is_all_or_nothing(store: IncidentStore, outbox: Outbox, state_file: Path) -> None:

@@ -20,17 +20,10 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from pyarrow import parquet
 
-from agent.model.observations import (
-    KINDS,
-    BrokerRegistration,
-    Commit,
-    GroupState,
-    LogOffsets,
-    Member,
-    Observation,
-    Tick,
-    millis,
-)
+from agent.model.observations import KINDS
+from agent.model.observations.base import Observation, Tick
+from agent.model.observations.kafka import BrokerRegistration, Commit, GroupState, LogOffsets, Member
+from agent.model.times import millis
 from agent.storage.journal import Journal, JournalError, entries, last_at, read
 from agent.storage.journal.columns import Columns
 from agent.storage.journal.segments import DAY_MS

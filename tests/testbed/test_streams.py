@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from testbed.kafka import Cluster
 from testbed.streams.app import StreamsApp
-from testbed.streams.changelog import NUMBERS, Fall, Record, falls, last_values, records
+from testbed.streams.changelog import NUMBERS, Decrease, Record, falls, last_values, records
 from testbed.streams.faults import VARIANTS, Outcome, forge_state, instances, lose_state
 from testbed.streams.input import KEYS, Trickle, feed, wait_until_processed
 from testbed.streams.resetter import reset
@@ -65,13 +65,13 @@ def _lost(app: StreamsApp, outcome: Outcome, partitions: set[int]) -> None:
 def test_a_fall_is_told_with_both_offsets() -> None:
     """The record before is the key's own, in its own partition."""
     read = [_record(0, 7, b"a", 40), _record(1, 8, b"a", 3), _record(0, 9, b"b", 1), _record(0, 10, b"a", 1)]
-    assert falls(read, _LONG) == [Fall(0, b"a", 40, 7, 1, 10, 0)]
+    assert falls(read, _LONG) == [Decrease(0, b"a", 40, 7, 1, 10, 0)]
 
 
 def test_a_tombstone_lets_a_key_begin_anew() -> None:
     """What is lower after a tombstone has not fallen; what is lower after that has."""
     read = [_record(0, 0, b"a", 5), _record(0, 1, b"a", None), _record(0, 2, b"a", 1), _record(0, 3, b"a", 0)]
-    assert falls(read, _LONG) == [Fall(0, b"a", 1, 2, 0, 3, 0)]
+    assert falls(read, _LONG) == [Decrease(0, b"a", 1, 2, 0, 3, 0)]
     assert last_values(read[:2], _LONG) == {}
 
 

@@ -24,7 +24,7 @@ class StreamsApplication(Observation, frozen=True, kw_only=True, tag="streams_ap
         return f"{self.application}-{store}-changelog"
 
 
-class Fall(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+class Decrease(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """One key whose value fell: the key as text, the values before and after, the changelog offset of the latter."""
 
     key: str
@@ -58,7 +58,7 @@ class ChangelogDecreases(Observation, frozen=True, kw_only=True, tag="changelog_
     keys: int
     total: int
     first_offset: int
-    worst: tuple[Fall, ...] = ()
+    worst: tuple[Decrease, ...] = ()
     sum_before: int | None = None
     sum_after: int | None = None
     sum_at: int | None = None

@@ -5,16 +5,8 @@ from typing import NamedTuple
 
 from agent.engine.condition_rule import Interval
 from agent.engine.facts import LATENESS_MS, LONG_AFTER, Facts, History
-from agent.model.observations import (
-    Availability,
-    Available,
-    Checkpoints,
-    FlinkJob,
-    JobGraph,
-    JobListing,
-    JobManagerLeader,
-    Unavailable,
-)
+from agent.model.observations.base import Availability, Available, Unavailable
+from agent.model.observations.flink import Checkpoints, FlinkJob, JobGraph, JobListing, JobManagerLeader
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, earliest
 
 REST, ZOOKEEPER, STORAGE = "flink", "flink_zookeeper", "flink_storage"

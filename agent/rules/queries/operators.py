@@ -6,7 +6,9 @@ from itertools import islice, pairwise
 from statistics import median
 
 from agent.engine.facts import LATENESS_MS, Facts, History
-from agent.model.observations import Commit, GroupState, Observation, StreamsApplication
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import Commit, GroupState
+from agent.model.observations.streams import StreamsApplication
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, commit_intervals
 from agent.rules.queries.subjects import partitions_of
 

@@ -5,7 +5,8 @@ from itertools import islice, pairwise
 from typing import NamedTuple
 
 from agent.engine.facts import LATENESS_MS, Facts, History
-from agent.model.observations import Commit, GroupState, LogOffsets, Observation, PartitionState
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import Commit, GroupState, LogOffsets, PartitionState
 
 CLOCK_SLACK_MS = 5_000
 """How far the clocks of two sources may differ, and how long the log end must stay lower to count as truncated."""

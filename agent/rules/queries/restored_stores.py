@@ -9,16 +9,11 @@ from typing import Any
 import msgspec
 
 from agent.engine.facts import LATENESS_MS, Facts
-from agent.model.observations import (
-    ChangelogDecreases,
-    Commit,
-    LogLine,
-    LogOffsets,
-    TaskRestore,
-    clock,
-    whole_number,
-)
+from agent.model.observations.kafka import Commit, LogOffsets
+from agent.model.observations.logs import LogLine, whole_number
+from agent.model.observations.streams import ChangelogDecreases, TaskRestore
 from agent.model.text import count, place
+from agent.model.times import clock
 from agent.rules.queries.partitions import CLOCK_SLACK_MS
 from agent.rules.queries.streams import (
     Assignment,

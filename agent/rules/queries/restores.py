@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from agent.engine.facts import LATENESS_MS, Facts
-from agent.model.observations import Checkpoints, Commit, Position
+from agent.model.observations.flink import Checkpoints, Position
+from agent.model.observations.kafka import Commit
 from agent.rules.queries.partitions import CLOCK_SLACK_MS
 from agent.rules.queries.subjects import readers_of
 

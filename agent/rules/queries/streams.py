@@ -11,7 +11,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from agent.engine.facts import FLOOR, LATENESS_MS, Facts, History
-from agent.model.observations import GroupState, LogLine, Member, StreamsApplication
+from agent.model.observations.kafka import GroupState, Member
+from agent.model.observations.logs import LogLine
+from agent.model.observations.streams import StreamsApplication
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, is_rebalancing
 from agent.rules.queries.subjects import lines_about, streams_applications_in
 

@@ -3,18 +3,10 @@
 from operator import attrgetter
 
 from agent.engine.facts import Facts, History
-from agent.model.observations import (
-    BrokerRegistration,
-    Commit,
-    FlinkJob,
-    JobGraph,
-    JobGraphFile,
-    LogLine,
-    PartitionState,
-    Position,
-    StreamsApplication,
-    TaskRestore,
-)
+from agent.model.observations.flink import FlinkJob, JobGraph, JobGraphFile, Position
+from agent.model.observations.kafka import BrokerRegistration, Commit, PartitionState
+from agent.model.observations.logs import LogLine
+from agent.model.observations.streams import StreamsApplication, TaskRestore
 
 
 def groups_of(facts: Facts, cluster: str, topic: str, partition: int) -> list[str]:

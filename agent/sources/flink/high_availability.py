@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from agent.model.observations import JobGraph, JobGraphFile
+from agent.model.observations.flink import JobGraph, JobGraphFile
 from agent.sources.availability import now_ms
 from agent.sources.zookeeper.session import Session
 from agent.sources.zookeeper.znodes import UndecodableError

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from agent.config.sources import Flink
-from agent.model.observations import Checkpoints, FlinkJob, Observation, Position, Subject
+from agent.model.observations.base import Observation, Subject
+from agent.model.observations.flink import Checkpoints, FlinkJob, Position
 from agent.sources.availability import now_ms
 from agent.sources.flink.jobmanagers import LeaderListing
 from agent.sources.flink.positions import JobPositions

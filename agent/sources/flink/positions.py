@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from agent.model.observations import Position
+from agent.model.observations.flink import Position
 from agent.sources.flink.rest import Job, Metric, RestEndpoint, Subtask, Vertex, VertexDetails
 
 _OFFSET_METRIC = re.compile(

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agent.config.sources import Flink
-from agent.model.observations import (
-    Availability,
+from agent.model.observations.base import Availability, Observation
+from agent.model.observations.flink import (
     Checkpoints,
     FlinkJob,
     JobGraph,
     JobGraphFile,
     JobListing,
     JobManagerLeader,
-    Observation,
     Position,
 )
 from agent.sources.availability import SOURCE, AvailabilityTracker, now_ms

@@ -32,7 +32,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ClusterMetadata, OffsetSpec, TopicDescription
 
-from agent.model.observations import Commit, GroupState, LogOffsets, Member, PartitionState
+from agent.model.observations.kafka import Commit, GroupState, LogOffsets, Member, PartitionState
 from agent.sources.availability import now_ms
 from agent.sources.background import run_in_thread
 from agent.sources.kafka import admin_protocol as protocol

@@ -8,7 +8,7 @@ from typing import BinaryIO, TypeAlias, TypeVar
 import msgspec
 from msgspec import Struct
 
-from agent.model.observations import Commit, GroupState, LogOffsets, PartitionState
+from agent.model.observations.kafka import Commit, GroupState, LogOffsets, PartitionState
 from agent.sources.kafka.streams_assignment import Assignment
 
 T = TypeVar("T")

@@ -5,7 +5,8 @@ from collections.abc import Collection, Hashable, Iterable, Iterator
 from typing import TypeAlias
 
 from agent.model.config_types import NameFilter
-from agent.model.observations import BrokerRegistration, Commit, GroupState, Observation, PartitionState
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import BrokerRegistration, Commit, GroupState, PartitionState
 from agent.sources.availability import SOURCE, Unit
 from agent.sources.base import ChangeDetector
 from agent.sources.kafka import admin_protocol as protocol

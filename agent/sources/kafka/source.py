@@ -10,15 +10,9 @@ from dataclasses import dataclass, field
 import structlog
 
 from agent.model.config_types import NameFilter
-from agent.model.observations import (
-    BrokerRegistration,
-    Commit,
-    GroupState,
-    LogOffsets,
-    Observation,
-    PartitionState,
-    StreamsApplication,
-)
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import BrokerRegistration, Commit, GroupState, LogOffsets, PartitionState
+from agent.model.observations.streams import StreamsApplication
 from agent.sources.availability import SOURCE, AvailabilityTracker, now_ms
 from agent.sources.base import ChangeDetector, Emit
 from agent.sources.kafka import admin_protocol as protocol

@@ -5,7 +5,9 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from agent.model.observations import GroupState, Member, Observation, StreamsApplication
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import GroupState, Member
+from agent.model.observations.streams import StreamsApplication
 from agent.sources.kafka.streams_assignment import Assignment
 
 _ASSIGNOR = "stream"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import structlog
 
-from agent.model.observations import LogFile
+from agent.model.observations.logs import LogFile
 from agent.sources.logs.files import (
     Block,
     TailedFile,

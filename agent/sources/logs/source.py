@@ -9,7 +9,8 @@ from zoneinfo import ZoneInfo
 import structlog
 
 from agent.config.sources import Logs
-from agent.model.observations import Availability, LogFile, LogLine, Observation
+from agent.model.observations.base import Availability, Observation
+from agent.model.observations.logs import LogFile, LogLine
 from agent.sources.availability import SOURCE, AvailabilityTracker, now_ms
 from agent.sources.base import HEARTBEAT_MS, ChangeDetector, Emit
 from agent.sources.logs.followed_logs import FollowedLog, FollowedLogs

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.model.declared_stores import DeclaredStore
-from agent.model.observations import ChangelogDecreases, Fall, rfc3339
+from agent.model.observations.streams import ChangelogDecreases, Decrease
+from agent.model.times import rfc3339
 from agent.sources.availability import Unit
 from agent.sources.streams.changelog_values import key_text, make_decoder, window_hours
 from agent.sources.streams.key_table import Coverage, LastNumbers, Numbers
@@ -126,7 +127,7 @@ class DecreaseEpisode:
             sum_after=self.sum_after,
             sum_at=self.sum_at,
             worst=tuple(
-                Fall(key_text(decrease.key), decrease.before, decrease.after, decrease.offset)
+                Decrease(key_text(decrease.key), decrease.before, decrease.after, decrease.offset)
                 for decrease in self.worst
             ),
         )

@@ -13,7 +13,8 @@ import structlog
 
 from agent.config.sources import SMALLEST_MEMORY
 from agent.model.declared_stores import DeclaredStore
-from agent.model.observations import Availability, ChangelogDecreases, Observation
+from agent.model.observations.base import Availability, Observation
+from agent.model.observations.streams import ChangelogDecreases
 from agent.sources.availability import SOURCE, AvailabilityTracker, now_ms
 from agent.sources.base import ChangeDetector, Emit
 from agent.sources.kafka import admin_protocol as wire

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.model.observations import rfc3339
+from agent.model.times import rfc3339
 from agent.sources.streams.key_table import NO_NUMBER, Flags, Numbers
 
 Decode: TypeAlias = Callable[[Sequence[bytes | None]], tuple[Numbers, Flags]]

@@ -14,7 +14,8 @@ import msgspec
 import structlog
 
 from agent.model.config_types import NameFilter
-from agent.model.observations import Observation, PartitionState
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import PartitionState
 from agent.sources.availability import SOURCE, AvailabilityTracker, Unit, now_ms
 from agent.sources.base import ChangeDetector, Emit
 from agent.sources.zookeeper.session import Session, ZnodeReader

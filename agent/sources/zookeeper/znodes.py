@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from kazoo.protocol.states import ZnodeStat
 
-from agent.model.observations import BrokerRegistration, Controller, Observation, PartitionState, Subject
+from agent.model.observations.base import Observation, Subject
+from agent.model.observations.kafka import BrokerRegistration, Controller, PartitionState
 
 BROKER_IDS, TOPICS = "/brokers/ids", "/brokers/topics"
 CONTROLLER, CONTROLLER_EPOCH = "/controller", "/controller_epoch"

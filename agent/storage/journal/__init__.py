@@ -18,7 +18,8 @@ from typing import IO
 import pyarrow as pa
 import structlog
 
-from agent.model.observations import KINDS, Observation
+from agent.model.observations import KINDS
+from agent.model.observations.base import Observation
 from agent.storage.journal.columns import MISFITS, Columns
 from agent.storage.journal.segments import (
     DAY_MS,

@@ -8,7 +8,8 @@ import msgspec
 import pyarrow as pa
 from msgspec import inspect, structs
 
-from agent.model.observations import Observation, is_time
+from agent.model.observations.base import Observation
+from agent.model.times import is_time
 
 _INSTANT = pa.timestamp("ms", tz="UTC")
 MISFITS = (ValueError, TypeError, OverflowError)

@@ -10,16 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from agent.config.sources import Flink
-from agent.model.observations import (
-    Available,
-    Checkpoints,
-    FlinkJob,
-    JobGraphFile,
-    JobListing,
-    JobManagerLeader,
-    Observation,
-    Unavailable,
-)
+from agent.model.observations.base import Available, Observation, Unavailable
+from agent.model.observations.flink import Checkpoints, FlinkJob, JobGraphFile, JobListing, JobManagerLeader
 from agent.sources.flink.source import FlinkSource
 from testbed.processes import free_port
 from tests.integration.seen import Seen

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from agent.model.observations import Observation, Unavailable
+from agent.model.observations.base import Observation, Unavailable
 from agent.sources.base import Batch
 from agent.sources.kafka.source import KafkaSource, KafkaSourceSettings
 from testbed.processes import free_port

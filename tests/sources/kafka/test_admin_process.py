@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from agent.model.observations import Commit, GroupState, LogOffsets, PartitionState
+from agent.model.observations.kafka import Commit, GroupState, LogOffsets, PartitionState
 from agent.sources.kafka import admin_process as process
 from agent.sources.kafka import admin_protocol as protocol
 

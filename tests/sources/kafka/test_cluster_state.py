@@ -3,7 +3,8 @@
 from collections.abc import Collection
 
 from agent.model.config_types import NameFilter
-from agent.model.observations import BrokerRegistration, Commit, GroupState, LogOffsets, Observation, PartitionState
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import BrokerRegistration, Commit, GroupState, LogOffsets, PartitionState
 from agent.sources.availability import SOURCE, Unit
 from agent.sources.base import ChangeDetector
 from agent.sources.kafka import admin_protocol as protocol

@@ -7,7 +7,9 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from agent.config.sources import Logs
-from agent.model.observations import LogLine, Observation, millis
+from agent.model.observations.base import Observation
+from agent.model.observations.logs import LogLine
+from agent.model.times import millis
 from agent.sources.logs.matcher import Matcher
 from agent.sources.logs.patterns import SHIPPED, find_component
 from agent.sources.logs.source import LogSource

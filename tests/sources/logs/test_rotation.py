@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.config.sources import Logs
-from agent.model.observations import Availability, LogFile, LogLine, Observation
+from agent.model.observations.base import Availability, Observation
+from agent.model.observations.logs import LogFile, LogLine
 from agent.sources.base import Batch
 from agent.sources.logs import source as logs
 from agent.sources.logs.source import LogSource

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from agent.config.sources import Logs
-from agent.model.observations import Available, LogFile, LogLine, Observation, Unavailable, millis
+from agent.model.observations.base import Available, Observation, Unavailable
+from agent.model.observations.logs import LogFile, LogLine
+from agent.model.times import millis
 from agent.sources.base import HEARTBEAT_MS
 from agent.sources.logs import files as log_files
 from agent.sources.logs import source as logs

@@ -7,7 +7,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from agent.model.observations import Available, Unavailable, millis
+from agent.model.observations.base import Available, Unavailable
+from agent.model.times import millis
 from agent.sources.logs.timestamps import TimeZoneCheck, begins_entry, parse_timestamp
 from tests.sources.logs.test_source import Agent, agent
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.model.declared_stores import DeclaredStore
-from agent.model.observations import ChangelogDecreases
+from agent.model.observations.streams import ChangelogDecreases
 from agent.sources.availability import Unit
 from agent.sources.streams.changelog_log import Changelog, Records
 from agent.sources.streams.key_table import LastNumbers

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.config.sources import Streams
-from agent.model.observations import Available, Observation, TaskRestore, Unavailable
+from agent.model.observations.base import Available, Observation, Unavailable
+from agent.model.observations.streams import TaskRestore
 from agent.sources.streams.metrics_source import StreamsMetricsSource, TaskMetrics, parse_task_metrics
 from testbed.processes import free_port
 from tests.integration.seen import Seen

@@ -1,0 +1,59 @@
+"""Observations as JSON lines and TOML tables, with times as RFC 3339 strings in UTC."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, Union
+
+import msgspec
+
+from agent.model.observations import KINDS
+from agent.model.observations.base import Observation
+from agent.model.times import EPOCH, is_time, millis, rfc3339
+
+_ANY_KIND: Any = Union[tuple(KINDS.values())]  # noqa: UP007 - the kinds are known at run time only
+
+
+def from_fields(fields: Mapping[str, Any]) -> Observation:
+    """Return the observation with these fields. Raises ValueError, a sentence that names the field."""
+    plain = dict(fields)
+    for name, value in fields.items():
+        if not is_time(name):
+            continue
+        if isinstance(value, str):
+            try:
+                plain[name] = millis(value)
+            except (ValueError, OverflowError) as error:
+                msg = f"`{name}`: {error}"
+                raise ValueError(msg) from error
+        elif isinstance(value, datetime):
+            plain[name] = (value - EPOCH) // timedelta(milliseconds=1)
+        elif value is not None:
+            msg = f"`{name}`: expected an RFC 3339 time in UTC, got {value!r}"
+            raise ValueError(msg)
+    observation: Observation = msgspec.convert(plain, _ANY_KIND, strict=True)
+    return observation
+
+
+def from_json(line: str | bytes) -> Observation:
+    """Return the observation in one JSON line. Raises ValueError (msgspec's errors are) with what is wrong."""
+    fields = msgspec.json.decode(line)
+    if not isinstance(fields, dict):
+        msg = f"expected an object, got {type(fields).__name__}"
+        raise ValueError(msg)
+    return from_fields(fields)
+
+
+def to_fields(observation: Observation) -> dict[str, Any]:
+    """Return the fields of a JSON line: `kind` first, times as RFC 3339, `seen_at` and `since` only if set."""
+    fields: dict[str, Any] = msgspec.to_builtins(observation)
+    for name in [name for name in fields if is_time(name)]:
+        if fields[name] is not None:
+            fields[name] = rfc3339(fields[name])
+        elif name in ("seen_at", "since"):
+            del fields[name]
+    return fields
+
+
+def to_json(observation: Observation) -> str:
+    """Return the observation as one JSON line."""
+    return msgspec.json.encode(to_fields(observation)).decode()

@@ -1,0 +1,29 @@
+"""Times: milliseconds since the epoch, UTC, and how they are written."""
+
+from datetime import UTC, datetime, timedelta
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def is_time(field: str) -> bool:
+    """Return whether a field of that name holds a time."""
+    return field in ("at", "since") or field.endswith("_at")
+
+
+def rfc3339(at: int) -> str:
+    """Return a time as RFC 3339 in UTC with milliseconds."""
+    return (EPOCH + timedelta(milliseconds=at)).strftime("%Y-%m-%dT%H:%M:%S.") + f"{at % 1000:03d}Z"
+
+
+def millis(text: str) -> int:
+    """Return the time that RFC 3339 text names. Raises ValueError if it is no time or names no zone."""
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        msg = f"{text!r} names no time zone; write UTC as a trailing Z"
+        raise ValueError(msg)
+    return (moment - EPOCH) // timedelta(milliseconds=1)
+
+
+def clock(at: int) -> str:
+    """Return the time of day in UTC to a tenth of a second: 23:25:13.9."""
+    return (EPOCH + timedelta(milliseconds=at)).strftime("%H:%M:%S.") + str(at % 1000 // 100)
