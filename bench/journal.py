@@ -1,7 +1,7 @@
-"""What the journal costs: CPU time per commit written and read, and its ratio to bare pyarrow in the same run.
+"""The cost of the journal: CPU time per commit written and read, and its ratio to bare pyarrow.
 
-Run as `python -m bench.journal [OBSERVATIONS]`. Bare pyarrow is handed finished columns and writes the same table as
-Parquet, once; the journal starts from observations, and writes each twice: flushed to the stream, sealed into Parquet.
+Run as `python -m bench.journal [OBSERVATIONS]`. Bare pyarrow gets finished columns and writes the same table once, as
+Parquet. The journal starts from observations and writes each twice: flushed to the stream, and sealed into Parquet.
 """
 
 import random
@@ -26,7 +26,7 @@ STARTED = 1_795_176_000_000
 
 
 def cpu(work: Callable[[], Any], times: int = 3) -> float:
-    """The least CPU time that the work took, s. It is repeated, as others use the machine too."""
+    """Return the lowest CPU time of several runs, s; other work on the machine disturbs single runs."""
     taken = []
     for _ in range(times):
         before = time.process_time()
@@ -36,7 +36,7 @@ def cpu(work: Callable[[], Any], times: int = 3) -> float:
 
 
 def commits(count: int) -> list[Commit]:
-    """Commits of 1,000 groups, each on 32 partitions, a batch a second."""
+    """Return commits of 1,000 groups on 32 partitions each, a batch a second."""
     draw = random.Random(1)
     return [
         Commit(
@@ -53,7 +53,10 @@ def commits(count: int) -> list[Commit]:
 
 
 def write(folder: Path, taken: list[Commit], *, sealed: bool) -> None:
-    """Append and flush batch by batch; sealed: as the daemon does, in segments of the size it uses."""
+    """Append and flush batch by batch.
+
+    sealed: also seal segments as the daemon does, at the size it uses.
+    """
     journal = Journal(folder / f"{time.monotonic_ns()}")
     for start in range(0, len(taken), BATCH):
         journal.append(taken[start : start + BATCH])
@@ -65,12 +68,12 @@ def write(folder: Path, taken: list[Commit], *, sealed: bool) -> None:
 
 
 def bare_table(columns: dict[str, list[Any]], schema: pa.Schema) -> pa.Table:
-    """The same table straight from columns of Python values."""
+    """Return the same table, made from columns of Python values."""
     return pa.table([pa.array(columns[field.name], type=field.type) for field in schema], schema=schema)
 
 
 def main(count: int) -> None:
-    """Measure and print."""
+    """Measure and print the results."""
     taken, schema = commits(count), Columns(Commit).schema
     columns = {name: list(map(attrgetter(name), taken)) for name in Commit.__struct_fields__}
     columns["position"] = list(range(count))

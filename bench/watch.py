@@ -1,8 +1,8 @@
-"""What the core costs: CPU time per commit through rules, correlation and incidents, and its ratio to a bare loop.
+"""The cost of the core: CPU time per commit through rules, correlation and incidents, and its ratio to a bare loop.
 
 Run as `python -m bench.watch [COMMITS] [--profile]`, with the shipped rules. The bare loop keeps the last offset of
-each series in a dict, in the same run. Three streams: groups that just read; the same when every leader has just moved;
-and 200 partitions rewound after one lost session, with all that follows.
+each series in a dict. There are three streams: groups that only read; the same after all leaders changed; and 200
+partitions rewound after a session expired, with all consequences.
 """
 
 import cProfile
@@ -28,14 +28,14 @@ SHIPPED = load(Path(__file__).parents[1] / "rules.toml", need_clusters=False)
 
 
 def cpu(work: Callable[[], Any]) -> float:
-    """The CPU time that the work took, s."""
+    """Return the CPU time of the work, s."""
     before = time.process_time()
     work()
     return time.process_time() - before
 
 
 def commits(count: int, advance: int) -> list[Commit]:
-    """So many commits of 10,000 series, each every 5 s: 100 partitions of 100 groups."""
+    """Return `count` commits of 10,000 series, 100 groups on 100 partitions, every series each 5 s."""
     return [
         Commit(
             at=STARTED + number // SERIES * EVERY_MS + number % SERIES * EVERY_MS // SERIES,
@@ -50,7 +50,7 @@ def commits(count: int, advance: int) -> list[Commit]:
 
 
 def states(at: int, leader: int) -> list[PartitionState]:
-    """Who leads the 100 partitions."""
+    """Return the states of 100 partitions with this leader."""
     return [
         PartitionState(
             at=at, cluster="main", topic="orders", partition=number, leader=leader, replicas=(1, 2, 3), isr=(1, 2, 3)
@@ -60,7 +60,7 @@ def states(at: int, leader: int) -> list[PartitionState]:
 
 
 def burst() -> Iterator[list[Observation]]:
-    """Second by second: 200 partitions of one group, their broker lost, all rewound, read again."""
+    """Yield 300 s of 200 partitions of a group: their broker goes down, all are rewound and reprocess."""
     yield [BrokerRegistration(at=STARTED, cluster="main", broker=1, session="0x1", epoch=1)]
     for second in range(300):
         at = STARTED + second * 1_000
@@ -91,56 +91,56 @@ def burst() -> Iterator[list[Observation]]:
         yield batch
 
 
-def through(watch: Engine, observations: Sequence[Observation]) -> None:
-    """All of them, in batches."""
+def through(engine: Engine, observations: Sequence[Observation]) -> None:
+    """Pass all observations through the engine, in batches."""
     waiting = iter(observations)
     while batch := list(islice(waiting, BATCH)):
-        watch.take(batch)
+        engine.take(batch)
 
 
 def bare(observations: Sequence[Commit]) -> int:
-    """The least that any watcher does: the last offset of each series, falls counted."""
+    """Keep the last offset of each series and count rewinds: the least that any monitor does."""
     last: dict[tuple[str, str, str, int], int] = {}
-    falls = 0
-    for one in observations:
-        key = one.cluster, one.group, one.topic, one.partition
-        offset = one.offset or 0
-        falls += last.get(key, 0) > offset
+    rewinds = 0
+    for commit in observations:
+        key = commit.cluster, commit.group, commit.topic, commit.partition
+        offset = commit.offset or 0
+        rewinds += last.get(key, 0) > offset
         last[key] = offset
-    return falls
+    return rewinds
 
 
-def watch() -> Engine:
-    """A watch with the shipped rules."""
+def new_engine() -> Engine:
+    """Return an engine with the shipped rules."""
     return Engine(SHIPPED.rules, SHIPPED.correlations)
 
 
 def main(count: int) -> None:
-    """Print what each stream costs."""
+    """Print the cost of each stream."""
     for advance in (100, 5_000):
         stream = commits(count, advance)
-        base, quiet = cpu(partial(bare, stream)), cpu(partial(through, watch(), stream))
-        moved = watch()
-        moved.take([*states(STARTED, 1), *states(STARTED + 1, 2)])
-        unsettled = cpu(partial(through, moved, stream))
-        for name, took in (("bare loop", base), ("core", quiet), ("core, leaders just moved", unsettled)):
+        base, quiet = cpu(partial(bare, stream)), cpu(partial(through, new_engine(), stream))
+        after_change = new_engine()
+        after_change.take([*states(STARTED, 1), *states(STARTED + 1, 2)])
+        changed = cpu(partial(through, after_change, stream))
+        for name, took in (("bare loop", base), ("core", quiet), ("core, leaders changed", changed)):
             print(
                 f"{advance:>5,} records a commit  {name:<26} {took / count * 1e6:7.2f} us/commit  {took / base:6.1f}x"
             )
     seconds = list(burst())
     slowest = 0.0
-    all_of_it = 0.0
-    core = watch()
+    total = 0.0
+    core = new_engine()
     for batch in seconds:
         took = cpu(partial(core.take, batch))
-        slowest, all_of_it = max(slowest, took), all_of_it + took
+        slowest, total = max(slowest, took), total + took
     count = sum(map(len, seconds))
-    each = all_of_it / count * 1e6
-    print(f"burst of 200 partitions: {each:.2f} us/observation, the slowest second {slowest * 1000:.0f} ms")
+    cost = total / count * 1e6
+    print(f"burst of 200 partitions: {cost:.2f} us/observation, the slowest second {slowest * 1000:.0f} ms")
 
 
 if __name__ == "__main__":
-    arguments = [one for one in sys.argv[1:] if one != "--profile"]
+    arguments = [argument for argument in sys.argv[1:] if argument != "--profile"]
     number = int(arguments[0]) if arguments else 200_000
     if "--profile" in sys.argv:
         profile = cProfile.Profile()

@@ -1,1 +1,1 @@
-"""Real ZooKeeper and Kafka on loopback, with faults as verbs, and a strict Slack stand-in. The agent never uses it."""
+"""Real Kafka, ZooKeeper, Flink, Kafka Streams and Spark on loopback, with faults, and a strict Slack stand-in."""

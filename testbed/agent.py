@@ -1,4 +1,4 @@
-"""The real agent as a process of its own, for demos and tests: the shipped rules, only addresses and places added."""
+"""The real agent as a process, for demos and tests: the shipped rules plus addresses and directories."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from agent.model.observations.base import Observation, Tick
 from agent.model.times import rfc3339
 from agent.storage.database import FILE
 from agent.storage.journal import read
-from testbed.flink.ensemble import FlinkEnsemble
+from testbed.flink.cluster import FlinkCluster
 from testbed.processes import Process
 from testbed.slack import Slack
 from testbed.waiting import wait_until
@@ -24,7 +24,7 @@ _SLACK_ENV = "BACKFLOW_TESTBED_SLACK_TOKEN"
 
 
 class Agent(Process):
-    """`backflow run` on a configuration of its own; killed with whoever started it."""
+    """A `backflow run` process with its own configuration; it is killed with the process that started it."""
 
     def __init__(
         self,
@@ -36,9 +36,11 @@ class Agent(Process):
         checks: bool = False,
         edits: Mapping[str, str] | None = None,
     ) -> None:
-        """directory: takes configuration, state and log. clusters: their tables. tables: TOML laid under the shipped
-        rules. checks: whether Spark checks run, which take a gigabyte and a core. edits: lines of the shipped rules
-        that are replaced.
+        """Write the configuration; the process is started separately.
+
+        directory: holds configuration, state and log. clusters: the [clusters.NAME] tables. tables: TOML that is
+        appended to the shipped rules. checks: whether Spark checks run, which need 1 GiB and a core. edits: lines of
+        the shipped rules to replace, by old line.
         """
         directory.mkdir(parents=True, exist_ok=True)
         self.config = directory / "rules.toml"
@@ -63,41 +65,48 @@ class Agent(Process):
         super().__init__("the agent", command, directory / "agent.log")
 
     def wait_until_watching(self) -> None:
-        """Wait until it has said that it watches."""
+        """Wait until its log contains the event `watching`."""
         self.wait_for_line(r'"watching"|watching ')
 
-    def wait_for(self, seen: Callable[[Observation], bool], what: str, seconds: float = 60) -> Observation:
-        """Wait until it has taken an observation of this description, and return the first."""
-        return wait_until(lambda: next(filter(seen, read(self.state / "journal")), None), what, seconds, every=0.5)
+    def wait_for(self, matches: Callable[[Observation], bool], what: str, seconds: float = 60) -> Observation:
+        """Wait until its journal holds an observation that matches, and return the first one."""
+        return wait_until(lambda: next(filter(matches, read(self.state / "journal")), None), what, seconds, every=0.5)
 
-    def wait_until_judged(self, at: int, seconds: float = 60) -> None:
-        """Wait until it has judged all that it had taken by then (ms): a later tick went through."""
-        self.wait_for(lambda one: isinstance(one, Tick) and one.at > at, f"a tick after {rfc3339(at)}", seconds)
+    def wait_until_evaluated(self, at: int, seconds: float = 60) -> None:
+        """Wait until all observations taken before `at` (ms) have been evaluated.
+
+        A later tick in the journal shows that.
+        """
+        self.wait_for(
+            lambda observation: isinstance(observation, Tick) and observation.at > at,
+            f"a tick after {rfc3339(at)}",
+            seconds,
+        )
 
     def wait_for_incident(
         self, wanted: Callable[[dict[str, Any]], bool], what: str, seconds: float = 60
     ) -> dict[str, Any]:
-        """Wait until an incident that stands (is merged into no other) is of this description, and return it."""
-        return wait_until(lambda: next(filter(wanted, self.standing()), None), what, seconds, every=0.5)
+        """Wait until an unmerged incident is `wanted`, and return it."""
+        return wait_until(lambda: next(filter(wanted, self.unmerged()), None), what, seconds, every=0.5)
 
-    def standing(self) -> list[dict[str, Any]]:
-        """The incidents that are merged into no other."""
-        return [one for one in self.incidents() if one["merged_into"] is None]
+    def unmerged(self) -> list[dict[str, Any]]:
+        """Return the incidents that are not merged into another one."""
+        return [incident for incident in self.incidents() if incident["merged_into"] is None]
 
     def incidents(self) -> list[dict[str, Any]]:
-        """What `backflow incidents --json` prints."""
+        """Return the incidents that `backflow incidents --json` prints."""
         command = [sys.executable, "-m", "agent", "incidents", "--json", "--config", str(self.config)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode == 2 and not (self.state / FILE).exists():
             return []
         if done.returncode not in (0, 1):
-            msg = f"backflow incidents ended with {done.returncode}: {done.stderr}"
+            msg = f"`backflow incidents` exited with status {done.returncode}: {done.stderr}"
             raise RuntimeError(msg)
         return [msgspec.json.decode(line) for line in done.stdout.splitlines()]
 
 
-def flink_table(name: str, flink: FlinkEnsemble, **more: str) -> str:
-    """The table of rules.toml that watches a cluster of the testbed."""
+def flink_table(name: str, flink: FlinkCluster, **more: str) -> str:
+    """Return the rules.toml table that watches a Flink cluster of the testbed."""
     keys = {
         "rest": list(flink.rest.values()),
         "zookeeper": flink.zookeeper,
@@ -109,11 +118,11 @@ def flink_table(name: str, flink: FlinkEnsemble, **more: str) -> str:
 
 
 def logs_table(name: str, paths: Sequence[str], **more: str) -> str:
-    """The table of rules.toml that follows log files written in this machine's own time zone."""
+    """Return the rules.toml table that follows log files written in this machine's time zone."""
     zone = os.environ.get("TZ") or str(Path("/etc/localtime").resolve()).partition("zoneinfo/")[2] or "UTC"
     return _table(f"logs.{name}", {"paths": list(paths), "time_zone": zone, **more})
 
 
 def _table(name: str, keys: Mapping[str, Any]) -> str:
-    """A table of TOML: a list or a text of JSON is one of TOML."""
+    """Return a TOML table; lists and strings are written as JSON, which is valid TOML."""
     return "\n".join([f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in keys.items()), ""])

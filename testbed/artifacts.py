@@ -1,10 +1,12 @@
-"""The jars of the systems under test: pinned Maven coordinates, resolved once by the Ivy in PySpark's jars; what is not
-in Maven comes by pip.
+"""The jars of the systems under test, resolved or compiled once into a cache.
 
-They are kept outside the tree, in $XDG_CACHE_HOME (or ~/.cache)/backflow/<name>-<version>. Nothing is started here.
+Maven coordinates are pinned and resolved by the Ivy in PySpark's jars; what Maven does not have comes from pip; our own
+Java is compiled at first use. The cache is $XDG_CACHE_HOME (or ~/.cache)/backflow/<name>-<version>. Nothing is started
+here.
 """
 
 import fcntl
+import hashlib
 import os
 import re
 import shutil
@@ -12,7 +14,8 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Mapping
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.util import find_spec
@@ -34,14 +37,16 @@ _IVY_FILE = """\
   <dependencies>{dependencies}</dependencies>
 </ivy-module>
 """
-# In each folder of the cache: what it was filled from.
+# The file in each cache folder that records what the folder was filled from.
 _ORIGIN = "coordinates"
 _DEPENDENCY = '<dependency org="{}" name="{}" rev="{}" conf="default"/>'
 
 
 class Distribution(NamedTuple):
-    """A system under test and what makes it run: Maven coordinates (group:artifact:version), and a source package of
-    PyPI (name==version) whose folder deps/lib is full of jars, which is how Flink publishes its distribution.
+    """A system under test and the jars that it needs.
+
+    coordinates: Maven's group:artifact:version. package: a source package on PyPI (name==version) whose folder deps/lib
+    holds jars, which is how Flink publishes its distribution.
     """
 
     name: str
@@ -51,8 +56,8 @@ class Distribution(NamedTuple):
 
 
 KAFKA: Mapping[str, Distribution] = {
-    one.version: one
-    for one in (
+    distribution.version: distribution
+    for distribution in (
         # The version of the flink-reset report; brings ZooKeeper 3.4.10. It needs jaxb-api since JDK 9 left it out.
         Distribution(
             "kafka",
@@ -63,7 +68,7 @@ KAFKA: Mapping[str, Distribution] = {
                 "javax.xml.bind:jaxb-api:2.3.1",
             ),
         ),
-        # The last line with ZooKeeper; brings ZooKeeper 3.8.4.
+        # The last minor version with ZooKeeper; brings ZooKeeper 3.8.4.
         Distribution(
             "kafka",
             "3.9.1",
@@ -88,29 +93,26 @@ KAFKA: Mapping[str, Distribution] = {
 
 
 class ArtifactError(Exception):
-    """Java or the jars cannot be had; the message says what to do."""
+    """Java or jars are missing; the message says what to do."""
 
 
 @cache
 def java() -> str:
-    """The path of a Java of version 17 or newer. Raises ArtifactError where there is none."""
+    """Return the path of Java 17 or newer. Raises ArtifactError if there is none."""
     path = shutil.which("java")
     if path is None:
         msg = "Java 17 or newer is needed to run Kafka and is not on the PATH (Debian: openjdk-17-jre-headless)."
         raise ArtifactError(msg)
-    told = subprocess.run([path, "-version"], capture_output=True, text=True, check=False).stderr
-    version = re.search(r'version "(\d+)', told)
+    output = subprocess.run([path, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(\d+)', output)
     if version is None or int(version[1]) < 17:
-        msg = f"Java 17 or newer is needed to run Kafka, but {path} says: {told.partition(chr(10))[0]}."
+        msg = f"Java 17 or newer is needed to run Kafka, but {path} reports: {output.partition(chr(10))[0]}."
         raise ArtifactError(msg)
     return path
 
 
 def jars(distribution: Distribution) -> Path:
-    """The folder with the distribution's jars, resolved now if this machine has not resolved them before.
-
-    Raises ArtifactError.
-    """
+    """Return the folder of the distribution's jars, resolved now if not cached. Raises ArtifactError."""
 
     def resolve(folder: Path) -> None:
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
@@ -125,9 +127,9 @@ def jars(distribution: Distribution) -> Path:
 
 
 def cached(name: str, origin: str, fill: Callable[[Path], None]) -> Path:
-    """The folder of this name in the cache; filled now unless it was filled from the same origin before.
+    """Return the cache folder of this name, filled now unless it was filled from the same origin before.
 
-    Safe to call from several processes at once: one fills, the others wait.
+    Safe to call from several processes at once: one of them fills the folder while the others wait.
     """
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "backflow"
     home.mkdir(parents=True, exist_ok=True)
@@ -146,13 +148,34 @@ def cached(name: str, origin: str, fill: Callable[[Path], None]) -> Path:
 
 
 def class_path(distribution: Distribution) -> str:
-    """The distribution's jars as Java's -cp takes them."""
+    """Return the distribution's jars as a value for Java's -cp."""
     return f"{jars(distribution)}/*"
+
+
+def jar(*folders: Path, name: str, libraries: Path | None = None, release: int = 8) -> Path:
+    """Return the jar of the classes compiled from the sources in `folders`.
+
+    name: its name in the cache. libraries: a folder of jars to compile against. release: the Java release of the class
+    files. Raises ArtifactError if the Java on the PATH has no compiler, or if the compiler rejects the sources.
+    """
+    sources = sorted(source for folder in folders for source in folder.glob("*.java"))
+    library_jars = sorted(map(str, libraries.glob("*.jar"))) if libraries else []
+    origin = "\n".join((str(release), *library_jars, *(source.read_text() for source in sources)))
+    digest = hashlib.sha256(origin.encode()).hexdigest()[:12]
+
+    def build(folder: Path) -> None:
+        classes = folder / "classes"
+        _compile(sources, library_jars, release, classes)
+        with zipfile.ZipFile(folder / "classes.jar", "w") as packed:
+            for file in sorted(classes.rglob("*.class")):
+                packed.write(file, file.relative_to(classes))
+
+    return cached(f"java-{name}-{digest}", origin, build) / "classes.jar"
 
 
 def _resolve(distribution: Distribution, folder: Path, scratch: Path) -> None:
     (scratch / "settings.xml").write_text(_SETTINGS)
-    dependencies = "".join(_DEPENDENCY.format(*one.split(":")) for one in distribution.coordinates)
+    dependencies = "".join(_DEPENDENCY.format(*coordinate.split(":")) for coordinate in distribution.coordinates)
     (scratch / "ivy.xml").write_text(_IVY_FILE.format(name=distribution.name, dependencies=dependencies))
     command = [
         java(),
@@ -175,19 +198,21 @@ def _resolve(distribution: Distribution, folder: Path, scratch: Path) -> None:
     command += ["-retrieve", f"{folder}/[artifact]-[revision](-[classifier]).[ext]"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode != 0 or not any(folder.iterdir()):
-        told = "\n".join(line for line in done.stdout.splitlines() if "::" in line or "ERROR" in line or "WARN" in line)
+        problems = "\n".join(
+            line for line in done.stdout.splitlines() if "::" in line or "ERROR" in line or "WARN" in line
+        )
         system = f"{distribution.name} {distribution.version}"
-        msg = f"The jars of {system} could not be resolved; is the network there? Ivy says:\n{told}"
+        msg = f"The jars of {system} could not be resolved. Check the network. Ivy printed:\n{problems}"
         raise ArtifactError(msg)
 
 
 def _unpack(package: str, folder: Path, scratch: Path) -> None:
-    """Take the jars out of a source package; pip builds nothing of it, but asks its setup.py for its metadata."""
+    """Extract the jars of a source package. pip builds nothing, but runs setup.py for the metadata."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     command += ["--no-binary", ":all:", "--no-build-isolation", "--dest", str(scratch), package]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode != 0:
-        msg = f"The package {package} could not be downloaded; is the network there? pip says:\n{done.stdout}"
+        msg = f"The package {package} could not be downloaded. Check the network. pip printed:\n{done.stdout}"
         raise ArtifactError(msg)
     (archive,) = scratch.glob("*.tar.gz")
     with tarfile.open(archive) as packed:
@@ -200,18 +225,29 @@ def _unpack(package: str, folder: Path, scratch: Path) -> None:
 
 
 def _ivy() -> Path:
-    """Ivy's jar among PySpark's. PySpark is only located: importing it would cost a second."""
+    """Return the path of Ivy's jar in PySpark, which is located, not imported: an import would take a second."""
     spec = find_spec("pyspark")
     for place in (spec.submodule_search_locations or ()) if spec else ():
         for jar in Path(place, "jars").glob("ivy-*.jar"):
             return jar
-    msg = "PySpark, whose jars hold the Ivy that resolves Kafka's, is not installed here; run `make setup`."
+    msg = "PySpark, whose Ivy resolves Kafka's jars, is not installed; run `make setup`."
     raise ArtifactError(msg)
 
 
+def _compile(sources: Sequence[Path], libraries: Sequence[str], release: int, classes: Path) -> None:
+    # Run as a module of the Java on the PATH, so that javac need not be there. -proc:none: some jars hold annotation
+    # processors.
+    command = [java(), "-m", "jdk.compiler/com.sun.tools.javac.Main", "-nowarn", "-Xlint:-options", "-proc:none"]
+    command += ["--release", str(release), "-cp", ":".join(libraries), "-d", str(classes), *map(str, sources)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode != 0:
+        msg = f"The Java in {sources[0].parent} could not be compiled (a JDK is needed, 17 or newer):\n{done.stdout}"
+        raise ArtifactError(msg)
+
+
 def main() -> int:
-    """Resolve everything now, so that tests and the demo need no network later."""
-    print(f"Jars of {', '.join(f'{one.name} {one.version}' for one in KAFKA.values())} ...")  # noqa: T201  # progress
+    """Resolve all Kafka jars now, so that tests and the demo need no network later."""
+    print(f"Jars of {', '.join(f'{kafka.name} {kafka.version}' for kafka in KAFKA.values())} ...")  # noqa: T201  # progress
     try:
         with ThreadPoolExecutor() as pool:
             for folder in pool.map(jars, KAFKA.values()):

@@ -1,6 +1,6 @@
-"""Consumers of three habits that record what really happened to them: by assign(), in a group, with auto commit.
+"""Consumers that record what happened to them: with assign(), as group members, and with auto commit.
 
-Each works through its records at a bounded rate, so that a backlog takes a while to read again.
+Each processes records at a bounded rate, so that it takes a while to reprocess a backlog.
 """
 
 import logging
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Rewind(NamedTuple):
-    """A consumer was given the record `to` where `position` was next. at: ms since the epoch, when it was given."""
+    """A consumer received the record `to` when `position` was next. at: when, ms since the epoch."""
 
     at: int
     topic: str
@@ -27,7 +27,7 @@ class Rewind(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """Kafka has confirmed a committed offset. at: ms since the epoch, when it did."""
+    """Kafka confirmed a committed offset. at: when, ms since the epoch."""
 
     at: int
     topic: str
@@ -36,18 +36,18 @@ class Commit(NamedTuple):
 
 
 class RecordingConsumer(Worker):
-    """What all habits share: auto.offset.reset=earliest, a bounded rate, short queues, and a record of events.
+    """A consumer with auto.offset.reset=earliest, a bounded rate, short queues, and a record of events.
 
-    positions: the next offset per partition it has. rewinds: the times it went back. resets: librdkafka's own lines
-    about offset resets. commits: what Kafka has confirmed, committed: the last of it per partition. errors: what came
-    in place of records.
+    positions: the next offset of each partition. rewinds: where positions moved backwards. resets: librdkafka's log
+    lines about offset resets. commits: all confirmed commits. committed: the last one of each partition. errors: errors
+    received instead of records.
     """
 
     auto_commit: ClassVar[bool] = False
     """Whether librdkafka commits by itself."""
 
     def __init__(self, bootstrap_servers: str, group: str, *, rate: float = 2000, commit_ms: int = 500) -> None:
-        """rate: records per second over all partitions. commit_ms: the time between commits."""
+        """Prepare the consumer. rate: records per second in total. commit_ms: time between commits."""
         super().__init__(group)
         self.group = group
         self.positions: dict[Place, int] = {}
@@ -69,7 +69,7 @@ class RecordingConsumer(Worker):
                 "session.timeout.ms": 6000,
                 "heartbeat.interval.ms": 1000,
                 "fetch.wait.max.ms": 100,
-                # Short queues: no partition waits long behind the backlog of another.
+                # Short queues, so that no partition waits long behind another's backlog.
                 "fetch.message.max.bytes": 20_000,
                 "queued.min.messages": 500,
                 "fetch.queue.backoff.ms": 20,
@@ -81,27 +81,28 @@ class RecordingConsumer(Worker):
 
     def wait_until_at(self, topic: str, partition: int, offset: int, seconds: float = 60) -> None:
         """Wait until its position is at least this offset."""
-        what = f"{self.group} to be at {offset} in {topic}[{partition}]"
+        what = f"{self.group} to reach {offset} on {topic}[{partition}]"
         self._wait(lambda: self.positions.get((topic, partition), -1) >= offset, what, seconds)
 
     def wait_for_rewind(self, topic: str, partition: int, seconds: float = 60) -> Rewind:
-        """Wait until it has gone back in this partition, and tell the first time."""
+        """Wait until it rewinds in this partition, and return the first rewind."""
 
-        def mine() -> Rewind | None:
-            return next((one for one in self.rewinds if (one.topic, one.partition) == (topic, partition)), None)
+        def find() -> Rewind | None:
+            rewinds = (rewind for rewind in self.rewinds if (rewind.topic, rewind.partition) == (topic, partition))
+            return next(rewinds, None)
 
-        return self._wait(mine, f"{self.group} to go back in {topic}[{partition}]", seconds)
+        return self._wait(find, f"{self.group} to rewind on {topic}[{partition}]", seconds)
 
     def _wait(self, condition: Callable[[], T | None], what: str, seconds: float) -> T:
-        def alive() -> T | None:
+        def check() -> T | None:
             self.raise_failure()
             return condition()
 
-        return wait_until(alive, what, seconds)
+        return wait_until(check, what, seconds)
 
     def _step(self) -> None:
         now = time.monotonic()
-        self._paid_until = max(self._paid_until, now - 0.1)  # what was not used in 100 ms is not saved up
+        self._paid_until = max(self._paid_until, now - 0.1)  # unused allowance of more than 100 ms is dropped
         due = int((now - self._paid_until) * self._rate)
         if due:
             for message in self._consumer.consume(due, timeout=0.02):
@@ -126,7 +127,7 @@ class RecordingConsumer(Worker):
         self.positions[topic, partition] = offset + 1
 
     def _commit(self) -> None:
-        """Commit backwards too: the committed offset follows the position wherever that goes."""
+        """Commit all changed positions, backwards too."""
         ahead = [
             TopicPartition(*place, position)
             for place, position in self.positions.items()
@@ -145,7 +146,7 @@ class RecordingConsumer(Worker):
         self._consumer.close()
 
     def _logger(self) -> logging.Logger:
-        """A logger of its own, which keeps the lines about resets and drops the rest."""
+        """Return its own logger, which keeps the lines about resets and drops the rest."""
         logger, handler = logging.getLogger(f"testbed.{self.group}.{id(self)}"), logging.Handler()
         logger.propagate = False
         handler.emit = lambda record: self.resets.append(record.getMessage())  # type: ignore[method-assign]
@@ -155,7 +156,7 @@ class RecordingConsumer(Worker):
 
 
 class ExplicitConsumer(RecordingConsumer):
-    """Takes its partitions by assign(), as Flink does: a group without members, with explicit commits."""
+    """A group without members: partitions by assign() and explicit commits, as Flink does."""
 
     def __init__(
         self,
@@ -171,7 +172,7 @@ class ExplicitConsumer(RecordingConsumer):
 
 
 class SubscribedConsumer(RecordingConsumer):
-    """A member of its group, with explicit commits."""
+    """A group member with explicit commits."""
 
     def __init__(
         self,
@@ -186,7 +187,7 @@ class SubscribedConsumer(RecordingConsumer):
         self._consumer.subscribe(list(topics), on_revoke=self._on_revoke, on_lost=self._on_lost)
 
     def _on_revoke(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        """Commit what is done, as a good member does, and forget the partitions: another goes on from there."""
+        """Commit the positions, and forget the partitions: their next owner continues from there."""
         done = [
             TopicPartition(place.topic, place.partition, self.positions[place.topic, place.partition])
             for place in places
@@ -195,7 +196,7 @@ class SubscribedConsumer(RecordingConsumer):
         if done:
             try:
                 consumer.commit(offsets=done, asynchronous=False)
-            except KafkaException as error:  # the group has moved on; the next owner reads a little again
+            except KafkaException as error:  # the group has rebalanced; the next owner reprocesses a little
                 self.errors.append(error.args[0])
         self._on_lost(consumer, places)
 
@@ -205,16 +206,17 @@ class SubscribedConsumer(RecordingConsumer):
 
 
 class AutoCommitConsumer(SubscribedConsumer):
-    """A member that leaves commits to librdkafka, which so hides a reset.
+    """A group member that leaves commits to librdkafka, which hides a reset.
 
-    It commits by itself only what is of a newer leader epoch, or further in the same, than what is committed: nothing
-    of what is read again until that comes to the records written by the leader that caused the reset.
+    librdkafka commits only offsets of a newer leader epoch than the committed one, or further in the same epoch. While
+    a consumer reprocesses records, it therefore commits nothing until it reaches the records of the leader that caused
+    the reset.
     """
 
     auto_commit = True
 
     def _commit(self) -> None:
-        """Librdkafka does it, of every record that `consume` has returned."""
+        """Leave commits to librdkafka, which commits every record that `consume` has returned."""
 
     def _on_revoke(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         self._on_lost(consumer, places)

@@ -1,6 +1,6 @@
-"""A corpus of log segments that real brokers wrote: every message format, codec and state in which a log is found.
+"""A corpus of log segments written by real brokers, in every message format, codec and state of a log.
 
-What is in them is told by the vendor's own tool (dump_log.py); damage that no broker does is not made here.
+Its contents are known from the vendor's own tool (dump_log.py). Damage that no broker causes is not made here.
 """
 
 import random
@@ -20,14 +20,15 @@ FORMATS: Mapping[str, int] = {"0.9.0": 0, "0.10.0": 1, "0.11.0": 2}
 CODECS = ("none", "gzip", "snappy", "lz4")
 BROKERS = (2005, 2011)
 STATES = ("stopped", "killed", "torn")
-"""Cleanly shut down: tails and indexes trimmed. SIGKILLed: preallocated tails stand. Torn: cut by a power loss too."""
+"""Cleanly shut down: trimmed tails and indexes. Killed: preallocated tails. Torn: truncated by a power loss too."""
 
 
 class Recipe(NamedTuple):
-    """How a topic is written. records: per round; one of three rounds is read by the follower after it was away.
+    """How a topic is written. records: records per round; the follower is down during one of three rounds.
 
-    config: the topic's. producer: librdkafka's properties. transactions: whether it writes in them, aborting each
-    second one. compacted: whether the cleaner must have been over it. upgrades: message formats that it moves on to.
+    config: topic properties. producer: librdkafka's properties. transactions: whether to write in transactions and
+    abort every second one. compacted: whether the cleaner must have compacted it. upgrades: message formats that it is
+    changed to.
     """
 
     topic: str
@@ -40,7 +41,7 @@ class Recipe(NamedTuple):
 
 
 class Specimen(NamedTuple):
-    """One partition as one broker left it on its disk. version: of that broker."""
+    """One partition as a broker left it on its disk. version: of that broker."""
 
     version: str
     state: str
@@ -49,7 +50,7 @@ class Specimen(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Tells them apart."""
+        """A unique name."""
         return f"{self.version}/{self.state}/{self.broker}/{self.directory.name}"
 
     @property
@@ -64,12 +65,12 @@ class Specimen(NamedTuple):
 
 
 def recipes(version: str) -> list[Recipe]:
-    """What that Kafka can write."""
+    """Return the recipes that this Kafka version can write."""
     return list(_of_0_11() if version.startswith("0.11") else _of_today(version))
 
 
 def make(directory: Path, version: str, wanted: Sequence[Recipe]) -> list[Specimen]:
-    """Let two brokers of that Kafka write it, and copy their disks in every state to directory/STATE/BROKER."""
+    """Let two brokers write the recipes, and copy their disks in every state to directory/STATE/BROKER."""
     config = {
         "offsets.topic.num.partitions": 1,
         "transaction.state.log.num.partitions": 1,
@@ -118,8 +119,8 @@ def _of_0_11() -> Iterator[Recipe]:
     for number, magic in FORMATS.items():
         format_ = {"message.format.version": number}
         for codec in CODECS:
-            # The producer's codec is another one, so that it is the broker's Java code that compresses: snappy with
-            # xerial framing, and for format 0 lz4 with the frame checksum that Kafka got wrong (KAFKA-3160).
+            # The producer uses another codec, so that the broker compresses: snappy with xerial framing, and for
+            # format 0 lz4 with Kafka's wrong frame checksum (KAFKA-3160).
             other = {"compression.codec": "lz4" if codec == "gzip" else "gzip"}
             yield Recipe(
                 f"magic-{magic}-{codec}", {**format_, "compression.type": codec.replace("none", "uncompressed")}, other
@@ -129,14 +130,14 @@ def _of_0_11() -> Iterator[Recipe]:
             yield Recipe(f"magic-{magic}-{codec}-compacted", cleaned, {"compression.codec": codec}, compacted=True)
         yield Recipe(f"magic-{magic}-preallocated", {**format_, "preallocate": "true"}, {"compression.codec": "lz4"})
     for magic, number in ((1, "0.10.0"), (2, "0.11.0")):
-        # Sent in the format asked for, with the topic's codec: in format 2 appended as librdkafka compressed it, snappy
-        # without framing.
-        asked = {} if magic == 2 else {"api.version.request": False, "broker.version.fallback": "0.10.0"}
+        # Sent in the topic's format and codec: format 2 is appended as librdkafka compressed it, snappy without
+        # framing.
+        versions = {} if magic == 2 else {"api.version.request": False, "broker.version.fallback": "0.10.0"}
         for codec in ("snappy", "lz4"):
             yield Recipe(
                 f"magic-{magic}-{codec}-librdkafka",
                 {"message.format.version": number},
-                {"compression.codec": codec, **asked},
+                {"compression.codec": codec, **versions},
             )
         stamped = {"message.format.version": number, "message.timestamp.type": "LogAppendTime"}
         yield Recipe(f"magic-{magic}-append-time", stamped, {"compression.codec": "gzip"})
@@ -152,10 +153,10 @@ def _of_today(version: str) -> Iterator[Recipe]:
         other = {"compression.codec": "lz4" if codec == "gzip" else "gzip"}
         yield Recipe(f"{codec}-broker", {"compression.type": codec.replace("none", "uncompressed")}, other)
     yield Recipe("transactions", {}, {"compression.codec": "zstd"}, transactions=True)
-    # Rolled by time too: a clean stop trims the segment, and only a new one is preallocated again.
+    # Rolled by time too: a clean stop trims the active segment, and only a new one is preallocated.
     yield Recipe("preallocated", {"preallocate": "true", "segment.ms": "1000"}, {"compression.codec": "gzip"})
     yield Recipe("append-time", {"message.timestamp.type": "LogAppendTime"}, {"compression.codec": "snappy"})
-    if not version.startswith("4."):  # whose segments of 1 MiB at least would take too many records
+    if not version.startswith("4."):  # its segments are at least 1 MiB, which would take too many records
         cleaned = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "delete.retention.ms": "1000"}
         for codec in ("none", "zstd"):
             yield Recipe(f"{codec}-compacted", cleaned, {"compression.codec": codec}, compacted=True)
@@ -165,7 +166,7 @@ def _of_today(version: str) -> Iterator[Recipe]:
 
 
 def _write(cluster: Cluster, recipe: Recipe, round_: int) -> None:
-    """Write a round of records, drawn by topic and round: keys that come again and, for the cleaner, tombstones."""
+    """Write a round of records, random by topic and round: with repeated keys and, for the cleaner, tombstones."""
     chance = random.Random(f"{recipe.topic}-{round_}")
     refused: list[KafkaError] = []
     own = {"transactional.id": recipe.topic} if recipe.transactions else {}
@@ -204,7 +205,7 @@ def _write(cluster: Cluster, recipe: Recipe, round_: int) -> None:
 
 
 def _wait_until_cleaned(log_directory: Path, topic: str) -> None:
-    """Wait until the cleaner has been over all but the active segment."""
+    """Wait until the cleaner has compacted all but the active segment."""
 
     def cleaned() -> bool:
         checkpoint = log_directory / "cleaner-offset-checkpoint"
@@ -220,10 +221,12 @@ def _wait_until_cleaned(log_directory: Path, topic: str) -> None:
 
 
 def _copy(cluster: Cluster, directory: Path, state: str) -> list[Specimen]:
-    """The disks of brokers that are down, as they are now."""
+    """Copy the current disks of brokers that are down."""
     found = []
     for broker in BROKERS:
         target = directory / state / str(broker)
         shutil.copytree(cluster.log_directory(broker), target)
-        found += [Specimen(cluster.version, state, broker, one) for one in sorted(target.iterdir()) if one.is_dir()]
+        found += [
+            Specimen(cluster.version, state, broker, folder) for folder in sorted(target.iterdir()) if folder.is_dir()
+        ]
     return found

@@ -1,4 +1,4 @@
-"""What the vendor's own `kafka.tools.DumpLogSegments` says of log files: an oracle that shares no code with ours."""
+"""Contents of log files as Kafka's own `DumpLogSegments` prints them: an oracle without our code."""
 
 import re
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from testbed.artifacts import KAFKA, class_path, java
-from testbed.zookeeper import FAST_START
+from testbed.servers import FAST_START
 
 _PAIR = re.compile(r"(\w+): (\S+)")
 _TIMESTAMPS = ("CreateTime", "LogAppendTime", "NoTimestampType")
@@ -15,10 +15,10 @@ _INVALID_TAIL = re.compile(r"Found (\d+) invalid bytes at the end of ")
 
 
 class DumpedBatch(NamedTuple):
-    """One line about a batch. first_offset, records: None where this version does not print them.
+    """A batch. first_offset, records: None if this Kafka version does not print them.
 
-    offsets, record_crcs: of its records as the deep iteration lists them, in the file's order; empty without it, and
-    checksums only in formats 0 and 1. epoch: -1 below format 2.
+    offsets, record_crcs: of its records in file order, from the deep iteration; empty without it, and checksums only in
+    formats 0 and 1. epoch: -1 below format 2.
     """
 
     position: int
@@ -39,55 +39,55 @@ class DumpedBatch(NamedTuple):
 
 
 class Dump(NamedTuple):
-    """What was said of one file.
+    """The contents of one file.
 
-    A log has batches and invalid_tail, the bytes at its end that are no whole batch; an
-    index has entries: (offset, position). complaint: the exception that ended the dump, None where it came to its end.
+    A log has batches and invalid_tail, the bytes at its end that are no whole batch. An index has entries: (offset,
+    position). error: the exception that ended the dump, or None.
     """
 
     batches: tuple[DumpedBatch, ...]
     invalid_tail: int
     entries: tuple[tuple[int, int], ...]
-    complaint: str | None
+    error: str | None
 
     @property
     def readable_bytes(self) -> int:
-        """Where the last whole batch ends."""
+        """The position where the last whole batch ends."""
         return self.batches[-1].position + self.batches[-1].size if self.batches else 0
 
 
 def dump(version: str, files: Iterable[Path], *, deep: bool = False) -> Mapping[Path, Dump]:
-    """Let the tool of that Kafka read log and index files; the brokers that own them may run.
+    """Dump log and index files with the tool of that Kafka version; their brokers may run.
 
-    deep: records too (--deep-iteration), which decompresses.
+    deep: read records too (--deep-iteration), which decompresses.
     """
     wanted = list(files)
-    plain, complaints = _read(version, wanted, deep=False)
-    records, deep_complaints = _read(version, wanted, deep=True) if deep else ({}, {})
+    plain, errors = _read(version, wanted, deep=False)
+    records, deep_errors = _read(version, wanted, deep=True) if deep else ({}, {})
     return {
-        file: _parse(plain.get(file, []), records.get(file, []), complaints.get(file) or deep_complaints.get(file))
+        file: _parse(plain.get(file, []), records.get(file, []), errors.get(file) or deep_errors.get(file))
         for file in wanted
     }
 
 
 def _read(version: str, files: list[Path], *, deep: bool) -> tuple[dict[Path, list[str]], dict[Path, str]]:
-    """The lines about each file, and the exception that ended the dump of those at which the tool gave up."""
+    """Return the lines about each file, and the exceptions of the files at which the tool ended."""
     sections: dict[Path, list[str]] = {}
-    complaints = {}
-    left = files
-    while left:
-        printed, complaint = _run(version, left, deep=deep)
+    errors = {}
+    remaining = files
+    while remaining:
+        printed, error = _run(version, remaining, deep=deep)
         sections |= (read := _sections(printed))
-        if complaint is None:
+        if error is None:
             break
         failed = list(read)[-1]
-        complaints[failed] = complaint
-        left = left[left.index(failed) + 1 :]
-    return sections, complaints
+        errors[failed] = error
+        remaining = remaining[remaining.index(failed) + 1 :]
+    return sections, errors
 
 
 def _run(version: str, files: list[Path], *, deep: bool) -> tuple[list[str], str | None]:
-    """The lines printed, and the exception that ended it before its time."""
+    """Return the printed lines, and the exception that ended the tool, if any."""
     arguments = ["kafka.tools.DumpLogSegments", *(["--deep-iteration"] if deep else [])]
     arguments += ["--files", ",".join(map(str, files))]
     command = [java(), "-Xmx256m", *FAST_START, "-cp", class_path(KAFKA[version]), *arguments]
@@ -100,7 +100,10 @@ def _run(version: str, files: list[Path], *, deep: bool) -> tuple[list[str], str
 
 
 def _sections(lines: list[str]) -> dict[Path, list[str]]:
-    """The lines about each file. What follows the last one's are summaries ("Mismatches in :FILE"), left out."""
+    """Return the lines about each file.
+
+    The summaries after the last file ("Mismatches in :FILE") are left out.
+    """
     sections: dict[Path, list[str]] = {}
     for line in lines:
         if line.startswith("Dumping "):
@@ -112,7 +115,7 @@ def _sections(lines: list[str]) -> dict[Path, list[str]]:
     return sections
 
 
-def _parse(plain: list[str], deep: list[str], complaint: str | None) -> Dump:
+def _parse(plain: list[str], deep: list[str], error: str | None) -> Dump:
     records: dict[int, list[tuple[int, int | None]]] = {}
     position = 0
     for line in deep:
@@ -133,7 +136,7 @@ def _parse(plain: list[str], deep: list[str], complaint: str | None) -> Dump:
             batches.append(_batch(fields, records.get(int(fields["position"]), [])))
         elif "position" in fields:
             entries.append((int(fields["offset"]), int(fields["position"])))
-    return Dump(tuple(batches), invalid, tuple(entries), complaint)
+    return Dump(tuple(batches), invalid, tuple(entries), error)
 
 
 def _batch(fields: Mapping[str, str], records: list[tuple[int, int | None]]) -> DumpedBatch:

@@ -1,4 +1,4 @@
-"""Faults made of several verbs, each step waiting for its effect. The verbs themselves: kafka.py."""
+"""Kafka incidents made of several single faults; every step waits for its effect."""
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, TypeAlias
@@ -12,21 +12,21 @@ Progress: TypeAlias = Callable[[str], None]
 
 
 class Reader(Protocol):
-    """Whoever reads the partition: a RecordingConsumer, or a Flink job (flink/reset.py)."""
+    """A reader of the partition: a RecordingConsumer, or a Flink job (flink/faults.py)."""
 
     @property
     def group(self) -> str:
-        """Its consumer group."""
+        """The consumer group."""
 
     def wait_until_at(self, topic: str, partition: int, offset: int) -> None:
         """Wait until it has read everything below this offset."""
 
     def wait_for_rewind(self, topic: str, partition: int) -> Rewind:
-        """Wait until it has gone back in this partition, and tell the first time."""
+        """Wait until it has rewound in this partition, and return the first rewind."""
 
 
 class UncleanReset(NamedTuple):
-    """What `flink_reset` did: the sessions of both brokers before and after, and where the consumer went back."""
+    """The sessions of both brokers before and after `flink_reset`, and the consumer's rewind."""
 
     leader: int
     follower: int
@@ -41,14 +41,14 @@ def flink_reset(
     partition: int,
     consumer: Reader,
     *,
-    unseen: int = 1500,
+    unreplicated: int = 1500,
     progress: Progress = lambda _: None,
 ) -> UncleanReset:
-    """Make a leader that loses its session come back after a replica that lagged was elected: an unclean election.
+    """Cause an unclean election by expiring the sessions of both replicas, and let the leader return.
 
-    A consumer that is further than the new leader's log is reset: on 0.11 to auto.offset.reset, since KIP-320 (2.3) to
-    the point of divergence. The partition needs two replicas, a producer that keeps writing, and the consumer at its
-    end. unseen: the records that the consumer must have read and the follower must not have. Ends when the preferred
+    A consumer ahead of the new leader's log is reset: on 0.11 to auto.offset.reset, since KIP-320 (2.3) to the
+    divergence point. The partition needs two replicas, a producer that keeps writing, and a consumer at its log end.
+    unreplicated: how many records the consumer must have read that the follower does not have. Ends when the preferred
     leader leads again with both replicas in sync. Raises TimeoutError.
     """
     leader, follower = _replicas(cluster, topic, partition)
@@ -59,34 +59,34 @@ def flink_reset(
     cluster.freeze(follower)
     cluster.wait_until_gone(follower)
     cluster.wait_for_leader(topic, partition, leader, isr=[leader])
-    progress(f"broker {follower} has lost its session and left the ISR; {consumer.group} reads on behind {leader}")
-    consumer.wait_until_at(topic, partition, behind + unseen)
+    progress(f"broker {follower}: session expired, out of the ISR; {consumer.group} continues to read from {leader}")
+    consumer.wait_until_at(topic, partition, behind + unreplicated)
 
-    progress(f"broker {leader}, the leader, freezes; {follower} goes on with an older log")
+    progress(f"broker {leader}, the leader, freezes; broker {follower} resumes with an older log")
     cluster.freeze(leader)
     cluster.thaw(follower)
     follower_after = cluster.wait_until_registered(follower)
     cluster.wait_until_gone(leader)
-    progress(f"broker {leader} has lost its session {before[0].session}")
+    progress(f"broker {leader}: session {before[0].session} expired")
     cluster.wait_for_leader(topic, partition, follower)
-    progress(f"broker {follower} leads {topic}[{partition}], elected although it was not in the ISR")
+    progress(f"broker {follower} leads {topic}[{partition}], an unclean election: it was not in the ISR")
     rewind = consumer.wait_for_rewind(topic, partition)
-    progress(f"{consumer.group} went back {rewind.position} -> {rewind.to} in {topic}[{partition}]")
+    progress(f"{consumer.group} rewound {rewind.position} -> {rewind.to} on {topic}[{partition}]")
 
     cluster.thaw(leader)
     leader_after = cluster.wait_until_registered(leader)
-    progress(f"broker {leader} goes on and registers under a new session {leader_after.session}")
+    progress(f"broker {leader} resumes and re-registers with session {leader_after.session}")
     cluster.wait_for_leader(topic, partition, leader, isr=[leader, follower])
-    progress(f"broker {leader} has taken the leadership of {topic}[{partition}] back")
+    progress(f"broker {leader} leads {topic}[{partition}] again")
     return UncleanReset(leader, follower, (before[0], leader_after), (before[1], follower_after), rewind)
 
 
 def clean_failover(
     cluster: Cluster, topic: str, partition: int, *, progress: Progress = lambda _: None
 ) -> tuple[Registration, Registration]:
-    """The same loss of the leader's session with a follower in the ISR, which loses nothing: (before, after).
+    """Expire the leader's session with a follower in the ISR, and return its registrations before and after.
 
-    Ends when the preferred leader leads again with both replicas in sync. Raises TimeoutError.
+    Nothing is lost. Ends when the preferred leader leads again with both replicas in sync. Raises TimeoutError.
     """
     leader, follower = _replicas(cluster, topic, partition)
     before = cluster.wait_until_registered(leader)
@@ -94,17 +94,17 @@ def clean_failover(
     cluster.freeze(leader)
     cluster.wait_until_gone(leader)
     cluster.wait_for_leader(topic, partition, follower)
-    progress(f"broker {follower}, which was in sync, leads; {leader} has lost its session {before.session}")
+    progress(f"broker {follower}, which was in sync, leads; session {before.session} of broker {leader} expired")
     cluster.thaw(leader)
     after = cluster.wait_until_registered(leader)
-    progress(f"broker {leader} goes on and registers under a new session {after.session}")
+    progress(f"broker {leader} resumes and re-registers with session {after.session}")
     cluster.wait_for_leader(topic, partition, leader, isr=[leader, follower])
-    progress(f"broker {leader} has taken the leadership of {topic}[{partition}] back")
+    progress(f"broker {leader} leads {topic}[{partition}] again")
     return before, after
 
 
 def _replicas(cluster: Cluster, topic: str, partition: int) -> tuple[int, int]:
-    """The preferred leader and the other replica, as soon as the first leads and both are in sync."""
+    """Return the preferred leader and the other replica, once the first leads and both are in sync."""
     state: PartitionView | None = cluster.partition_state(topic, partition)
     if state is None or len(state.replicas) != 2:
         msg = f"{topic}[{partition}] must have two replicas for this fault; it is {state}."

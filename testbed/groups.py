@@ -1,7 +1,7 @@
-"""What an operator does to a consumer group, each time in a process of its own: `python -m testbed.groups`.
+"""Changes to a consumer group as an operator makes them, each in a new process: `python -m testbed.groups`.
 
-Calls to a group's coordinator stay out of the tests' process: librdkafka's AdminClient may abort it when a coordinator
-that was away comes back (librdkafka issue 5397, seen with 2.16).
+librdkafka's AdminClient may abort its process when a coordinator returns (librdkafka issue 5397, seen with 2.16).
+Therefore requests to a coordinator stay out of the tests' process.
 """
 
 import subprocess
@@ -15,7 +15,7 @@ from testbed.waiting import wait_until
 
 
 def move_offsets(bootstrap_servers: str, group: str, topic: str, offset: int, partitions: Iterable[int]) -> None:
-    """Set a group's committed offsets, as kafka-consumer-groups --reset-offsets does. Raises CalledProcessError."""
+    """Set committed offsets, as kafka-consumer-groups --reset-offsets does. Raises CalledProcessError."""
     _run(bootstrap_servers, "move", group, topic, str(offset), *map(str, partitions))
 
 
@@ -37,7 +37,7 @@ def _main(bootstrap_servers: str, verb: str, group: str, *arguments: str) -> Non
     places = [TopicPartition(topic, int(partition), int(offset)) for partition in partitions]
 
     def moved() -> bool:
-        """Whether it took effect: a coordinator on the move answers with an error per partition, or none at all."""
+        # A coordinator that is moving responds with an error per partition, or not at all.
         request = ConsumerGroupTopicPartitions(group, places)
         try:
             done = admin.alter_consumer_group_offsets([request])[group].result(timeout=30)

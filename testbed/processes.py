@@ -1,4 +1,4 @@
-"""Processes that never outlive the tests, with faults as verbs, and free ports. What is run in them lives elsewhere."""
+"""Processes that never outlive the tests, with faults by signals, and free ports."""
 
 import contextlib
 import random
@@ -14,20 +14,20 @@ from typing import Self
 
 from testbed.waiting import wait_until
 
-# A parent-death signal is sent when the *thread* that forked ends, so that all processes are started from one thread
-# that lives as long as the interpreter (prctl(2), PR_SET_PDEATHSIG).
+# A parent-death signal is sent when the *thread* that forked ends (prctl(2), PR_SET_PDEATHSIG). Therefore one thread,
+# which lives as long as the interpreter, starts all processes.
 _starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="process-starter")
 
 
 class ProcessEndedError(Exception):
-    """A process ended while something of it was waited for; the message shows its last lines."""
+    """A process ended while its output was awaited; the message shows its last lines."""
 
 
 class Process:
-    """One process with its log file. It dies with this interpreter, however that one ends (SIGKILL included)."""
+    """A process with its log file. It dies with this interpreter, even if that is killed (SIGKILL)."""
 
     def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
-        """name: how messages call it. log: takes its standard output and error; appended to at each start."""
+        """Prepare the process. name: its name in messages. log: receives its output; appended to at each start."""
         self.name = name
         self.log = log
         self._command = list(command)
@@ -43,7 +43,7 @@ class Process:
     def _spawn(self) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
             command = ["setpriv", "--pdeathsig", "KILL", "--", *self._command]
-            # A session of its own: Ctrl-C at the terminal ends our interpreter, which then ends this in order.
+            # In a new session, Ctrl-C at the terminal ends only our interpreter, which then ends this process in order.
             return subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
@@ -55,26 +55,26 @@ class Process:
 
     @property
     def exit_status(self) -> int | None:
-        """What it ended with; None while it runs or before the first start."""
+        """Its exit status; None while it runs and before the first start."""
         return None if self._process is None else self._process.poll()
 
     @property
     def running(self) -> bool:
-        """Whether it has been started and has not ended. A frozen process is running."""
+        """Whether it was started and has not ended; a frozen process is running."""
         return self._process is not None and self._process.poll() is None
 
-    def printed(self, pattern: str) -> re.Match[str] | None:
-        """The first match in what it has printed since its last start."""
+    def find_line(self, pattern: str) -> re.Match[str] | None:
+        """Return the first match in its output since its last start."""
         with self.log.open("rb") as log:
             log.seek(self._log_start)
             return re.search(pattern, log.read().decode(errors="replace"), re.MULTILINE)
 
     def wait_for_line(self, pattern: str, seconds: float = 60) -> re.Match[str]:
-        """Wait until it has printed the pattern since its last start. Raises ProcessEndedError, TimeoutError."""
+        """Wait until its output since the last start matches. Raises ProcessEndedError, TimeoutError."""
 
-        def found() -> re.Match[str] | None:
-            running = self.running  # asked first: its last words count
-            match = self.printed(pattern)
+        def find() -> re.Match[str] | None:
+            running = self.running  # checked first, so that its last lines are read
+            match = self.find_line(pattern)
             if match is None and not running:
                 status = None if self._process is None else self._process.returncode
                 last = "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
@@ -82,18 +82,18 @@ class Process:
                 raise ProcessEndedError(msg)
             return match
 
-        return wait_until(found, f"{self.name} to print {pattern!r} to {self.log}", seconds)
+        return wait_until(find, f"{self.name} to print {pattern!r} to {self.log}", seconds)
 
     def freeze(self) -> None:
-        """Stop it in its tracks, as a long garbage collection or a stalled host does (SIGSTOP)."""
+        """Suspend it (SIGSTOP), as a long garbage collection or a stalled host does."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let it go on (SIGCONT); nothing happens to a process that is not frozen."""
+        """Resume it (SIGCONT); this has no effect on a process that is not frozen."""
         self._signal(signal.SIGCONT)
 
     def stop(self, seconds: float = 60) -> None:
-        """End it as an operator does: SIGTERM, then SIGKILL when it has not ended in time."""
+        """End it as an operator does: SIGTERM, then SIGKILL if it has not ended in time."""
         if self._process is not None:
             self.thaw()
             self._signal(signal.SIGTERM)
@@ -103,7 +103,7 @@ class Process:
                 self.kill()
 
     def kill(self) -> None:
-        """End it without a chance to say goodbye (SIGKILL), frozen or not."""
+        """Kill it (SIGKILL), frozen or not."""
         if self._process is not None:
             self._signal(signal.SIGKILL)
             self._process.wait()
@@ -124,10 +124,10 @@ class Process:
 
 
 def free_port() -> int:
-    """A port on loopback that nobody listens on.
+    """Return a free port on loopback.
 
-    It lies below Linux's ephemeral range (32768 and up), so that no outgoing connection takes it while the server
-    that it belongs to is down for a restart.
+    It is below Linux's ephemeral range (32768 and up), so that no outgoing connection takes it while its server
+    restarts.
     """
     for _ in range(1000):
         port = random.randrange(20_000, 32_000)

@@ -1,4 +1,4 @@
-"""A TCP proxy whose link can be cut and healed. It knows nothing of what flows through."""
+"""A TCP proxy whose link can be cut and healed."""
 
 import contextlib
 import socket
@@ -9,7 +9,7 @@ from typing import Self
 
 
 class Proxy:
-    """Forwards connections on a free port of loopback to a target until it is closed; runs in threads of its own."""
+    """Forwards connections from a free loopback port to a target until closed, in its own threads."""
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
@@ -30,15 +30,15 @@ class Proxy:
 
     @property
     def address(self) -> str:
-        """host:port to connect to."""
+        """The host:port to connect to."""
         return f"127.0.0.1:{self.port}"
 
     def cut(self) -> None:
-        """Break all connections and accept none until healed."""
+        """Break all connections and accept none until `heal`."""
         with self._guard:
             self._is_cut = True
             for end in self._open:
-                with contextlib.suppress(OSError):  # the other side may have gone already
+                with contextlib.suppress(OSError):  # the peer may have closed it already
                     end.shutdown(socket.SHUT_RDWR)
 
     def heal(self) -> None:
@@ -47,7 +47,7 @@ class Proxy:
             self._is_cut = False
 
     def close(self) -> None:
-        """End it; what is connected is cut off."""
+        """Break all connections and stop the proxy."""
         self.cut()
         self._server.shutdown()
         self._server.server_close()
@@ -76,10 +76,10 @@ class Proxy:
 
 
 def _pump(source: socket.socket, target: socket.socket) -> None:
-    """Copy until one side ends, then end both, so that the pump of the other direction ends too."""
+    """Copy bytes until one side ends, then shut both down, so that the other direction ends too."""
     with contextlib.suppress(OSError):
-        while piece := source.recv(65_536):
-            target.sendall(piece)
+        while received := source.recv(65_536):
+            target.sendall(received)
     for end in (source, target):
         with contextlib.suppress(OSError):
             end.shutdown(socket.SHUT_RDWR)

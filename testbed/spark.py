@@ -1,4 +1,4 @@
-"""A real Spark standalone cluster on loopback: a master and workers as processes. What is run on it lives elsewhere."""
+"""A Spark standalone cluster on loopback: a master and workers as processes."""
 
 from contextlib import ExitStack
 from importlib.util import find_spec
@@ -11,13 +11,13 @@ from testbed.processes import Process, free_port
 
 
 class SparkCluster:
-    """A master and its workers, of PySpark's own jars. Enter it to start it; `master` is its URL then.
+    """A master and its workers, from PySpark's jars; entering the context starts them. master: its URL.
 
-    Each worker gives one core and as much memory as its executor takes; executors die with their worker.
+    Each worker has one core and as much memory as its executor takes; executors die with their worker.
     """
 
     def __init__(self, workdir: Path, *, workers: int = 2, memory: str = "1g") -> None:
-        """workdir: takes logs and the executors' folders. memory: what a worker has for executors, as in Spark."""
+        """Prepare the processes. workdir: holds logs and executors' folders. memory: a worker's, as in Spark."""
         port = free_port()
         self.master = f"spark://127.0.0.1:{port}"
         arguments = ("--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
@@ -38,7 +38,7 @@ class SparkCluster:
         with ExitStack() as starting:
             for process in (self._master, *self.workers):
                 starting.callback(process.kill)
-                starting.callback(process.stop)  # first: a worker that is asked to end ends its executors
+                starting.callback(process.stop)  # runs first: a worker that gets SIGTERM ends its executors
                 process.start()
             self._master.wait_for_line("I have been elected leader")
             for worker in self.workers:
@@ -54,14 +54,14 @@ class SparkCluster:
     @staticmethod
     def _process(name: str, main: str, arguments: tuple[str, ...], workdir: Path) -> Process:
         home = _home()
-        # spark-class tells a worker what it builds its executors' commands from, then becomes the JVM itself.
+        # spark-class sets what a worker builds its executors' commands from, then becomes the JVM.
         environment = ("env", f"SPARK_HOME={home}", "SPARK_LOCAL_IP=127.0.0.1", "SPARK_DAEMON_MEMORY=256m")
         command = (str(home / "bin" / "spark-class"), main)
         return Process(f"Spark's {name}", [*environment, *command, *arguments], workdir / f"{name}.log")
 
 
 def _home() -> Path:
-    """Where PySpark keeps its jars. PySpark is only located: importing it would cost a second."""
+    """Return PySpark's folder. PySpark is located, not imported: an import would take a second."""
     spec = find_spec("pyspark")
     for place in (spec.submodule_search_locations or ()) if spec else ():
         if Path(place, "jars").is_dir():

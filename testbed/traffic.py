@@ -1,4 +1,4 @@
-"""Producers that keep a cluster busy, and the threads that they and the consumers (consumers.py) work in."""
+"""Producers that keep a cluster busy, and the worker thread that producers and consumers run in."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ Delivered: TypeAlias = Callable[[KafkaError | None, Message], None]
 Place: TypeAlias = tuple[str, int]
 """A topic and a partition."""
 
-# A frozen broker does not answer: ask another soon (ms).
+# A frozen broker does not respond; with these a client tries another one soon (ms).
 IMPATIENT: Mapping[str, Any] = {
     "socket.timeout.ms": 3000,
     "topic.metadata.refresh.interval.ms": 500,
@@ -23,7 +23,7 @@ _VALUE = b"backflow testbed record ".ljust(100, b".")
 
 
 class Worker:
-    """A thread that works in steps until its context ends; what goes wrong in it is raised there."""
+    """A thread that works in steps until its context ends; its failure is raised there."""
 
     def __init__(self, name: str) -> None:
         self._stopped = threading.Event()
@@ -40,7 +40,7 @@ class Worker:
         try:
             while not self._stopped.is_set():
                 self._step()
-        except BaseException as error:  # noqa: BLE001  # handed to whoever leaves the context
+        except BaseException as error:  # noqa: BLE001  # raised where the context ends
             self._failure = error
         finally:
             self._finish()
@@ -57,7 +57,7 @@ class Worker:
             self.raise_failure()
 
     def raise_failure(self) -> None:
-        """Raise what has ended the thread before its time, if anything has."""
+        """Raise the exception that ended the thread early, if any."""
         if self._failure is not None:
             raise self._failure
 
@@ -69,7 +69,7 @@ class Worker:
 
 
 def fill(bootstrap_servers: str, places: Iterable[Place], records: int) -> None:
-    """Write so many records to each partition, in batches of 100, and wait until they are acknowledged."""
+    """Write `records` records to each partition, in batches of 100, and wait for their acknowledgement."""
     refused: list[KafkaError] = []
     producer = Producer({"bootstrap.servers": bootstrap_servers, "acks": "all", "batch.num.messages": 100, **IMPATIENT})
     for topic, partition in places:
@@ -85,12 +85,12 @@ def fill(bootstrap_servers: str, places: Iterable[Place], records: int) -> None:
 class Traffic(Worker):
     """Writes at a steady rate with acks=1, as producers that trade safety for speed do.
 
-    acknowledged counts the records that a leader confirmed, refused those given up after 1.5 s. When a broker fails,
-    what could not be delivered is given up, so that a new leader's log is not filled up by a burst of retries.
+    acknowledged: records that a leader confirmed. refused: records given up after 1.5 s. Records that a failed broker
+    does not take are given up, so that a burst of retries does not fill a new leader's log.
     """
 
     def __init__(self, bootstrap_servers: str, places: Iterable[Place], rate: float) -> None:
-        """rate: records per second and partition."""
+        """Prepare the producer. rate: records per second and partition."""
         super().__init__("traffic")
         self.acknowledged = 0
         self.refused = 0

@@ -1,4 +1,4 @@
-"""Waiting for a condition with a time limit. What the conditions look at lives elsewhere."""
+"""Waiting for a condition with a time limit."""
 
 import time
 from collections.abc import Callable
@@ -8,9 +8,9 @@ T = TypeVar("T")
 
 
 def wait_until(condition: Callable[[], T | None], what: str, seconds: float = 60, every: float = 0.1) -> T:
-    """Poll until the condition gives something true, and return that.
+    """Poll until the condition returns something true, and return that.
 
-    what: completes the sentence "Waited N s in vain for ..." of the TimeoutError, which also tells the last value.
+    what: completes "Timed out after N s waiting for ..." in the TimeoutError, which also shows the last value.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -18,6 +18,6 @@ def wait_until(condition: Callable[[], T | None], what: str, seconds: float = 60
         if value:
             return value
         if time.monotonic() > deadline:
-            msg = f"Waited {seconds:g} s in vain for {what}; the last thing seen was {value!r}."
+            msg = f"Timed out after {seconds:g} s waiting for {what}; the last value was {value!r}."
             raise TimeoutError(msg)
         time.sleep(every)

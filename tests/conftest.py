@@ -9,7 +9,7 @@ from hypothesis import settings
 from agent.storage.incidents import IncidentStore
 from testbed.kafka import Cluster
 from testbed.slack import Slack
-from testbed.streams.broker import streams_broker
+from testbed.streams.app import streams_broker
 
 # No deadline per example: two loaded cores make one example slow, never wrong.
 settings.register_profile("backflow", deadline=None, print_blob=True)

@@ -55,13 +55,13 @@ def _break(
         say("waiting until the agent has had Spark look at the disks of the running brokers")
         wanted = {"log_segments", "replica_divergence"}
         wait_until(
-            lambda: any(wanted <= {part["kind"] for part in one["findings"]} for one in agent.standing()),
+            lambda: any(wanted <= {part["kind"] for part in one["findings"]} for one in agent.unmerged()),
             "an incident that names both faults",
             120,
             every=1,
         )
         wait_until(
-            lambda: any(all(f"Spark, {check}:" in _words(slack, one) for check in wanted) for one in agent.standing()),
+            lambda: any(all(f"Spark, {check}:" in _words(slack, one) for check in wanted) for one in agent.unmerged()),
             "both answers in the thread",
             60,
         )
@@ -93,7 +93,7 @@ def _problems(truth: PowerLoss, incidents: list[dict[str, Any]], slack: Slack) -
     elif len(slack.messages()) > 3:
         yield f"{len(slack.messages()) - 1} other messages stand in the channel, not two at most"
     said = _words(slack, incident)
-    for dip in truth.dips:
+    for dip in truth.decreases:
         for word in (dip.file.name, f"{dip.position:,}", f"{dip.previous:,}", f"{dip.current:,}"):
             if word not in said:
                 yield f"its thread does not tell {word}"
@@ -113,7 +113,7 @@ def _wrong_faults(truth: PowerLoss, incident: dict[str, Any]) -> Iterator[str]:
             {"offset": dip.previous},
             {"offset": dip.current},
         )
-        for dip in truth.dips
+        for dip in truth.decreases
     ]
     if told != really or not really:
         yield f"it says that offsets go back at {told}; they do at {really}"

@@ -10,8 +10,8 @@ from testbed.agent import Agent, flink_table, logs_table
 from testbed.demos.reset import GROUP, PARTITIONS, TOPIC, Draw, begin, resets
 from testbed.demos.stage import Say, conclude, messages_of, telling
 from testbed.flink.cluster import FlinkCluster
+from testbed.flink.faults import JobReset, flink_job_reset
 from testbed.flink.programs import kafka_job
-from testbed.flink.reset import JobReset, flink_job_reset
 from testbed.kafka import Cluster
 from testbed.slack import Slack
 from testbed.traffic import Place, Traffic, fill
@@ -67,7 +67,7 @@ def _break(  # noqa: PLR0917 - the whole stage
         job = flink.submit(kafka_job(NAME, kafka.bootstrap_servers, TOPIC, GROUP, parallelism=PARALLELISM))
         flink.wait_until_running(job)
         say(f"the agent watches; job {job}, {NAME}, reads {TOPIC} with {PARALLELISM} subtasks")
-        truth = flink_job_reset(kafka, flink, job, *broken, group=GROUP, unseen=UNSEEN, progress=say)
+        truth = flink_job_reset(kafka, flink, job, *broken, group=GROUP, unreplicated=UNSEEN, progress=say)
         wait_until(
             lambda: any("RECOVERED" in one.words for one in slack.messages()), "Slack to be told of the recovery"
         )

@@ -98,7 +98,7 @@ def _break(
         agent.wait_until_watching()
         say(f"the agent watches; {GROUP} reads {TOPIC} at its end and commits twice a second")
         consumer.wait_until_at(*broken, BACKLOG + 4 * BUSY_RATE)
-        done = flink_reset(cluster, *broken, consumer, unseen=200, progress=say)
+        done = flink_reset(cluster, *broken, consumer, unreplicated=200, progress=say)
         wait_until(lambda: consumer.positions[broken] >= done.rewind.position, f"{GROUP} to be back where it was")
         say(f"{GROUP} is back at {done.rewind.position:,}")
         wait_until(

@@ -10,11 +10,11 @@ from testbed.agent import Agent, flink_table
 from testbed.artifacts import KAFKA
 from testbed.demos.stage import Say, conclude, messages_of, sweep, telling
 from testbed.flink.cluster import FlinkCluster
+from testbed.flink.faults import Resurrection, resurrect
 from testbed.flink.programs import sequence_job
-from testbed.flink.resurrection import Resurrection, resurrect
+from testbed.servers import ZooKeeperServer
 from testbed.slack import Slack
 from testbed.waiting import wait_until
-from testbed.zookeeper import ZooKeeperServer
 
 FLINK = "jobs"
 NAME = "clicks"
@@ -43,14 +43,14 @@ def _break(flink: FlinkCluster, slack: Slack, directory: Path, say: Say) -> tupl
 
         def warned() -> None:
             say("waiting for the warning: nothing has come back yet")
-            wait_until(lambda: _about(agent.standing()), "an incident that warns of the job graph", 120, every=0.5)
+            wait_until(lambda: _about(agent.unmerged()), "an incident that warns of the job graph", 120, every=0.5)
             wait_until(slack.messages, "Slack to be told of it")
 
         truth = resurrect(
             flink, sequence_job(NAME), sequence_job(NAME, parallelism=2), progress=say, before_failover=warned
         )
         wait_until(
-            lambda: any(one["severity"] == "critical" for one in _about(agent.standing())),
+            lambda: any(one["severity"] == "critical" for one in _about(agent.unmerged())),
             "a critical incident",
             60,
             every=0.5,

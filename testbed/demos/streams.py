@@ -13,7 +13,7 @@ from testbed.agent import Agent
 from testbed.demos.stage import Say, conclude, messages_of, plots_of, sweep, telling, thread_of
 from testbed.kafka import Cluster
 from testbed.slack import Slack
-from testbed.streams.broker import streams_broker
+from testbed.streams.app import streams_broker
 from testbed.streams.faults import Outcome, instances, lose_state
 from testbed.waiting import wait_until
 
@@ -55,17 +55,17 @@ def _break(kafka: Cluster, slack: Slack, directory: Path, say: Say) -> tuple[Out
         finally:
             first.kill()
             second.kill()
-        struck = {one.partition for one in truth.falls}
-        say(f"{len(truth.falls)} keys of partitions {sorted(struck)} began again")
+        struck = {one.partition for one in truth.decreases}
+        say(f"{len(truth.decreases)} keys of partitions {sorted(struck)} began again")
         wait_until(
-            lambda: struck == {one["subject"]["partition"] for one in _lost(agent.standing())},
+            lambda: struck == {one["subject"]["partition"] for one in _lost(agent.unmerged())},
             "an incident that names them all",
             60,
             every=0.5,
         )
         say("waiting for what Spark finds in the changelog; its first run fetches Spark's Kafka connector")
         wait_until(
-            lambda: any(plots_of(slack, one) or FAILED in _words(slack, one) for one in agent.standing()),
+            lambda: any(plots_of(slack, one) or FAILED in _words(slack, one) for one in agent.unmerged()),
             "Spark's answer in the thread",
             240,
             every=1,
@@ -105,14 +105,14 @@ def _problems(truth: Outcome, incidents: list[dict[str, Any]], slack: Slack) -> 
     if len(own) != 1:
         yield f"{len(own)} messages stand for it, not one"
         return
-    for what in (APPLICATION, STORE, truth.changelog, f"{len(truth.falls)} keys decreased"):
+    for what in (APPLICATION, STORE, truth.changelog, f"{len(truth.decreases)} keys decreased"):
         if what not in own[0].words:
             yield f"its message does not name {what}"
 
 
 def _wrong_keys(truth: Outcome, incident: dict[str, Any], kind: str) -> Iterator[str]:
     """What is wrong with the partitions and numbers of keys that the rule or the check tells."""
-    really = Counter(one.partition for one in truth.falls)
+    really = Counter(one.partition for one in truth.decreases)
     told = {one["subject"]["partition"]: one["current"]["keys"] for one in _lost([incident], kind)}
     if told != really:
         yield f"{kind} says that so many keys fell by partition: {told}; they are {dict(really)}"
@@ -131,7 +131,7 @@ def _wrong_proof(truth: Outcome, incident: dict[str, Any], slack: Slack) -> Iter
     if len(plots_of(slack, incident)) != 1:
         yield f"{len(plots_of(slack, incident))} pictures are in its thread, not one"
     answer = said.partition(f"Spark, {CHECK}:")[2]
-    for partition, keys in Counter(one.partition for one in truth.falls).items():
+    for partition, keys in Counter(one.partition for one in truth.decreases).items():
         if f"{truth.changelog}[{partition}]: {keys} of " not in answer:
             yield f"Spark's answer does not tell of {keys} keys of {truth.changelog}[{partition}]"
     files = {one["current"].get("listed_in") for one in _lost([incident], CHECK)}
@@ -143,6 +143,6 @@ def _wrong_proof(truth: Outcome, incident: dict[str, Any], slack: Slack) -> Iter
         yield f"Spark's answer does not say that the keys are listed in {file}"
     columns = ("partition", "key", "before", "before_offset", "after", "after_offset")
     listed = [tuple(row[name] for name in columns) for row in parquet.read_table(file).to_pylist()]
-    fell = [tuple(getattr(one, name) for name in columns) for one in truth.falls]
+    fell = [tuple(getattr(one, name) for name in columns) for one in truth.decreases]
     if sorted(listed) != sorted(fell):
         yield f"the keys listed in {file} are {sorted(listed)}; those that fell are {sorted(fell)}"

@@ -1,1 +1,1 @@
-"""Kafka Streams applications on loopback, and how they lose their state (KAFKA-7672)."""
+"""Kafka Streams applications on a broker of the testbed, and the loss of their state (KAFKA-7672)."""

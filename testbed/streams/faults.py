@@ -1,27 +1,27 @@
-"""How Kafka Streams comes to work on a store that was not restored, each step waiting for its effect.
+"""Kafka Streams incidents: a task continues with a store that was not restored. Every step waits for its effect.
 
-KAFKA-7672 itself, and a stand-in for versions that do not have it. What a store then holds is read from its changelog.
+KAFKA-7672 itself, and a stand-in for versions without it. The changelog shows what a store then holds.
 """
 
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from testbed.faults import Progress
 from testbed.streams.app import StreamsApp
-from testbed.streams.changelog import NUMBERS, Decrease, falls, log_ends, records
-from testbed.streams.input import feed, wait_until_processed
+from testbed.streams.topics import NUMBERS, Decrease, feed, find_decreases, log_ends, records, wait_until_processed
 from testbed.waiting import wait_until
 
 
 class Variant(NamedTuple):
     """One way of losing state by KAFKA-7672.
 
-    properties: what its instances are made with (StreamsApp). rounds: records of each key, before the second instance
-    joins and while it works. while_away: whether there is any while it works. cleaned: whether the first instance's own
-    cleaner deletes the directories of the tasks that have left it.
+    properties: of the instances (StreamsApp). rounds: records of each key before the second instance joins, and again
+    while it runs. while_away: whether records are written while it runs. cleaned: whether the first instance's cleaner
+    deletes the directories of the tasks that moved away.
     """
 
     properties: Mapping[str, Any]
@@ -33,23 +33,25 @@ class Variant(NamedTuple):
 _CLEAN = {"state_cleanup_delay_ms": 2000}
 _KEEP = {"state_cleanup_delay_ms": 600_000}
 VARIANTS: Mapping[str, Variant] = {
-    # No checkpoint: the store is wiped and stays empty; values begin again at 1.
+    # No checkpoint: the store is wiped and stays empty; values start again at 1.
     "empty": Variant(_CLEAN),
-    # The checkpoint of before is still there: what was counted elsewhere meanwhile is missing.
+    # The old checkpoint remains: what the other instance counted meanwhile is missing.
     "partial": Variant(_KEEP, rounds=1500, cleaned=False),
-    # With a cache only every commit's last value is written: the first one after the loss is not 1.
+    # With a cache only the last value per commit is written: the first one after the loss is not 1.
     "cached": Variant({**_CLEAN, "cache_max_bytes_buffering": 10_000_000}),
-    # A task goes from one thread to another and back, within an instance: each time it is made on the new thread before
-    # the old one has closed its store and written the checkpoint, as the issue tells it.
+    # A task moves to another thread of the instance and back. Each time the new thread creates it before the old thread
+    # has closed its store and written the checkpoint, as in the issue.
     "threads": Variant(
         {**_KEEP, "topology": "repartitioned-count", "threads": 2, "close_ms": 1500}, while_away=False, cleaned=False
     ),
 }
 
 
-class Move(NamedTuple):
-    """A stateful task went to another thread. old, new: threads as in their client ids, instance first. at: when its
-    new thread's log told so (ms since the epoch). partition: of the changelog.
+class Reassignment(NamedTuple):
+    """A stateful task that moved to another thread.
+
+    partition: of the changelog. old, new: threads as in their client ids, instance first. at: when the new thread
+    logged it (ms since the epoch).
     """
 
     task: str
@@ -60,9 +62,9 @@ class Move(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What rebalances did to a store, between the last input before them and the first after them.
+    """The effect of rebalances on a store, between the last input before them and the first after them.
 
-    begin, end: ms since the epoch. moves: of stateful tasks, in order. falls: the first of each key since begin.
+    begin, end: ms since the epoch. moves: of stateful tasks, in order. decreases: the first of each key since begin.
     """
 
     application_id: str
@@ -70,14 +72,14 @@ class Outcome(NamedTuple):
     changelog: str
     begin: int
     end: int
-    moves: tuple[Move, ...]
-    falls: tuple[Decrease, ...]
+    moves: tuple[Reassignment, ...]
+    decreases: tuple[Decrease, ...]
 
 
 def instances(
     variant: str, version: str, bootstrap_servers: str, application_id: str, workdir: Path, **properties: Any
 ) -> tuple[StreamsApp, StreamsApp]:
-    """The two instances, a and b, that `lose_state` takes; neither is started. properties: as StreamsApp takes them."""
+    """Return the two instances, a and b, for `lose_state`, not started. properties: of StreamsApp."""
     properties = {**VARIANTS[variant].properties, **properties}
     first, second = (
         StreamsApp(version, bootstrap_servers, application_id, workdir, instance=instance, **properties)
@@ -94,11 +96,12 @@ def lose_state(
     leave: Callable[[StreamsApp], None] = StreamsApp.stop,
     progress: Progress = lambda _: None,
 ) -> Outcome:
-    """Let the second instance join the first and leave again. On 2.1.0 its tasks come back to stores that are not
-    restored; on later versions the same steps are but a rebalance, and nothing falls. At least once, only "partial"
-    loses for sure on 2.1.0: fewer records than one poll takes (1000) are restored in time.
+    """Let the second instance join the first one and leave again, which loses state on 2.1.0.
 
-    Starts both; the caller ends them. leave: how the second one goes. Raises TimeoutError.
+    There the first instance's tasks return to stores that are not restored. On later versions the same steps are a
+    normal rebalance and no value decreases. With at-least-once, only "partial" is certain to lose state on 2.1.0: fewer
+    records than one poll returns (1000) are restored in time. Starts both; the caller ends them. leave: how the second
+    instance goes. Raises TimeoutError.
     """
     rounds = VARIANTS[variant].rounds
     tasks = _tasks(first)
@@ -106,7 +109,7 @@ def lose_state(
     first.wait_until_running(tasks)
     feed(first.bootstrap_servers, first.input_topic, rounds)
     wait_until_processed(first)
-    progress(f"{first.name} has worked through {rounds} records a key")
+    progress(f"{first.name} has processed {rounds} records of each key")
 
     begin = _now()
     second.start()
@@ -117,7 +120,7 @@ def lose_state(
         wait_until_processed(first)
         begin = _now()
     if VARIANTS[variant].cleaned:
-        away = {task for held in second.tasks().values() for task in held}
+        away = set(chain.from_iterable(second.tasks().values()))
         wait_until(lambda: not away & first.task_directories(), f"the cleaner of {first.name} to delete {away}")
         progress(f"{first.name} has deleted its directories of {sorted(away)}")
 
@@ -128,10 +131,10 @@ def lose_state(
 
 
 def forge_state(first: StreamsApp, second: StreamsApp, *, progress: Progress = lambda _: None) -> Outcome:
-    """The stand-in for any version and guarantee: while the second instance is down, its stores are deleted and its
-    checkpoints say that they are complete, so that it comes back to its tasks and restores nothing.
+    """Simulate the loss on any version and guarantee: delete stores and forge their checkpoints.
 
-    Starts both; the caller ends them. Raises TimeoutError.
+    While the second instance is down, its stores are deleted and its checkpoints say that they are complete. It then
+    takes its tasks back and restores nothing. Starts both; the caller ends them. Raises TimeoutError.
     """
     tasks = _tasks(first)
     for app in (first, second):
@@ -139,10 +142,10 @@ def forge_state(first: StreamsApp, second: StreamsApp, *, progress: Progress = l
     _wait_until_shared(first, second, tasks)
     feed(first.bootstrap_servers, first.input_topic, 20)
     wait_until_processed(first)
-    held = {task for tasks in second.tasks().values() for task in tasks}
+    held = set(chain.from_iterable(second.tasks().values()))
     second.stop()
     first.wait_until_running(tasks)
-    progress(f"{second.name} has left; {first.name} works on")
+    progress(f"{second.name} has left; {first.name} continues")
     feed(first.bootstrap_servers, first.input_topic, 20)
     wait_until_processed(first)
 
@@ -151,47 +154,47 @@ def forge_state(first: StreamsApp, second: StreamsApp, *, progress: Progress = l
         directory, partition = second.state_dir / task, _partition(task)
         shutil.rmtree(directory / "rocksdb")
         (directory / ".checkpoint").write_text(f"0\n1\n{first.changelog} {partition} {ends[partition] - 1}\n")
-    progress(f"the stores of {sorted(held)} are deleted on {second.name}, their checkpoints forged")
+    progress(f"the stores of {sorted(held)} are deleted on {second.name}, and their checkpoints are forged")
 
     begin = _now()
     second.start()
     _wait_until_shared(first, second, tasks)
-    progress(f"{second.name} is back: {_owners(first, second)}")
+    progress(f"{second.name} has joined again: {_owners(first, second)}")
     return _outcome(begin, first, second)
 
 
 def _outcome(begin: int, *instances: StreamsApp) -> Outcome:
-    """What has moved to whom since `begin`, and what falls when a little more has come in."""
+    """Write a little more input, and return the reassignments since `begin` and the decreases."""
     app, end = instances[0], _now()
     known = log_ends(app.bootstrap_servers, app.changelog)
     feed(app.bootstrap_servers, app.input_topic, 5)
     wait_until_processed(app)
-    fallen: dict[bytes, Decrease] = {}
-    for fall in falls(records(app.bootstrap_servers, app.changelog), NUMBERS[app.values]):
-        if fall.after_offset >= known[fall.partition]:
-            fallen.setdefault(fall.key, fall)
+    first: dict[bytes, Decrease] = {}
+    for decrease in find_decreases(records(app.bootstrap_servers, app.changelog), NUMBERS[app.values]):
+        if decrease.after_offset >= known[decrease.partition]:
+            first.setdefault(decrease.key, decrease)
     moves = tuple(_moves(begin, instances))
-    return Outcome(app.application_id, app.store, app.changelog, begin, end, moves, tuple(fallen.values()))
+    return Outcome(app.application_id, app.store, app.changelog, begin, end, moves, tuple(first.values()))
 
 
-def _moves(begin: int, instances: Sequence[StreamsApp]) -> Iterator[Move]:
-    """The moves of stateful tasks since `begin`, from the instances' logs."""
+def _moves(begin: int, instances: Sequence[StreamsApp]) -> Iterator[Reassignment]:
+    """Yield the reassignments of stateful tasks since `begin`, from the instances' logs."""
     stateful = f"{len(instances[0].source_topics) - 1}_"  # the last subtopology
     owners: dict[str, str] = {}
-    for at, thread, tasks in sorted(one for instance in instances for one in instance.assignments()):
+    for at, thread, tasks in sorted(chain.from_iterable(instance.assignments() for instance in instances)):
         for task in tasks:
             if at >= begin and task.startswith(stateful) and owners[task] != thread:
-                yield Move(task, _partition(task), owners[task], thread, at)
+                yield Reassignment(task, _partition(task), owners[task], thread, at)
             owners[task] = thread
 
 
 def _tasks(app: StreamsApp) -> int:
-    """How many tasks its topology has: a subtopology for each topic that it reads."""
+    """Return the number of its tasks: one per topic that it reads and partition."""
     return len(app.source_topics) * len(log_ends(app.bootstrap_servers, app.input_topic))
 
 
 def _wait_until_shared(first: StreamsApp, second: StreamsApp, tasks: int) -> None:
-    """Wait until both run and have all tasks between them."""
+    """Wait until both are running and share all tasks."""
 
     def shared() -> bool:
         held = _owners(first), _owners(second)
@@ -205,7 +208,7 @@ def _wait_until_shared(first: StreamsApp, second: StreamsApp, tasks: int) -> Non
 
 
 def _owners(*apps: StreamsApp) -> dict[str, str]:
-    """Which thread has which task."""
+    """Return the thread of each task."""
     return {task: thread for app in apps for thread, tasks in app.tasks().items() for task in tasks}
 
 

@@ -1,4 +1,4 @@
-"""What the scenes of several integration tests share: an agent on a cluster, and looking at what it says."""
+"""Steps shared by several integration tests: an agent on a cluster, its findings, and offset resets."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -25,41 +25,45 @@ def watched(cluster: Cluster, directory: Path, slack: Slack | None = None) -> It
 
 
 def addresses(cluster: Cluster) -> dict[str, Any]:
-    """The cluster's table in rules.toml."""
+    """Return the cluster's table in rules.toml."""
     table: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap_servers, "poll_interval": "1s"}
     return table if cluster.zookeeper is None else {**table, "zookeeper": cluster.zookeeper}
 
 
 def named(what: str) -> str:
-    """A name that no other test uses."""
+    """Return a name that no other test uses."""
     return f"{what}-{uuid4().hex[:6]}"
 
 
 def findings(incidents: list[dict[str, Any]], kind: str, **subject: Any) -> list[dict[str, Any]]:
-    """All findings of a kind about a subject, causes included."""
+    """Return all findings of a kind about a subject, including causes."""
     return [
-        one
+        finding
         for incident in incidents
-        for one in incident["causes"] + incident["findings"]
-        if one["kind"] == kind and all(one["subject"].get(key) == value for key, value in subject.items())
+        for finding in incident["causes"] + incident["findings"]
+        if finding["kind"] == kind and all(finding["subject"].get(key) == value for key, value in subject.items())
     ]
 
 
 def has(incident: Mapping[str, Any], kind: str, **subject: Any) -> bool:
-    """Whether the incident has such a finding."""
+    """Return whether the incident has such a finding."""
     return bool(findings([dict(incident)], kind, **subject))
 
 
 def committed(group: str, at_least: int) -> Callable[[Observation], bool]:
-    """Describes a commit of the group at or above an offset."""
-    return lambda one: isinstance(one, Commit) and one.group == group and (one.offset or 0) >= at_least
+    """Return a predicate: a commit of the group at or above an offset."""
+
+    def matches(observation: Observation) -> bool:
+        return isinstance(observation, Commit) and observation.group == group and (observation.offset or 0) >= at_least
+
+    return matches
 
 
 def move_offsets(cluster: Cluster, group: str, topic: str, offset: int, *partitions: int) -> None:
-    """Set a group's committed offset of partitions (0 unless given), as kafka-consumer-groups --reset-offsets does."""
+    """Set a group's committed offsets, as kafka-consumer-groups --reset-offsets does; partition 0 by default."""
     groups.move_offsets(cluster.bootstrap_servers, group, topic, offset, partitions or (0,))
 
 
 def now() -> int:
-    """The wall clock, ms."""
+    """Return the wall clock, ms."""
     return time.time_ns() // 1_000_000

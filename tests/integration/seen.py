@@ -1,4 +1,4 @@
-"""What a source under test has emitted, and waiting for more of it."""
+"""The observations that a source under test emits, and waiting for more."""
 
 from collections.abc import Callable, Iterable
 from typing import TypeVar
@@ -11,7 +11,7 @@ T = TypeVar("T", bound=Observation)
 
 
 class Seen:
-    """Takes what a source emits. `mark` forgets what came before: waits and looks begin there."""
+    """Collects what a source emits. `mark` hides what came before from later waits and look-ups."""
 
     def __init__(self) -> None:
         self.batches: list[list[Observation]] = []
@@ -21,16 +21,17 @@ class Seen:
         self.batches.append(list(batch))
 
     def mark(self) -> None:
-        """From here on only what is emitted later counts."""
+        """Hide what has been emitted so far."""
         self._begin = len(self.batches)
 
     def all(self, kind: type[T], **fields: object) -> list[T]:
-        """The observations of a kind with these fields, in the order of emission."""
+        """Return the observations of a kind with these fields, in the order of emission."""
         return [
-            one
+            observation
             for batch in self.batches[self._begin :]
-            for one in batch
-            if isinstance(one, kind) and all(getattr(one, name) == value for name, value in fields.items())
+            for observation in batch
+            if isinstance(observation, kind)
+            and all(getattr(observation, name) == value for name, value in fields.items())
         ]
 
     def wait_for(
@@ -41,15 +42,15 @@ class Seen:
         seconds: float = 60,
         **fields: object,
     ) -> T:
-        """Poll the source until it has emitted such an observation, and return the first."""
+        """Poll the source until it has emitted such an observation, and return the first one."""
 
-        def found() -> T | None:
+        def find() -> T | None:
             source.poll()
             return next(filter(condition, self.all(kind, **fields)), None)
 
-        return wait_until(found, f"{kind.__name__} with {fields} from {source.name}", seconds)
+        return wait_until(find, f"{kind.__name__} with {fields} from {source.name}", seconds)
 
 
 def last(observations: Iterable[T]) -> T:
-    """The last of them; raises IndexError where there is none."""
+    """Return the last one. Raises IndexError if there is none."""
     return list(observations)[-1]

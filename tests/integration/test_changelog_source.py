@@ -15,11 +15,20 @@ from agent.model.observations.base import Available, Observation, Unavailable
 from agent.model.observations.streams import ChangelogDecreases
 from agent.sources.streams.changelog_source import ChangelogSource
 from testbed.kafka import Cluster
-from testbed.streams.app import StreamsApp
-from testbed.streams.changelog import NUMBERS, Decrease, Record, falls, last_values, log_ends, records
+from testbed.streams.app import StreamsApp, reset_application
 from testbed.streams.faults import VARIANTS, instances, lose_state
-from testbed.streams.input import Trickle, feed, wait_until_processed
-from testbed.streams.resetter import reset
+from testbed.streams.topics import (
+    NUMBERS,
+    Decrease,
+    Record,
+    Trickle,
+    feed,
+    find_decreases,
+    last_values,
+    log_ends,
+    records,
+    wait_until_processed,
+)
 from testbed.waiting import wait_until
 from tests.integration.seen import Seen
 
@@ -309,12 +318,12 @@ def test_unrestored_state_is_reported_key_by_key(
     seen = Seen()
     with _open_source(broker, seen, declared) as source:
         outcome = lose_state(first, second, variant, progress=lambda _: _wait_until_read(source, broker, declared))
-        assert outcome.falls
-        truth = _summarize(outcome.falls)
+        assert outcome.decreases
+        truth = _summarize(outcome.decreases)
         seen.wait_for(source, ChangelogDecreases, lambda _: _reported(seen) == truth)
         _wait_until_read(source, broker, declared)
     assert _reported(seen) == truth
-    _check_worst(seen, outcome.falls)
+    _check_worst(seen, outcome.decreases)
     assert seen.all(Unavailable, partition=None, topic=None) == []
 
 
@@ -341,7 +350,7 @@ def test_sums_of_a_count_that_lost_state_match_its_log(
     seen = Seen()
     with _open_source(broker, seen, declared) as source:
         outcome = lose_state(first, second, variant, progress=lambda _: _wait_until_read(source, broker, declared))
-        truth = _summarize(outcome.falls)
+        truth = _summarize(outcome.decreases)
 
         def is_summed(_: ChangelogDecreases) -> bool:
             last = _last_by_partition(seen).values()
@@ -359,7 +368,7 @@ def test_sums_of_a_count_that_lost_state_match_its_log(
     input_ends = log_ends(broker.bootstrap_servers, first.input_topic)
     assert {number for number, sum_ in sums.items() if sum_ != input_ends[number]} == truth.keys()
     for number, decreases in _last_by_partition(seen).items():
-        last_fall = max(fall.after_offset for fall in falls(logs[number], NUMBERS["long"]))
+        last_fall = max(fall.after_offset for fall in find_decreases(logs[number], NUMBERS["long"]))
         assert {decreases.sum_before} == _sums(logs[number], decreases.first_offset, decreases.first_offset)
         assert decreases.sum_after in _sums(logs[number], last_fall + 1, ends[number])
         assert (decreases.sum_after or 0) < (decreases.sum_before or 0)
@@ -426,7 +435,7 @@ def test_reset_application_is_not_reported(version: str, broker: Cluster, store:
         wait_until_processed(app)
         _wait_until_read(source, broker, store)
         app.stop()
-        reset(app)
+        reset_application(app)
         app.start()
         app.wait_until_running(4)
         feed(app.bootstrap_servers, app.input_topic, 1)

@@ -69,7 +69,7 @@ def failed(incident: dict[str, Any]) -> bool:
 def test_running_check_does_not_grow_the_daemon(tmp_path: Path) -> None:
     with watching(tmp_path, 'schedule = "15s"') as agent:
         agent.wait_until_watching()
-        agent.wait_until_judged(now() + 5_000)
+        agent.wait_until_evaluated(now() + 5_000)
         daemon = psutil.Process(agent.pid)
         before = daemon.memory_info().rss
         during: list[int] = []
@@ -83,7 +83,7 @@ def test_running_check_does_not_grow_the_daemon(tmp_path: Path) -> None:
         run = agent.wait_for(ran("clean"), "its run")
         assert isinstance(run, CheckRun)
         assert run.complete
-        agent.wait_until_judged(run.at)
+        agent.wait_until_evaluated(run.at)
         assert len(during) > 5
         assert max(*during, daemon.memory_info().rss) - before < 12 << 20
         mapped = [region.path for region in daemon.memory_maps()]

@@ -38,7 +38,7 @@ def test_message_is_posted_once_if_killed_before_the_response(
         agent.wait_until_watching()
         wait_until(lambda: slack.received("conversations.history"), "the agent to look what is there")
         wait_until(slack.messages, "the message")
-        agent.wait_until_judged(now() + 3000)
+        agent.wait_until_evaluated(now() + 3000)
         (message,) = slack.messages()
         assert group in message.words
 
@@ -51,7 +51,7 @@ def test_rewind_during_downtime_is_reported_at_start(kafka_3_9: Cluster, tmp_pat
     with Slack() as slack, watched(kafka_3_9, tmp_path, slack) as agent:
         move_offsets(kafka_3_9, group, topic, 5000)
         agent.wait_for(committed(group, 5000), f"{group} to be seen at 5000")
-        agent.wait_until_judged(now() + 2000)
+        agent.wait_until_evaluated(now() + 2000)
         agent.kill() if killed else agent.stop()
         move_offsets(kafka_3_9, group, topic, 0)
         agent.start()
@@ -86,12 +86,12 @@ def test_session_loss_of_200_partitions_is_one_message(kafka_3_9: Cluster, tmp_p
         own = agent.wait_for_incident(
             lambda candidate: has(candidate, "offset_rewind", group=unrelated), "the unrelated incident"
         )
-        agent.wait_until_judged(now() + 5000)
-        standing = agent.standing()
+        agent.wait_until_evaluated(now() + 5000)
+        standing = agent.unmerged()
         assert has(incident, "broker_session_lost", broker=leader)
         assert incident["correlation"] == "reset-after-session-loss"
         assert own["id"] != incident["id"]
         assert len([candidate for candidate in standing if has(candidate, "offset_rewind", group=group)]) == 1
         posted = [post for post in slack.messages() if group in post.words]
         assert len(posted) == 1
-        kafka_3_9.settle()
+        kafka_3_9.repair()

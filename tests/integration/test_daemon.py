@@ -85,13 +85,13 @@ def test_incident_shows_that_its_subject_is_unavailable(kafka_3_9: Cluster, tmp_
             "its subject to be unavailable",
             120,
         )
-        kafka_3_9.settle()
+        kafka_3_9.repair()
         agent.wait_for_incident(
             lambda candidate: candidate["id"] == incident["id"] and candidate["sighted"],
             "its subject to be available again",
             120,
         )
-        assert len(findings(agent.standing(), "offset_rewind", group=group)) == 1
+        assert len(findings(agent.unmerged(), "offset_rewind", group=group)) == 1
 
 
 def test_secrets_are_never_logged(kafka_3_9: Cluster, tmp_path: Path) -> None:
@@ -110,6 +110,6 @@ def test_secrets_are_never_logged(kafka_3_9: Cluster, tmp_path: Path) -> None:
             move_offsets(kafka_3_9, group, topic, 5000)
             agent.wait_for(committed(group, 5000), f"{group} to be seen at 5000")
             move_offsets(kafka_3_9, group, topic, 0)
-            wait_until(lambda: agent.printed("invalid_auth"), "the refusal to be logged")
+            wait_until(lambda: agent.find_line("invalid_auth"), "the refusal to be logged")
             agent.stop()
         assert "secret-4711" not in agent.log.read_text()

@@ -20,8 +20,8 @@ _CUT_AT_THREE_PLACES: Mapping[int, float] = {2005: 0.9, 2011: 0.8, 2024: 0.7}
 def test_a_batch_across_the_old_high_watermark_is_found_in_both_ways(kafka_0_11: Cluster) -> None:
     """The follower took a whole batch in: its offsets go back, and it differs from the leader from there on back."""
     truth = _two_replicas(kafka_0_11, "snappy", STRADDLING)
-    assert len(truth.dips) == 1
-    assert truth.diverged[2005, 2011].first == truth.leader_end < truth.dips[0].current
+    assert len(truth.decreases) == 1
+    assert truth.diverged[2005, 2011].first == truth.leader_end < truth.decreases[0].current
     _found_exactly(truth)
 
 
@@ -30,7 +30,7 @@ def test_a_batch_across_the_old_high_watermark_is_found_in_both_ways(kafka_0_11:
 def test_the_other_variants_of_the_power_loss_are_found(kafka_0_11: Cluster, codec: str, others: int) -> None:
     """Where the follower truncates to the new end no offset goes back: the replicas differ, and that is all."""
     truth = _two_replicas(kafka_0_11, codec, others)
-    assert len(truth.dips) == (1 if others == STRADDLING else 0)
+    assert len(truth.decreases) == (1 if others == STRADDLING else 0)
     _found_exactly(truth)
 
 
@@ -69,7 +69,7 @@ def _found_exactly(truth: PowerLoss) -> None:
             {"offset": dip.current},
             "critical",
         )
-        for dip in truth.dips
+        for dip in truth.decreases
     ]
     differences = _check("replica_divergence", truth)
     told = {tuple(one["subject"]["brokers"]): one for one in differences}

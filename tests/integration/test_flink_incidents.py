@@ -11,8 +11,8 @@ from agent.model.observations.base import Observation
 from agent.model.observations.flink import Checkpoints, FlinkJob, JobManagerLeader, Position
 from testbed.agent import Agent, flink_table
 from testbed.flink.cluster import FlinkCluster
+from testbed.flink.faults import keep, put_back
 from testbed.flink.programs import kafka_job, sequence_job
-from testbed.flink.resurrection import keep, put_back
 from testbed.kafka import Cluster
 from testbed.traffic import Traffic, fill
 from testbed.waiting import wait_until
@@ -38,7 +38,7 @@ def flink(kafka_3_9: Cluster) -> Iterator[FlinkCluster]:
 def _settled_jobs(flink: FlinkCluster) -> Iterator[None]:
     """No job of one test is there in the next, and both JobManagers are."""
     yield
-    flink.settle()
+    flink.repair()
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def reading(kafka_3_9: Cluster, flink: FlinkCluster, agent: Agent) -> Iterator[s
 
 def quiet(agent: Agent) -> None:
     """Nothing about jobs or offsets was told but causes and what a restore explains."""
-    told = [one for incident in agent.standing() for one in incident["causes"] + incident["findings"]]
+    told = [one for incident in agent.unmerged() for one in incident["causes"] + incident["findings"]]
     loud = [one for one in told if one["kind"] not in QUIET and "checkpoint_restore" not in one["labels"]]
     assert not loud
     assert {one["severity"] for one in told} <= {"info"}
@@ -116,8 +116,8 @@ def test_a_failover_is_no_alarm(
     agent.wait_for(
         lambda one: isinstance(one, Position) and one.job == reading and one.at > restored, "positions after it", 120
     )
-    agent.wait_until_judged(now() + 75_000, 120)  # what needs a minute to be an alarm has had it
-    assert findings(agent.standing(), "jobmanager_moved", cluster="jobs")
+    agent.wait_until_evaluated(now() + 75_000, 120)  # what needs a minute to be an alarm has had it
+    assert findings(agent.unmerged(), "jobmanager_moved", cluster="jobs")
     quiet(agent)
 
 
@@ -125,7 +125,7 @@ def test_a_job_that_is_cancelled_is_no_alarm(flink: FlinkCluster, agent: Agent, 
     """Its graph goes with it."""
     flink.cancel(reading)
     agent.wait_for(lambda one: isinstance(one, FlinkJob) and one.job == reading and one.ended, "its end")
-    agent.wait_until_judged(now() + 45_000, 120)
+    agent.wait_until_evaluated(now() + 45_000, 120)
     quiet(agent)
 
 
@@ -153,8 +153,8 @@ def test_a_savepoint_restored_is_labelled_as_what_it_is(flink: FlinkCluster, kaf
         lambda one: isinstance(one, Checkpoints) and one.job == second and one.restored_savepoint, "the restore", 120
     )
     agent.wait_for(lambda one: seen(one, second, at_least.offset + 4000), "the job to be where it was", 180)
-    agent.wait_until_judged(now() + 15_000, 120)
-    rewinds = findings(agent.standing(), "offset_rewind", topic=topic)
+    agent.wait_until_evaluated(now() + 15_000, 120)
+    rewinds = findings(agent.unmerged(), "offset_rewind", topic=topic)
     assert rewinds
     assert {(one["severity"], "checkpoint_restore" in one["labels"]) for one in rewinds} == {("info", True)}
     quiet(agent)
@@ -176,7 +176,7 @@ def test_a_dead_job_put_back_is_found_at_the_failover(flink: FlinkCluster, agent
     flink.wait_until_running(job)
 
     def critical() -> list[dict[str, Any]]:
-        return [one for one in findings(agent.standing(), "job_resurrected", job=job) if "running" in one["labels"]]
+        return [one for one in findings(agent.unmerged(), "job_resurrected", job=job) if "running" in one["labels"]]
 
     agent.wait_for_incident(lambda one: one["severity"] == "critical", "a critical incident", 120)
     # What it was restored from is known some seconds after it runs.
@@ -184,4 +184,4 @@ def test_a_dead_job_put_back_is_found_at_the_failover(flink: FlinkCluster, agent
         lambda: [one for one in critical() if "with no checkpoint restored" in one["detail"]], "what it began with"
     )
     assert any(path.name == found["current"]["file"] for path in kept.storage.rglob("submittedJobGraph*"))
-    assert [one["severity"] for one in agent.standing()].count("critical") == 1
+    assert [one["severity"] for one in agent.unmerged()].count("critical") == 1

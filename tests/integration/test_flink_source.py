@@ -26,8 +26,8 @@ from testbed.flink.cluster import FlinkCluster
 from testbed.flink.programs import kafka_job, sequence_job
 from testbed.kafka import Cluster
 from testbed.proxy import Proxy
+from testbed.servers import ZooKeeperServer
 from testbed.waiting import wait_until
-from testbed.zookeeper import ZooKeeperServer
 from tests.integration.scenes import named
 from tests.integration.seen import Seen, last
 
@@ -60,7 +60,7 @@ def _settled_flink(request: pytest.FixtureRequest) -> Iterator[None]:
     """Restore what a test has killed or cut, and cancel what it left running, before the next test."""
     yield
     if "flink" in request.fixturenames:
-        request.getfixturevalue("flink").settle()
+        request.getfixturevalue("flink").repair()
 
 
 @contextmanager

@@ -43,12 +43,12 @@ def test_a_reset_on_0_11_is_one_critical_incident_that_names_its_cause(kafka_0_1
         consumer,
     ):
         agent.wait_for(committed(group, 4100), f"{group} to be seen at work")
-        done = flink_reset(kafka_0_11, topic, 0, consumer, unseen=200)
+        done = flink_reset(kafka_0_11, topic, 0, consumer, unreplicated=200)
         agent.wait_for(committed(group, done.rewind.position), f"{group} to be back", 120)
         incident = agent.wait_for_incident(
             lambda one: has(one, "offset_rewind", group=group) and one["status"] == "recovered", "recovery", 60
         )
-        (rewind,) = findings(agent.standing(), "offset_rewind", group=group)
+        (rewind,) = findings(agent.unmerged(), "offset_rewind", group=group)
         assert (incident["severity"], incident["correlation"]) == ("critical", "reset-after-session-loss")
         assert "to_earliest" in rewind["labels"]
         assert rewind["current"]["offset"] < 1000 < rewind["previous"]["offset"] <= done.rewind.position
@@ -74,7 +74,7 @@ def test_the_same_fault_with_a_clean_election_is_nothing_critical(kafka_0_11: Cl
         agent.wait_for(committed(group, 4100), f"{group} to be seen at work")
         clean_failover(kafka_0_11, topic, 0)
         agent.wait_for(committed(group, consumer.positions[topic, 0] + 300), f"{group} to go on", 120)
-        standing = agent.standing()
+        standing = agent.unmerged()
         assert findings(standing, "broker_session_lost", broker=leader)
         assert not findings(standing, "offset_rewind")
         assert {one["severity"] for one in standing} == {"info"}
@@ -88,7 +88,7 @@ def test_on_3_9_the_rewind_goes_to_the_point_of_divergence(kafka_3_9: Cluster, t
     consumer = reread(kafka_3_9, topic, group, 4000)
     with watched(kafka_3_9, tmp_path) as agent, Traffic(kafka_3_9.bootstrap_servers, [(topic, 0)], 300), consumer:
         agent.wait_for(committed(group, 4100), f"{group} to be seen at work")
-        done = flink_reset(kafka_3_9, topic, 0, consumer, unseen=2500)
+        done = flink_reset(kafka_3_9, topic, 0, consumer, unreplicated=2500)
         assert done.rewind.to > 3000
         incident = agent.wait_for_incident(lambda one: has(one, "offset_rewind", group=group), "the rewind")
         (rewind,) = findings([incident], "offset_rewind", group=group)
@@ -109,11 +109,11 @@ def test_a_reset_hidden_by_auto_commit_is_found_as_such(kafka_0_11: Cluster, tmp
     consumer = AutoCommitConsumer(kafka_0_11.bootstrap_servers, group, [topic], rate=200)
     with watched(kafka_0_11, tmp_path) as agent, Traffic(kafka_0_11.bootstrap_servers, [(topic, 0)], 60), consumer:
         agent.wait_for(committed(group, 12_400), f"{group} to be seen at work")
-        flink_reset(kafka_0_11, topic, 0, consumer, unseen=200)
+        flink_reset(kafka_0_11, topic, 0, consumer, unreplicated=200)
         incident = agent.wait_for_incident(lambda one: has(one, "hidden_reset", group=group), "the hidden reset", 120)
         assert incident["severity"] != "info"
         assert has(incident, "broker_session_lost", broker=leader)
-        assert not findings(agent.standing(), "offset_rewind", group=group)
+        assert not findings(agent.unmerged(), "offset_rewind", group=group)
 
 
 @pytest.mark.acceptance
@@ -162,7 +162,7 @@ def test_a_log_cut_short_by_an_unclean_election_is_told_without_any_consumer(
         kafka_3_9.wait_until_registered(follower)
         kafka_3_9.wait_for_leader(topic, 0, follower)
         incident = agent.wait_for_incident(lambda one: has(one, "log_truncated", topic=topic), "the truncation")
-        kafka_3_9.settle()
+        kafka_3_9.repair()
     (truncated,) = findings([incident], "log_truncated", topic=topic)
     assert truncated["previous"]["log_end"] == end
     assert truncated["records"]["lost"] >= 2000
@@ -185,8 +185,8 @@ def test_an_operators_reset_of_an_idle_group_is_info(kafka_3_9: Cluster, tmp_pat
         agent.wait_for(committed(group, 5000), f"{group} to be seen at 5000")
         move_offsets(kafka_3_9, group, topic, 0)
         incident = agent.wait_for_incident(lambda one: has(one, "offset_rewind", group=group), "the reset")
-        agent.wait_until_judged(now() + 5000)
-        (rewind,) = findings(agent.standing(), "offset_rewind", group=group)
+        agent.wait_until_evaluated(now() + 5000)
+        (rewind,) = findings(agent.unmerged(), "offset_rewind", group=group)
         assert "operator_reset" in rewind["labels"]
         assert incident["severity"] == "info"
         assert not slack.messages()
@@ -204,8 +204,8 @@ def test_a_reset_under_a_consumer_by_assign_is_not_called_an_operators(kafka_3_9
         agent.wait_for(lambda one: committed(group, 5300)(one) and one.at > seen.at, f"{group} to go on")
         move_offsets(kafka_3_9, group, topic, 0)
         incident = agent.wait_for_incident(lambda one: has(one, "offset_rewind", group=group), "the rewind")
-        agent.wait_until_judged(now() + 5000)
-        for one in findings(agent.standing(), "offset_rewind", group=group):
+        agent.wait_until_evaluated(now() + 5000)
+        for one in findings(agent.unmerged(), "offset_rewind", group=group):
             assert "operator_reset" not in one["labels"]
         assert incident["severity"] != "info"
 
@@ -229,8 +229,8 @@ def test_a_topic_created_again_is_no_rewind(version: str, tmp_path: Path, reques
             lambda one: isinstance(one, Commit) and one.group == group and one.at > begun and one.offset == 100,
             f"{group} to be seen in the new topic",
         )
-        agent.wait_until_judged(now() + 7000)
-        standing = agent.standing()
+        agent.wait_until_evaluated(now() + 7000)
+        standing = agent.unmerged()
         assert findings(standing, "topic_recreated", topic=topic)
         assert not findings(standing, "offset_rewind")
         assert not findings(standing, "log_truncated")
@@ -257,14 +257,14 @@ def test_a_broker_lost_and_back_is_nothing_critical(
             lambda one: isinstance(one, BrokerRegistration) and one.broker == broker and one.gone,
             f"{broker} to be missed",
         )
-        cluster.settle()
+        cluster.repair()
         agent.wait_for(committed(group, consumer.positions[topic, 0] + 300), f"{group} to go on", 120)
         incident = agent.wait_for_incident(
             lambda one: any(lost["recovered_at"] for lost in findings([one], "broker_session_lost", broker=broker)),
             f"broker {broker} lost and back",
         )
         assert incident["severity"] != "critical"
-        standing = agent.standing()
+        standing = agent.unmerged()
         assert not findings(standing, "offset_rewind")
         assert all(one["severity"] != "critical" for one in standing)
 
@@ -291,8 +291,8 @@ def test_a_rolling_restart_under_load_is_nothing_critical(
         cluster.rolling_restart()
         for number in range(6):
             by_assign.wait_until_at(topic, number, (cluster.log_end(topic, number) or 0) + 100)
-        agent.wait_until_judged(now() + 20_000)
-        standing = agent.standing()
+        agent.wait_until_evaluated(now() + 20_000)
+        standing = agent.unmerged()
         assert {one["subject"]["broker"] for one in findings(standing, "broker_session_lost")} == set(cluster.brokers)
         assert not findings(standing, "offset_rewind")
         assert [one["title"] for one in standing if one["severity"] == "critical"] == []

@@ -13,11 +13,18 @@ from agent.model.observations.kafka import Commit
 from testbed.agent import Agent
 from testbed.kafka import Cluster
 from testbed.slack import Slack
-from testbed.streams.app import StreamsApp
-from testbed.streams.changelog import NUMBERS, Decrease, Record, falls, records
+from testbed.streams.app import StreamsApp, reset_application
 from testbed.streams.faults import VARIANTS, Outcome, forge_state, instances, lose_state
-from testbed.streams.input import Trickle, feed, wait_until_processed
-from testbed.streams.resetter import reset
+from testbed.streams.topics import (
+    NUMBERS,
+    Decrease,
+    Record,
+    Trickle,
+    feed,
+    find_decreases,
+    records,
+    wait_until_processed,
+)
 from testbed.waiting import wait_until
 from tests.integration.scenes import addresses, committed, findings, named, now
 
@@ -73,12 +80,12 @@ def stage(broker: Cluster, tmp_path: Path) -> Iterator[Stage]:
 
 def loud(agent: Agent) -> list[dict[str, Any]]:
     """The incidents for which somebody is woken, whatever they are about."""
-    return [one for one in agent.standing() if one["severity"] != "info"]
+    return [one for one in agent.unmerged() if one["severity"] != "info"]
 
 
 def fell(agent: Agent) -> dict[int, dict[str, Any]]:
     """By partition, what was told of values that fell."""
-    told = [one for one in findings(agent.standing(), "state_not_restored") if one["current"].get("keys")]
+    told = [one for one in findings(agent.unmerged(), "state_not_restored") if one["current"].get("keys")]
     assert len({one["subject"]["partition"] for one in told}) == len(told)
     return {one["subject"]["partition"]: one for one in told}
 
@@ -92,14 +99,14 @@ def is_told(scene: Scene, lost: Outcome) -> None:
     """One critical incident, one message: every partition that fell, which keys, how deep, from whom to whom, and why;
     and nothing else is told.
     """
-    assert lost.falls
-    truth = by_partition(lost.falls)
+    assert lost.decreases
+    truth = by_partition(lost.decreases)
     keys = {number: len(fallen) for number, fallen in truth.items()}
     wait_until(
         lambda: {number: one["current"]["keys"] for number, one in fell(scene.agent).items()} == keys,
         f"{keys} keys to be told by partition",
     )
-    scene.agent.wait_until_judged(now() + PATIENCE_MS, 120)
+    scene.agent.wait_until_evaluated(now() + PATIENCE_MS, 120)
     for number, finding in fell(scene.agent).items():
         names_what_fell(finding, truth[number])
         names_the_move(finding, lost, scene.first)
@@ -151,7 +158,7 @@ def is_quiet(scene: Scene) -> None:
     forged = forge(scene.first)
     offsets = {one.partition: one.offset for one in forged}
     wait_until(lambda: fell(scene.agent).keys() == offsets.keys(), "the forged falls to be told")
-    scene.agent.wait_until_judged(now() + PATIENCE_MS, 120)
+    scene.agent.wait_until_evaluated(now() + PATIENCE_MS, 120)
     told = {number: one["current"] for number, one in fell(scene.agent).items()}
     assert {number: one["first_offset"] for number, one in told.items()} == offsets
     assert {(one["keys"], one["total"]) for one in told.values()} == {(1, 1)}
@@ -184,7 +191,7 @@ def is_silent(scene: Scene) -> None:
     for partition, end in ends.items():
         last = (app.application_id, app.input_topic, partition, end)
         agent.wait_for(commits(last), f"the commit {last}")
-    agent.wait_until_judged(now() + PATIENCE_MS, 120)
+    agent.wait_until_evaluated(now() + PATIENCE_MS, 120)
     sees_rebalances(scene)
     assert loud(agent) == []
     assert scene.slack.messages() == []
@@ -197,7 +204,7 @@ def commits(what: tuple[str, str, int, int]) -> Callable[[Observation], bool]:
 
 def sees_rebalances(scene: Scene) -> None:
     """What tasks moved is known, and that nothing is wrong with it."""
-    told = findings(scene.agent.standing(), "rebalancing", group=scene.first.application_id)
+    told = findings(scene.agent.unmerged(), "rebalancing", group=scene.first.application_id)
     assert {(one["severity"], *one["labels"]) for one in told} == {("info", "moved")}
 
 
@@ -226,7 +233,7 @@ def test_a_rebalance_is_no_alarm(version: str, variant: str, stage: Stage) -> No
     """An instance joins, works and is stopped, as when it is deployed anew."""
     scene = stage(variant, version)
     done = lose_state(scene.first, scene.second, variant)
-    assert (bool(done.moves), done.falls) == (True, ())
+    assert (bool(done.moves), done.decreases) == (True, ())
     is_quiet(scene)
 
 
@@ -257,7 +264,7 @@ def test_an_instance_killed_at_work_is_no_alarm(version: str, guarantee: str, st
     scene = stage("empty", version, guarantee=guarantee)
     with Trickle(scene.first.bootstrap_servers, scene.first.input_topic):
         done = lose_state(scene.first, scene.second, "empty", leave=StreamsApp.kill)
-    assert (bool(done.moves), done.falls) == (True, ())
+    assert (bool(done.moves), done.decreases) == (True, ())
     is_quiet(scene)
 
 
@@ -267,7 +274,7 @@ def test_windows_that_begin_are_no_alarm(version: str, stage: Stage) -> None:
     scene = stage("empty", version, topology="windowed-count")
     with Trickle(scene.first.bootstrap_servers, scene.first.input_topic, every=0.2):
         done = lose_state(scene.first, scene.second, "empty")
-    assert (bool(done.moves), done.falls) == (True, ())
+    assert (bool(done.moves), done.decreases) == (True, ())
     is_quiet(scene)
 
 
@@ -291,7 +298,7 @@ def test_a_sum_that_nobody_declared_may_fall(version: str, stage: Stage) -> None
     assert done.moves
     feed(scene.first.bootstrap_servers, scene.first.input_topic, 1, value="-3")
     wait_until_processed(scene.first)
-    assert falls(records(scene.first.bootstrap_servers, scene.first.changelog), _long)
+    assert find_decreases(records(scene.first.bootstrap_servers, scene.first.changelog), _long)
     is_silent(scene)
 
 
@@ -310,14 +317,14 @@ def test_an_application_that_was_reset_is_no_alarm(version: str, stage: Stage) -
     agent.wait_for(committed(app.application_id, 2400), "the agent to see it at work")
     app.stop()
     stopped = now()
-    reset(app)
+    reset_application(app)
     app.start()
     app.wait_until_running(8)
     wait_until_processed(app)
     agent.wait_for(lambda one: one.at > stopped and committed(app.application_id, 2400)(one), "it to be where it was")
-    agent.wait_until_judged(now() + PATIENCE_MS, 120)  # what falls right after might still be of the old changelog
+    agent.wait_until_evaluated(now() + PATIENCE_MS, 120)  # what falls right after might still be of the old changelog
     is_quiet(scene)
-    assert findings(agent.standing(), "topic_recreated", topic=app.changelog)
-    rewinds = findings(agent.standing(), "offset_rewind", topic=app.input_topic)
+    assert findings(agent.unmerged(), "topic_recreated", topic=app.changelog)
+    rewinds = findings(agent.unmerged(), "offset_rewind", topic=app.input_topic)
     assert {one["subject"]["partition"] for one in rewinds} == {0, 1, 2, 3}
     assert {(one["severity"], "operator_reset" in one["labels"]) for one in rewinds} == {("info", True)}

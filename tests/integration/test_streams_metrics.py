@@ -29,11 +29,9 @@ from agent.model.observations.streams import TaskRestore
 from agent.sources.streams.metrics_source import StreamsMetricsSource
 from testbed.agent import Agent, logs_table
 from testbed.kafka import Cluster
-from testbed.streams.app import StreamsApp
-from testbed.streams.changelog import records
+from testbed.streams.app import EXPORTERS, StreamsApp
 from testbed.streams.faults import forge_state, instances, lose_state
-from testbed.streams.input import feed, wait_until_processed
-from testbed.streams.versions import EXPORTERS
+from testbed.streams.topics import feed, records, wait_until_processed
 from testbed.waiting import wait_until
 from tests.integration.scenes import addresses, findings
 from tests.integration.seen import Seen
@@ -158,7 +156,7 @@ def _wait_for_findings(agent: Agent, key: str) -> list[dict[str, Any]]:
     """Return the findings with decreased values once all of them have the key."""
 
     def find() -> list[dict[str, Any]] | None:
-        standing = findings(agent.standing(), "state_not_restored")
+        standing = findings(agent.unmerged(), "state_not_restored")
         found = [finding for finding in standing if "values_fell" in finding["labels"]]
         return found if found and all(key in finding["current"] for finding in found) else None
 
@@ -175,7 +173,7 @@ def test_incident_has_restored_offsets_from_metrics(broker: Cluster, tmp_path: P
         agent.wait_until_watching()
         lost = forge_state(first, second)
         found = _wait_for_findings(agent, "restored")
-    assert {finding["subject"]["partition"] for finding in found} <= {fall.partition for fall in lost.falls}
+    assert {finding["subject"]["partition"] for finding in found} <= {fall.partition for fall in lost.decreases}
     for finding in found:
         spanned = f"{finding['current']['spanned']:,}"
         assert finding["current"]["spanned"] > 40

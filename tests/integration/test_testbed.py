@@ -1,4 +1,4 @@
-"""The testbed does what it says: real brokers come up, its faults have their effects, and it leaves nothing running."""
+"""Real brokers start, faults have their effects, and no process is left running."""
 
 import os
 import signal
@@ -22,20 +22,18 @@ _VERSIONS = ("kafka_0_11", "kafka_3_9", "kafka_4_1")
 
 @pytest.fixture
 def cluster(request: pytest.FixtureRequest) -> Cluster:
-    """The cluster whose fixture is named by the test's parameter."""
+    """The cluster of the fixture in the test's parameter."""
     found = request.getfixturevalue(request.param)
     assert isinstance(found, Cluster)
     return found
 
 
 def _topic(request: pytest.FixtureRequest) -> str:
-    """A topic name that no other test uses."""
     return str(request.node.name).translate({ord(sign): "-" for sign in "[]"})
 
 
 @pytest.mark.parametrize("cluster", _VERSIONS, indirect=True)
-def test_a_record_goes_round_trip(cluster: Cluster, request: pytest.FixtureRequest) -> None:
-    """What is written to a replicated topic is read back, by assignment exactly where it was put."""
+def test_a_record_makes_a_round_trip(cluster: Cluster, request: pytest.FixtureRequest) -> None:
     topic = _topic(request)
     cluster.create_topic(topic, assignment={0: [2011, 2024], 1: [2024, 2005]})
     fill(cluster.bootstrap_servers, [(topic, 1)], records=1)
@@ -52,8 +50,7 @@ def test_a_record_goes_round_trip(cluster: Cluster, request: pytest.FixtureReque
 
 
 @pytest.mark.parametrize("cluster", ["kafka_0_11", "kafka_3_9"], indirect=True)
-def test_an_expired_session_comes_back_as_another_one(cluster: Cluster) -> None:
-    """A broker frozen for longer than its session registers anew, under another session and broker epoch."""
+def test_a_broker_re_registers_with_another_session(cluster: Cluster) -> None:
     before, after = cluster.expire_session(2011)
     assert before.session is not None
     assert after.session is not None
@@ -62,8 +59,7 @@ def test_an_expired_session_comes_back_as_another_one(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("cluster", _VERSIONS, indirect=True)
-def test_a_broker_killed_comes_back(cluster: Cluster) -> None:
-    """After SIGKILL a broker starts again, registers under a new broker epoch, and catches up."""
+def test_a_killed_broker_starts_with_a_new_broker_epoch(cluster: Cluster) -> None:
     before = cluster.wait_until_registered(2005)
     cluster.kill(2005)
     cluster.start(2005)
@@ -71,8 +67,7 @@ def test_a_broker_killed_comes_back(cluster: Cluster) -> None:
     assert before.czxid < cluster.wait_until_registered(2005).czxid
 
 
-def test_a_broker_lost_to_kraft_is_fenced_and_comes_back(kafka_4_1: Cluster, request: pytest.FixtureRequest) -> None:
-    """A frozen broker loses its leaderships and its registration; thawed, it has both again."""
+def test_a_frozen_kraft_broker_is_fenced_until_thawed(kafka_4_1: Cluster, request: pytest.FixtureRequest) -> None:
     topic = _topic(request)
     kafka_4_1.create_topic(topic, assignment={0: [2005, 2011]})
     kafka_4_1.freeze(2005)
@@ -84,8 +79,7 @@ def test_a_broker_lost_to_kraft_is_fenced_and_comes_back(kafka_4_1: Cluster, req
 
 
 @pytest.mark.parametrize("cluster", ["kafka_0_11", "kafka_3_9"], indirect=True)
-def test_a_cut_link_to_zookeeper_costs_the_session_until_it_is_healed(cluster: Cluster) -> None:
-    """The broker whose link is cut loses its session; the others keep theirs; healed, it registers anew."""
+def test_a_cut_zookeeper_link_expires_only_that_session(cluster: Cluster) -> None:
     before = {broker: cluster.wait_until_registered(broker) for broker in cluster.brokers}
     cluster.cut(2005)
     cluster.wait_until_gone(2005)
@@ -94,8 +88,7 @@ def test_a_cut_link_to_zookeeper_costs_the_session_until_it_is_healed(cluster: C
     assert {broker for broker in cluster.brokers if before[broker] != after[broker]} == {2005}
 
 
-def test_a_lost_tail_lowers_the_end_of_the_log(kafka_0_11: Cluster, request: pytest.FixtureRequest) -> None:
-    """A broker that finds a tenth of its segment missing goes on with a lower log end."""
+def test_a_lost_tail_lowers_the_log_end_offset(kafka_0_11: Cluster, request: pytest.FixtureRequest) -> None:
     topic = _topic(request)
     kafka_0_11.create_topic(topic, assignment={0: [2005]})
     fill(kafka_0_11.bootstrap_servers, [(topic, 0)], records=5000)
@@ -109,10 +102,10 @@ def test_a_lost_tail_lowers_the_end_of_the_log(kafka_0_11: Cluster, request: pyt
 
 
 @pytest.mark.acceptance
-def test_an_unclean_election_resets_a_consumer_to_the_logs_start_on_0_11(
+def test_an_unclean_election_resets_to_the_log_start_on_0_11(
     kafka_0_11: Cluster, request: pytest.FixtureRequest
 ) -> None:
-    """The fault of the flink-reset report: the position goes to 0 and is regained; auto commit hides that."""
+    """The fault of the flink-reset report; auto commit hides it."""
     topic = _topic(request)
     kafka_0_11.create_topic(topic, assignment={0: [2005, 2011], 1: [2011, 2024]})
     places = [(topic, 0), (topic, 1)]
@@ -122,24 +115,22 @@ def test_an_unclean_election_resets_a_consumer_to_the_logs_start_on_0_11(
     with Traffic(kafka_0_11.bootstrap_servers, places, rate=100), consumer, hiding:
         consumer.wait_until_at(topic, 0, 5000)
         hiding.wait_until_at(topic, 0, 5000)
-        fault = flink_reset(kafka_0_11, topic, 0, consumer, unseen=1000)
+        fault = flink_reset(kafka_0_11, topic, 0, consumer, unreplicated=1000)
         hidden = hiding.wait_for_rewind(topic, 0)
         consumer.wait_until_at(topic, 0, fault.rewind.position)
         hiding.wait_until_at(topic, 0, hidden.position)
     assert fault.rewind.position > 6000
     assert fault.rewind.to == hidden.to == 0
     assert [rewind.partition for rewind in consumer.rewinds] == [0]
-    # All that auto commit reads again from the start stays hidden up to where the new leader began to write.
+    # Auto commit hides what is reprocessed, up to the first offset that the new leader wrote.
     assert _lowest_commit(consumer, fault.rewind) < 5000 < _lowest_commit(hiding, hidden)
     assert [line for line in consumer.resets if "to offset BEGINNING" in line]
     assert fault.leader_sessions[0].session != fault.leader_sessions[1].session
 
 
 @pytest.mark.acceptance
-def test_the_same_fault_goes_back_to_the_point_of_divergence_on_3_9(
-    kafka_3_9: Cluster, request: pytest.FixtureRequest
-) -> None:
-    """Since KIP-320 a consumer finds where the new leader's log departs from the old one's, and goes back to there."""
+def test_an_unclean_election_resets_to_divergence_on_3_9(kafka_3_9: Cluster, request: pytest.FixtureRequest) -> None:
+    """Since KIP-320 a consumer finds where the new leader's log diverges."""
     topic = _topic(request)
     kafka_3_9.create_topic(topic, assignment={0: [2005, 2011]})
     fill(kafka_3_9.bootstrap_servers, [(topic, 0)], records=5000)
@@ -152,8 +143,7 @@ def test_the_same_fault_goes_back_to_the_point_of_divergence_on_3_9(
 
 @pytest.mark.acceptance
 @pytest.mark.parametrize("cluster", ["kafka_0_11", "kafka_3_9"], indirect=True)
-def test_a_clean_election_resets_nobody(cluster: Cluster, request: pytest.FixtureRequest) -> None:
-    """A follower in the ISR takes over from a leader that lost its session: the consumer goes on forwards."""
+def test_a_clean_election_rewinds_no_consumer(cluster: Cluster, request: pytest.FixtureRequest) -> None:
     topic = _topic(request)
     cluster.create_topic(topic, assignment={0: [2005, 2011]})
     consumer = ExplicitConsumer(cluster.bootstrap_servers, topic, [(topic, 0)])
@@ -176,26 +166,27 @@ with Cluster("0.11.0.0", brokers=(2005,), workdir=Path(sys.argv[1])) as cluster:
 """
 
 
-def test_nothing_is_left_running_when_the_test_is_killed(tmp_path: Path) -> None:
-    """SIGKILL of the process that started a cluster ends ZooKeeper and the brokers too, even a frozen one."""
+def test_processes_end_when_the_test_is_killed(tmp_path: Path) -> None:
+    """SIGKILL of their parent ends ZooKeeper and even a frozen broker."""
     command = [sys.executable, "-c", _STARTS_A_CLUSTER, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         pids = [int(pid) for pid in child.stdout.readline().split()]
         assert len(pids) == 2
-        assert all(_alive(pid) for pid in pids)
+        assert all(_is_alive(pid) for pid in pids)
         os.kill(child.pid, signal.SIGKILL)
-    wait_until(lambda: not any(_alive(pid) for pid in pids), f"processes {pids} to end", 10)
+    wait_until(lambda: not any(_is_alive(pid) for pid in pids), f"processes {pids} to end", 10)
 
 
 def _lowest_commit(consumer: RecordingConsumer, rewind: Rewind) -> int:
-    """The lowest offset committed in the partition since the consumer went back."""
+    """Return the lowest offset committed in the partition since the rewind."""
     place = (rewind.topic, rewind.partition)
-    return min(one.offset for one in consumer.commits if (one.topic, one.partition) == place and one.at >= rewind.at)
+    commits = (commit for commit in consumer.commits if (commit.topic, commit.partition) == place)
+    return min(commit.offset for commit in commits if commit.at >= rewind.at)
 
 
-def _alive(pid: int) -> bool:
-    """Whether the process runs; one that has ended and waits to be reaped does not."""
+def _is_alive(pid: int) -> bool:
+    """Return whether the process runs; a zombie does not."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:

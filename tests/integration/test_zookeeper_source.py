@@ -17,8 +17,8 @@ from agent.sources.zookeeper.source import ZooKeeperSource
 from testbed.artifacts import KAFKA
 from testbed.kafka import Cluster
 from testbed.proxy import Proxy
+from testbed.servers import ZooKeeperServer
 from testbed.waiting import wait_until
-from testbed.zookeeper import ZooKeeperServer
 from tests.integration.scenes import named, now
 from tests.integration.seen import Seen
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from confluent_kafka import Producer
 
-from testbed.streams.changelog import Decrease, Record, falls
+from testbed.streams.topics import Decrease, Record, find_decreases
 
 FORMS: Mapping[str, tuple[Callable[[int], bytes], Callable[[bytes], int]]] = {
     "long": (
@@ -116,7 +116,7 @@ def _key(number: int) -> bytes:
 def expected(read: Sequence[Record], form: str, low: int, high: int) -> Expected | None:
     """Return the expected episode of one partition, decreases from offset low to below high; None without any."""
     number = FORMS[form][1]
-    fell = [fall for fall in falls(read, number) if low <= fall.after_offset < high]
+    fell = [fall for fall in find_decreases(read, number) if low <= fall.after_offset < high]
     if not fell:
         return None
     last = {record.key: record for record in read}

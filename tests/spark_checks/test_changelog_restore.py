@@ -19,9 +19,9 @@ from agent.model.times import rfc3339
 from agent.sources.streams.changelog_values import key_text
 from agent.storage.journal import Journal
 from testbed.kafka import Cluster
-from testbed.streams.broker import streams_broker
-from testbed.streams.changelog import NUMBERS, Record, falls, last_values, records
+from testbed.streams.app import streams_broker
 from testbed.streams.faults import VARIANTS, instances, lose_state
+from testbed.streams.topics import NUMBERS, Record, find_decreases, last_values, records
 from tests.spark_checks.changelogs import FORMS, began, by_partition, expected, readable, write
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -146,7 +146,7 @@ def compared(
 
 def test_keys_values_and_offsets_match_plain_python(compared: Run, written: dict[str, dict[int, list[Record]]]) -> None:
     for (topic, parted), form in zip(written.items(), FORMS, strict=True):
-        fell = [fall for read in parted.values() for fall in falls(read, FORMS[form][1])]
+        fell = [fall for read in parted.values() for fall in find_decreases(read, FORMS[form][1])]
         assert len(fell) > 60
         listed = [row for row in compared.keys if row["topic"] == topic]
         last = last_values((record for read in parted.values() for record in read), FORMS[form][1])
@@ -284,14 +284,14 @@ def test_real_bug_is_reported_key_by_key(kafka: Cluster, tmp_path: Path, variant
         first.kill()
         second.kill()
     done = run(tmp_path / "report", "--bootstrap-servers", servers, "--store", f"{name}/counts")
-    fell = falls(records(servers, outcome.changelog), NUMBERS["long"])
+    fell = find_decreases(records(servers, outcome.changelog), NUMBERS["long"])
     assert fell
     columns = ("partition", "key", "before", "before_offset", "after", "after_offset")
     assert [tuple(row[name] for name in columns) for row in done.keys] == [
         fall[:-1] for fall in sorted(fell, key=lambda fall: (fall.partition, fall.after_offset))
     ]
-    assert {fall.key for fall in outcome.falls} == {row["key"] for row in done.keys}
+    assert {fall.key for fall in outcome.decreases} == {row["key"] for row in done.keys}
     keys = {finding.subject["partition"]: finding.current["keys"] for finding in done.findings}
-    assert keys == Counter(fall.partition for fall in outcome.falls)
+    assert keys == Counter(fall.partition for fall in outcome.decreases)
     whole = variant != "partial"
     assert all(("restarted" in finding.labels) == whole for finding in done.findings)

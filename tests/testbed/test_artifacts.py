@@ -1,21 +1,18 @@
-"""The cache of what the testbed runs is filled once, and again when it is to hold something else; Java is compiled."""
+"""The cache is filled once per origin, and Java is compiled into it."""
 
 from pathlib import Path
 
 import pytest
 
-from testbed.artifacts import ArtifactError, cached
-from testbed.java_sources import jar
+from testbed.artifacts import ArtifactError, cached, jar
 
 
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache of its own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def test_a_folder_is_filled_once_and_again_when_its_origin_changes() -> None:
-    """What is there for the same origin is taken as it is; for another it is replaced, old files included."""
+def test_a_folder_is_filled_once_per_origin() -> None:
     fills: list[str] = []
 
     def fill_with(name: str) -> None:
@@ -30,11 +27,10 @@ def test_a_folder_is_filled_once_and_again_when_its_origin_changes() -> None:
     fill_with("two")
     folder = cached("system-1", "origin of two", lambda _: None)
     assert fills == ["one", "two"]
-    assert sorted(one.name for one in folder.iterdir()) == ["coordinates", "two"]
+    assert sorted(path.name for path in folder.iterdir()) == ["coordinates", "two"]
 
 
-def test_a_folder_that_could_not_be_filled_is_not_there() -> None:
-    """What goes wrong while it is filled leaves nothing that a later run would take for whole."""
+def test_a_failed_fill_leaves_no_folder() -> None:
 
     def fail(folder: Path) -> None:
         (folder / "half").touch()
@@ -46,8 +42,7 @@ def test_a_folder_that_could_not_be_filled_is_not_there() -> None:
     assert not (whole / "half").exists()
 
 
-def test_java_that_does_not_compile_is_refused_in_the_compilers_words(tmp_path: Path) -> None:
-    """The error names the folder and shows what the compiler said."""
+def test_compile_errors_show_folder_and_compiler_output(tmp_path: Path) -> None:
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "Broken.java").write_text("class Broken { nonsense }")
     with pytest.raises(ArtifactError, match=r"(?s)broken could not be compiled.*Broken\.java:1: error"):

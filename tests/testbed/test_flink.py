@@ -1,4 +1,4 @@
-"""The testbed's Flink does what it says: clusters come up, jobs run, faults have the effects that they had in life."""
+"""The testbed's Flink clusters start, run jobs, and react to faults as in the reported incidents."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -8,13 +8,12 @@ import pytest
 
 from testbed.artifacts import KAFKA
 from testbed.flink.cluster import FlinkCluster
+from testbed.flink.faults import JobReader, flink_job_reset, keep, put_back, resurrect
 from testbed.flink.programs import kafka_job, sequence_job
-from testbed.flink.reset import JobReader, flink_job_reset
-from testbed.flink.resurrection import keep, put_back, resurrect
 from testbed.kafka import Cluster
+from testbed.servers import ZooKeeperServer
 from testbed.traffic import Traffic, fill
 from testbed.waiting import wait_until
-from testbed.zookeeper import ZooKeeperServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -23,7 +22,6 @@ _BOTH = pytest.mark.parametrize("flink", [pytest.param("1.4.2", marks=pytest.mar
 
 @pytest.fixture(scope="module")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
-    """A ZooKeeper server for all clusters of the module."""
     with ZooKeeperServer(KAFKA["3.9.1"], tmp_path_factory.mktemp("zookeeper")) as server:
         client = server.connect()  # once it serves
         client.stop()
@@ -33,7 +31,7 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperSer
 
 @pytest.fixture(scope="module")
 def started(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, FlinkCluster]]:
-    """Clusters by version, each started when the first test asks for it."""
+    """Clusters by version, started on first use."""
     with ExitStack() as running:
 
         class Started(dict[str, FlinkCluster]):
@@ -48,14 +46,13 @@ def started(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def flink(request: pytest.FixtureRequest, started: dict[str, FlinkCluster]) -> Iterator[FlinkCluster]:
-    """The cluster of the version that the test's parameter names; well again afterwards, and without jobs."""
+    """The cluster of the version in the test's parameter; repaired afterwards."""
     cluster = started[request.param]
     yield cluster
-    cluster.settle()
+    cluster.repair()
 
 
 def _running_job(flink: FlinkCluster, checkpoints: int = 2) -> str:
-    """A job that runs and has completed so many checkpoints."""
     job = flink.submit(sequence_job("counter"))
     flink.wait_until_running(job)
     flink.wait_for_checkpoints(job, checkpoints)
@@ -65,21 +62,20 @@ def _running_job(flink: FlinkCluster, checkpoints: int = 2) -> str:
 @pytest.mark.parametrize(
     "flink", ["1.4.2", "1.20.1", pytest.param("2.3.0", marks=pytest.mark.acceptance)], indirect=True
 )
-def test_a_job_runs_under_the_leaders_lock_until_it_is_cancelled(flink: FlinkCluster) -> None:
-    """Its graph is in ZooKeeper under a lock of the leader's session; once cancelled it is gone, and so is its file."""
+def test_a_job_graph_is_locked_by_the_leader_until_cancelled(flink: FlinkCluster) -> None:
+    """After the cancellation its znode and its file are gone."""
     job = _running_job(flink)
     leader = flink.wait_for_leader()
     assert set(flink.job_graphs()[job].locks.values()) == {leader.session}
     assert list(flink.storage_dir.rglob("submitted*"))
     flink.cancel(job)
-    wait_until(lambda: job not in flink.job_graphs(), "the job graph to go")
-    wait_until(lambda: not list(flink.storage_dir.rglob("submitted*")), "the job graph's file to go")
+    wait_until(lambda: job not in flink.job_graphs(), "the job graph to disappear")
+    wait_until(lambda: not list(flink.storage_dir.rglob("submitted*")), "the job graph's file to disappear")
     assert flink.jobs()[job].state == "CANCELED"
 
 
 @_BOTH
-def test_a_leader_killed_is_followed_by_the_other_one(flink: FlinkCluster) -> None:
-    """After SIGKILL the other JobManager leads and takes the job up at its latest checkpoint."""
+def test_the_standby_recovers_jobs_of_a_killed_leader(flink: FlinkCluster) -> None:
     job = _running_job(flink)
     before = flink.wait_for_leader()
     flink.kill(before.job_manager)
@@ -87,16 +83,16 @@ def test_a_leader_killed_is_followed_by_the_other_one(flink: FlinkCluster) -> No
     assert after.job_manager != before.job_manager
     assert after.session != before.session
     flink.wait_until_running(job)
-    taken_up = flink.wait_for_checkpoints(job, 1)
-    assert taken_up.restored == 1
-    assert taken_up.restored_id is not None
-    assert taken_up.latest is not None
-    assert taken_up.restored_id < taken_up.latest
+    recovered = flink.wait_for_checkpoints(job, 1)
+    assert recovered.restored == 1
+    assert recovered.restored_id is not None
+    assert recovered.latest is not None
+    assert recovered.restored_id < recovered.latest
 
 
 @pytest.mark.parametrize("flink", ["1.4.2"], indirect=True)
-def test_a_cut_link_costs_leadership_on_1_4_and_leaves_a_lock(flink: FlinkCluster) -> None:
-    """Cut for 1.5 s the leader keeps its session and so its lock on the job graph, beside that of the new leader."""
+def test_a_cut_link_moves_leadership_and_leaves_a_lock_on_1_4(flink: FlinkCluster) -> None:
+    """Cut for 1.5 s, the leader keeps its session and therefore its lock on the job graph."""
     job = _running_job(flink)
     before = flink.wait_for_leader()
     flink.cut_link(before.job_manager)
@@ -109,7 +105,7 @@ def test_a_cut_link_costs_leadership_on_1_4_and_leaves_a_lock(flink: FlinkCluste
 
 @pytest.mark.parametrize("flink", ["1.20.1"], indirect=True)
 def test_a_cut_link_leaves_no_foreign_lock_on_1_20(flink: FlinkCluster) -> None:
-    """A leader that gives up releases its locks: only the session that leads then holds the job graph."""
+    """A leader that gives up its leadership releases its locks."""
     job = _running_job(flink)
     before = flink.wait_for_leader()
     flink.cut_link(before.job_manager)
@@ -120,8 +116,8 @@ def test_a_cut_link_leaves_no_foreign_lock_on_1_20(flink: FlinkCluster) -> None:
 
 
 @_BOTH
-def test_a_frozen_leader_loses_its_session(flink: FlinkCluster) -> None:
-    """Frozen for longer than its session it is succeeded by the other one; thawed it does not lead again by itself."""
+def test_a_frozen_leaders_session_expires(flink: FlinkCluster) -> None:
+    """When it is thawed it does not lead again."""
     before = flink.wait_for_leader()
     flink.freeze(before.job_manager)
     after = flink.wait_for_leader(other_than=before)
@@ -132,7 +128,6 @@ def test_a_frozen_leader_loses_its_session(flink: FlinkCluster) -> None:
 
 @_BOTH
 def test_a_job_restarts_with_its_task_manager(flink: FlinkCluster) -> None:
-    """Without slots it does not run; with the TaskManager back it goes on from its latest checkpoint."""
     job = _running_job(flink)
     flink.kill_task_manager(1)
     flink.wait_until_in_state(job, "RESTARTING")
@@ -142,23 +137,21 @@ def test_a_job_restarts_with_its_task_manager(flink: FlinkCluster) -> None:
 
 
 @_BOTH
-def test_a_savepoint_is_what_another_job_begins_with(flink: FlinkCluster) -> None:
-    """A job submitted from a savepoint has restored it, and counts its checkpoints on."""
+def test_a_job_starts_from_a_savepoint(flink: FlinkCluster) -> None:
     job = _running_job(flink)
     path = flink.savepoint(job)
     flink.cancel(job)
     successor = flink.submit(sequence_job("counter"), path)
     flink.wait_until_running(successor)
-    begun = flink.wait_for_checkpoints(successor, 1)
+    started = flink.wait_for_checkpoints(successor, 1)
     assert successor != job
-    assert begun.restored == 1
-    assert begun.latest is not None
-    assert begun.latest > 2
+    assert started.restored == 1
+    assert started.latest is not None
+    assert started.latest > 2
 
 
 @_BOTH
-def test_job_managers_stopped_and_started_take_their_jobs_up(flink: FlinkCluster) -> None:
-    """After SIGTERM of all JobManagers and a new start the job runs again, from its latest checkpoint."""
+def test_restarted_job_managers_recover_their_jobs(flink: FlinkCluster) -> None:
     job = _running_job(flink)
     before = flink.wait_for_leader()
     for number in flink.job_managers:
@@ -171,10 +164,8 @@ def test_job_managers_stopped_and_started_take_their_jobs_up(flink: FlinkCluster
 
 
 @pytest.mark.acceptance
-def test_a_cancelled_job_comes_back_and_starves_its_successor_on_1_4(
-    zookeeper: ZooKeeperServer, tmp_path: Path
-) -> None:
-    """FLINK-10011: the dead job begins with nothing, and its successor, which had checkpoints, gets no slots."""
+def test_a_cancelled_job_returns_and_starves_its_successor(zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
+    """FLINK-10011: the old job restores nothing; its successor, which had checkpoints, gets no slots."""
     with FlinkCluster("1.4.2", zookeeper.address, workdir=tmp_path, task_managers=2, slots=1, name="dead") as flink:
         truth = resurrect(flink, sequence_job("clicks"), sequence_job("clicks", parallelism=2))
         assert set(flink.live_jobs()) == {truth.job, truth.successor}
@@ -191,7 +182,7 @@ def test_a_cancelled_job_comes_back_and_starves_its_successor_on_1_4(
 @pytest.mark.parametrize("flink", ["1.20.1"], indirect=True)
 @pytest.mark.parametrize("failover", [False, True], ids=["at once", "at failover"])
 def test_a_job_that_is_put_back_runs_again_on_1_20(flink: FlinkCluster, *, failover: bool) -> None:
-    """Its znode and files put back, a cancelled job is run by the leader that lives, or else by the next one."""
+    """The current leader runs it at once, or else the next leader does."""
     job = _running_job(flink)
     kept = keep(flink, job)
     flink.cancel(job)
@@ -201,14 +192,14 @@ def test_a_job_that_is_put_back_runs_again_on_1_20(flink: FlinkCluster, *, failo
     put_back(flink, kept)
     assert flink.wait_for_leader(other_than=leader if failover else None).job_manager in flink.job_managers
     flink.wait_until_running(job)
-    begun = flink.wait_for_checkpoints(job, 1)
-    assert begun.restored == 0
-    assert begun.latest == begun.completed
+    started = flink.wait_for_checkpoints(job, 1)
+    assert started.restored == 0
+    assert started.latest == started.completed
 
 
 @pytest.mark.acceptance
-def test_one_subtask_of_a_job_on_1_4_is_reset_to_the_logs_start(tmp_path: Path) -> None:
-    """The flink-reset report: one partition goes back to 0; no checkpoint fails, none is restored, the job runs on."""
+def test_a_subtask_on_1_4_is_reset_to_the_log_start_offset(tmp_path: Path) -> None:
+    """The flink-reset report: no checkpoint fails, none is restored, and the job keeps running."""
     topic, group, broken = "topic-124", "flink-job", 8
     quiet = [[2005, 2024], [2024, 2011], [2011, 2024]]
     places = [(topic, number) for number in range(9)]
@@ -223,9 +214,9 @@ def test_one_subtask_of_a_job_on_1_4_is_reset_to_the_logs_start(tmp_path: Path) 
         job = flink.submit(kafka_job("clicks", kafka.bootstrap_servers, topic, group, parallelism=3))
         with Traffic(kafka.bootstrap_servers, places, rate=60):
             reader.wait_until_at(topic, broken, 5000)
-            truth = flink_job_reset(kafka, flink, job, topic, broken, group=group, unseen=200)
+            truth = flink_job_reset(kafka, flink, job, topic, broken, group=group, unreplicated=200)
         alive = flink.jobs()[job]
-    assert [(one.partition, one.to) for one in truth.resets] == [(broken, 0)]
+    assert [(reset.partition, reset.to) for reset in truth.resets] == [(broken, 0)]
     assert truth.fault.rewind.position > 5000
     assert truth.fault.leader_sessions[0].session != truth.fault.leader_sessions[1].session
     assert (truth.checkpoints.failed, truth.checkpoints.restored) == (0, 0)
@@ -235,7 +226,6 @@ def test_one_subtask_of_a_job_on_1_4_is_reset_to_the_logs_start(tmp_path: Path) 
 @pytest.mark.acceptance
 @pytest.mark.parametrize("flink", ["1.20.1"], indirect=True)
 def test_a_job_on_1_20_reads_kafka_and_commits(flink: FlinkCluster, tmp_path: Path) -> None:
-    """KafkaSource begins at the log's start and commits what its checkpoints hold, to the log's end."""
     with (
         Cluster("3.9.1", (2024,), workdir=tmp_path / "kafka") as kafka,
         JobReader(kafka, flink, "counters") as reader,

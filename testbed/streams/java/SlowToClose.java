@@ -5,7 +5,7 @@ import org.apache.kafka.streams.state.KeyValueBytesStoreSupplier;
 import org.apache.kafka.streams.state.KeyValueStore;
 import org.apache.kafka.streams.state.Stores;
 
-/** A persistent store that takes its time to close, as a large RocksDB does; its task's checkpoint is written after. */
+/** A persistent store that is slow to close, as a large RocksDB is; its task's checkpoint is written afterwards. */
 final class SlowToClose implements KeyValueBytesStoreSupplier {
   private final KeyValueBytesStoreSupplier persistent;
   private final long closeMs;
@@ -32,7 +32,7 @@ final class SlowToClose implements KeyValueBytesStoreSupplier {
     if (closeMs == 0) {
       return store;
     }
-    // A proxy, since what a store must have differs from version to version.
+    // A proxy, as the methods of a store differ between versions.
     Class<?>[] kind = {KeyValueStore.class};
     return (KeyValueStore<Bytes, byte[]>) Proxy.newProxyInstance(kind[0].getClassLoader(), kind, (self, method, values) -> {
       if (method.getName().equals("close")) {

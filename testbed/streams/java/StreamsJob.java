@@ -14,7 +14,7 @@ import org.apache.kafka.streams.state.KeyValueStore;
 import org.apache.kafka.streams.state.Stores;
 
 /**
- * One aggregate per key over one topic, in words that Kafka Streams 2.1 to 3.9 understand.
+ * One aggregate per key over one topic, in the API that Kafka Streams 2.1 to 3.9 share.
  *
  * <p>Arguments: input topic, topology, store, format of its values, how long the store takes to close (ms), then
  * Streams properties as name=value.
@@ -69,7 +69,7 @@ public final class StreamsJob {
     }
   }
 
-  /** Each window begins at 1 under a key of its own. */
+  /** Every window has its own keys and starts at 1. */
   private static void countWindows(KStream<String, String> input, String store, Format format) {
     Duration window = Duration.ofSeconds(10);
     input.groupByKey().windowedBy(TimeWindows.of(window).grace(Duration.ZERO)).aggregate(() -> 0L,

@@ -3,7 +3,7 @@ import org.apache.flink.api.common.serialization.SimpleStringSchema;
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
 import org.apache.flink.streaming.connectors.kafka.FlinkKafkaConsumer011;
 
-/** Reads a topic from the group's offsets, else from the log's start. Arguments: see testbed/flink/programs.py. */
+/** Reads a topic from the group's offsets, or else from the log start offset. Arguments: testbed/flink/programs.py. */
 public final class KafkaJob {
   private KafkaJob() {}
 
@@ -15,7 +15,7 @@ public final class KafkaJob {
     kafka.setProperty("bootstrap.servers", args[4]);
     kafka.setProperty("group.id", args[6]);
     kafka.setProperty("auto.offset.reset", "earliest");
-    // A fetch from a leader that is frozen blocks for 5 minutes (request.timeout.ms): only metadata tell of the new one.
+    // A fetch from a leader that is frozen blocks for 5 minutes (request.timeout.ms): only metadata name the new one.
     kafka.setProperty("metadata.max.age.ms", "3000");
     FlinkKafkaConsumer011<String> source = new FlinkKafkaConsumer011<>(args[5], new SimpleStringSchema(), kafka);
     source.setStartFromGroupOffsets();

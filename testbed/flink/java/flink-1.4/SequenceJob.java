@@ -4,7 +4,7 @@ import org.apache.flink.streaming.api.checkpoint.ListCheckpointed;
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
 import org.apache.flink.streaming.api.functions.source.RichParallelSourceFunction;
 
-/** Counts for ever, from where the last checkpoint was. Arguments: see testbed/flink/jobs.py. */
+/** Counts without end, from the last checkpoint on. Arguments: see testbed/flink/programs.py. */
 public final class SequenceJob {
   private SequenceJob() {}
 
@@ -16,7 +16,7 @@ public final class SequenceJob {
     env.execute(args[0]);
   }
 
-  /** Not generateSequence: that of 1.4 puts all its numbers into memory before it begins. */
+  /** Not generateSequence, which on 1.4 holds all its numbers in memory before it starts. */
   private static final class Sequence extends RichParallelSourceFunction<Long> implements ListCheckpointed<Long> {
     private final long delayMs;
     private volatile boolean running = true;

@@ -5,7 +5,7 @@ import org.apache.flink.connector.kafka.source.enumerator.initializer.OffsetsIni
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
 import org.apache.kafka.clients.consumer.OffsetResetStrategy;
 
-/** Reads a topic from the group's offsets, else from the log's start. Arguments: see testbed/flink/programs.py. */
+/** Reads a topic from the group's offsets, or else from the log start offset. Arguments: testbed/flink/programs.py. */
 public final class KafkaJob {
   private KafkaJob() {}
 

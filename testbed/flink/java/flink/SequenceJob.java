@@ -1,6 +1,6 @@
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
 
-/** Counts for ever, from where the last checkpoint was. Arguments: see testbed/flink/jobs.py. */
+/** Counts without end, from the last checkpoint on. Arguments: see testbed/flink/programs.py. */
 public final class SequenceJob {
   private SequenceJob() {}
 

@@ -2,7 +2,7 @@ import org.apache.flink.api.common.functions.MapFunction;
 import org.apache.flink.streaming.api.datastream.DataStream;
 import org.apache.flink.streaming.api.functions.sink.v2.DiscardingSink;
 
-/** What the jobs do with their records: take a while over each, and drop it. */
+/** The jobs' work: spends a while on each record, and drops it. */
 final class Work {
   private Work() {}
 

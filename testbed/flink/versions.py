@@ -1,11 +1,10 @@
-"""What differs between versions of Flink: jars, main classes, properties, znodes, REST. What uses it: cluster.py."""
+"""The differences between Flink versions: jars, main classes, properties, znodes and REST."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from testbed.artifacts import Distribution, class_path, jars
-from testbed.java_sources import jar
+from testbed.artifacts import Distribution, class_path, jar, jars
 
 Config: TypeAlias = Mapping[str, str | int]
 
@@ -15,7 +14,7 @@ _LAYOUT = "%d{yyyy-MM-dd HH:mm:ss,SSS} %-5p %-60c %x - %m%n"  # that of Flink's 
 
 
 class Job(NamedTuple):
-    """A job as REST shows it. start, end: ms since the epoch; end is None while it has none. running: its tasks."""
+    """A job as REST shows it. start, end: ms since the epoch, end is None until it ends. running: its running tasks."""
 
     id: str
     name: str
@@ -27,9 +26,10 @@ class Job(NamedTuple):
 
 
 class Checkpoints(NamedTuple):
-    """A job's checkpoints as REST counts them since its JobManager took it up; the ids are None where there is none.
+    """A job's checkpoints as REST counts them since its JobManager recovered it; ids are None if there is none.
 
-    latest: the latest completed, triggered at (ms). restored: how often one was; restored_id: which one, the last time.
+    latest: the id of the latest completed checkpoint. triggered: when that was triggered (ms). restored: how often one
+    was restored. restored_id: the one restored last.
     """
 
     completed: int
@@ -40,28 +40,28 @@ class Checkpoints(NamedTuple):
     restored_id: int | None
 
 
-class Flink:
+class FlinkVersion:
     """Flink 1.20: a dispatcher and a JobMaster per job, one leader latch for all of them, log4j 2.
 
-    Folders are those that a process keeps its configuration in.
+    `folder` parameters are a process's configuration folder.
     """
 
     sources: tuple[str, ...] = ("flink", "flink-kafka")
     """The folders below java/ with its jobs."""
     java_release: int = 11
-    """The class files that it can read."""
+    """The release of the class files that it can read."""
     conf_file: str = "config.yaml"
     heap_mb: int = 384
-    """Of a JobManager."""
+    """MiB of a JobManager's heap."""
     leader_node: str = "leader/rest_server/connection_info"
-    """Below the cluster's znode: who leads, an ephemeral of the leader's session."""
+    """The leader's znode below the cluster's, an ephemeral of the leader's session."""
     graphs: str = "jobgraphs"
-    """Likewise: the znodes of job graphs."""
+    """The parent of the job graphs' znodes, below the cluster's."""
     locks: str = "/locks"
-    """Below the znode of a job graph: where its locks hang."""
+    """The parent of a job graph's locks, below its znode."""
     jobs_path: str = "/jobs/overview"
     client: str = "org.apache.flink.client.cli.CliFrontend"
-    # JDK 17 lets nobody look into these unless told so.
+    # Packages that JDK 17 opens only on request.
     opened: tuple[str, ...] = (
         *("java.lang", "java.net", "java.io", "java.nio", "sun.nio.ch", "java.lang.reflect", "java.text", "java.time"),
         *("java.util", "java.util.concurrent", "java.util.concurrent.atomic", "java.util.concurrent.locks"),
@@ -71,20 +71,20 @@ class Flink:
         self.distribution = distribution
 
     def class_path(self) -> str:
-        """What its processes run with."""
+        """Return the class path of its processes."""
         return class_path(self.distribution)
 
     def jobs_jar(self) -> Path:
-        """Its jobs."""
-        folders = [_SOURCES / one for one in self.sources]
+        """Return the jar of its jobs."""
+        folders = [_SOURCES / folder for folder in self.sources]
         return jar(*folders, name=self.sources[0], libraries=jars(self.distribution), release=self.java_release)
 
     def flags(self, folder: Path, level: str) -> list[str]:
-        """JVM flags; standard output takes the log from this level on."""
+        """Return the JVM flags; standard output receives the log from `level` on."""
         exported = ("java.base/sun.net.util", "java.rmi/sun.rmi.registry", "java.security.jgss/sun.security.krb5")
         return [
-            *(f"--add-exports={one}=ALL-UNNAMED" for one in exported),
-            *(f"--add-opens=java.base/{one}=ALL-UNNAMED" for one in self.opened),
+            *(f"--add-exports={package}=ALL-UNNAMED" for package in exported),
+            *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in self.opened),
             *self._logging(folder, level),
         ]
 
@@ -98,7 +98,7 @@ class Flink:
         return [f"-Dlog4j.configurationFile=file:{log4j}", "-Dlog4j2.disable.jmx=true"]
 
     def config(self, rest_port: int, checkpoints: Path, temporary: Path) -> Config:
-        """The properties that have other names or values in other versions."""
+        """Return the properties whose names or values depend on the version."""
         memory = {
             "task.heap": "128m",
             "task.off-heap": "16m",
@@ -127,37 +127,37 @@ class Flink:
         }
 
     def job_manager(self, folder: Path, rest_port: int) -> list[str]:
-        """The main class of a JobManager and its arguments."""
-        del rest_port  # as in its configuration
+        """Return the main class of a JobManager and its arguments."""
+        del rest_port  # it is in the configuration
         return ["org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntrypoint", "-c", str(folder)]
 
     def task_manager(self, folder: Path, number: int) -> list[str]:
-        """The main class of a TaskManager and its arguments."""
+        """Return the main class of a TaskManager and its arguments."""
         main = "org.apache.flink.runtime.taskexecutor.TaskManagerRunner"
         return [main, "--configDir", str(folder), "-D", f"taskmanager.resource-id=tm{number}"]
 
-    def leads_at(self, rpc_port: int, rest_port: int) -> str:
-        """How the znode of the leader names a JobManager."""
+    def leader_address(self, rpc_port: int, rest_port: int) -> str:
+        """Return the address that the leader's znode holds for a JobManager."""
         del rpc_port
         return f"http://127.0.0.1:{rest_port}"
 
-    def jobs(self, answer: Any) -> list[Job]:
-        """What REST answers at `jobs_path`."""
-        return [_job(one) for one in answer["jobs"]]
+    def jobs(self, response: Any) -> list[Job]:
+        """Return the jobs in the response of `jobs_path`."""
+        return [_job(job) for job in response["jobs"]]
 
     def cancel(self, job: str) -> tuple[str, str]:
-        """REST's method and path."""
+        """Return the REST method and path that cancel a job."""
         return "PATCH", f"/jobs/{job}?mode=cancel"
 
 
-class Flink2(Flink):
-    """Flink 2.x, which calls job graphs execution plans. Without Kafka: its connectors come later than its versions."""
+class Flink2(FlinkVersion):
+    """Flink 2.x, which calls job graphs execution plans; without Kafka, whose connectors are released later."""
 
     sources = ("flink",)
     graphs = "execution-plans"
 
 
-class Flink14(Flink):
+class Flink14(FlinkVersion):
     """Flink 1.4, the version of FLINK-10011: one actor is the JobManager, Akka 2.4, log4j 1."""
 
     sources = ("flink-1.4",)
@@ -168,10 +168,10 @@ class Flink14(Flink):
     locks = ""
     jobs_path = "/joboverview"
     client = "org.apache.flink.client.CliFrontend"
-    opened = (*Flink.opened, "sun.misc", "java.math", "sun.security.action")
+    opened = (*FlinkVersion.opened, "sun.misc", "java.math", "sun.security.action")
 
     def class_path(self) -> str:
-        first = jar(_SOURCES / "akka-2.4", name="akka-2.4")  # the class that replaces Akka's must come first
+        first = jar(_SOURCES / "akka-2.4", name="akka-2.4")  # first, as its class replaces Akka's
         return f"{first}:{class_path(self.distribution)}"
 
     def _logging(self, folder: Path, level: str) -> list[str]:
@@ -202,28 +202,28 @@ class Flink14(Flink):
         return ["org.apache.flink.runtime.jobmanager.JobManager", "--configDir", str(folder), *arguments]
 
     def task_manager(self, folder: Path, number: int) -> list[str]:
-        del number  # it has no say in its id
+        del number  # 1.4 draws its id itself
         return ["org.apache.flink.runtime.taskmanager.TaskManager", "--configDir", str(folder)]
 
-    def leads_at(self, rpc_port: int, rest_port: int) -> str:
+    def leader_address(self, rpc_port: int, rest_port: int) -> str:
         del rest_port
         return f"akka.tcp://flink@127.0.0.1:{rpc_port}/"
 
-    def jobs(self, answer: Any) -> list[Job]:
-        return [_job(one) for one in (*answer["running"], *answer["finished"])]
+    def jobs(self, response: Any) -> list[Job]:
+        return [_job(job) for job in (*response["running"], *response["finished"])]
 
     def cancel(self, job: str) -> tuple[str, str]:
         return "DELETE", f"/jobs/{job}/cancel"
 
 
-def _job(told: Mapping[str, Any]) -> Job:
-    tasks, end = told["tasks"], told["end-time"]
+def _job(job: Mapping[str, Any]) -> Job:
+    tasks, end = job["tasks"], job["end-time"]
     ended = end if end >= 0 else None
-    return Job(told["jid"], told["name"], told["state"], told["start-time"], ended, tasks["running"], tasks["total"])
+    return Job(job["jid"], job["name"], job["state"], job["start-time"], ended, tasks["running"], tasks["total"])
 
 
-FLINK: Mapping[str, Flink] = {
-    # The version of FLINK-10011, and of the connector that reads Kafka 0.11. JDK 9 and later have left JAXB out.
+FLINK: Mapping[str, FlinkVersion] = {
+    # The version of FLINK-10011 and of the connector for Kafka 0.11. JDK 9 and later lack JAXB.
     "1.4.2": Flink14(
         Distribution(
             "flink",
@@ -240,7 +240,7 @@ FLINK: Mapping[str, Flink] = {
             ),
         )
     ),
-    "1.20.1": Flink(
+    "1.20.1": FlinkVersion(
         Distribution(
             "flink",
             "1.20.1",
@@ -253,4 +253,4 @@ FLINK: Mapping[str, Flink] = {
     ),
     "2.3.0": Flink2(Distribution("flink", "2.3.0", (), "apache-flink-libraries==2.3.0")),
 }
-"""The versions that can be run, by number."""
+"""The versions that the testbed can run, by number."""
