@@ -43,7 +43,7 @@ reference: setup-python ## renew docs/reference from the code
 	@$(BIN)/python -m agent.cli.docs
 
 messages: setup-python ## renew the golden messages in tests/messages
-	@$(BIN)/pytest tests/messages --regenerate
+	@$(BIN)/python -m tests.messages.golden
 
 lock: setup-python ## renew requirements.lock from pyproject.toml; `make lock LOCK=--upgrade` takes newer versions
 	@CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \

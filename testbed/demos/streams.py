@@ -124,7 +124,8 @@ def _wrong_proof(truth: Outcome, incident: dict[str, Any], slack: Slack) -> Iter
     if FAILED in said:
         yield (
             "the check failed, so nothing is proven; its first run fetches Spark's Kafka connector, for which it needs "
-            f"the network once (docs/spark.md). It says: {said.partition(FAILED)[2].partition(chr(10))[0]}"
+            "the network once (docs/how-to/spark-on-a-cluster.md). It says: "
+            f"{said.partition(FAILED)[2].partition(chr(10))[0]}"
         )
         return
     yield from _wrong_keys(truth, incident, CHECK)

@@ -1,4 +1,4 @@
-"""docs/spark.md names every check and option, and nothing else."""
+"""docs/explanation/spark-checks.md names every check and option, and nothing else."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from spark_checks.__main__ import check_names, load_check
 from spark_checks.options import COMMON
 
-TEXT = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[2] / "docs" / "explanation" / "spark-checks.md").read_text(encoding="utf-8")
 
 
 def test_every_check_has_a_row() -> None:
