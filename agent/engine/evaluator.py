@@ -6,9 +6,8 @@ is final; only its recovery is followed from then on.
 """
 
 import heapq
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import count
-from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
@@ -134,9 +133,8 @@ class Evaluator:
             self._stale_by = min(self._stale_by, observation.seen + SOON_MS)
         own = dependents_of.get(subject)
         if own and self._active_findings:
-            is_about = _is_about(observation)
             for evaluation in own:
-                if evaluation in self._active_findings and is_about(evaluation.scope):
+                if evaluation in self._active_findings and _is_about(observation, evaluation.scope):
                     self._dirty[evaluation] = None
 
     def _keep_fresh(self, evaluation: Evaluation, until: int) -> None:
@@ -225,14 +223,10 @@ class _Dependencies:
             self._reads.pop(evaluation, None)
 
 
-def _is_about(observation: Observation) -> Callable[[Scope], bool]:
-    """Return whether a scope is about the very subject of the observation."""
-    names = observation.key
-    if not set(names) <= set(Scope._fields):
-        return lambda _: False
-    values: Callable[[object], Hashable] = attrgetter(*names)
-    subject = values(observation)
-    return lambda scope: values(scope) == subject
+def _is_about(observation: Observation, scope: Scope) -> bool:
+    """Return whether the scope is about the very subject of the observation."""
+    others = dict(scope.others)
+    return all(getattr(observation, name) == getattr(scope, name, others.get(name)) for name in observation.key)
 
 
 def _followed_until(finding: Finding) -> int:
@@ -244,5 +238,7 @@ def _followed_until(finding: Finding) -> int:
 
 def _scope_of(finding: Finding, rule: Rule) -> Scope:
     """Return the scope in which the rule found it; scopes of what checks found name no source."""
-    names = [name for name in Scope._fields if name != "source" or CheckFinding not in rule.observes]
-    return Scope(**{name: finding.subject[name] for name in names if name in finding.subject})
+    subject = finding.subject
+    left_out = {"others", "source"} if CheckFinding in rule.observes else {"others"}
+    named = {name: subject[name] for name in Scope._fields if name in subject and name not in left_out}
+    return Scope(**named, others=tuple((name, subject[name]) for name in rule.scope_keys if name in subject))

@@ -4,7 +4,7 @@ A rule is pure: it looks at the facts and keeps nothing. agent/engine/evaluator.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import msgspec
@@ -31,6 +31,8 @@ class Scope(NamedTuple):
     source: str | None = None
     job: str | None = None
     log: str | None = None
+    others: tuple[tuple[str, Hashable], ...] = ()
+    """Keys that only one system has, by name, such as a connector; a rule lists these names in `scope_keys`."""
 
     @classmethod
     def of_partition(cls, observation: LogOffsets | PartitionState) -> "Scope":
@@ -40,7 +42,8 @@ class Scope(NamedTuple):
     @property
     def subject(self) -> dict[str, Any]:
         """The keys that are set, in the order in which they are shown."""
-        return {name: value for name, value in self._asdict().items() if value is not None}
+        named = {name: value for name, value in self._asdict().items() if value is not None and name != "others"}
+        return {**named, **dict(self.others)}
 
     @property
     def in_partition(self) -> tuple[str, str, int]:
@@ -106,6 +109,9 @@ class Rule(ConfigModel):
 
     observes: ClassVar[tuple[type[Observation], ...]] = (Observation,)
     """The kinds of observations that `scopes` is called with."""
+
+    scope_keys: ClassVar[tuple[str, ...]] = ()
+    """The names in `others` of this rule's scopes."""
 
     severity: Literal["info", "warning", "critical"] | None = None
     """Replaces the default severity. Findings that are info because of a label stay info."""

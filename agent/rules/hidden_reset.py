@@ -22,7 +22,7 @@ from agent.rules.queries.partitions import (
     is_rebalancing,
     is_recreated,
 )
-from agent.rules.queries.subjects import groups_of, partitions_of
+from agent.rules.queries.subjects import groups_of
 
 _REGULAR = 4
 """How many commits make a rhythm."""
@@ -185,7 +185,7 @@ def _is_active(facts: Facts, scope: Scope, since: int, until: int) -> bool:
         return not assigned or (topic, partition) in assigned
     return any(
         since < commit.at <= until
-        for pair in partitions_of(facts, cluster, group)
-        if pair != (topic, partition)
-        for commit in drop_unmoved(facts.history(Commit, cluster, group, *pair))[1:]
+        for history in facts.histories(Commit, cluster=cluster, group=group)
+        if history.subject[-2:] != (topic, partition)
+        for commit in drop_unmoved(history)[1:]
     )

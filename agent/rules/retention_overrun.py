@@ -20,7 +20,7 @@ from agent.rules.queries.partitions import (
     find_deletion,
     is_recreated,
 )
-from agent.rules.queries.subjects import groups_of, partitions_of
+from agent.rules.queries.subjects import groups_of
 
 
 class RetentionOverrun(GroupRule):
@@ -123,10 +123,7 @@ class RetentionOverrun(GroupRule):
         assigned = {pair for member in state.members for pair in member.partitions} if state is not None else set()
         if assigned:
             return (topic, partition) in assigned
-        for committed_topic, number in partitions_of(facts, cluster, group):
-            if committed_topic != topic:
-                continue
-            history = facts.history(Commit, cluster, group, topic, number)
+        for history in facts.histories(Commit, cluster=cluster, group=group, topic=topic):
             commits = [commit for commit in drop_unmoved(history) if commit.at <= at]
             longest = max(commit_intervals(commits[-20:]), default=0)
             if longest and at - commits[-1].at <= max(self.alive, 3 * longest):

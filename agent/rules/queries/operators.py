@@ -10,7 +10,6 @@ from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, GroupState
 from agent.model.observations.streams import StreamsApplication
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, commit_intervals
-from agent.rules.queries.subjects import partitions_of
 
 _TOGETHER_MS = 5_000
 """How close together one command moves all partitions of a group."""
@@ -98,10 +97,11 @@ def _moved_together(facts: Facts, move: Commit, min_records: int) -> bool:
 
 def _find_histories(facts: Facts, move: Commit) -> Iterator[History[Commit]]:
     """Yield the commits of the group on each of its partitions, the moved one first."""
-    yield facts.history(Commit, move.cluster, move.group, move.topic, move.partition)
-    for topic, partition in partitions_of(facts, move.cluster, move.group):
-        if (topic, partition) != (move.topic, move.partition):
-            yield facts.history(Commit, move.cluster, move.group, topic, partition)
+    own = facts.history(Commit, move.cluster, move.group, move.topic, move.partition)
+    yield own
+    yield from (
+        history for history in facts.histories(Commit, cluster=move.cluster, group=move.group) if history is not own
+    )
 
 
 def _is_empty_around(facts: Facts, before: Commit, after: Commit) -> bool:
