@@ -1,4 +1,4 @@
-"""What tests share: the Slack stand-in, a broker for Kafka Streams, a state file, how hypothesis runs."""
+"""Shared fixtures: the Slack stand-in, a broker for Kafka Streams, a state file; Hypothesis settings."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,21 +11,23 @@ from testbed.kafka import Cluster
 from testbed.slack import Slack
 from testbed.streams.app import streams_broker
 
-# No deadline per example: two loaded cores make one example slow, never wrong.
+# No deadline per example: a busy machine makes an example slow, not wrong.
 settings.register_profile("backflow", deadline=None, print_blob=True)
 settings.load_profile("backflow")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Real clusters last: the quick tests fail first, and the clusters' ZooKeeper clients, whose threads draw from the
-    global `random`, do not live yet while Hypothesis draws.
+    """Run integration tests last.
+
+    Quick tests fail first, and the clusters' ZooKeeper clients, whose threads use the global `random`, do not run yet
+    while Hypothesis draws from it.
     """
     items.sort(key=lambda item: item.get_closest_marker("integration") is not None)
 
 
 @pytest.fixture(autouse=True)
 def _without_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything is on loopback; slack-sdk would take a proxy from the environment even for that."""
+    """Unset proxies: slack-sdk would use them even on loopback."""
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
         monkeypatch.delenv(name, raising=False)
 
@@ -46,12 +48,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def state_file(tmp_path: Path) -> Path:
-    """Where the agent's state lives."""
+    """The path of the agent's state file."""
     return tmp_path / "state.sqlite3"
 
 
 @pytest.fixture
 def store(state_file: Path) -> Iterator[IncidentStore]:
-    """A new state for one receiver, slack."""
+    """An empty store with one receiver, slack."""
     with IncidentStore(state_file, ["slack"]) as opened:
         yield opened

@@ -14,7 +14,7 @@ from agent.model.observations.base import Observation, Tick
 from agent.model.observations.kafka import BrokerRegistration, Commit
 from agent.model.times import rfc3339
 from agent.storage.journal import Journal
-from tests.strategies import BEGINNING
+from tests.builders import BEGINNING
 
 SHIPPED = load(Path(__file__).parents[2] / "rules.toml", need_clusters=False)
 

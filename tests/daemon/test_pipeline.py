@@ -29,7 +29,7 @@ from testbed.slack import Slack as Workspace
 from testbed.waiting import wait_until
 from testbed.workspace import Message
 from tests import samples
-from tests.strategies import BEGINNING
+from tests.builders import BEGINNING
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = load(ROOT / "rules.toml", need_clusters=False)

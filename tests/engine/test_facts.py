@@ -1,4 +1,4 @@
-"""Histories keep what rules need, in order, and take no old fact for news."""
+"""Facts keep the history that rules need, in order, and refuse stale observations."""
 
 from itertools import pairwise
 
@@ -7,129 +7,110 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from agent.engine.facts import FLOOR, LONG_AFTER, RETENTION_MS, Change, Facts, History
-from agent.model.observations.base import Available, Tick, Unavailable
-from agent.model.observations.checks import CheckFinding, CheckRun
-from agent.model.observations.kafka import Commit, GroupState, LogOffsets, Member, PartitionState
+from agent.model.observations.base import Available, Unavailable
+from agent.model.observations.checks import CheckFinding
+from agent.model.observations.kafka import Commit, GroupState, Member
 from agent.rules.queries.subjects import groups_of, partitions_in, partitions_of
-from tests.strategies import BEGINNING, check_finding
+from tests.builders import BEGINNING, after, check_finding, check_run, commit, log_offsets, partition_state, tick
 
 DAY_MS = 86_400_000
 
 
-def commit(at: int, offset: int | None, group: str = "g", partition: int = 0) -> Commit:
-    """A commit, so many ms after the beginning."""
-    return Commit(at=BEGINNING + at, cluster="main", group=group, topic="t", partition=partition, offset=offset)
-
-
-def history(*commits: Commit) -> History[Commit]:
-    """The history that these make."""
-    made: History[Commit] = History()
-    for one in commits:
-        made.add(one)
-    return made
+def history_of(*commits: Commit) -> History[Commit]:
+    history: History[Commit] = History()
+    for change in commits:
+        history.add(change)
+    return history
 
 
 def offsets(commits: list[Commit]) -> list[int | None]:
-    """What was committed."""
-    return [one.offset for one in commits]
+    return [change.offset for change in commits]
 
 
-def test_an_unchanged_fact_is_known_and_a_changed_one_is_news() -> None:
-    """Times apart, the same fact is no change."""
+def test_absorb_distinguishes_unchanged_from_changed_facts() -> None:
     facts = Facts()
     assert facts.absorb(commit(0, 5)) is Change.CHANGED
-    assert facts.absorb(commit(1_000, 5)) is Change.UNCHANGED
-    assert facts.absorb(commit(2_000, 6)) is Change.CHANGED
+    assert facts.absorb(commit(1, 5)) is Change.UNCHANGED
+    assert facts.absorb(commit(2, 6)) is Change.CHANGED
     assert offsets(facts.history(Commit, "main", "g", "t", 0).changes) == [5, 6]
 
 
-def test_a_fact_of_the_same_moment_is_news_in_the_order_it_came() -> None:
-    """Equal times are not out of order."""
-    assert offsets(history(commit(0, 5), commit(0, 7), commit(0, 6)).changes) == [5, 7, 6]
+def test_facts_of_the_same_time_keep_their_order() -> None:
+    assert offsets(history_of(commit(0, 5), commit(0, 7), commit(0, 6)).changes) == [5, 7, 6]
 
 
-def test_a_fact_older_than_the_last_of_its_subject_is_history() -> None:
-    """Whatever it says."""
+def test_fact_older_than_the_last_of_its_subject_is_stale() -> None:
     facts = Facts()
-    facts.absorb(commit(10_000, 500))
-    assert facts.absorb(commit(9_999, 0)) is Change.STALE
+    facts.absorb(commit(10, 500))
+    assert facts.absorb(commit(9.999, 0)) is Change.STALE
     assert offsets(facts.history(Commit, "main", "g", "t", 0).changes) == [500]
 
 
-def test_a_fact_older_than_the_last_confirmation_is_history() -> None:
-    """An unchanged poll counts as the last of its subject: what is dated before it cannot be a rewind."""
+def test_fact_older_than_the_last_confirmation_is_stale() -> None:
+    """An unchanged poll counts: a fact dated before it cannot be a rewind."""
     facts = Facts()
     facts.absorb(commit(0, 500))
-    facts.absorb(commit(60_000, 500))
-    assert facts.absorb(commit(30_000, 0)) is Change.STALE
+    facts.absorb(commit(60, 500))
+    assert facts.absorb(commit(30, 0)) is Change.STALE
     assert offsets(facts.history(Commit, "main", "g", "t", 0).changes) == [500]
 
 
-def test_subjects_do_not_hold_each_other_up() -> None:
-    """A fact may be older than the last of another subject."""
+def test_order_matters_only_within_a_subject() -> None:
     facts = Facts()
-    facts.absorb(commit(60_000, 1))
+    facts.absorb(commit(60, 1))
     assert facts.absorb(commit(0, 1, partition=1)) is Change.CHANGED
 
 
-def test_a_blind_and_a_sighted_source_are_two_facts() -> None:
-    """They share their subject; what is blind now is told until it is sighted."""
+def test_unavailable_lasts_until_the_source_is_available() -> None:
     facts = Facts()
-    blind = Unavailable(at=BEGINNING, source="kafka", cluster="main", reason="no answer")
-    facts.absorb(blind)
-    assert facts.unavailable() == [blind]
+    unavailable = Unavailable(at=BEGINNING, source="kafka", cluster="main", reason="no answer")
+    facts.absorb(unavailable)
+    assert facts.unavailable() == [unavailable]
     assert facts.absorb(Available(at=BEGINNING + 1, source="kafka", cluster="main")) is Change.CHANGED
     assert facts.unavailable() == []
 
 
 @given(st.lists(st.integers(0, 50), max_size=30), st.integers(-1, 51), st.integers(-1, 51), st.integers(1, 5))
-def test_looking_into_a_history_is_what_a_plain_search_would_find(
-    times: list[int], begin: int, end: int, most: int
-) -> None:
-    """as_of, after, before and between against list comprehensions."""
-    changes = [commit(at, number) for number, at in enumerate(sorted(times))]
-    made = history(*changes)
+def test_history_lookups_equal_a_linear_search(times: list[int], begin: int, end: int, most: int) -> None:
+    changes = [commit(at / 1000, number) for number, at in enumerate(sorted(times))]
+    history = history_of(*changes)
     first, last = BEGINNING + begin, BEGINNING + end
-    assert made.as_of(last) == next((one for one in reversed(changes) if one.at <= last), None)
-    assert made.after(first) == [one for one in changes if one.at > first]
-    assert made.before(last, most) == [one for one in changes if one.at < last][-most:]
-    assert made.between(first, last) == [one for one in changes if first < one.at <= last]
+    assert history.as_of(last) == next((change for change in reversed(changes) if change.at <= last), None)
+    assert history.after(first) == [change for change in changes if change.at > first]
+    assert history.before(last, most) == [change for change in changes if change.at < last][-most:]
+    assert history.between(first, last) == [change for change in changes if first < change.at <= last]
 
 
-def test_a_long_history_keeps_the_time_in_which_findings_settle_and_some_changes_before_it() -> None:
-    """However dense it is, and however slow: a burst after a long silence does not push out what came before."""
-    slow = [commit(600_000 * number, number) for number in range(40)]
-    burst = [commit(600_000 * 40 + 100 * number, 1_000 + number) for number in range(10_000)]
-    kept = history(*slow, *burst).changes
+def test_long_history_keeps_the_retention_and_some_before_it() -> None:
+    """A burst after a long silence does not push out earlier changes."""
+    slow = [commit(600 * number, number) for number in range(40)]
+    burst = [commit(600 * 40 + number / 10, 1_000 + number) for number in range(10_000)]
+    kept = history_of(*slow, *burst).changes
     newest = burst[-1].at
-    recent = [one for one in burst if one.at >= newest - RETENTION_MS]
+    recent = [change for change in burst if change.at >= newest - RETENTION_MS]
     assert kept[-len(recent) :] == recent
     assert FLOOR <= len(kept) - len(recent) <= 3 * FLOOR
-    assert all(two.at >= one.at for one, two in pairwise(kept))
+    assert all(older.at <= newer.at for older, newer in pairwise(kept))
 
 
-def test_a_short_history_is_kept_however_old() -> None:
-    """The rhythm of a slow committer is needed."""
-    slow = [commit(3_600_000 * number, number) for number in range(2 * FLOOR)]
-    assert history(*slow).changes == slow
+def test_short_history_is_kept_however_old() -> None:
+    """Rules need the commit interval of slow committers."""
+    slow = [commit(3_600 * number, number) for number in range(2 * FLOOR)]
+    assert history_of(*slow).changes == slow
 
 
-def test_what_a_group_commits_and_who_reads_a_partition_is_indexed_in_order() -> None:
-    """Sorted, each once, whatever came first."""
+def test_indexes_list_groups_and_partitions_in_order() -> None:
     facts = Facts()
     for group, partition in (("h", 1), ("g", 1), ("g", 0), ("h", 1)):
-        facts.absorb(commit(0, partition, group, partition))
-    facts.absorb(
-        PartitionState(at=BEGINNING, cluster="main", topic="t", partition=3, leader=1, replicas=(1,), isr=(1,))
-    )
+        facts.absorb(commit(0, partition, partition, group))
+    facts.absorb(partition_state(0, 1, 3))
     assert list(groups_of(facts, "main", "t", 1)) == ["g", "h"]
     assert list(partitions_of(facts, "main", "g")) == [("t", 0), ("t", 1)]
     assert list(partitions_in(facts, "main", "t")) == [3]
     assert list(groups_of(facts, "other", "t", 1)) == []
 
 
-def test_a_group_has_had_members_from_when_they_were_seen() -> None:
-    """Not before; and no longer being there does not undo it."""
+def test_group_had_members_from_when_they_were_observed() -> None:
     facts = Facts()
     for at, members in ((10, ()), (20, (Member("m"),)), (30, ())):
         facts.absorb(GroupState(at=at, cluster="main", group="g", state="Stable", members=members))
@@ -139,17 +120,15 @@ def test_a_group_has_had_members_from_when_they_were_seen() -> None:
     assert not facts.had_members("main", "h", LONG_AFTER)
 
 
-def test_the_latest_of_each_subject_is_dated_when_it_was_last_seen_to_hold() -> None:
-    """What a source starts from after a restart: the old value's last sighting, not its beginning."""
+def test_latest_state_is_dated_by_its_last_confirmation() -> None:
     facts = Facts()
-    ends = LogOffsets(at=BEGINNING, cluster="main", topic="t", partition=0, log_start=0, log_end=9)
-    for one in (ends, Tick(at=BEGINNING), commit(0, 5), commit(50_000, 5)):
-        facts.absorb(one)
-    assert list(facts.latest()) == [ends, commit(50_000, 5)]
+    ends = log_offsets(0, 9)
+    for observation in (ends, tick(0), commit(0, 5), commit(50, 5)):
+        facts.absorb(observation)
+    assert list(facts.latest()) == [ends, commit(50, 5)]
 
 
-def test_what_checks_found_is_kept_for_minutes_only() -> None:
-    """Thousands of findings each day must not add up: of one subject those of the last run are there."""
+def test_check_findings_are_kept_for_minutes_only() -> None:
     facts = Facts()
     for day in range(30):
         for number in range(100):
@@ -157,16 +136,15 @@ def test_what_checks_found_is_kept_for_minutes_only() -> None:
             assert facts.absorb(finding) is Change.CHANGED
     history = facts.history(CheckFinding, *finding.subject[1:])
     assert len(history.changes) == 100
-    assert {one.at for one in history} == {BEGINNING + 29 * DAY_MS}
+    assert {finding.at for finding in history} == {BEGINNING + 29 * DAY_MS}
 
 
-def test_each_run_of_a_check_is_news_and_so_is_what_it_found_again() -> None:
-    """Else nobody could tell whether a finding still stands."""
+def test_every_check_run_and_repeated_finding_is_a_change() -> None:
+    """A rule needs to know whether a finding still holds."""
     facts = Facts()
-    found = check_finding("log_segments", BEGINNING, 7, {"topic": "t"})
-    run = CheckRun(at=BEGINNING, cluster="main", check="log_segments", started_at=0, complete=True, outcome="found")
-    for one in (found, run):
-        assert facts.absorb(one) is Change.CHANGED
-        assert facts.absorb(one) is Change.UNCHANGED
-        assert facts.absorb(replace(one, at=BEGINNING + 60_000)) is Change.CHANGED
-        assert facts.absorb(one) is Change.STALE
+    finding = check_finding("log_segments", BEGINNING, 7, {"topic": "t"})
+    for observation in (finding, check_run(0, "log_segments")):
+        assert facts.absorb(observation) is Change.CHANGED
+        assert facts.absorb(observation) is Change.UNCHANGED
+        assert facts.absorb(replace(observation, at=after(60))) is Change.CHANGED
+        assert facts.absorb(observation) is Change.STALE

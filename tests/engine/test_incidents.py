@@ -1,4 +1,4 @@
-"""The life of incidents: identity, late causes, merging, withdrawal, recovery, closing, sight."""
+"""Incidents: identity, late causes, merging, withdrawal, recovery, closing, availability of sources."""
 
 from pathlib import Path
 from typing import Any
@@ -20,274 +20,260 @@ NOW = at("23:25:20")
 MINUTE = 60_000
 
 
-class Life:
+class History:
     """Incidents as they change, the latest of each id."""
 
     def __init__(self, **lifetimes: Any) -> None:
-        """Nothing has happened yet."""
-        self.core = Incidents(SHIPPED.correlations, SHIPPED.rules, Lifetimes(**lifetimes))
+        self.incidents = Incidents(SHIPPED.correlations, SHIPPED.rules, Lifetimes(**lifetimes))
         self.latest: dict[str, Incident] = {}
 
-    def goes_on(
-        self, now: int, *found: Finding, without: tuple[Finding, ...] = (), blind: tuple[Unavailable, ...] = ()
+    def apply(
+        self, now: int, *found: Finding, withdrawn: tuple[Finding, ...] = (), unavailable: tuple[Unavailable, ...] = ()
     ) -> list[Incident]:
-        """What changes with these findings, those withdrawn, and what cannot be seen."""
-        changed = self.core.apply(Changes(list(found), [one.key for one in without]), blind, now)
-        self.latest |= {one.id: one for one in changed}
+        """Return the incidents that change with these findings."""
+        changed = self.incidents.apply(Changes(list(found), [finding.key for finding in withdrawn]), unavailable, now)
+        self.latest |= {incident.id: incident for incident in changed}
         return changed
 
     @property
-    def standing(self) -> list[Incident]:
-        """Those that have findings."""
-        return [one for one in self.latest.values() if one.findings]
+    def current(self) -> list[Incident]:
+        """The incidents that have findings."""
+        return [incident for incident in self.latest.values() if incident.findings]
 
     @property
-    def only(self) -> Incident:
-        """The one that stands."""
-        (one,) = self.standing
-        return one
+    def single(self) -> Incident:
+        """The single incident that has findings."""
+        (incident,) = self.current
+        return incident
 
 
 def known(finding: Finding, **more: Any) -> Finding:
-    """The finding, known when it happened."""
+    """Return the finding, known when it happened."""
     return replace(finding, known_at=finding.at, **more)
 
 
 MOVE = known(move(8, 2005, 2011, "23:25:13"), recovered_at=at("23:25:26"))
 SESSION = known(session())
 REWIND = known(rewind())
-BACK = replace(REWIND, recovered_at=at("23:25:26"))
+RECOVERED = replace(REWIND, recovered_at=at("23:25:26"))
 
 
-def test_an_incident_tells_who_where_how_much_and_why() -> None:
-    """The figures of the reset that all this is about."""
-    life = Life()
-    life.goes_on(NOW, SESSION, MOVE, REWIND)
-    one = life.only
-    assert one.title == "flink-job rewound 12,223 records on topic-124[8] after broker 2005's session expired"
-    assert (one.severity, one.correlation, one.cluster) == (Severity.CRITICAL, "reset-after-session-loss", "main")
-    assert (one.opened_at, one.updated_at) == (SESSION.at, MOVE.recovered_at)
-    assert one.records == Records(reread=12_223)
+def test_incident_states_who_where_how_much_and_why() -> None:
+    history = History()
+    history.apply(NOW, SESSION, MOVE, REWIND)
+    incident = history.single
+    assert incident.title == "flink-job rewound 12,223 records on topic-124[8] after broker 2005's session expired"
+    assert (incident.severity, incident.correlation, incident.cluster) == (
+        Severity.CRITICAL,
+        "reset-after-session-loss",
+        "main",
+    )
+    assert (incident.opened_at, incident.updated_at) == (SESSION.at, MOVE.recovered_at)
+    assert incident.records == Records(reread=12_223)
 
 
-def test_nothing_new_changes_nothing() -> None:
-    """The same findings again are no change."""
-    life = Life()
-    life.goes_on(NOW, REWIND)
-    assert life.goes_on(NOW + 1_000, REWIND) == []
+def test_same_findings_again_change_nothing() -> None:
+    history = History()
+    history.apply(NOW, REWIND)
+    assert history.apply(NOW + 1_000, REWIND) == []
 
 
-def test_a_cause_that_comes_fifty_seconds_late_edits_the_incident_and_does_not_rename_it() -> None:
-    """The rewind was told already; now its cause is known."""
-    life = Life()
-    life.goes_on(NOW, REWIND)
-    told = life.only.id
-    life.goes_on(NOW + 50_000, SESSION, MOVE)
-    assert life.only.id == told
-    assert life.only.correlation == "reset-after-session-loss"
-    assert [one for one in life.latest.values() if one.id != told] == []
+def test_late_cause_updates_the_incident_and_keeps_its_id() -> None:
+    history = History()
+    history.apply(NOW, REWIND)
+    incident_id = history.single.id
+    history.apply(NOW + 50_000, SESSION, MOVE)
+    assert history.single.id == incident_id
+    assert history.single.correlation == "reset-after-session-loss"
+    assert [incident for incident in history.latest.values() if incident.id != incident_id] == []
 
 
-def test_of_two_incidents_that_are_one_the_one_already_told_of_survives() -> None:
-    """The session loss is older, but it is info: nobody has heard of it. It is merged, and no finding stands twice."""
-    life = Life()
-    (loss,) = life.goes_on(at("23:25:09"), SESSION)
-    (told,) = life.goes_on(NOW, REWIND)
-    life.goes_on(NOW + 1_000, MOVE)
-    assert life.only.id == told.id
-    assert life.latest[loss.id].merged_into == told.id
-    assert (life.latest[loss.id].status, life.latest[loss.id].findings) == (Status.CLOSED, ())
-    assert len(life.only.causes + life.only.findings) == 3
+def test_merge_keeps_the_incident_above_info() -> None:
+    """The session loss is older, but info incidents are not notified."""
+    history = History()
+    (info,) = history.apply(at("23:25:09"), SESSION)
+    (opened,) = history.apply(NOW, REWIND)
+    history.apply(NOW + 1_000, MOVE)
+    assert history.single.id == opened.id
+    assert history.latest[info.id].merged_into == opened.id
+    assert (history.latest[info.id].status, history.latest[info.id].findings) == (Status.CLOSED, ())
+    assert len(history.single.causes + history.single.findings) == 3
 
 
-def test_of_two_incidents_told_of_the_older_survives() -> None:
-    """Two groups rewound by one loss."""
-    life = Life()
-    (older,) = life.goes_on(NOW, REWIND)
-    (younger,) = life.goes_on(NOW + 1_000, known(rewind(group="other", at=REWIND.at + 500)))
-    life.goes_on(NOW + 2_000, SESSION, MOVE)
-    assert life.only.id == older.id
-    assert life.latest[younger.id].merged_into == older.id
-    assert len(life.only.findings) == 2
+def test_merge_of_two_reported_incidents_keeps_the_older() -> None:
+    history = History()
+    (older,) = history.apply(NOW, REWIND)
+    (younger,) = history.apply(NOW + 1_000, known(rewind(group="other", at=REWIND.at + 500)))
+    history.apply(NOW + 2_000, SESSION, MOVE)
+    assert history.single.id == older.id
+    assert history.latest[younger.id].merged_into == older.id
+    assert len(history.single.findings) == 2
 
 
-def test_an_id_is_made_of_the_first_finding() -> None:
-    """Two agents that see the same name it alike."""
-    first, second = Life(), Life()
-    for life in (first, second):
-        life.goes_on(NOW, REWIND)
-    assert first.only.id == second.only.id
-    second.goes_on(NOW, known(rewind(3, group="other", topic="other", at=REWIND.at + 1)))
-    assert len({one.id for one in second.standing}) == 2
+def test_id_depends_on_the_first_finding_only() -> None:
+    first, second = History(), History()
+    for history in (first, second):
+        history.apply(NOW, REWIND)
+    assert first.single.id == second.single.id
+    second.apply(NOW, known(rewind(3, group="other", topic="other", at=REWIND.at + 1)))
+    assert len({incident.id for incident in second.current}) == 2
 
 
-def test_a_withdrawn_finding_takes_its_incident_with_it() -> None:
-    """It stands closed and without findings, merged into nothing."""
-    life = Life()
-    (told,) = life.goes_on(NOW, REWIND)
-    (gone,) = life.goes_on(NOW + 1_000, without=(REWIND,))
-    assert (gone.id, gone.status, gone.findings, gone.merged_into) == (told.id, Status.CLOSED, (), None)
+def test_withdrawn_finding_closes_its_incident() -> None:
+    history = History()
+    (opened,) = history.apply(NOW, REWIND)
+    (closed,) = history.apply(NOW + 1_000, withdrawn=(REWIND,))
+    assert (closed.id, closed.status, closed.findings, closed.merged_into) == (opened.id, Status.CLOSED, (), None)
 
 
-def test_a_withdrawn_finding_leaves_the_others_where_they_are() -> None:
-    """The incident keeps its name."""
-    life = Life()
+def test_withdrawn_finding_leaves_the_others_in_place() -> None:
+    history = History()
     other = known(rewind(3))
-    life.goes_on(NOW, REWIND, other)
-    told = life.only.id
-    life.goes_on(NOW + 1_000, without=(other,))
-    assert (life.only.id, life.only.findings) == (told, (REWIND,))
+    history.apply(NOW, REWIND, other)
+    incident_id = history.single.id
+    history.apply(NOW + 1_000, withdrawn=(other,))
+    assert (history.single.id, history.single.findings) == (incident_id, (REWIND,))
 
 
-def test_a_finding_dated_anew_keeps_its_incident() -> None:
-    """A fact that came late says that it happened a little earlier."""
-    life = Life()
-    life.goes_on(NOW, REWIND)
-    told = life.only.id
+def test_finding_with_a_corrected_time_keeps_its_incident() -> None:
+    history = History()
+    history.apply(NOW, REWIND)
+    incident_id = history.single.id
     earlier = replace(REWIND, at=REWIND.at - 2_000)
-    life.goes_on(NOW + 1_000, earlier, without=(REWIND,))
-    assert (life.only.id, life.only.findings) == (told, (earlier,))
+    history.apply(NOW + 1_000, earlier, withdrawn=(REWIND,))
+    assert (history.single.id, history.single.findings) == (incident_id, (earlier,))
 
 
-def test_a_cause_withdrawn_splits_what_it_had_joined() -> None:
-    """Each part stands by itself; the graver keeps the name."""
-    life = Life()
-    life.goes_on(NOW, SESSION, MOVE, REWIND)
-    told = life.only.id
-    life.goes_on(NOW + 1_000, without=(MOVE,))
-    by_rule = {one.findings[0].rule: one for one in life.standing}
-    assert by_rule["rewind"].id == told
+def test_withdrawn_cause_splits_the_incident() -> None:
+    history = History()
+    history.apply(NOW, SESSION, MOVE, REWIND)
+    incident_id = history.single.id
+    history.apply(NOW + 1_000, withdrawn=(MOVE,))
+    by_rule = {incident.findings[0].rule: incident for incident in history.current}
+    assert by_rule["rewind"].id == incident_id
     assert (by_rule["session"].severity, by_rule["rewind"].correlation) == (Severity.INFO, None)
 
 
-def test_an_incident_recovers_when_all_its_findings_have() -> None:
-    """Not with the first; the time is that of the last."""
-    life = Life()
+def test_incident_recovers_with_its_last_finding() -> None:
+    history = History()
     other = known(rewind(3))
-    life.goes_on(NOW, REWIND, other)
-    life.goes_on(NOW + 6_000, BACK)
-    assert (life.only.status, life.only.recovered_at) == (Status.OPEN, None)
-    life.goes_on(NOW + 7_000, replace(other, recovered_at=at("23:25:40")))
-    assert (life.only.status, life.only.recovered_at) == (Status.RECOVERED, at("23:25:40"))
+    history.apply(NOW, REWIND, other)
+    history.apply(NOW + 6_000, RECOVERED)
+    assert (history.single.status, history.single.recovered_at) == (Status.OPEN, None)
+    history.apply(NOW + 7_000, replace(other, recovered_at=at("23:25:40")))
+    assert (history.single.status, history.single.recovered_at) == (Status.RECOVERED, at("23:25:40"))
 
 
-def test_a_cause_that_lasts_keeps_the_incident_open() -> None:
-    """The position is regained, the broker is still away."""
-    life = Life()
-    life.goes_on(NOW, replace(SESSION, recovered_at=None), MOVE, BACK)
-    assert life.only.status is Status.OPEN
+def test_active_cause_keeps_the_incident_open() -> None:
+    history = History()
+    history.apply(NOW, replace(SESSION, recovered_at=None), MOVE, RECOVERED)
+    assert history.single.status is Status.OPEN
 
 
-def test_a_recovered_incident_is_opened_again_by_a_new_finding_that_belongs_to_it() -> None:
-    """Under its name."""
-    life = Life()
-    life.goes_on(NOW, BACK)
-    told = life.only
-    assert told.status is Status.RECOVERED
-    life.goes_on(NOW + 20_000, known(rewind(3, at=BACK.at + 30_000)))
-    assert (life.only.id, life.only.status, life.only.recovered_at) == (told.id, Status.OPEN, None)
+def test_new_finding_reopens_a_recovered_incident() -> None:
+    history = History()
+    history.apply(NOW, RECOVERED)
+    recovered = history.single
+    assert recovered.status is Status.RECOVERED
+    history.apply(NOW + 20_000, known(rewind(3, at=RECOVERED.at + 30_000)))
+    assert (history.single.id, history.single.status, history.single.recovered_at) == (recovered.id, Status.OPEN, None)
 
 
-def test_a_recovered_incident_is_closed_an_hour_later() -> None:
-    """By time alone: next_due says when."""
-    life = Life()
-    life.goes_on(NOW, BACK)
+def test_recovered_incident_is_closed_an_hour_later() -> None:
+    history = History()
+    history.apply(NOW, RECOVERED)
     due = at("23:25:26") + 60 * MINUTE
     now = NOW
-    while life.only.status is not Status.CLOSED:
-        now = life.core.next_due
-        life.goes_on(now)
+    while history.single.status is not Status.CLOSED:
+        now = history.incidents.next_due
+        history.apply(now)
     assert now == due
-    assert life.only.recovered_at == BACK.recovered_at
+    assert history.single.recovered_at == RECOVERED.recovered_at
 
 
-def test_an_incident_that_never_recovers_is_closed_at_last() -> None:
-    """A week after its last change, and then forgotten: it does not come back."""
-    life = Life()
-    life.goes_on(NOW, REWIND)
-    life.goes_on(NOW + 7 * 86_400_000)
-    assert life.only.status is Status.CLOSED
-    assert life.goes_on(NOW + 8 * 86_400_000, BACK) == []
+def test_incident_that_never_recovers_is_closed_after_a_week() -> None:
+    history = History()
+    history.apply(NOW, REWIND)
+    history.apply(NOW + 7 * 86_400_000)
+    assert history.single.status is Status.CLOSED
+    assert history.apply(NOW + 8 * 86_400_000, RECOVERED) == []
 
 
-def test_what_a_check_finds_long_afterwards_stays_open_as_long_as_any_other_news() -> None:
-    """Replicas that have differed for a month: the incident's life is counted from when that became known."""
-    life = Life()
-    life.goes_on(NOW, replace(divergence(at=NOW - 30 * 86_400_000), known_at=NOW))
+def test_old_check_finding_stays_open_from_when_it_is_known() -> None:
+    """Replicas that have differed for a month."""
+    history = History()
+    history.apply(NOW, replace(divergence(at=NOW - 30 * 86_400_000), known_at=NOW))
     statuses = []
     for now in (NOW, NOW + 7 * 86_400_000 - 1, NOW + 7 * 86_400_000):
-        life.goes_on(now)
-        statuses.append(life.only.status)
+        history.apply(now)
+        statuses.append(history.single.status)
     assert statuses == [Status.OPEN, Status.OPEN, Status.CLOSED]
 
 
-def test_a_finding_that_changes_after_its_incident_was_forgotten_makes_no_new_one() -> None:
-    """Incidents may be forgotten sooner than rules stop to follow their findings."""
-    life = Life(forget_after="1m")
-    life.goes_on(NOW, REWIND)
-    life.goes_on(NOW + life.core.horizon)
-    assert life.only.status is Status.CLOSED
-    assert life.goes_on(NOW + life.core.horizon + 1, BACK) == []
+def test_change_after_forgetting_makes_no_new_incident() -> None:
+    """Incidents may be forgotten before rules stop following their findings."""
+    history = History(forget_after="1m")
+    history.apply(NOW, REWIND)
+    history.apply(NOW + history.incidents.horizon)
+    assert history.single.status is Status.CLOSED
+    assert history.apply(NOW + history.incidents.horizon + 1, RECOVERED) == []
 
 
-def test_a_finding_of_long_ago_takes_no_new_ones_in_but_recovers() -> None:
-    """What is settled keeps its name; another rewind of the group a day later is another incident."""
-    life = Life()
-    life.goes_on(NOW, REWIND)
-    told = life.only.id
+def test_old_incident_takes_no_new_findings_but_recovers() -> None:
+    """Another rewind of the group a day later is another incident."""
+    history = History()
+    history.apply(NOW, REWIND)
+    incident_id = history.single.id
     tomorrow = NOW + 86_400_000
-    life.goes_on(tomorrow, known(rewind(3, at=tomorrow)))
-    life.goes_on(tomorrow + 1_000, replace(REWIND, recovered_at=tomorrow + 500))
-    assert {one.id: one.status for one in life.standing} == {
-        told: Status.RECOVERED,
-        next(one.id for one in life.standing if one.id != told): Status.OPEN,
+    history.apply(tomorrow, known(rewind(3, at=tomorrow)))
+    history.apply(tomorrow + 1_000, replace(REWIND, recovered_at=tomorrow + 500))
+    assert {incident.id: incident.status for incident in history.current} == {
+        incident_id: Status.RECOVERED,
+        next(incident.id for incident in history.current if incident.id != incident_id): Status.OPEN,
     }
 
 
-def test_the_same_incident_goes_on_after_a_restart() -> None:
-    """Its name, its recovery, and what joins it."""
-    life = Life()
-    life.goes_on(NOW, REWIND)
-    resumed = Life()
-    resumed.core.resume([life.only], NOW)
-    resumed.goes_on(NOW + 1_000, SESSION, MOVE, BACK)
-    assert (resumed.only.id, resumed.only.status) == (life.only.id, Status.RECOVERED)
+def test_incident_continues_after_a_restart() -> None:
+    history = History()
+    history.apply(NOW, REWIND)
+    resumed = History()
+    resumed.incidents.resume([history.single], NOW)
+    resumed.apply(NOW + 1_000, SESSION, MOVE, RECOVERED)
+    assert (resumed.single.id, resumed.single.status) == (history.single.id, Status.RECOVERED)
 
 
-def test_an_incident_whose_rule_is_no_longer_configured_goes_on() -> None:
+def test_incident_of_a_removed_rule_continues() -> None:
     """rules.toml may change between two runs."""
-    life = Life()
-    life.goes_on(NOW, REWIND)
+    history = History()
+    history.apply(NOW, REWIND)
     resumed = Incidents({}, {})
-    resumed.resume([life.only], NOW)
-    (changed,) = resumed.apply(Changes([], []), (), NOW + 1_000) or [life.only]
-    assert changed.id == life.only.id
+    resumed.resume([history.single], NOW)
+    (changed,) = resumed.apply(Changes([], []), (), NOW + 1_000) or [history.single]
+    assert changed.id == history.single.id
 
 
-def test_records_read_again_add_up_and_what_is_lost_of_a_partition_is_lost_once() -> None:
-    """Two rules tell the same loss, each as far as it can see."""
+def test_reprocessed_records_add_up_and_losses_count_once() -> None:
+    """Two rules report the same loss, each as far as it can observe."""
     subject = {"cluster": "main", "topic": "t", "partition": 0}
     lost = [replace(REWIND, subject=subject, records=Records(lost=number, skipped=1)) for number in (96, 183)]
     elsewhere = replace(REWIND, subject={**subject, "partition": 1}, records=Records(lost=10))
     assert total_impact([REWIND, rewind(3), *lost, elsewhere]) == Records(reread=24_446, lost=193, skipped=2)
 
 
-def test_the_worst_comes_first() -> None:
-    """By severity, then records, then time."""
+def test_worst_first_sorts_by_severity_records_and_time() -> None:
     small = known(rewind(1, 1_500))
     warning = replace(known(rewind(2, 90_000)), severity=Severity.WARNING)
     earlier = replace(known(rewind(3)), at=REWIND.at - 1)
     assert worst_first([small, warning, REWIND, earlier]) == [earlier, REWIND, small, warning]
 
 
-def test_a_title_counts_the_subjects_of_the_worst_ones_rule() -> None:
-    """The worst partition by name, the others by number."""
-    life = Life()
-    life.goes_on(NOW, REWIND, *(known(rewind(number, 2_000)) for number in range(3)))
-    assert life.only.title == "flink-job rewound 12,223 records on topic-124[8] (and 3 more)"
+def test_title_counts_the_subjects_of_the_worst_findings_rule() -> None:
+    history = History()
+    history.apply(NOW, REWIND, *(known(rewind(number, 2_000)) for number in range(3)))
+    assert history.single.title == "flink-job rewound 12,223 records on topic-124[8] (and 3 more)"
 
 
-def test_a_title_is_about_the_effect_even_where_more_was_lost_elsewhere() -> None:
+def test_title_is_about_the_effect_even_if_more_was_lost() -> None:
     """The title of a correlation names the group of its last step, which a truncation does not have."""
     lost = Finding(
         rule="truncated",
@@ -300,14 +286,13 @@ def test_a_title_is_about_the_effect_even_where_more_was_lost_elsewhere() -> Non
         detail="",
     )
     other = replace(lost, subject={**lost.subject, "partition": 3})
-    life = Life()
-    life.goes_on(NOW, SESSION, MOVE, known(move(3, 2005, 2011, "23:25:13")), lost, other, REWIND)
-    assert life.only.title.startswith("flink-job rewound 12,223 records on topic-124[8]")
+    history = History()
+    history.apply(NOW, SESSION, MOVE, known(move(3, 2005, 2011, "23:25:13")), lost, other, REWIND)
+    assert history.single.title.startswith("flink-job rewound 12,223 records on topic-124[8]")
 
 
 @pytest.mark.parametrize("away", [2005, 2011])
-def test_the_title_blames_the_broker_that_was_away_when_the_partition_left_it(away: int) -> None:
-    """Two lost their sessions; the one that led the partition is the root_cause_broker."""
+def test_root_cause_broker_is_the_one_the_partition_left(away: int) -> None:
     follower = known(
         session(subject={"cluster": "main", "broker": 2011}, at=at("23:25:01"), recovered_at=at("23:25:07"))
     )
@@ -315,82 +300,86 @@ def test_the_title_blames_the_broker_that_was_away_when_the_partition_left_it(aw
     assert root_cause_broker([follower, SESSION, moved], REWIND) == away
 
 
-def test_without_a_leader_move_of_its_own_the_first_broker_is_blamed_and_without_any_nobody() -> None:
-    """The effect may be on a partition whose moves nobody saw."""
+def test_root_cause_broker_without_a_leader_change_or_session() -> None:
     assert root_cause_broker([SESSION, known(move(3, 2011, 2005, "23:25:13"))], REWIND) == 2005
     assert root_cause_broker([MOVE], REWIND) is None
 
 
-def test_an_incident_is_out_of_sight_while_a_source_cannot_see_what_has_not_recovered() -> None:
-    """Of the group, its partition or its cluster; not of another."""
-    blind = Unavailable(at=NOW, source="kafka", cluster="main", group="flink-job", reason="no answer")
-    life = Life()
-    sighted = []
-    for findings, unseen in (([REWIND], replace(blind, group="other")), ([], blind), ([BACK], blind)):
-        life.goes_on(NOW, *findings, blind=(unseen,))
-        sighted.append(life.only.sighted)
-    assert sighted == [True, False, True]
+def test_unavailable_source_hides_an_open_incident() -> None:
+    unavailable = Unavailable(at=NOW, source="kafka", cluster="main", group="flink-job", reason="no answer")
+    history = History()
+    availability = []
+    for findings, source in (
+        ([REWIND], replace(unavailable, group="other")),
+        ([], unavailable),
+        ([RECOVERED], unavailable),
+    ):
+        history.apply(NOW, *findings, unavailable=(source,))
+        availability.append(history.single.sighted)
+    assert availability == [True, False, True]
 
 
-def test_an_incident_tells_which_source_cannot_see_what() -> None:
-    """What hides none of its subjects is left out, as are the parts of a cluster that is out of sight as a whole."""
-    life = Life()
+def test_incident_lists_the_relevant_unavailable_sources() -> None:
+    history = History()
     group = Unavailable(at=NOW, source="kafka", cluster="main", group="flink-job", reason="no answer")
     place = Unavailable(at=NOW, source="kafka", cluster="main", topic="topic-124", partition=8, reason="no leader")
     other = replace(place, partition=7)
     whole = Unavailable(at=NOW, source="kafka", cluster="main", reason="no broker answers")
-    told = []
-    for finding, blind in ((REWIND, (group, other, place)), (REWIND, (group, other, place, whole)), (BACK, (whole,))):
-        life.goes_on(NOW, finding, blind=blind)
-        told.append((life.only.unseen, life.only.sighted))
-    assert told == [((group, place), False), ((whole,), False), ((), True)]
+    observed = []
+    for finding, unavailable in (
+        (REWIND, (group, other, place)),
+        (REWIND, (group, other, place, whole)),
+        (RECOVERED, (whole,)),
+    ):
+        history.apply(NOW, finding, unavailable=unavailable)
+        observed.append((history.single.unseen, history.single.sighted))
+    assert observed == [((group, place), False), ((whole,), False), ((), True)]
 
 
-def test_zookeeper_out_of_sight_hides_no_group() -> None:
-    """It knows nothing of groups, but sessions are in it."""
-    blind = Unavailable(at=NOW, source="zookeeper", cluster="main", reason="no answer")
-    life = Life()
-    life.goes_on(NOW, REWIND, replace(SESSION, recovered_at=None), blind=(blind,))
-    assert {one.findings[0].rule: one.sighted for one in life.standing} == {"rewind": True, "session": False}
+def test_unavailable_zookeeper_hides_sessions_but_no_groups() -> None:
+    unavailable = Unavailable(at=NOW, source="zookeeper", cluster="main", reason="no answer")
+    history = History()
+    history.apply(NOW, REWIND, replace(SESSION, recovered_at=None), unavailable=(unavailable,))
+    assert {incident.findings[0].rule: incident.sighted for incident in history.current} == {
+        "rewind": True,
+        "session": False,
+    }
 
 
-def test_a_log_out_of_sight_hides_no_incident_of_a_cluster_of_its_tables_name() -> None:
-    """[logs.main] and [streams.main] may stand beside [clusters.main]."""
-    life = Life()
+def test_unavailable_log_hides_no_cluster_of_the_same_name() -> None:
+    """[logs.main] and [streams.main] may exist beside [clusters.main]."""
+    history = History()
     log, metrics = (
-        Unavailable(at=NOW, source=one, cluster="main", reason="gone") for one in ("logs", "streams_metrics")
+        Unavailable(at=NOW, source=source, cluster="main", reason="gone") for source in ("logs", "streams_metrics")
     )
-    life.goes_on(NOW, REWIND, blind=(log, metrics))
-    assert (life.only.sighted, life.only.unseen) == (True, ())
+    history.apply(NOW, REWIND, unavailable=(log, metrics))
+    assert (history.single.sighted, history.single.unseen) == (True, ())
 
 
-def test_who_holds_a_finding_is_known_while_it_may_change() -> None:
-    """Under the survivor's name, wherever it went."""
-    life = Life()
-    life.goes_on(NOW, REWIND)
-    life.goes_on(NOW, SESSION, MOVE)
-    assert life.core.incident_of(SESSION.key) == life.core.incident_of(REWIND.key) == life.only.id
-    assert life.core.incident_of(dip().key) is None
+def test_incident_of_returns_the_surviving_incident() -> None:
+    history = History()
+    history.apply(NOW, REWIND)
+    history.apply(NOW, SESSION, MOVE)
+    assert history.incidents.incident_of(SESSION.key) == history.incidents.incident_of(REWIND.key) == history.single.id
+    assert history.incidents.incident_of(dip().key) is None
 
 
-def test_a_title_names_both_brokers_where_two_are_concerned() -> None:
-    """Replicas that differ have no single one to blame; where there is none at all it says so."""
+def test_title_names_both_brokers_or_a_question_mark() -> None:
     titles = {"divergence": "{topic} differs on {broker}", "rewind": "{group} by {broker}"}
     rules = {name: type("Titled", (Rule,), {"title": title})() for name, title in titles.items()}
-    core = Incidents({}, rules)
-    changed = core.apply(Changes([divergence(), REWIND], []), (), NOW)
-    assert [one.title for one in changed] == ["flink-job by ?", "topic-124 differs on 2005 and 2011"]
+    incidents = Incidents({}, rules)
+    changed = incidents.apply(Changes([divergence(), REWIND], []), (), NOW)
+    assert [incident.title for incident in changed] == ["flink-job by ?", "topic-124 differs on 2005 and 2011"]
 
 
-def test_what_checks_found_hours_after_a_power_loss_reopens_what_was_closed() -> None:
-    """The root cause had been over for long; it is one incident all the same."""
-    core = Incidents(SHIPPED.correlations, SHIPPED.rules)
+def test_check_finding_hours_later_reopens_the_incident() -> None:
+    incidents = Incidents(SHIPPED.correlations, SHIPPED.rules)
     moved = replace(MOVE, known_at=at("23:25:40"))
-    (before, *_) = core.apply(Changes([lost_together(), moved], []), (), at("23:25:41"))
+    (before, *_) = incidents.apply(Changes([lost_together(), moved], []), (), at("23:25:41"))
     later = at("23:25:41") + 2 * 3_600_000
-    assert [one.status for one in core.apply(Changes([], []), (), later)] == [Status.CLOSED] * 2
-    changed = core.apply(Changes([replace(dip(), known_at=later)], []), (), later)
-    made = next(one for one in changed if one.findings and one.merged_into is None)
-    assert (made.status, made.correlation, made.opened_at) == (
+    assert [incident.status for incident in incidents.apply(Changes([], []), (), later)] == [Status.CLOSED] * 2
+    changed = incidents.apply(Changes([replace(dip(), known_at=later)], []), (), later)
+    reopened = next(incident for incident in changed if incident.findings and incident.merged_into is None)
+    assert (reopened.status, reopened.correlation, reopened.opened_at) == (
         Status.OPEN, "divergence-after-power-loss", before.opened_at,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Replicas that a power loss left different (KAFKA-3919): the checks say what Kafka's own dump tool shows, exactly."""
+"""Replicas that differ after a power loss (KAFKA-3919): the checks find exactly what Kafka's dump tool shows."""
 
 import subprocess
 import sys
@@ -17,35 +17,34 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 _CUT_AT_THREE_PLACES: Mapping[int, float] = {2005: 0.9, 2011: 0.8, 2024: 0.7}
 
 
-def test_a_batch_across_the_old_high_watermark_is_found_in_both_ways(kafka_0_11: Cluster) -> None:
-    """The follower took a whole batch in: its offsets go back, and it differs from the leader from there on back."""
+def test_batch_across_the_high_watermark_is_found_by_both_checks(kafka_0_11: Cluster) -> None:
+    """The follower appended a whole batch: its offsets decrease, and it differs from the leader before that point."""
     truth = _two_replicas(kafka_0_11, "snappy", STRADDLING)
     assert len(truth.decreases) == 1
     assert truth.diverged[2005, 2011].first == truth.leader_end < truth.decreases[0].current
-    _found_exactly(truth)
+    _assert_found_exactly(truth)
 
 
 @pytest.mark.acceptance
 @pytest.mark.parametrize(("codec", "others"), [("gzip", STRADDLING), ("snappy", SILENT), ("gzip", SILENT)])
-def test_the_other_variants_of_the_power_loss_are_found(kafka_0_11: Cluster, codec: str, others: int) -> None:
-    """Where the follower truncates to the new end no offset goes back: the replicas differ, and that is all."""
+def test_other_variants_of_the_power_loss_are_found(kafka_0_11: Cluster, codec: str, others: int) -> None:
+    """If the follower truncates to the new end, no offset decreases: the replicas only differ."""
     truth = _two_replicas(kafka_0_11, codec, others)
     assert len(truth.decreases) == (1 if others == STRADDLING else 0)
-    _found_exactly(truth)
+    _assert_found_exactly(truth)
 
 
 @pytest.mark.acceptance
 @pytest.mark.parametrize("codec", ["snappy", "gzip"])
 @pytest.mark.parametrize("leader", _CUT_AT_THREE_PLACES)
-def test_three_replicas_cut_at_three_places_are_told_apart(kafka_0_11: Cluster, codec: str, leader: int) -> None:
-    """Whoever leads first: those whose log was longer differ from it and from each other, the shorter ones do not."""
+def test_three_replicas_cut_at_three_places_are_distinguished(kafka_0_11: Cluster, codec: str, leader: int) -> None:
     topic = named("three")
-    # The preferred leader, so that no rebalance hands another one's records to the last that comes back.
+    # The preferred leader, so that no election gives another replica's records to the broker that returns last.
     create(kafka_0_11, topic, sorted(_CUT_AT_THREE_PLACES, key=lambda broker: broker != leader))
     truth = power_loss(kafka_0_11, topic, keep=_CUT_AT_THREE_PLACES, leader=leader, codec=codec)
     longer = [broker for broker, share in _CUT_AT_THREE_PLACES.items() if share > _CUT_AT_THREE_PLACES[leader]]
     assert {pair for pair in truth.diverged if leader in pair} == {(broker, leader) for broker in longer}
-    _found_exactly(truth)
+    _assert_found_exactly(truth)
 
 
 def _two_replicas(cluster: Cluster, codec: str, others: int) -> PowerLoss:
@@ -54,12 +53,12 @@ def _two_replicas(cluster: Cluster, codec: str, others: int) -> PowerLoss:
     return power_loss(cluster, topic, keep={2005: 0.9}, leader=2005, codec=codec, others=others)
 
 
-def _found_exactly(truth: PowerLoss) -> None:
-    """Both checks, on the disks of brokers that run, find all there is and nothing else."""
+def _assert_found_exactly(truth: PowerLoss) -> None:
+    """Assert that both checks find all faults on the disks of running brokers and nothing else."""
     faults = _check("log_segments", truth)
     assert [
-        (one["labels"], one["subject"], one["position"], one["previous"], one["current"], one["severity"])
-        for one in faults
+        (fault["labels"], fault["subject"], fault["position"], fault["previous"], fault["current"], fault["severity"])
+        for fault in faults
     ] == [
         (
             ["offsets_went_back"],
@@ -72,14 +71,14 @@ def _found_exactly(truth: PowerLoss) -> None:
         for dip in truth.decreases
     ]
     differences = _check("replica_divergence", truth)
-    told = {tuple(one["subject"]["brokers"]): one for one in differences}
-    assert len(told) == len(differences)
-    assert told.keys() == truth.diverged.keys()
-    for (one, other), difference in truth.diverged.items():
-        finding = told[one, other]
+    by_pair = {tuple(finding["subject"]["brokers"]): finding for finding in differences}
+    assert len(by_pair) == len(differences)
+    assert by_pair.keys() == truth.diverged.keys()
+    for pair, difference in truth.diverged.items():
+        finding = by_pair[pair]
         sides = [finding["previous"], finding["current"]]
-        assert finding["subject"] == {**_place(truth), "brokers": [one, other]}
-        assert [side["broker"] for side in sides] == [one, other]
+        assert finding["subject"] == {**_place(truth), "brokers": list(pair)}
+        assert [side["broker"] for side in sides] == list(pair)
         assert tuple(side["records"] for side in sides) == difference.alone
         offsets = [side["offset"] for side in sides if side["offset"] is not None]
         last_offsets = [side["last_offset"] for side in sides if side["last_offset"] is not None]
@@ -92,7 +91,7 @@ def _place(truth: PowerLoss) -> dict[str, Any]:
 
 
 def _check(name: str, truth: PowerLoss) -> list[dict[str, Any]]:
-    """What the public command prints; its exit status says whether that is anything."""
+    """Return the findings that the command prints; its exit status must fit them."""
     command = [sys.executable, "-m", "spark_checks", name, "--topic", truth.topic, "--master", "local[2]"]
     for broker, directory in truth.directories.items():
         command += ["--path", f"{broker}={directory}"]

@@ -1,4 +1,4 @@
-"""What Backflow makes of real Flink 1.20.1: failovers, restores and cancelled jobs are no alarm, a dead job is one."""
+"""Incidents of real Flink 1.20.1: failovers, restores and cancelled jobs raise no alarm, a dead job does."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -20,13 +20,13 @@ from tests.integration.scenes import addresses, findings, named, now
 
 pytestmark = [pytest.mark.integration, pytest.mark.acceptance]
 
-QUIET = {"jobmanager_moved", "leader_moved", "broker_session_lost", "controller_moved"}
-"""What may be told as info of a cluster that is well."""
+EXPECTED = {"jobmanager_moved", "leader_moved", "broker_session_lost", "controller_moved"}
+"""Info findings that a healthy cluster may have."""
 
 
 @pytest.fixture(scope="module")
 def flink(kafka_3_9: Cluster) -> Iterator[FlinkCluster]:
-    """Two JobManagers and a TaskManager of Flink 1.20.1, beside the ZooKeeper of Kafka 3.9.1."""
+    """Two JobManagers and a TaskManager of Flink 1.20.1 on the ZooKeeper of Kafka 3.9.1."""
     with (
         tempfile.TemporaryDirectory(prefix="backflow-flink-") as folder,
         FlinkCluster("1.20.1", kafka_3_9.zookeeper or "", workdir=Path(folder, "flink"), slots=4) as cluster,
@@ -35,15 +35,15 @@ def flink(kafka_3_9: Cluster) -> Iterator[FlinkCluster]:
 
 
 @pytest.fixture(autouse=True)
-def _settled_jobs(flink: FlinkCluster) -> Iterator[None]:
-    """No job of one test is there in the next, and both JobManagers are."""
+def _clean_up_jobs(flink: FlinkCluster) -> Iterator[None]:
+    """Remove the jobs of the test and restore both JobManagers."""
     yield
     flink.repair()
 
 
 @pytest.fixture
 def agent(kafka_3_9: Cluster, flink: FlinkCluster, tmp_path: Path) -> Iterator[Agent]:
-    """The agent with the shipped rules, on both."""
+    """The agent with the shipped rules, on the Kafka and the Flink cluster."""
     with Agent(tmp_path, {"main": addresses(kafka_3_9)}, tables=flink_table("jobs", flink, kafka="main")) as agent:
         agent.wait_until_watching()
         yield agent
@@ -51,7 +51,7 @@ def agent(kafka_3_9: Cluster, flink: FlinkCluster, tmp_path: Path) -> Iterator[A
 
 @pytest.fixture
 def reading(kafka_3_9: Cluster, flink: FlinkCluster, agent: Agent) -> Iterator[str]:
-    """The id of a job that reads a topic which is written all the time; the agent has seen where it reads."""
+    """The id of a job that reads a topic under load; the agent has observed its positions and checkpoints."""
     topic, group = named("clicks"), named("flink")
     kafka_3_9.create_topic(topic, 2)
     places = [(topic, 0), (topic, 1)]
@@ -59,129 +59,144 @@ def reading(kafka_3_9: Cluster, flink: FlinkCluster, agent: Agent) -> Iterator[s
     job = flink.submit(kafka_job(named("job"), kafka_3_9.bootstrap_servers, topic, group, parallelism=2))
     with Traffic(kafka_3_9.bootstrap_servers, places, 200):
         flink.wait_until_running(job)
-        agent.wait_for(lambda one: isinstance(one, Position) and one.job == job and one.offset > 3000, "positions", 120)
+        agent.wait_for(
+            lambda fact: isinstance(fact, Position) and fact.job == job and fact.offset > 3000, "positions", 120
+        )
         flink.wait_for_checkpoints(job, 2)
-        agent.wait_for(lambda one: isinstance(one, Checkpoints) and one.job == job and one.completed > 1, "checkpoints")
+        agent.wait_for(
+            lambda fact: isinstance(fact, Checkpoints) and fact.job == job and fact.completed > 1, "checkpoints"
+        )
         yield job
 
 
-def quiet(agent: Agent) -> None:
-    """Nothing about jobs or offsets was told but causes and what a restore explains."""
-    told = [one for incident in agent.unmerged() for one in incident["causes"] + incident["findings"]]
-    loud = [one for one in told if one["kind"] not in QUIET and "checkpoint_restore" not in one["labels"]]
-    assert not loud
-    assert {one["severity"] for one in told} <= {"info"}
+def assert_no_alarm(agent: Agent) -> None:
+    """Assert that all findings are info: causes, and rewinds that a restore explains."""
+    found = [finding for incident in agent.unmerged() for finding in incident["causes"] + incident["findings"]]
+    assert not [
+        finding
+        for finding in found
+        if finding["kind"] not in EXPECTED and "checkpoint_restore" not in finding["labels"]
+    ]
+    assert {finding["severity"] for finding in found} <= {"info"}
 
 
 def kill(flink: FlinkCluster, leader: int) -> None:
-    """The leader dies; it is started again when the other leads."""
     flink.kill(leader)
 
 
 def stop(flink: FlinkCluster, leader: int) -> None:
-    """An operator stops the leader."""
     flink.stop(leader)
 
 
-def cut(flink: FlinkCluster, leader: int) -> None:
-    """The leader's link to ZooKeeper is away for 1.5 s."""
+def cut_link(flink: FlinkCluster, leader: int) -> None:
+    """Cut the leader's link to ZooKeeper for 1.5 s."""
     flink.cut_link(leader)
 
 
-def both(flink: FlinkCluster, leader: int) -> None:
-    """All JobManagers are restarted."""
-    other = next(one for one in flink.job_managers if one != leader)
+def restart_all(flink: FlinkCluster, leader: int) -> None:
+    other = next(number for number in flink.job_managers if number != leader)
     for number in (other, leader):
         flink.stop(number)
     for number in (other, leader):
         flink.start(number)
 
 
-@pytest.mark.parametrize("fault", [kill, stop, cut, both])
-def test_a_failover_is_no_alarm(
+@pytest.mark.parametrize("fault", [kill, stop, cut_link, restart_all])
+def test_failover_raises_no_alarm(
     flink: FlinkCluster, agent: Agent, reading: str, fault: Callable[[FlinkCluster, int], None]
 ) -> None:
-    """The job is restored from its last checkpoint under another leadership, and reads on."""
     before = flink.wait_for_leader()
     fault(flink, before.job_manager)
     flink.wait_for_leader(other_than=before)
     flink.wait_until_running(reading)
     agent.wait_for(
-        lambda one: isinstance(one, Checkpoints) and one.job == reading and one.restored_id is not None,
+        lambda fact: isinstance(fact, Checkpoints) and fact.job == reading and fact.restored_id is not None,
         "the restore",
         120,
     )
-    agent.wait_for(lambda one: isinstance(one, JobManagerLeader) and one.leader_id not in (None, before.id), "a leader")
+    agent.wait_for(
+        lambda fact: isinstance(fact, JobManagerLeader) and fact.leader_id not in (None, before.id), "a leader"
+    )
     restored = now()
     agent.wait_for(
-        lambda one: isinstance(one, Position) and one.job == reading and one.at > restored, "positions after it", 120
+        lambda fact: isinstance(fact, Position) and fact.job == reading and fact.at > restored,
+        "positions after it",
+        120,
     )
-    agent.wait_until_evaluated(now() + 75_000, 120)  # what needs a minute to be an alarm has had it
+    agent.wait_until_evaluated(now() + 75_000, 120)  # rules that wait a minute have fired by then
     assert findings(agent.unmerged(), "jobmanager_moved", cluster="jobs")
-    quiet(agent)
+    assert_no_alarm(agent)
 
 
-def test_a_job_that_is_cancelled_is_no_alarm(flink: FlinkCluster, agent: Agent, reading: str) -> None:
-    """Its graph goes with it."""
+def test_cancelled_job_raises_no_alarm(flink: FlinkCluster, agent: Agent, reading: str) -> None:
     flink.cancel(reading)
-    agent.wait_for(lambda one: isinstance(one, FlinkJob) and one.job == reading and one.ended, "its end")
+    agent.wait_for(lambda fact: isinstance(fact, FlinkJob) and fact.job == reading and fact.ended, "its end")
     agent.wait_until_evaluated(now() + 45_000, 120)
-    quiet(agent)
+    assert_no_alarm(agent)
 
 
-def test_a_savepoint_restored_is_labelled_as_what_it_is(flink: FlinkCluster, kafka_3_9: Cluster, agent: Agent) -> None:
-    """A job restored from a savepoint that lies thousands of records back commits offsets below those before: info."""
+def test_rewind_by_a_savepoint_is_labelled_checkpoint_restore(
+    flink: FlinkCluster, kafka_3_9: Cluster, agent: Agent
+) -> None:
     topic, group, name = named("clicks"), named("flink"), named("job")
     kafka_3_9.create_topic(topic, 1)
     fill(kafka_3_9.bootstrap_servers, [(topic, 0)], 30_000)
     program = kafka_job(name, kafka_3_9.bootstrap_servers, topic, group, delay_ms=2)
     first = flink.submit(program)
     flink.wait_until_running(first)
-    agent.wait_for(lambda one: isinstance(one, Position) and one.job == first, "positions", 120)
+    agent.wait_for(lambda fact: isinstance(fact, Position) and fact.job == first, "positions", 120)
     savepoint, taken = flink.savepoint(first), now()
 
-    def seen(one: Observation, job: str, least: int) -> bool:
-        return isinstance(one, Position) and one.job == job and one.at > taken and one.offset >= least
+    def is_at(fact: Observation, job: str, least: int) -> bool:
+        return isinstance(fact, Position) and fact.job == job and fact.at > taken and fact.offset >= least
 
-    at_least = agent.wait_for(lambda one: seen(one, first, 0), "where it reads then", 60)
-    assert isinstance(at_least, Position)
-    agent.wait_for(lambda one: seen(one, first, at_least.offset + 4000), "4,000 records more", 120)
+    position = agent.wait_for(lambda fact: is_at(fact, first, 0), "its position", 60)
+    assert isinstance(position, Position)
+    agent.wait_for(lambda fact: is_at(fact, first, position.offset + 4000), "4,000 more records", 120)
     flink.cancel(first)
     second = flink.submit(program, savepoint)
     flink.wait_until_running(second)
     agent.wait_for(
-        lambda one: isinstance(one, Checkpoints) and one.job == second and one.restored_savepoint, "the restore", 120
+        lambda fact: isinstance(fact, Checkpoints) and fact.job == second and fact.restored_savepoint,
+        "the restore",
+        120,
     )
-    agent.wait_for(lambda one: seen(one, second, at_least.offset + 4000), "the job to be where it was", 180)
+    agent.wait_for(lambda fact: is_at(fact, second, position.offset + 4000), "it to catch up", 180)
     agent.wait_until_evaluated(now() + 15_000, 120)
     rewinds = findings(agent.unmerged(), "offset_rewind", topic=topic)
     assert rewinds
-    assert {(one["severity"], "checkpoint_restore" in one["labels"]) for one in rewinds} == {("info", True)}
-    quiet(agent)
+    assert {(rewind["severity"], "checkpoint_restore" in rewind["labels"]) for rewind in rewinds} == {("info", True)}
+    assert_no_alarm(agent)
 
 
-def test_a_dead_job_put_back_is_found_at_the_failover(flink: FlinkCluster, agent: Agent) -> None:
-    """Znode, file and blob of a cancelled job come back while nobody leads: one critical incident that names it."""
+def test_dead_job_put_back_is_found_at_the_failover(flink: FlinkCluster, agent: Agent) -> None:
+    """Znode, file and blob of a cancelled job return while there is no leader (FLINK-10011)."""
     job = flink.submit(sequence_job(named("counter")))
     flink.wait_until_running(job)
     flink.wait_for_checkpoints(job, 2)
-    agent.wait_for(lambda one: isinstance(one, Checkpoints) and one.job == job and one.completed > 1, "checkpoints", 60)
+    agent.wait_for(
+        lambda fact: isinstance(fact, Checkpoints) and fact.job == job and fact.completed > 1, "checkpoints", 60
+    )
     kept = keep(flink, job)
     flink.cancel(job)
-    agent.wait_for(lambda one: isinstance(one, FlinkJob) and one.job == job and one.ended, "its end", 60)
+    agent.wait_for(lambda fact: isinstance(fact, FlinkJob) and fact.job == job and fact.ended, "its end", 60)
     leader = flink.wait_for_leader()
     flink.kill(leader.job_manager)
     put_back(flink, kept)
     flink.wait_for_leader(other_than=leader)
     flink.wait_until_running(job)
 
-    def critical() -> list[dict[str, Any]]:
-        return [one for one in findings(agent.unmerged(), "job_resurrected", job=job) if "running" in one["labels"]]
+    def running() -> list[dict[str, Any]]:
+        return [
+            finding
+            for finding in findings(agent.unmerged(), "job_resurrected", job=job)
+            if "running" in finding["labels"]
+        ]
 
-    agent.wait_for_incident(lambda one: one["severity"] == "critical", "a critical incident", 120)
-    # What it was restored from is known some seconds after it runs.
-    (found,) = wait_until(
-        lambda: [one for one in critical() if "with no checkpoint restored" in one["detail"]], "what it began with"
+    agent.wait_for_incident(lambda incident: incident["severity"] == "critical", "a critical incident", 120)
+    # The checkpoint it was restored from is known some seconds after it runs.
+    (finding,) = wait_until(
+        lambda: [finding for finding in running() if "with no checkpoint restored" in finding["detail"]], "its restore"
     )
-    assert any(path.name == found["current"]["file"] for path in kept.storage.rglob("submittedJobGraph*"))
-    assert [one["severity"] for one in agent.unmerged()].count("critical") == 1
+    assert any(path.name == finding["current"]["file"] for path in kept.storage.rglob("submittedJobGraph*"))
+    assert [incident["severity"] for incident in agent.unmerged()].count("critical") == 1

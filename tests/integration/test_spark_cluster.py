@@ -1,4 +1,4 @@
-"""The checks on a real Spark standalone cluster: a master and two workers, the logs on a path that all of them see."""
+"""The checks on a real Spark standalone cluster: a master and two workers that share the path of the logs."""
 
 import os
 import subprocess
@@ -15,21 +15,20 @@ from agent.storage.journal import Journal
 from testbed.spark import SparkCluster
 from tests.spark_checks import disks
 
-pytestmark = [pytest.mark.integration, pytest.mark.acceptance]  # minutes where the cores have other work too
+pytestmark = [pytest.mark.integration, pytest.mark.acceptance]  # takes minutes on a busy machine
 
 SMALL = ("--conf", "spark.executor.memory=512m", "--conf", "spark.driver.memory=512m")
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    """A master and two workers."""
     with SparkCluster(tmp_path_factory.mktemp("spark")) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Two brokers' log directories, as options: of twelve partitions one differs, and goes back in one replica."""
+    """Options for two brokers' log directories: one of twelve partitions differs, and its offsets decrease."""
     directory = tmp_path_factory.mktemp("brokers")
     for number in range(12):
         same = disks.log(1, "snappy", 500, size=50)
@@ -41,7 +40,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.fixture(scope="module")
 def journal(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """A journal, as options: commits of twelve partitions each second; one of them goes back after five minutes."""
+    """Options for a journal: commits of twelve partitions a second; one is rewound after five minutes."""
     directory = tmp_path_factory.mktemp("agent") / "journal"
     with closing(Journal(directory)) as written:
         for second in range(600):
@@ -71,13 +70,13 @@ def origin(_number):
     return agent.__file__, os.getcwd()
 
 with session("origin", sys.argv[1], {"spark.executor.memory": "512m", "spark.driver.memory": "512m"}) as spark:
-    for one in set(spark.sparkContext.parallelize(range(8), 8).map(origin).collect()):
-        print(*one)
+    for place in set(spark.sparkContext.parallelize(range(8), 8).map(origin).collect()):
+        print(*place)
 """
 
 
-def found(check: str, *arguments: str, cwd: Path) -> str:
-    """What a check prints, run in a directory where our packages are not. It must find something."""
+def run_check(check: str, *arguments: str, cwd: Path) -> str:
+    """Return what a check prints; it runs in a directory without our packages and must find something."""
     done = subprocess.run(
         [sys.executable, "-m", "spark_checks", check, *arguments, *SMALL],
         capture_output=True,
@@ -92,19 +91,18 @@ def found(check: str, *arguments: str, cwd: Path) -> str:
 
 
 @pytest.mark.parametrize("check", ["log_segments", "replica_divergence", "offset_history"])
-def test_a_cluster_finds_what_one_machine_finds(
+def test_cluster_finds_what_one_machine_finds(
     check: str, cluster: SparkCluster, brokers: list[str], journal: list[str], tmp_path: Path
 ) -> None:
-    """The same lines, to the letter."""
     paths = journal if check == "offset_history" else brokers
-    local = found(check, *paths, "--master", "local[2]", cwd=tmp_path)
+    local = run_check(check, *paths, "--master", "local[2]", cwd=tmp_path)
     assert '"partition":7' in local
-    assert found(check, *paths, "--master", cluster.master, cwd=tmp_path) == local
+    assert run_check(check, *paths, "--master", cluster.master, cwd=tmp_path) == local
 
 
-def test_workers_get_our_packages_from_the_driver(cluster: SparkCluster, tmp_path: Path) -> None:
-    """They need not be installed there: what executors import comes out of the file that was sent."""
-    told = subprocess.run(
+def test_workers_get_the_packages_from_the_driver(cluster: SparkCluster, tmp_path: Path) -> None:
+    """Executors import them from the archive that the driver sends."""
+    done = subprocess.run(
         [sys.executable, "-c", ORIGIN, cluster.master],
         capture_output=True,
         text=True,
@@ -113,7 +111,7 @@ def test_workers_get_our_packages_from_the_driver(cluster: SparkCluster, tmp_pat
         cwd=tmp_path,
         env=ENVIRONMENT,
     )
-    places = [line.split() for line in told.stdout.splitlines()]
+    places = [line.split() for line in done.stdout.splitlines()]
     assert places
     assert all(file.endswith("backflow.zip/agent/__init__.py") for file, _ in places)
     assert {Path(folder).parents[1].name for _, folder in places} <= {"executors-1", "executors-2"}
