@@ -38,8 +38,8 @@ def rewind(
         "previous": {"offset": before},
         "current": {"offset": after},
         "records": Records(reread=before - after),
-        "detail": f"{group} on {topic}[{partition}] went back from {before:,} to {after:,} (the log's start); "
-        "at 1,000 records/s it is back by 23:25:26.1 UTC",
+        "detail": f"{group} on {topic}[{partition}] was reset to the log start: {before:,} -> {after:,}; "
+        "at 1,000 records/s caught up by about 23:25:26.1 UTC",
     }
     return Finding(**fields | more)
 
@@ -55,8 +55,8 @@ def session(**more: Any) -> Finding:
         "subject": {"cluster": "main", "broker": 2005},
         "previous": {"session": "0x1a1fb461d560002", "epoch": 31},
         "current": {"session": "0x1a1fb461d560006", "epoch": 88},
-        "detail": "broker 2005 lost its ZooKeeper session 0x1a1fb461d560002 (gone 23:25:08.3 UTC); "
-        "back 23:25:14.3 UTC as 0x1a1fb461d560006",
+        "detail": "broker 2005: ZooKeeper session 0x1a1fb461d560002 expired at 23:25:08.3 UTC; "
+        "re-registered at 23:25:14.3 as 0x1a1fb461d560006",
     }
     return Finding(**fields | more)
 
@@ -71,7 +71,7 @@ def move(partition: int, source: int, target: int, clock: str, kind: str = "lead
         "subject": {"cluster": "main", "topic": "topic-124", "partition": partition, "brokers": [source, target]},
         "previous": {"leader": source, "leader_epoch": 3, "isr": [source]},
         "current": {"leader": target, "leader_epoch": 4, "isr": [target]},
-        "detail": f"topic-124[{partition}]: leader {source} -> {target} at {clock} UTC",
+        "detail": f"topic-124[{partition}]: leader {source} -> {target}",
     }
     return Finding(**fields | more)
 
