@@ -10,7 +10,7 @@ from agent.model.observations.base import Observation
 from agent.notify.base import Receiver
 from agent.notify.console import Console
 from agent.notify.slack import Slack
-from agent.notify.webhook import Webhook
+from agent.notify.slack_webhook import Webhook
 from agent.rules.log_pattern import LogPattern
 from agent.sources.base import Emit, Source
 from agent.sources.flink.source import FlinkSource

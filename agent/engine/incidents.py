@@ -8,7 +8,7 @@ from agent.engine.check_requests import CheckRequest, request_checks
 from agent.engine.correlation import Chain, Correlation, FindingCluster, cluster_findings, find_chains, horizon
 from agent.engine.evaluator import Changes
 from agent.engine.facts import FINALIZATION_MS, LONG_AFTER, LONG_AGO
-from agent.engine.impact import title, total_impact, worst_first
+from agent.engine.impact_and_root_cause import title, total_impact, worst_first
 from agent.engine.rule import Rule
 from agent.model.config_types import ConfigModel, PositiveDuration
 from agent.model.findings import Finding, FindingKey, Incident, Severity, Status

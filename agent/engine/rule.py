@@ -83,7 +83,7 @@ class Rule(ConfigModel):
 
     kind: ClassVar[str]
     title: ClassVar[str]
-    """The headline of an incident whose worst finding is of this kind; a template over the fields of `impact.title`."""
+    """The headline of an incident whose worst finding is of this kind; a template over the fields of `impact_and_root_cause.title`."""
 
     default_severity: ClassVar[Severity] = Severity.WARNING
     is_ongoing: ClassVar[bool] = False

@@ -5,7 +5,7 @@ from typing import Any
 
 from agent.model.findings import Finding, reader, sight
 from agent.model.text import instant, join_names, place, span
-from agent.render.statements import rule_of
+from agent.render.timeline import rule_of
 
 MAX_LINES = 2
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agent.engine.impact import root_cause_broker, worst_first
+from agent.engine.impact_and_root_cause import root_cause_broker, worst_first
 from agent.model.findings import Finding, Incident, Records, Severity, Status, reader
 from agent.model.text import (
     change,
@@ -24,7 +24,7 @@ from agent.model.text import (
     unavailable_parts,
 )
 from agent.render.advice import advice_now, advice_to_prevent
-from agent.render.statements import (
+from agent.render.timeline import (
     Row,
     Statement,
     describe,

@@ -8,7 +8,7 @@ from agent.model.findings import Finding, FindingKey, Incident, Severity, Status
 from agent.model.observations.base import Unavailable
 from agent.model.text import day_of, instant, unavailable_parts
 from agent.render.report import is_momentary, is_withdrawn, shown_findings
-from agent.render.statements import format_row, rows, statements
+from agent.render.timeline import format_row, rows, statements
 
 MAX_LINES = 20
 """Lines of one entry; further events are counted."""

@@ -40,7 +40,7 @@ def test_the_walk_names_every_module_of_the_kafka_source() -> None:
 
 
 def test_the_walk_names_the_rendering_and_delivery_modules() -> None:
-    delivery = {"base", "console", "webhook", "__init__"}
+    delivery = {"base", "console", "slack_webhook", "__init__"}
     modules = {
         f"agent/{package}/{path.name}"
         for package in ("render", "notify")

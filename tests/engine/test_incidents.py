@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from agent.config.settings import load
 from agent.engine.evaluator import Changes
-from agent.engine.impact import root_cause_broker, total_impact, worst_first
+from agent.engine.impact_and_root_cause import root_cause_broker, total_impact, worst_first
 from agent.engine.incidents import Incidents, Lifetimes
 from agent.engine.rule import Rule
 from agent.model.findings import Finding, Incident, Records, Severity, Status

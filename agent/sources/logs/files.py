@@ -1,6 +1,6 @@
 """One file of a log: decoded into lines from where reading stopped, and found again after log rotation.
 
-Which logs are followed is up to `agent.sources.logs.followed_logs`.
+Which logs are followed is up to `agent.sources.logs.rotation`.
 """
 
 import os

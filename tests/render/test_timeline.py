@@ -3,7 +3,7 @@
 from typing import Any
 
 from agent.model.findings import Finding, Records
-from agent.render.statements import format_row, rows, statements
+from agent.render.timeline import format_row, rows, statements
 from tests import samples
 
 

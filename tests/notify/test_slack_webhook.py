@@ -6,7 +6,7 @@ import pytest
 
 from agent.model.findings import Severity, Status
 from agent.notify.base import RateLimited, Refused, Unanswered
-from agent.notify.webhook import Webhook
+from agent.notify.slack_webhook import Webhook
 from testbed.slack import Slack as Workspace
 from tests import samples
 
