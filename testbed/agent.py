@@ -65,8 +65,8 @@ class Agent(Process):
         super().__init__("the agent", command, directory / "agent.log")
 
     def wait_until_watching(self) -> None:
-        """Wait until its log contains the event `watching`."""
-        self.wait_for_line(r'"watching"|watching ')
+        """Wait until its log contains the event `daemon_ready`."""
+        self.wait_for_line(r'"daemon_ready"|daemon_ready ')
 
     def wait_for(self, matches: Callable[[Observation], bool], what: str, seconds: float = 60) -> Observation:
         """Wait until its journal holds an observation that matches, and return the first one."""

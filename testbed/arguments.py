@@ -22,7 +22,7 @@ SCOPES: Mapping[str, str] = {
 
 
 class RefusedError(Exception):
-    """Slack answers `ok: false` with this error; problems are sentences that point into the arguments."""
+    """A request that Slack refuses with this error code; problems: sentences that point into the arguments."""
 
     def __init__(self, error: str, problems: Iterable[str] = ()) -> None:
         super().__init__(error)

@@ -1,6 +1,6 @@
-"""A strict Slack stand-in on loopback that the real slack-sdk talks to: faults as verbs, and a record of what came.
+"""A strict Slack stand-in on loopback for the real slack-sdk: faults as methods, and a record of all requests.
 
-What Slack does with a request lives in workspace, what it accepts in arguments and blockkit.
+`workspace` has what Slack does with a request, `arguments` and `blockkit` what it accepts.
 """
 
 import json
@@ -14,7 +14,7 @@ from msgspec import Struct, to_builtins
 
 from agent.model.times import rfc3339
 from testbed.arguments import SCOPES, RefusedError
-from testbed.slack_http import CheckResult, Request, Server, refusal
+from testbed.slack_http import Request, Response, Server, refusal
 from testbed.waiting import wait_until
 from testbed.workspace import Message, Upload, Workspace
 
@@ -22,16 +22,16 @@ T = TypeVar("T")
 
 
 class Fault(Struct, kw_only=True):
-    """What happens to the next `times` requests (None: until cleared) of `method` (None: any).
+    """A fault for the next `times` requests (None: until cleared) of `method` (None: any).
 
-    answer: sent instead of Slack's; None: nothing is sent. after: Slack has acted on the request all the same.
+    answer: sent instead of Slack's; None: nothing is sent. after: Slack acts on the request before the fault.
     hold: the connection is kept open until faults are cleared.
     """
 
     method: str | None
     times: int | None
     after: bool
-    answer: CheckResult | None = None
+    answer: Response | None = None
     hold: bool = False
 
 
@@ -56,7 +56,7 @@ class Slack:
         self.close()
 
     def close(self) -> None:
-        """Stop serving and let go of every connection."""
+        """Stop serving and close every connection."""
         self.clear()
         self._server.close()
 
@@ -67,7 +67,7 @@ class Slack:
 
     @property
     def url(self) -> str:
-        """What WebClient takes as `base_url`."""
+        """The `base_url` for WebClient."""
         return f"http://127.0.0.1:{self.port}/api/"
 
     def webhook_url(self, channel: str = "alerts") -> str:
@@ -83,31 +83,31 @@ class Slack:
         times: int | None = 1,
         after: bool = False,
     ) -> None:
-        """Answer with an HTTP status: 429 (with Retry-After, seconds) or a server's error."""
+        """Respond with an HTTP status: 429 (with Retry-After, seconds) or a server error."""
         headers = () if retry_after is None else (("Retry-After", str(retry_after)),)
         body = {"ok": False, "error": "ratelimited" if status == 429 else "internal_error"}
-        self._fail(Fault(method=method, times=times, after=after, answer=CheckResult(status, body, headers)))
+        self._fail(Fault(method=method, times=times, after=after, answer=Response(status, body, headers)))
 
     def refuse(self, error: str, *, method: str | None = None, times: int | None = 1) -> None:
-        """Answer `ok: false` with one of Slack's error codes, such as fatal_error."""
+        """Respond `ok: false` with one of Slack's error codes, such as fatal_error."""
         self._fail(Fault(method=method, times=times, after=False, answer=refusal(error)))
 
     def hang(self, *, method: str | None = None, times: int | None = 1, after: bool = False) -> None:
-        """Keep the connection open without an answer until faults are cleared."""
+        """Keep the connection open without a response until faults are cleared."""
         self._fail(Fault(method=method, times=times, after=after, hold=True))
 
     def close_connection(self, *, method: str | None = None, times: int | None = 1, after: bool = False) -> None:
-        """Close the connection without an answer; after: the message is there, only the answer is lost."""
+        """Close the connection without a response; after: the message is posted, only the response is lost."""
         self._fail(Fault(method=method, times=times, after=after))
 
     def clear(self) -> None:
-        """No more faults; connections that hang are closed."""
+        """Remove all faults and close the connections that hang."""
         with self._lock:
             self._faults.clear()
             self._cleared.set()
 
     def delete_message(self, ts: str) -> None:
-        """Delete a message as somebody in the channel would. Raises KeyError where there is none."""
+        """Delete a message as a member of the channel would. Raises KeyError if there is none."""
         with self._lock:
             key = next((key for key in self.workspace.messages if key[1] == ts), ("", ts))
             del self.workspace.messages[key]
@@ -118,46 +118,50 @@ class Slack:
             self.workspace.members.discard(self.workspace.channel(channel))
 
     def withhold(self, scope: str) -> None:
-        """Take a scope, such as files:write, from the token."""
+        """Remove a scope, such as files:write, from the token."""
         with self._lock:
             self._withheld.add(scope)
 
     def messages(self, channel: str = "alerts") -> list[Message]:
-        """Return a channel's messages as they stand, oldest first, without the threads' replies."""
+        """Return a channel's messages as they are now, oldest first, without replies in threads."""
         with self._lock:
             wanted = self.workspace.channel(channel)
-            return [one for one in self.workspace.messages.values() if (one.channel, one.thread_ts) == (wanted, None)]
+            return [
+                message
+                for message in self.workspace.messages.values()
+                if (message.channel, message.thread_ts) == (wanted, None)
+            ]
 
     @property
     def threads(self) -> dict[str, list[Message]]:
-        """The replies to each message that has some, oldest first, by its ts."""
+        """The replies to each message that has any, oldest first, by its ts."""
         with self._lock:
-            threads = {one.ts: self.workspace.replies(one) for one in self.workspace.messages.values()}
+            threads = {message.ts: self.workspace.replies(message) for message in self.workspace.messages.values()}
             return {ts: replies for ts, replies in threads.items() if replies}
 
     @property
     def uploads(self) -> list[Upload]:
-        """The files that were announced, with their content once sent."""
+        """The announced files, with their content once it was sent."""
         with self._lock:
             return list(self.workspace.uploads.values())
 
     def received(self, method: str) -> list[Request]:
         """Return the requests of one method, oldest first."""
         with self._lock:
-            return [one for one in self.requests if one.method == method]
+            return [request for request in self.requests if request.method == method]
 
     def wait_for(self, condition: Callable[[], T], timeout: float = 10) -> T:
         """Wait until the condition holds and return its value. Raises TimeoutError after `timeout` seconds."""
-        return wait_until(condition, "Slack to be told", timeout, every=0.05)
+        return wait_until(condition, "a request to Slack", timeout, every=0.05)
 
     def dump(self, path: Path) -> None:
-        """Write the requests received, one JSON object a line."""
+        """Write the received requests, one JSON object per line."""
         with self._lock:
-            lines = [json.dumps(to_builtins(one) | {"at": rfc3339(one.at)}) for one in self.requests]
+            lines = [json.dumps(to_builtins(request) | {"at": rfc3339(request.at)}) for request in self.requests]
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
-    def _decide(self, request: Request, token: str | None, content: bytes) -> CheckResult | None:
-        """Return the answer to a request, or None; blocks while a fault holds it. Called by the server's threads."""
+    def _decide(self, request: Request, token: str | None, content: bytes) -> Response | None:
+        """Return the response to a request, or None; blocks while a fault holds it. Called by the server's threads."""
         with self._lock:
             self.requests.append(request)
             fault = self._next_fault(request.method)
@@ -171,7 +175,7 @@ class Slack:
             cleared.wait()
         return answer
 
-    def _act(self, request: Request, token: str | None, content: bytes) -> CheckResult:
+    def _act(self, request: Request, token: str | None, content: bytes) -> Response:
         if request.method == "webhook":
             return self._webhook(request)
         if request.method == "upload":
@@ -187,22 +191,22 @@ class Slack:
             return refusal(refused.error, refused.problems)
         if "file_id" in fields:
             fields["upload_url"] = f"http://127.0.0.1:{self.port}/upload/v1/{fields['file_id']}"
-        return CheckResult(200, {"ok": True, **fields})
+        return Response(200, {"ok": True, **fields})
 
-    def _webhook(self, request: Request) -> CheckResult:
+    def _webhook(self, request: Request) -> Response:
         try:
             self.workspace.post(self.workspace.channel(request.arguments["channel"], named=False), request.arguments)
         except RefusedError as refused:
             gone = refused.error == "channel_not_found"
-            return CheckResult(404, "no_service") if gone else CheckResult(400, refused.error)
-        return CheckResult(200, "ok")
+            return Response(404, "no_service") if gone else Response(400, refused.error)
+        return Response(200, "ok")
 
-    def _upload(self, request: Request, content: bytes) -> CheckResult:
+    def _upload(self, request: Request, content: bytes) -> Response:
         upload = self.workspace.uploads.get(request.arguments["file"])
         if upload is None or len(content) != upload.length:
-            return CheckResult(400, "the file was not announced with this length")
+            return Response(400, "the file was not announced with this length")
         upload.content = content
-        return CheckResult(200, f"OK - {len(content)}")
+        return Response(200, f"OK - {len(content)}")
 
     def _fail(self, fault: Fault) -> None:
         with self._lock:

@@ -1,4 +1,4 @@
-"""The HTTP of the Slack stand-in: a request read, an answer written, on loopback. What is answered, slack decides."""
+"""The HTTP server of the Slack stand-in, on loopback; `slack` decides the responses."""
 
 import json
 import time
@@ -14,9 +14,10 @@ from msgspec import Struct
 
 
 class Request(Struct, kw_only=True):
-    """A request as it came: at is ms since the epoch, method Slack's name for it (`webhook` and `upload` besides).
+    """A received request, without its token.
 
-    status and answer: what was answered; None where nothing was. The token is never kept.
+    at: ms since the epoch. method: Slack's name for it, or `webhook` or `upload`. status, answer: the response; None if
+    there was none.
     """
 
     at: int
@@ -26,26 +27,26 @@ class Request(Struct, kw_only=True):
     answer: dict[str, Any] | str | None = None
 
 
-class CheckResult(NamedTuple):
-    """What goes back: text for a webhook, an object for the Web API, with the headers that matter."""
+class Response(NamedTuple):
+    """A response: text for a webhook, an object for the Web API. headers: besides the usual ones."""
 
     status: int
     body: dict[str, Any] | str
     headers: tuple[tuple[str, str], ...] = ()
 
 
-def refusal(error: str, problems: Iterable[str] = (), **more: str) -> CheckResult:
-    """How the Web API says no."""
-    messages = [f"[ERROR] {one}" for one in problems]
-    return CheckResult(200, {"ok": False, "error": error, **more, "response_metadata": {"messages": messages}})
+def refusal(error: str, problems: Iterable[str] = (), **more: str) -> Response:
+    """Return the Web API's response to a request that it refuses."""
+    messages = [f"[ERROR] {problem}" for problem in problems]
+    return Response(200, {"ok": False, "error": error, **more, "response_metadata": {"messages": messages}})
 
 
-Decide: TypeAlias = Callable[[Request, str | None, bytes], CheckResult | None]
-"""The answer to a request with this token (None: without one) and this body; None closes the connection without one."""
+Decide: TypeAlias = Callable[[Request, str | None, bytes], Response | None]
+"""Returns the response to a request with this token (or None) and this body; None closes the connection without one."""
 
 
 class Server:
-    """Serves from construction until close."""
+    """An HTTP server that serves from construction until close."""
 
     def __init__(self, decide: Decide, port: int = 0) -> None:
         """port: on 127.0.0.1; 0 for a free one."""
@@ -59,7 +60,7 @@ class Server:
         return int(self._http.server_address[1])
 
     def close(self) -> None:
-        """Take no more connections."""
+        """Stop accepting connections."""
         self._http.shutdown()
         self._http.server_close()
         self._thread.join()
@@ -71,24 +72,24 @@ class _HTTPServer(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Reads a request, has it decided, writes the answer."""
+    """Reads a request and writes the response that `decide` returns."""
 
     def __init__(self, decide: Decide, *connection: Any) -> None:
         self._decide = decide
         super().__init__(*connection)
 
     def do_POST(self) -> None:
-        """http.server's name for what handles a POST; Slack takes a GET alike."""
+        """Handle a POST or a GET: Slack accepts both."""
         at = time.time_ns() // 1_000_000
         content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         split = urlsplit(self.path)
         area, _, rest = split.path.removeprefix("/").partition("/")
         token = self.headers.get("Authorization", "").removeprefix("Bearer ") or None
-        answer: CheckResult | None
+        answer: Response | None
         try:
             arguments = dict(parse_qsl(split.query)) | ({} if area == "upload" else self._arguments(content))
         except ValueError:
-            answer = CheckResult(400, "invalid_payload") if area == "services" else refusal("invalid_json")
+            answer = Response(400, "invalid_payload") if area == "services" else refusal("invalid_json")
         else:
             method = {"services": "webhook", "upload": "upload"}.get(area, rest)
             if method == "webhook":
@@ -97,16 +98,16 @@ class _Handler(BaseHTTPRequestHandler):
                 arguments["file"] = rest.rpartition("/")[2]
             answer = self._decide(Request(at=at, method=method, arguments=arguments), token, content)
         if answer is not None:
-            with suppress(ConnectionError):  # the client may have given up waiting; that is what such tests are about
+            with suppress(ConnectionError):  # the client may have given up waiting, which such tests are about
                 self._write(answer)
 
     do_GET = do_POST  # noqa: N815  http.server looks for this name
 
     def log_message(self, *_: object) -> None:
-        """Nothing on stderr: `requests` is the log."""
+        """Write nothing to stderr: `requests` is the log."""
 
     def _arguments(self, content: bytes) -> dict[str, Any]:
-        """Return what the body says, as form or JSON. Raises ValueError."""
+        """Return the arguments in the body, a form or JSON. Raises ValueError."""
         kind = self.headers.get("Content-Type", "")
         if kind.startswith("application/json"):
             arguments = json.loads(content or b"{}")  # slack-sdk calls an empty body JSON
@@ -115,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise ValueError(kind)
         return dict(parse_qsl(content.decode()))
 
-    def _write(self, answer: CheckResult) -> None:
+    def _write(self, answer: Response) -> None:
         plain = isinstance(answer.body, str)
         body = (answer.body if isinstance(answer.body, str) else json.dumps(answer.body)).encode()
         self.send_response(answer.status)

@@ -1,6 +1,6 @@
-"""What a cluster says of itself: who is registered, who leads. Nothing is changed from here.
+"""A cluster's own state, read only: which brokers are registered, which ones lead.
 
-With ZooKeeper the znodes tell; under KRaft the controller's log and the metadata that clients get.
+With ZooKeeper it is read from znodes, under KRaft from the controller's log and the metadata that clients get.
 """
 
 import json
@@ -20,7 +20,7 @@ from testbed.waiting import wait_until
 class Registration(NamedTuple):
     """A broker's registration: its ZooKeeper session as 0x hex (None under KRaft), and its broker epoch.
 
-    The broker epoch is the czxid of the broker's znode; under KRaft the controller gives it out.
+    The broker epoch is the czxid of the broker's znode; under KRaft the controller assigns it.
     """
 
     session: str | None
@@ -28,7 +28,7 @@ class Registration(NamedTuple):
 
 
 class PartitionView(NamedTuple):
-    """Who leads a partition (-1: nobody) under which leader epoch (None where that cannot be told), and who follows."""
+    """A partition's leader (-1: none), leader epoch (None if unknown), replicas and ISR."""
 
     leader: int
     leader_epoch: int | None
@@ -37,7 +37,7 @@ class PartitionView(NamedTuple):
 
 
 class View(Protocol):
-    """What tests and faults wait on."""
+    """The state that tests and faults wait for."""
 
     def registration(self, broker: int) -> Registration | None:
         """Return the broker's registration; None when it has none."""
@@ -49,11 +49,11 @@ class View(Protocol):
         """Return the topic's partitions; empty when the topic does not exist."""
 
     def topics(self) -> list[str]:
-        """All topics."""
+        """Return the names of all topics."""
 
 
 class ZooKeeperView:
-    """Reads the znodes that the brokers and the controller write."""
+    """The view of the znodes that the brokers and the controller write."""
 
     def __init__(self, client: KazooClient) -> None:
         self._client = client
@@ -89,7 +89,7 @@ class ZooKeeperView:
 
 
 class KRaftView:
-    """Reads who is registered in the controller's log (metadata may be stale), the rest in the clients' metadata."""
+    """The view of the controller's log, for registrations (metadata may be stale), and of the clients' metadata."""
 
     def __init__(self, admin: AdminClient, controller_log: Path) -> None:
         self._admin = admin
@@ -114,14 +114,14 @@ class KRaftView:
         return list(self._metadata().topics)
 
     def _metadata(self, topic: str | None = None) -> ClusterMetadata:
-        return wait_until(lambda: metadata(self._admin, topic), "any broker to tell the metadata")
+        return wait_until(lambda: metadata(self._admin, topic), "metadata from any broker")
 
 
 def metadata(admin: AdminClient, topic: str | None = None) -> ClusterMetadata | None:
-    """Return a topic's metadata as clients get it; None when no broker gives it within 3 s, as while one is frozen.
+    """Return a topic's metadata as clients get it; None if no broker responds within 3 s, as while one is frozen.
 
-    Of all topics where none is named, but only from Kafka 3.9 on: of an older broker's answer about many small topics
-    librdkafka 2.16 cannot make sense ("tmpabuf memory shortage").
+    Without a topic, that of all topics, but only from Kafka 3.9 on: librdkafka 2.16 cannot parse an older broker's
+    response about many small topics ("tmpabuf memory shortage").
     """
     try:
         return admin.list_topics(topic, timeout=3) if topic else admin.list_topics(timeout=3)
@@ -130,10 +130,10 @@ def metadata(admin: AdminClient, topic: str | None = None) -> ClusterMetadata | 
 
 
 def live_brokers(admin: AdminClient) -> set[int]:
-    """Return the brokers that clients know of; none when nobody answers within 3 s.
+    """Return the brokers that clients know of; empty if none responds within 3 s.
 
-    By the metadata of a topic that is not there: __consumer_offsets would be made by the question (KafkaApis, 0.11).
-    DescribeCluster waits for the controller, and may abort the process when that comes back (librdkafka issue 5397).
+    Requests the metadata of a topic that does not exist: a request for __consumer_offsets would create it (KafkaApis,
+    0.11). DescribeCluster waits for the controller, and may abort the process when it returns (librdkafka issue 5397).
     """
     found = metadata(admin, "no-such-topic")
     return set() if found is None else set(found.brokers)

@@ -1,4 +1,4 @@
-"""Slack's side of the Web API: channels, messages, threads, files and their rules. No HTTP and no faults live here."""
+"""Slack's side of the Web API: channels, messages, threads, files and their rules. No HTTP, no faults."""
 
 import base64
 import time
@@ -16,7 +16,7 @@ BOT = {"user": "U0BACKFLOW", "bot_id": "B0BACKFLOW"}
 
 
 class Version(Struct, frozen=True):
-    """What a message said at one time."""
+    """An earlier content of a message."""
 
     text: str
     blocks: list[dict[str, Any]]
@@ -24,9 +24,10 @@ class Version(Struct, frozen=True):
 
 
 class Message(Struct, kw_only=True):
-    """A message as it stands. edits: what it said before, oldest first. thread_ts: the message that it answers.
+    """A message as it is now.
 
-    broadcast: whether a reply is shown in the channel too.
+    edits: its earlier contents, oldest first. thread_ts: the message that it replies to. broadcast: whether a reply is
+    shown in the channel too.
     """
 
     ts: str
@@ -42,12 +43,12 @@ class Message(Struct, kw_only=True):
 
     @property
     def words(self) -> str:
-        """What a reader sees: the text of blocks and attachments, else the message's own text."""
+        """The visible text: of blocks and attachments, else the message's own."""
         return blockkit.words([*self.blocks, *self.attachments]) or blockkit.words([{"text": self.text}])
 
 
 class Upload(Struct):
-    """A file: announced, sent, then shared."""
+    """A file that is announced, sent, then shared."""
 
     id: str
     filename: str
@@ -68,14 +69,14 @@ class Workspace:
         self._last_ts = 0
 
     def call(self, method: str, arguments: Fields) -> dict[str, Any]:
-        """Return the answer's fields besides `ok`. Raises RefusedError."""
+        """Return the response's fields besides `ok`. Raises RefusedError."""
         verb = _METHODS.get(method)
         if verb is None:
             raise RefusedError("unknown_method")
         return verb(self, arguments)
 
     def channel(self, given: str, *, named: bool = True) -> str:
-        """Return the channel's id, from its id or (where named) its name. Raises RefusedError."""
+        """Return the channel's id, from its id or (if `named`) its name. Raises RefusedError."""
         for channel, name in self.channels.items():
             if given == channel or (named and given.removeprefix("#") == name):
                 return channel
@@ -96,19 +97,20 @@ class Workspace:
 
     def replies(self, parent: Message) -> list[Message]:
         """Return the messages of a thread below its parent, oldest first."""
-        return [one for one in self.messages.values() if (one.channel, one.thread_ts) == (parent.channel, parent.ts)]
+        thread = parent.channel, parent.ts
+        return [message for message in self.messages.values() if (message.channel, message.thread_ts) == thread]
 
     def who(self, _: Fields) -> dict[str, Any]:
-        """auth.test."""
+        """Handle auth.test."""
         return {"url": "https://stand-in.example/", "team": "stand-in", "team_id": "T0BACKFLOW", **BOT}
 
     def post_message(self, arguments: Fields) -> dict[str, Any]:
-        """chat.postMessage."""
+        """Handle chat.postMessage."""
         message = self.post(self.channel(required(arguments, "channel")), arguments)
         return {"channel": message.channel, "ts": message.ts, "message": self._shown(message)}
 
     def update(self, arguments: Fields) -> dict[str, Any]:
-        """chat.update: what is not given stays as it is."""
+        """Handle chat.update: what is not given stays as it is."""
         message = self._message(arguments, "ts")
         content = content_of(arguments, most=4_000)
         message.edits.append(Version(message.text, message.blocks, message.attachments))
@@ -117,19 +119,19 @@ class Workspace:
         return {"channel": message.channel, "ts": message.ts, "text": message.text, "message": self._shown(message)}
 
     def permalink(self, arguments: Fields) -> dict[str, Any]:
-        """chat.getPermalink."""
+        """Handle chat.getPermalink."""
         message = self._message(arguments, "message_ts")
         link = f"https://stand-in.example/archives/{message.channel}/p{message.ts.replace('.', '')}"
         return {"channel": message.channel, "permalink": link}
 
     def join(self, arguments: Fields) -> dict[str, Any]:
-        """conversations.join."""
+        """Handle conversations.join."""
         channel = self.channel(required(arguments, "channel"), named=False)
         self.members.add(channel)
         return {"channel": {"id": channel, "name": self.channels[channel], "is_member": True}}
 
     def list_channels(self, arguments: Fields) -> dict[str, Any]:
-        """conversations.list: ids and names."""
+        """Handle conversations.list: ids and names."""
         known = [
             {"id": channel, "name": name, "is_member": channel in self.members}
             for channel, name in self.channels.items()
@@ -138,22 +140,24 @@ class Workspace:
         return {"channels": page, "response_metadata": {"next_cursor": cursor}}
 
     def history(self, arguments: Fields) -> dict[str, Any]:
-        """conversations.history: newest first, without threads' replies but those shown in the channel too."""
+        """Handle conversations.history: newest first, without replies, except those shown in the channel too."""
         channel = self._joined(arguments)
         top = [
-            one for one in self.messages.values() if one.channel == channel and (one.thread_ts is None or one.broadcast)
+            message
+            for message in self.messages.values()
+            if message.channel == channel and (message.thread_ts is None or message.broadcast)
         ]
-        return self._page(sorted(top, key=lambda one: one.ts, reverse=True), arguments)
+        return self._page(sorted(top, key=lambda message: message.ts, reverse=True), arguments)
 
     def thread_page(self, arguments: Fields) -> dict[str, Any]:
-        """conversations.replies: the parent, then its replies, oldest first."""
+        """Handle conversations.replies: the parent, then its replies, oldest first."""
         parent = self.messages.get((self._joined(arguments), required(arguments, "ts")))
         if parent is None:
             raise RefusedError("thread_not_found")
         return self._page([parent, *self.replies(parent)], arguments)
 
     def announce_upload(self, arguments: Fields) -> dict[str, Any]:
-        """files.getUploadURLExternal; who serves the URL adds it."""
+        """Handle files.getUploadURLExternal; the server adds the URL."""
         length = integer(arguments, "length", 0)
         if length < 1:
             raise RefusedError("missing_argument")
@@ -162,21 +166,25 @@ class Workspace:
         return {"file_id": upload.id}
 
     def share_uploads(self, arguments: Fields) -> dict[str, Any]:
-        """files.completeUploadExternal: in a channel, or a thread of it, where one is named."""
+        """Handle files.completeUploadExternal: in a channel or a thread of it, if one is named."""
         files = json_argument(arguments, "files", "invalid_arguments")
-        if not isinstance(files, list) or not files or not all(isinstance(one, dict) and "id" in one for one in files):
+        if (
+            not isinstance(files, list)
+            or not files
+            or not all(isinstance(file, dict) and "id" in file for file in files)
+        ):
             raise RefusedError("invalid_arguments", ["must be an array of files with ids [json-pointer:/files]"])
-        for one in files:
-            upload = self.uploads.get(one["id"])
+        for file in files:
+            upload = self.uploads.get(file["id"])
             if upload is None or upload.content is None:
                 raise RefusedError("file_not_found")
-            upload.title = one.get("title") or upload.filename
+            upload.title = file.get("title") or upload.filename
         if arguments.get("thread_ts") and not arguments.get("channel_id"):
             raise RefusedError("invalid_arguments", ["thread_ts needs a channel_id [json-pointer:/thread_ts]"])
         if arguments.get("channel_id"):
             given = {**arguments, "text": arguments.get("initial_comment") or " "}
-            self.post(self.channel(arguments["channel_id"], named=False), given).files = [one["id"] for one in files]
-        return {"files": [{"id": one["id"], "title": self.uploads[one["id"]].title} for one in files]}
+            self.post(self.channel(arguments["channel_id"], named=False), given).files = [file["id"] for file in files]
+        return {"files": [{"id": file["id"], "title": self.uploads[file["id"]].title} for file in files]}
 
     def _joined(self, arguments: Fields) -> str:
         channel = self.channel(required(arguments, "channel"), named=False)
@@ -192,7 +200,7 @@ class Workspace:
         return message
 
     def _thread(self, channel: str, ts: Any) -> str | None:
-        """Return the thread to answer in. Stricter than Slack, which hides a reply to a deleted message."""
+        """Return the thread to reply in. Stricter than Slack, which hides a reply to a deleted message."""
         if ts is None:
             return None
         parent = self.messages.get((channel, str(ts)))
@@ -207,14 +215,16 @@ class Workspace:
         return f"{self._last_ts // 1_000_000}.{self._last_ts % 1_000_000:06d}"
 
     def _page(self, messages: Sequence[Message], arguments: Fields) -> dict[str, Any]:
-        """One page between oldest and latest (both left out unless inclusive), with a cursor for the next."""
+        """Return a page between oldest and latest (both left out unless inclusive), with a cursor for the next."""
         oldest, latest = timestamp(arguments, "oldest", 0), timestamp(arguments, "latest", 9e9)
         edges = () if flag(arguments, "inclusive") else (oldest, latest)
-        within = [one for one in messages if oldest <= float(one.ts) <= latest and float(one.ts) not in edges]
+        within = [
+            message for message in messages if oldest <= float(message.ts) <= latest and float(message.ts) not in edges
+        ]
         page, cursor = _page_of(within, arguments)
         metadata = flag(arguments, "include_all_metadata")
         return {
-            "messages": [self._shown(one, metadata=metadata) for one in page],
+            "messages": [self._shown(message, metadata=metadata) for message in page],
             "has_more": bool(cursor),
             "response_metadata": {"next_cursor": cursor},
         }
@@ -231,8 +241,8 @@ class Workspace:
         if message.edits:
             shown["edited"] = {"user": BOT["user"], "ts": message.ts}
         if message.files:
-            files = (self.uploads[one] for one in message.files)
-            shown["files"] = [{"id": one.id, "name": one.filename, "title": one.title} for one in files]
+            files = (self.uploads[file] for file in message.files)
+            shown["files"] = [{"id": file.id, "name": file.filename, "title": file.title} for file in files]
         optional = {
             "blocks": message.blocks,
             "attachments": message.attachments,
@@ -241,7 +251,7 @@ class Workspace:
         return shown | {name: value for name, value in optional.items() if value}
 
 
-def _page_of(all_of_it: Sequence[T], arguments: Fields) -> tuple[Sequence[T], str]:
+def _page_of(items: Sequence[T], arguments: Fields) -> tuple[Sequence[T], str]:
     """Return the page that limit and cursor ask for, and the cursor of the next; empty after the last."""
     limit = integer(arguments, "limit", 100)
     if not 1 <= limit <= 999:
@@ -251,7 +261,7 @@ def _page_of(all_of_it: Sequence[T], arguments: Fields) -> tuple[Sequence[T], st
     except ValueError:
         raise RefusedError("invalid_cursor") from None
     following = base64.b64encode(str(start + limit).encode()).decode()
-    return all_of_it[start : start + limit], following if start + limit < len(all_of_it) else ""
+    return items[start : start + limit], following if start + limit < len(items) else ""
 
 
 _METHODS: Mapping[str, Callable[[Workspace, Fields], dict[str, Any]]] = {

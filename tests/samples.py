@@ -151,7 +151,7 @@ def lost_together(**more: Any) -> Finding:
         "known_at": at("23:25:40.0"),
         "subject": {"cluster": "main", "brokers": [2005, 2011]},
         "detail": "brokers 2005 and 2011 were away at the same time: "
-        "the first gone at 23:25:08.3, all back at 23:25:40.0 UTC",
+        "the first from 23:25:08.3, all up at 23:25:40.0 UTC",
     }
     return Finding(**fields | more)
 

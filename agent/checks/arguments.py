@@ -9,19 +9,17 @@ from agent.config.sections import Spark
 from agent.config.settings import Settings
 from agent.config.sources import Cluster, Flink
 from agent.engine.check_requests import LOOKBACK_MS, CheckRequest
+from agent.engine.check_rule import CheckInput
 from agent.model.times import rfc3339
+from agent.rules import CHECK_RULES
 
-JOURNAL_CHECKS = frozenset({"offset_history", "job_history"})
-"""The checks that read the journal; the others read brokers' logs or changelogs."""
-
-CHANGELOG_CHECK = "changelog_restore"
-"""The check that reads topics, with the client properties of the cluster in rules.toml."""
-
-_GROUP_CHECK = "offset_history"
-"""The journal check that filters by topic and group, and that compacts the journal."""
-
-_FLINK_CHECK = "job_history"
-"""The only check of Flink clusters; all others examine Kafka clusters."""
+INPUT_OPTIONS: Mapping[CheckInput, str] = {
+    CheckInput.LOG_DIRECTORIES: "--path",
+    CheckInput.CHANGELOGS: "--bootstrap-servers",
+    CheckInput.COMMITS: "--journal",
+    CheckInput.FLINK_JOBS: "--journal",
+}
+"""The option that names what a check reads."""
 
 _CLOCK_SKEW_MS = 60_000
 
@@ -37,9 +35,14 @@ def spark_options(spark: Spark, scratch: Path) -> list[str]:
     return ["--master", spark.master, *_repeat("--conf", properties)]
 
 
+def input_of(check: str) -> CheckInput:
+    """Return what the check reads."""
+    return CHECK_RULES[check].input
+
+
 def clusters_of(check: str, settings: Settings) -> Mapping[str, Cluster | Flink]:
     """Return the clusters that the check can examine, by their names in rules.toml."""
-    return settings.flink if check == _FLINK_CHECK else settings.clusters
+    return settings.flink if input_of(check) is CheckInput.FLINK_JOBS else settings.clusters
 
 
 def input_options(check: str, settings: Settings, cluster: str | None) -> list[str]:
@@ -48,17 +51,18 @@ def input_options(check: str, settings: Settings, cluster: str | None) -> list[s
     cluster: None for a run by hand without any configured cluster.
     """
     journal = ["--journal", str(settings.agent.state_directory / "journal")]
-    if check == _FLINK_CHECK:
+    source = input_of(check)
+    if source is CheckInput.FLINK_JOBS:
         return journal if cluster is None else [*journal, *_flink_options(cluster, settings.flink.get(cluster))]
-    if check == _GROUP_CHECK:
+    if source is CheckInput.COMMITS:
         return journal
-    if check == CHANGELOG_CHECK:
+    if source is CheckInput.CHANGELOGS:
         stores = [f"{store.application}/{store.store}={store.value}" for store in settings.declared_stores]
         known = cluster in settings.clusters
         return [*server_options(settings, cluster), *_repeat("--store", stores)] if known and stores else []
     known_cluster = settings.clusters.get(cluster or "")
     directories = {} if known_cluster is None else known_cluster.log_directories
-    if check == "replica_divergence" and len(directories) < 2:
+    if len(directories) < CHECK_RULES[check].min_brokers:
         return []
     return _repeat("--path", (f"{broker}={path}" for broker, paths in directories.items() for path in paths))
 
@@ -77,7 +81,7 @@ def client_options(check: str, settings: Settings, cluster: str | None, scratch:
     A command line would show secrets to all users. Raises CredentialError.
     """
     known = settings.clusters.get(cluster or "")
-    if check != CHANGELOG_CHECK or known is None or not known.kafka:
+    if input_of(check) is not CheckInput.CHANGELOGS or known is None or not known.kafka:
         return []
     properties = known.kafka_properties()
     del properties["bootstrap.servers"]
@@ -102,10 +106,11 @@ def _flink_options(name: str, flink: Flink | None) -> list[str]:
 
 
 def scheduled_options(check: str, settings: Settings, now: int) -> list[str]:
-    """Return the window of a scheduled run; `offset_history` also merges small journal files of past dates."""
-    window = settings.checks[check].window if check in JOURNAL_CHECKS | {CHANGELOG_CHECK} else None
+    """Return the window of a scheduled run; the check of commits also merges small journal files of past dates."""
+    source = input_of(check)
+    window = None if source is CheckInput.LOG_DIRECTORIES else settings.checks[check].window
     span = [] if window is None else ["--from", rfc3339(now - window), "--to", rfc3339(now)]
-    return [*span, *(["--compact"] if check == _GROUP_CHECK else [])]
+    return [*span, *(["--compact"] if source is CheckInput.COMMITS else [])]
 
 
 def requested_options(request: CheckRequest) -> list[str]:
@@ -116,20 +121,21 @@ def requested_options(request: CheckRequest) -> list[str]:
     """
     topics = _repeat("--topic", map(escape, request.topics))
     groups = _repeat("--group", map(escape, request.groups))
-    if request.check == CHANGELOG_CHECK:
+    source = input_of(request.check)
+    if source is CheckInput.CHANGELOGS:
         first_cause = request.since + LOOKBACK_MS - _CLOCK_SKEW_MS
         return ["--from", rfc3339(first_cause), *(groups or topics)]
-    if request.check not in JOURNAL_CHECKS:
+    if source is CheckInput.LOG_DIRECTORIES:
         return topics
     window = ["--from", rfc3339(request.since), "--to", rfc3339(request.until)]
-    return [*window, *topics, *groups] if request.check == _GROUP_CHECK else window
+    return [*window, *topics, *groups] if source is CheckInput.COMMITS else window
 
 
 def result_options(request: CheckRequest, settings: Settings) -> list[str]:
     """Return where to keep the keys to repair, which compaction later removes from the changelog."""
-    if request.check != CHANGELOG_CHECK:
+    if input_of(request.check) is not CheckInput.CHANGELOGS:
         return []
-    return ["--out", str(settings.agent.state_directory / CHANGELOG_CHECK / f"{request.id}.parquet")]
+    return ["--out", str(settings.agent.state_directory / request.check / f"{request.id}.parquet")]
 
 
 def _repeat(option: str, values: Iterable[str]) -> list[str]:

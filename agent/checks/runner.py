@@ -22,7 +22,6 @@ from agent.checks.process import Limits, Outcome, run_check
 from agent.config.settings import Settings
 from agent.engine.check_requests import CheckRequest, CheckResult
 from agent.model.findings import Finding, finding_json
-from agent.model.observations.base import Observation
 from agent.model.observations.checks import CheckFinding, CheckRun
 from agent.notify.dispatcher import now_ms
 
@@ -140,7 +139,7 @@ class Checks:
             try:
                 outcome = self._outcome(job, report, started_at)
             except Exception as error:  # an internal error is reported like any failure, and the next check runs
-                log.exception("check_failed", check=job.check, cluster=job.cluster)
+                log.exception("check_run_failed", check=job.check, cluster=job.cluster)
                 outcome = Outcome("failed", f"internal error: {error!r}; the agent's log has the details")
             if self._stop.is_set():
                 log.info("check_stopped", check=job.check, cluster=job.cluster)
@@ -174,7 +173,7 @@ class Checks:
 
 def _result(job: _Job, outcome: Outcome, started_at: int, report: Path, *, complete: bool) -> CheckResult:
     ended_at = now_ms()
-    observations: list[Observation] = [_observation(job, finding, ended_at) for finding in outcome.findings]
+    findings = [_observation(job, finding, ended_at) for finding in outcome.findings]
     run = CheckRun(
         at=ended_at,
         cluster=job.cluster,
@@ -187,7 +186,7 @@ def _result(job: _Job, outcome: Outcome, started_at: int, report: Path, *, compl
     summary, plot = report / "summary.txt", report / "plot.png"
     return CheckResult(
         job.request,
-        [*observations, run],
+        [*findings, run],
         _summary_lines(job.check, outcome, summary.read_text(encoding="utf-8").strip() if summary.exists() else ""),
         plot.read_bytes() if plot.exists() else None,
     )

@@ -16,10 +16,10 @@ from rich.progress import Progress
 from rich.spinner import Spinner
 
 from agent.checks.arguments import (
-    CHANGELOG_CHECK,
-    JOURNAL_CHECKS,
+    INPUT_OPTIONS,
     client_options,
     clusters_of,
+    input_of,
     input_options,
     server_options,
     spark_options,
@@ -30,6 +30,7 @@ from agent.config.credentials import CredentialError
 from agent.config.problems import did_you_mean
 from agent.config.sections import size
 from agent.config.settings import Settings
+from agent.engine.check_rule import CheckInput
 from agent.model.findings import Finding
 from agent.model.text import count, place
 from agent.model.times import rfc3339
@@ -107,8 +108,8 @@ def _with_configured(name: str, options: Sequence[str], settings: Settings, scra
     """
     configured = spark_options(settings.spark, scratch)
     cluster = _value(options, "--cluster")
-    source = "--bootstrap-servers" if name == CHANGELOG_CHECK else "--journal" if name in JOURNAL_CHECKS else "--path"
-    if _value(options, source) is not None:
+    source = input_of(name)
+    if _value(options, INPUT_OPTIONS[source]) is not None:
         return [*configured, *options]
     clusters = clusters_of(name, settings)
     if cluster is None and len(clusters) > 1:
@@ -117,7 +118,7 @@ def _with_configured(name: str, options: Sequence[str], settings: Settings, scra
     if cluster is None and clusters:
         cluster = next(iter(clusters))
         configured += ["--cluster", cluster]
-    has_store = name == CHANGELOG_CHECK and _value(options, "--store") is not None
+    has_store = source is CheckInput.CHANGELOGS and _value(options, "--store") is not None
     inputs = server_options(settings, cluster) if has_store else input_options(name, settings, cluster)
     try:
         return [*configured, *inputs, *client_options(name, settings, cluster, scratch), *options]

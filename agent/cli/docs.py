@@ -29,6 +29,8 @@ from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, LogOffsets
 from agent.model.times import millis
 from agent.rules import KINDS as RULES
+from agent.rules.broker_session_lost import BrokerSessionLost
+from agent.rules.offset_rewind import OffsetRewind
 
 DIRECTORY = Path(__file__).parents[2] / "docs" / "reference"
 
@@ -59,10 +61,10 @@ groups = {{ exclude = ["console-consumer-*"] }}
 2024 = "s3://digests/2024.parquet"
 
 [rules.session]
-kind = "broker_session_lost"
+kind = "{BrokerSessionLost.kind}"
 
 [rules.rewind]
-kind = "offset_rewind"
+kind = "{OffsetRewind.kind}"
 min_records = 1000
 
 [correlations.reset-after-session-loss]
@@ -91,7 +93,7 @@ with its `kind`; several rules may have the same kind, with other options for ot
 
 ```toml
 [rules.rewind-of-payments]
-kind = "offset_rewind"
+kind = "{OffsetRewind.kind}"
 min_records = 1
 groups = {{ include = ["payments-*"] }}
 ```
@@ -157,7 +159,8 @@ def rules_page() -> str:
     parts = [_RULES]
     for kind, rule in RULES.items():
         text = to_markdown(inspect.getdoc(rule) or "")
-        facts = f"Severity: {rule.default_severity}. Title: `{rule.title}`"
+        titles = [f"Title: `{rule.title}`", *(f"if `{label}`: `{title}`" for label, title in rule.titles.items())]
+        facts = f"Severity: {rule.default_severity}. {'; '.join(titles)}"
         parts.append("\n".join([f"## {kind}\n", text, "", f"{facts}\n", *option_rows(rule, anchors), ""]))
     return "\n".join(parts)
 
@@ -182,7 +185,7 @@ def observations_page() -> str:
     for name, struct in structs.items():
         text, _ = split_docstring(struct)
         rows = field_rows(struct, leave_out=common if issubclass(struct, Observation) else set())
-        parts.append("\n".join([f"## {name}\n", f"{text}\n", *(rows if len(rows) > 2 else []), ""]))
+        parts.append("\n".join([f"## `{name}`\n", f"{text}\n", *(rows if len(rows) > 2 else []), ""]))
     return "\n".join(parts)
 
 

@@ -96,8 +96,8 @@ def _attribute_docs(model: type) -> dict[str, str]:
 
 def split_docstring(struct: type[msgspec.Struct]) -> tuple[str, dict[str, str]]:
     """Split a docstring into its text and the meanings of fields, written as `name, name: meaning`."""
-    names = "|".join(map(re.escape, struct.__struct_fields__))
-    marker = re.compile(rf"(?:^|(?<=[.;,:] ))((?:{names})(?:, (?:{names}))*)( None)?: ")
+    name = f"`?(?:{'|'.join(map(re.escape, struct.__struct_fields__))})`?"
+    marker = re.compile(rf"(?:^|(?<=[.;,:] ))({name}(?:, {name})*)( None)?: ")
     texts: list[str] = []
     meanings: dict[str, str] = {}
     for paragraph in (inspect.getdoc(struct) or "").split("\n\n"):
@@ -106,7 +106,7 @@ def split_docstring(struct: type[msgspec.Struct]) -> tuple[str, dict[str, str]]:
         for fields, is_null, meaning in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
             shown = re.sub(r"\bNone\b", "null", meaning.strip().rstrip(".,;").replace("|", "\\|"))
             shown = f"Null: {shown}" if is_null else shown[:1].upper() + shown[1:]
-            meanings |= dict.fromkeys(fields.split(", "), shown)
+            meanings |= dict.fromkeys(fields.replace("`", "").split(", "), shown)
     return "\n\n".join(texts), meanings
 
 

@@ -4,14 +4,14 @@
 
     [[cases]]
     name = "a rewind to the log start is critical"
-    rules = ["rewind"]                       # the configured rules to run; default: all
-    observations = [
+    rules = ["rewind"]                       # the configured rules to run (default: all).
+    observations = [                         # what sources report.
       { kind = "log_offsets", at = "0s", log_start = 0, log_end = 9000 },
       { kind = "commit", at = "1s", group = "g", offset = 7832 },
       { kind = "commit", at = "2s", group = "g", offset = 0 },
     ]
     findings = [{ rule = "rewind", at = "2s", labels = ["to_earliest"], previous = { offset = 7832 } }]
-    incidents = [{ severity = "critical" }]  # default: incidents are not compared
+    incidents = [{ severity = "critical" }]  # without it, incidents are not compared.
 
 Times are RFC 3339 or durations since the start of the test; "null" stands for the null that TOML lacks. An expected
 finding or incident names only the keys to compare. A rule test fails if an expected finding is missing or an

@@ -25,7 +25,7 @@ def _plain(value: Any) -> str | int | bool:
 
 
 def _tag(value: Any) -> str:
-    """Tell the source of a secret, even with a mistyped key, from a plain value."""
+    """Distinguish the source of a secret, even with a mistyped key, from a plain value."""
     sources = list(Credential.model_fields)
     is_source = isinstance(value, Mapping) and any(get_close_matches(str(key), sources) for key in value)
     return "<secret>" if is_source or isinstance(value, Credential) else "<plain>"

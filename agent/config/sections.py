@@ -85,8 +85,8 @@ def _master(value: str) -> str:
     return value
 
 
-def _within_limit(value: str, info: ValidationInfo) -> str:
-    limit = info.data.get("memory_limit")  # None if it is invalid itself
+def _within_limit(value: str, context: ValidationInfo) -> str:
+    limit = context.data.get("memory_limit")  # None if it is invalid itself
     if limit is not None and size(value) > limit:
         msg = (
             f'`driver_memory` ("{value}") exceeds `memory_limit` ({limit >> 20:,} MiB), the limit of all processes of '

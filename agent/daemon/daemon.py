@@ -91,7 +91,7 @@ class Daemon:
         with Systemd() as systemd:
             self._start()
             systemd.ready()
-            log.info("watching", sources=list(map(_job_id, self._sources)), receivers=list(self._dispatchers))
+            log.info("daemon_ready", sources=list(map(_job_id, self._sources)), receivers=list(self._dispatchers))
             interval = min(systemd.watchdog_interval or _WATCHDOG_MS, _WATCHDOG_MS) / 1000
             while not self._stop.wait(interval) and self._pipeline.alive:
                 stuck = self._stuck_loops(now_ms())
@@ -162,7 +162,7 @@ class Daemon:
 
     def _close(self) -> int:
         """Stop everything within ten seconds; the journal and the incidents are then complete."""
-        log.info("stopping")
+        log.info("daemon_stopping")
         self._scheduler.shutdown(wait=False)
         closing = [source.close for source in self._sources] + [self._checks.close]
         closers = [threading.Thread(target=close, daemon=True) for close in closing]
@@ -176,7 +176,7 @@ class Daemon:
         if written:
             self._journal.close()
             self._store.close()
-        log.info("stopped", written=written, delivered=all(delivered))
+        log.info("daemon_stopped", written=written, delivered=all(delivered))
         return 0 if written and self._pipeline.failure is None else 3
 
 

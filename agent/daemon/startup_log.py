@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 
 class StartupLog:
-    """Passes the batches of one source on, and logs `source_ready` or `source_unavailable` at its start."""
+    """Passes the batches of one source on, and logs `source_ready` or `source_not_ready` at its start."""
 
     def __init__(self, cluster: str, source: str, emit: Emit, known: Iterable[Observation], now: int) -> None:
         """known: the last observation of each subject before this run, counted if the source emits its kind."""
@@ -56,7 +56,7 @@ class StartupLog:
         for source, reason in list(self._unavailable.items()):  # a source may emit from a thread of its own meanwhile
             if source not in self._logged:
                 self._logged.add(source)
-                log.warning("source_unavailable", source=f"{self._cluster}/{source}", reason=reason)
+                log.warning("source_not_ready", source=f"{self._cluster}/{source}", reason=reason)
         is_over = now - self._started_at >= STARTUP_MS
         if not self._is_ready and (self._observed or (is_over and not self._unavailable)):
             self._is_ready = True

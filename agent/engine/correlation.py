@@ -105,7 +105,7 @@ def sort_by_time(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def can_precede(earlier: Finding, later: Finding, slack: int = 0) -> bool:
-    """Return whether `earlier` can have happened before `later`, as far as their intervals and clocks tell.
+    """Return whether `earlier` can have happened before `later`, as far as their intervals and clocks show.
 
     slack: how much more `later` may be dated too early, ms. A check dates what it finds in a log by the records' own
     timestamps, which are their producers' clocks.

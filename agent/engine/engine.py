@@ -71,7 +71,7 @@ class Engine:
 
     @property
     def now(self) -> int:
-        """The latest moment that any observation tells of, ms."""
+        """The latest moment of any observation, ms."""
         return self._evaluator.facts.now
 
     @property

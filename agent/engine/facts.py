@@ -114,7 +114,7 @@ class History(Generic[T]):
 
 
 class Facts:
-    """Histories of all subjects. `now` is the latest moment that any observation tells of, ms."""
+    """Histories of all subjects. `now` is the latest moment of any observation, ms."""
 
     def __init__(self) -> None:
         self.now = LONG_AGO

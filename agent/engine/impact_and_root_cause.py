@@ -7,6 +7,7 @@ from agent.engine.correlation import CLOCK_SLACK_MS, Correlation, FindingCluster
 from agent.engine.rule import Rule
 from agent.model.findings import Finding, Records, reader, sight
 from agent.model.log_text import describe_lines, first_line
+from agent.model.text import is_bounded
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
@@ -66,8 +67,9 @@ def title(cluster: FindingCluster, correlation: Correlation | None, rules: Mappi
     outcome = correlation.steps[-1].rules if correlation is not None else ()
     worst = worst_first([effect for effect in cluster.effects if effect.rule in outcome] or cluster.effects)[0]
     rule = rules.get(worst.rule)
-    template = (correlation.title if correlation is not None else None) or (worst.kind if rule is None else rule.title)
-    text = template.format_map(_title_fields(cluster, worst))
+    own_title = worst.kind if rule is None else rule.title_for(worst)
+    template = (correlation.title if correlation is not None else None) or own_title
+    text = template.format_map(_title_fields(cluster, worst, rule))
     of_rule = [effect for effect in cluster.effects if effect.rule == worst.rule]
     lines = describe_lines(of_rule)
     if lines:
@@ -84,12 +86,11 @@ class _Fields(dict[str, Any]):
         return "?"
 
 
-def _title_fields(cluster: FindingCluster, worst: Finding) -> _Fields:
+def _title_fields(cluster: FindingCluster, worst: Finding, rule: Rule | None) -> _Fields:
     """Return what a title template may name; a field that the finding lacks reads "?"."""
-    records = max(worst.records.reread, worst.records.lost, worst.records.skipped)
     fields = _Fields(
         worst.subject,
-        records=f"{records:,}",
+        records=_describe_number(worst, rule),
         reader=reader(worst.subject),
         sight=sight(worst.subject),
         rule=worst.rule,
@@ -100,3 +101,12 @@ def _title_fields(cluster: FindingCluster, worst: Finding) -> _Fields:
         fields["broker"] = broker
     fields.setdefault("broker", " and ".join(map(str, worst.subject.get("brokers", ()))) or "?")
     return fields
+
+
+def _describe_number(worst: Finding, rule: Rule | None) -> str:
+    """Return the number of records, with a plus sign if it is a lower bound because the finding was polled."""
+    records = worst.records
+    number = max(records.reread, records.lost, records.skipped)
+    # A polled jump, or a loss to retention, may be smaller: the group may have read more in between.
+    is_lower_bound = rule is not None and rule.moves_position and records.skipped < number
+    return f"{number:,}{'+' if is_lower_bound and is_bounded(worst) else ''}"

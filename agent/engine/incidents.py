@@ -221,7 +221,7 @@ class Incidents:
         )
 
     def _closes_at(self, cluster: FindingCluster, recovered_at: int | None) -> int:
-        """Counted from the last news: what a check finds may have happened long before it is known."""
+        """Return when it closes, counted from the last news: a check may find what happened long before."""
         news = max(max(finding.at, finding.known_at, finding.recovered_at or 0) for finding in cluster.findings)
         return news + (self._lifetimes.forget_after if recovered_at is None else self._lifetimes.close_after)
 

@@ -83,7 +83,10 @@ class Rule(ConfigModel):
 
     kind: ClassVar[str]
     title: ClassVar[str]
-    """The headline of an incident whose worst finding is of this kind; a template over the fields of `impact_and_root_cause.title`."""
+    """The headline of an incident whose worst finding is of this kind; a template, see `impact_and_root_cause.title`."""
+
+    titles: ClassVar[Mapping[str, str]] = {}
+    """Titles by label, instead of `title`: a warning of what may happen reads differently from the fact."""
 
     default_severity: ClassVar[Severity] = Severity.WARNING
     is_ongoing: ClassVar[bool] = False
@@ -159,6 +162,11 @@ class Rule(ConfigModel):
         """Return the advice of the first label that has one, else the kind's own."""
         labels = (label for label in cls.advice if label in finding.labels)
         return cls.advice.get(next(labels, ""), Advice())
+
+    @classmethod
+    def title_for(cls, finding: Finding) -> str:
+        """Return the title of the first label that has one, else the kind's own."""
+        return next((cls.titles[label] for label in finding.labels if label in cls.titles), cls.title)
 
     @classmethod
     def title_suffix(cls, findings: Iterable[Finding]) -> str:

@@ -92,10 +92,10 @@ def _read_value(raw: bytes, magic: int) -> bytes:
 
 
 def read_messages(unpacked: bytes) -> InnerMessages:
-    """Read the inner messages of a decompressed wrapper. Raises UndecodableError if one is cut short or nested.
+    """Read the inner messages of a decompressed wrapper. Raises UndecodableError if one is incomplete or nested.
 
-    As AbstractLegacyRecordBatch.DeepRecordsIterator does, but stricter: Kafka ignores a last message that is cut
-    short.
+    As AbstractLegacyRecordBatch.DeepRecordsIterator does, but stricter: Kafka ignores an
+    incomplete last message.
     """
     return _read_equal_sized(unpacked) or _read_one_by_one(unpacked)
 

@@ -68,7 +68,7 @@ def find_decreases(records: bytes, *, count: int, last_delta: int) -> list[tuple
 
     A record (DefaultRecord) is its length, attributes (a byte), timestamp delta and offset delta, then key, value and
     headers; lengths and deltas are zig-zag varints. Raises UndecodableError if there are not `count` records, one is
-    cut short, or a delta is above `last_delta`.
+    incomplete, or a delta is above `last_delta`.
     """
     position, number, previous = 0, 0, -1
     decreases: list[tuple[int, int]] = []
@@ -91,7 +91,7 @@ def find_decreases(records: bytes, *, count: int, last_delta: int) -> list[tuple
             number += 1
             position = next_position
     except IndexError as error:
-        msg = f"record {number} is cut short"
+        msg = f"record {number} is incomplete"
         raise UndecodableError(msg) from error
     if number != count:
         msg = f"the batch holds {number} records, its header says {count}"

@@ -1,4 +1,4 @@
-"""What rules find and what incidents are made of; their public JSON. No I/O lives here."""
+"""Findings of rules and the incidents that they make up, with their public JSON. No I/O."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -14,7 +14,7 @@ FindingKey: TypeAlias = tuple[str, str, int]
 
 
 class Severity(StrEnum):
-    """How loud: info is never posted alone."""
+    """The severity of a finding or an incident; an incident that is info is never reported by itself."""
 
     INFO = "info"
     WARNING = "warning"
@@ -22,12 +22,15 @@ class Severity(StrEnum):
 
     @property
     def rank(self) -> int:
-        """0 for info, 2 for critical."""
+        """The order of severities: 0 for info, 2 for critical."""
         return ("info", "warning", "critical").index(self.value)
 
 
 class Records(Struct, frozen=True, forbid_unknown_fields=True):
-    """The impact, in records: reprocessed, lost for good, skipped."""
+    """The impact in records.
+
+    `reread`: number of records reprocessed. lost: number of records lost. skipped: number of records skipped.
+    """
 
     reread: int = 0
     lost: int = 0
@@ -38,13 +41,15 @@ class Records(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """One thing that a rule found, identified by (rule, subject, at): emitted again it replaces, withdrawn it goes.
+    """A finding of a rule, identified by rule, subject and `at`: a repeated one replaces the earlier one.
 
-    rule: its name in rules.toml; kind: the rule's kind. at, since, recovered_at: event times, ms.
-    subject: the named keys (cluster, group, topic, partition, broker; `brokers` where there are several).
-    position: the byte in the file that the subject names, where it names one.
-    previous, current: what moved, by the observation's field names ({"offset": 7832} -> {"offset": 0}).
-    detail: one sentence for an operator. known_at: when it could first be known (not part of the JSON).
+    rule: its name in rules.toml. kind: the rule's kind. severity: info, warning or critical. at: when it happened.
+    since: if it was polled, the earliest moment at which it can have happened; null if `at` is exact. recovered_at:
+    when it recovered; null while it has not. subject: the keys that identify what it is about (cluster, group, topic,
+    partition, broker; `brokers` for several). labels: what the rule found out about it. position: the byte in the file
+    that the subject names, if it does. previous, current: what changed, by the observation's field names ({"offset":
+    7832} -> {"offset": 0}). records: the impact. detail: a sentence for an operator. known_at: when it could first be
+    known, ms; not part of the JSON.
     """
 
     rule: str
@@ -64,7 +69,7 @@ class Finding(Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> FindingKey:
-        """The identity: (rule, subject as canonical JSON, at)."""
+        """Its identity: (rule, subject as canonical JSON, at)."""
         return (self.rule, msgspec.json.encode(self.subject, order="sorted").decode(), self.at)
 
     @property
@@ -74,7 +79,7 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 def reader(subject: Mapping[str, Any]) -> str:
-    """Who reads, by a finding's subject: the group, or the job by its name."""
+    """Return who reads, by a finding's subject: the group, or the job by its name."""
     return str(subject.get("group") or subject.get("job_name") or subject.get("job") or "the reader")
 
 
@@ -91,7 +96,7 @@ def sight(subject: Mapping[str, Any]) -> str:
 
 
 class Status(StrEnum):
-    """Where an incident stands in its life."""
+    """The status of an incident."""
 
     OPEN = "open"
     RECOVERED = "recovered"
@@ -99,11 +104,16 @@ class Status(StrEnum):
 
 
 class Incident(Struct, frozen=True, kw_only=True):
-    """Causes and effects that belong together. Times are event times, ms.
+    """Causes and effects that belong together.
 
-    sighted: false while a source cannot see a subject of it that has not recovered; unseen: which source, and what.
-    merged_into: the incident that took this one in. correlation: the name in rules.toml of what joined it, None where
-    findings were merely grouped. causes: the findings of a correlation's earlier steps; findings: the effects.
+    id: stable for the incident's whole life. status: open, recovered or closed. `sighted`: false while a source is
+    unavailable for a subject that has not recovered. unseen: which source cannot read what. merged_into: id of the
+    incident that this one was merged into; null if none. severity: the highest of its findings, or the correlation's.
+    title: its headline. correlation: name in rules.toml of the correlation that joined its findings; null if they were
+    merely grouped. cluster: of its worst effect, by its name in rules.toml; null if that has none. opened_at: when its
+    first finding happened. updated_at: when its last finding happened or recovered. recovered_at: when all of them had
+    recovered; null while they have not. records: total impact. causes: findings of a correlation's earlier steps.
+    findings: the effects.
     """
 
     id: str
@@ -163,10 +173,10 @@ def finding_from_json(line: str | bytes) -> Finding:
     return msgspec.convert({**fields, "known_at": fields.get("at")}, Finding)
 
 
-def _unseen_fields(one: Unavailable) -> dict[str, Any]:
-    named = {"cluster": one.cluster, "group": one.group, "topic": one.topic, "partition": one.partition}
+def _unseen_fields(report: Unavailable) -> dict[str, Any]:
+    named = {"cluster": report.cluster, "group": report.group, "topic": report.topic, "partition": report.partition}
     where = {name: value for name, value in named.items() if value is not None}
-    return {"source": one.source, **where, "since": rfc3339(one.at), "reason": one.reason}
+    return {"source": report.source, **where, "since": rfc3339(report.at), "reason": report.reason}
 
 
 def incident_fields(incident: Incident) -> dict[str, Any]:
@@ -175,7 +185,7 @@ def incident_fields(incident: Incident) -> dict[str, Any]:
         "id": incident.id,
         "status": incident.status.value,
         "sighted": incident.sighted,
-        "unseen": [_unseen_fields(one) for one in incident.unseen],
+        "unseen": [_unseen_fields(report) for report in incident.unseen],
         "merged_into": incident.merged_into,
         "severity": incident.severity.value,
         "title": incident.title,

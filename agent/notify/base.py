@@ -54,7 +54,7 @@ class Refused(NotDelivered):
 
 
 class Gone(NotDelivered):
-    """Certainly not delivered: what the handle names no longer exists, and the message must be posted anew."""
+    """Certainly not delivered: what the handle names no longer exists, and the message must be posted again."""
 
 
 class Declined(NotDelivered):

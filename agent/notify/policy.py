@@ -102,7 +102,7 @@ def check_report_target(answer: CheckResult, holder: Incident | None, changed: I
     """Return the incident whose thread takes a check's report; None if there is nothing to report, or no incident.
 
     holder: the one with the finding that requested the check. changed: those that the check's findings changed. If
-    nobody is notified of the holder, the gravest incident that the findings made takes the report.
+    no one is notified of the holder, the most severe incident that the findings made takes the report.
     """
     if not check_report_lines(answer):
         return None

@@ -57,7 +57,7 @@ def _fields(findings: Sequence[Finding], day: str) -> dict[str, Any]:
         "brokers": join_names(finding.subject.get("brokers") or [finding.subject.get("broker", "?")]),
         "file": finding.subject.get("file", "the segment"),
         "graph": _graph(finding),
-        "listed": known.get("listed_in", "not listed yet"),
+        "listed": f" Keys known so far, with their old values: {known['listed_in']}." if known.get("listed_in") else "",
         "source": finding.subject.get("source", "NAME"),
         "sight": sight(finding.subject),
         "start": instant(finding.start, day),

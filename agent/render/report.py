@@ -27,7 +27,6 @@ from agent.render.advice import advice_now, advice_to_prevent
 from agent.render.timeline import (
     Row,
     Statement,
-    describe,
     format_row,
     is_checked,
     rows,
@@ -52,7 +51,7 @@ class Section(NamedTuple):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """What an operator reads. Two reports are equal if nobody could see a difference.
+    """What an operator reads. Two reports are equal if they read the same.
 
     state: OPEN, RECOVERED, CLOSED, MERGED, WITHDRAWN or HAPPENED (for events that were over at once).
     title: what, where, how much. paragraph: how bad. timeline: rows in UTC; omitted: how many more rows there are.
@@ -145,14 +144,14 @@ def is_withdrawn(incident: Incident) -> bool:
 
 
 def shown_findings(incident: Incident) -> set[tuple[str, str, int]]:
-    """Return the keys of the findings that have a row in the message, or share one."""
+    """Return the keys of the findings that a row of the message describes; those that it only counts are not shown."""
     if incident.merged_into is not None or is_withdrawn(incident):
         return set()
     effects = worst_first(incident.findings)
     events = statements(_parts(incident))
     ranked = [*effects, *_causes_by_weight(incident.causes, effects)]
     shown, _ = _timeline(events, ranked, day_of(incident.opened_at))
-    return {finding.key for row in shown for finding in row.findings}
+    return {finding.key for row in shown for finding in row.findings[: len(row.findings) - row.folded]}
 
 
 def _causes_by_weight(causes: Iterable[Finding], effects: list[Finding]) -> list[Finding]:
@@ -190,7 +189,7 @@ def _paragraph(incident: Incident, effects: list[Finding], events: list[Statemen
     of_effects = [event for event in events if event.finding.key in keys]
     worst = min(of_effects or events, key=lambda event: _position(effects, event.finding))
     alike = [event for event in of_effects if event.finding.rule == worst.finding.rule]
-    sentences = [_sentence(describe(worst.finding, day))]
+    sentences = [_sentence(rule_of(worst.finding).describe(worst.finding, day))]
     if len(alike) > 1:
         total = sum((event.finding.records for event in alike), Records())
         impact = describe_records(total, bounded=any(is_bounded(event.finding) for event in alike))
@@ -286,8 +285,8 @@ def _context(incident: Incident, day: str) -> str:
         parts = [f"{_state(incident)}, began {begun} UTC, {day}"]
     elif is_momentary(incident):
         when = f"at {begun}" if end == incident.opened_at else f"between {begun} and {instant(end, day)}"
-        closed = "CLOSED, h" if incident.status is Status.CLOSED else "H"
-        parts = [f"{closed}appened {when} UTC, {day}"]
+        happened = "CLOSED, happened" if incident.status is Status.CLOSED else "Happened"
+        parts = [f"{happened} {when} UTC, {day}"]
     else:
         after = span(max(0, end - incident.opened_at))
         parts = [f"{incident.status.upper()}, began {begun}, recovered {instant(end, day)} UTC after {after}, {day}"]

@@ -29,35 +29,20 @@ class Statement(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One line of a timeline: when (ms), what, and the findings behind it."""
+    """One line of a timeline: when (ms), what, and the findings behind it.
+
+    folded: how many of the findings, from the end, the line only counts.
+    """
 
     at: int
     text: str
     findings: tuple[Finding, ...]
+    folded: int = 0
 
 
 def rule_of(finding: Finding) -> type[Rule]:
     """Return the rule that owns the finding's text; the base for kinds of another version."""
     return KINDS.get(finding.kind, Rule)
-
-
-def describe(finding: Finding, day: str) -> str:
-    """Return the finding as its rule describes it, or its detail if it lacks a field that the rule names.
-
-    The state file may hold findings of another version, and none may keep an incident from being delivered.
-    """
-    try:
-        return rule_of(finding).describe(finding, day)
-    except (LookupError, TypeError):
-        return Rule.describe(finding, day)
-
-
-def _timeline_phrase(finding: Finding, day: str) -> str:
-    """Return the rule's phrase for a timeline row, or the detail, as in `describe`."""
-    try:
-        return rule_of(finding).timeline(finding, day)
-    except (LookupError, TypeError):
-        return Rule.timeline(finding, day)
 
 
 def is_checked(finding: Finding) -> bool:
@@ -181,7 +166,7 @@ def _same_change_rows(events: Iterable[Statement], day: str) -> list[Row]:
 def _phrase(findings: Sequence[Finding], day: str) -> str:
     """Return the rule's phrase; of alike lines of a log the first line's, and how often it was repeated until when."""
     first, *again = findings
-    text = _timeline_phrase(first, day)
+    text = rule_of(first).timeline(first, day)
     number = sum(sum(lines_of(finding).values()) for finding in again)
     if not number:
         return text
@@ -198,9 +183,8 @@ def _summary_rows(made: Iterable[Row]) -> list[Row]:
         alike.setdefault(key, []).append(row)
     summed = []
     for first, *others in alike.values():
-        findings = tuple(finding for row in (first, *others) for finding in row.findings)
-        number = len(findings) - len(first.findings)
+        folded = tuple(finding for row in others for finding in row.findings)
         noun = "partition" if "partition" in first.findings[0].subject else "event"
-        text = f"{first.text} ({more(number, f'more {noun}')[0]})" if number else first.text
-        summed.append(Row(first.at, text, findings))
+        text = f"{first.text} ({more(len(folded), f'more {noun}')[0]})" if folded else first.text
+        summed.append(Row(first.at, text, (*first.findings, *folded), len(folded)))
     return summed

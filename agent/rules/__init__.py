@@ -27,5 +27,8 @@ def _load_kinds() -> Mapping[str, type[Rule]]:
 KINDS: Mapping[str, type[Rule]] = _load_kinds()
 """Every rule by its kind, the name of its file."""
 
-CHECKS: Mapping[str, str] = {kind: rule.summary for kind, rule in KINDS.items() if issubclass(rule, CheckRule)}
+CHECK_RULES: Mapping[str, type[CheckRule]] = {kind: rule for kind, rule in KINDS.items() if issubclass(rule, CheckRule)}
+"""The rule of every Spark check, by the check's name."""
+
+CHECKS: Mapping[str, str] = {kind: rule.summary for kind, rule in CHECK_RULES.items()}
 """Every Spark check by its name, and in one line what it reads and finds."""

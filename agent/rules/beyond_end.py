@@ -5,9 +5,10 @@ from typing import ClassVar
 
 from agent.engine.facts import Facts
 from agent.engine.rule import Advice, GroupRule, Scope, recovered
-from agent.model.findings import Finding, Records
+from agent.model.findings import Finding, Records, reader
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, LogOffsets
+from agent.model.text import place
 from agent.rules.queries.advice import DURABLE_WRITES
 from agent.rules.queries.partitions import (
     confirm_truncation,
@@ -43,9 +44,10 @@ class BeyondEnd(GroupRule):
 
     @classmethod
     def timeline(cls, finding: Finding, day: str) -> str:
-        del day
-        subject, read, end = finding.subject, finding.previous["offset"], finding.current["log_end"]
-        where = f"{subject['group']} on {subject['topic']}[{subject['partition']}]"
+        read, end = finding.previous.get("offset"), finding.current.get("log_end")
+        if read is None or end is None:
+            return super().timeline(finding, day)
+        where = f"{reader(finding.subject)} on {place(finding.subject)}"
         return f"{where}: read up to {read:,}, log ends at {end:,}, at least {finding.records.lost:,} records lost"
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:

@@ -10,7 +10,7 @@ from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.findings import Finding, Severity
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import BrokerRegistration
-from agent.model.text import instant
+from agent.model.text import instant, place
 from agent.model.times import clock
 
 
@@ -34,7 +34,7 @@ class BrokerSessionLost(Rule):
         what = "session expired" if finding.previous.get("session") else "left the cluster metadata"
         back = finding.recovered_at
         registered = "" if back is None else f"; re-registered at {instant(back, day)}"
-        return f"broker {finding.subject['broker']}: {what}{registered}"
+        return f"{place(finding.subject)}: {what}{registered}"
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
         if not isinstance(observation, BrokerRegistration):

@@ -8,7 +8,7 @@ from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.findings import Finding, Severity
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import BrokerRegistration
-from agent.model.text import instant, join_names
+from agent.model.text import instant, join_names, place
 from agent.model.times import clock
 from agent.rules.queries.subjects import brokers_in
 
@@ -35,7 +35,7 @@ class BrokersDownTogether(Rule):
     @classmethod
     def timeline(cls, finding: Finding, day: str) -> str:
         up = "" if finding.recovered_at is None else f"; all up at {instant(finding.recovered_at, day)}"
-        return f"brokers {join_names(finding.subject['brokers'])} down at the same time{up}"
+        return f"{place(finding.subject)} down at the same time{up}"
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
         if not isinstance(observation, BrokerRegistration):

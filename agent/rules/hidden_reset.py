@@ -7,9 +7,10 @@ from typing import ClassVar
 from agent.engine.facts import LATENESS_MS, Facts, History
 from agent.engine.rule import Advice, GroupRule, Scope, recovered
 from agent.model.config_types import Duration
-from agent.model.findings import Finding
+from agent.model.findings import Finding, reader
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets, PartitionState
+from agent.model.text import place
 from agent.model.times import clock
 from agent.rules.queries.partitions import (
     CLOCK_SLACK_MS,
@@ -62,9 +63,9 @@ class HiddenReset(GroupRule):
     @classmethod
     def timeline(cls, finding: Finding, day: str) -> str:
         del day
-        subject, offset = finding.subject, finding.previous["offset"]
-        where = f"{subject['group']} on {subject['topic']}[{subject['partition']}]"
-        return f"{where}: committed offset stuck at {offset:,}, probably reset"
+        offset = finding.previous.get("offset")
+        stuck = "" if offset is None else f" at {offset:,}"
+        return f"{reader(finding.subject)} on {place(finding.subject)}: committed offset stuck{stuck}, probably reset"
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
         match observation:

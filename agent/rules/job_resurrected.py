@@ -23,6 +23,7 @@ from agent.rules.queries.flink import (
     is_active,
     job_subject,
     ran_alongside,
+    short_address,
 )
 from agent.rules.queries.partitions import earliest
 from agent.rules.queries.subjects import job_graphs_in, jobs_in
@@ -51,16 +52,19 @@ class JobResurrected(Rule):
     Recovers when the lock or the graph is removed, or the job no longer runs.
     """
 
-    title = "job {reader} of {cluster} comes back at a JobManager failover"
+    title = "job {reader} will run again at the next JobManager failover (Flink cluster {cluster})"
+    titles: ClassVar[Mapping[str, str]] = {
+        "running": "job {reader} runs again after it had ended (Flink cluster {cluster})",
+    }
     is_ongoing = True
     advice: ClassVar[Mapping[str, Advice]] = {
         "running": Advice(
-            now="Cancel {reader} ({job}) and delete its job graph, {graph}, before another JobManager leads. Then "
-            "check that {others} got its slots back, and what {reader} has written since {start}.",
+            now="Cancel {job} and delete {graph}, before the next JobManager failover. Then check that {others} has "
+            "its slots back, and what {reader} has written since {start}.",
             prevent=_PREVENTION,
         ),
         "ended_with_graph": Advice(
-            now="Delete the job graph of {reader} ({job}), {graph}, before the next JobManager failover.",
+            now="Delete the job graph of {reader} before the next JobManager failover: {graph}.",
             prevent=_PREVENTION,
             only_while_open=True,
         ),
@@ -172,8 +176,9 @@ class JobResurrected(Rule):
                 begin,
                 known_at=known_at,
                 labels=("ended_with_graph",),
-                detail=f"{describe_job(facts, cluster, job, begin.at)} will run again at the next leader change: its "
-                f"job graph{_made_at(graph)} remains, though it is {state.state} since {clock(state.at)} UTC",
+                detail=f"{describe_job(facts, cluster, job, begin.at)} will run again at the next JobManager failover: "
+                f"its job graph{_made_at(graph)} remains, although it has been {state.state} since {clock(state.at)} "
+                "UTC",
                 subject=job_subject(facts, cluster, job, begin.at),
                 current={
                     "state": state.state,
@@ -193,6 +198,7 @@ class JobResurrected(Rule):
             for other in jobs_in(facts, cluster)
             if other != job and ran_alongside(facts, cluster, other, resurrection)
         ]
+        leader = short_address(resurrection.new_leader.address)
         ending = f"was {before.state} at" if isinstance(before, FlinkJob) else "had not been listed since"
         company = "" if not others else f"; runs alongside job {others[0]}"
         company += f" and {len(others) - 1} more" if len(others) > 1 else ""
@@ -203,8 +209,7 @@ class JobResurrected(Rule):
             severity=Severity.CRITICAL,
             labels=("running",),
             detail=f"{describe_job(facts, cluster, job, active.at)} runs again since {clock(active.at)} UTC{restored}: "
-            f"it {ending} {clock(before.at)}, new leader {resurrection.new_leader.address} recovered its job graph"
-            f"{_made_at(graph)}{company}",
+            f"it {ending} {clock(before.at)}, new leader {leader} recovered its job graph{_made_at(graph)}{company}",
             subject=job_subject(facts, cluster, job, active.at),
             current={
                 "state": active.state,

@@ -9,7 +9,7 @@ from agent.model.findings import Finding, Severity
 from agent.model.observations.base import Observation
 from agent.model.observations.flink import JobManagerLeader
 from agent.model.times import clock
-from agent.rules.queries.flink import leader_changes
+from agent.rules.queries.flink import leader_changes, short_address
 
 
 class JobmanagerMoved(EventRule):
@@ -23,6 +23,13 @@ class JobmanagerMoved(EventRule):
     title = "JobManager leader of {cluster} changed"
     default_severity = Severity.INFO
     observes = (JobManagerLeader,)
+
+    @classmethod
+    def timeline(cls, finding: Finding, day: str) -> str:
+        del day
+        old, new = (short_address(side.get("address")) for side in (finding.previous, finding.current))
+        change = f"{old} -> {new}" if old != new else f"{new} elected again"
+        return f"JobManager leader of {finding.subject.get('cluster')}: {change}"
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
         if not isinstance(observation, JobManagerLeader) or observation.address is None:

@@ -30,17 +30,23 @@ class LogSegments(DiskRule):
 
     @classmethod
     def describe_damage(cls, finding: Finding) -> str:
-        before, after = (side.get("offset") for side in (finding.previous, finding.current))
-        if "offsets_went_back" not in finding.labels or not isinstance(before, int) or not isinstance(after, int):
+        decrease = _describe_decrease(finding)
+        if not decrease:
             return finding.detail
-        position = "" if finding.position is None else f" at byte {finding.position:,}"
-        return (
-            f"offsets decrease in broker {finding.subject.get('broker')}'s copy of {place(finding.subject)}: "
-            f"{after:,} follows {before:,}{position} of {finding.subject.get('file', 'its log')}"
-        )
+        where = f"{place(finding.subject)} on broker {finding.subject.get('broker')}"
+        return f"offsets decrease in {where}: {decrease} of {finding.subject.get('file', 'its log')}"
 
     @classmethod
     def timeline(cls, finding: Finding, day: str) -> str:
         del day
-        damage = "offsets decrease" if "offsets_went_back" in finding.labels else "log damaged"
+        damage = _describe_decrease(finding) or "log damaged"
         return f"{place(finding.subject)} on broker {finding.subject.get('broker')}: {damage}"
+
+
+def _describe_decrease(finding: Finding) -> str:
+    """Return which offset follows which at what byte, or nothing if offsets do not decrease."""
+    before, after = (side.get("offset") for side in (finding.previous, finding.current))
+    if "offsets_went_back" not in finding.labels or not isinstance(before, int) or not isinstance(after, int):
+        return ""
+    position = "" if finding.position is None else f" at byte {finding.position:,}"
+    return f"offset {after:,} follows {before:,}{position}"

@@ -29,7 +29,7 @@ class LogTruncated(TopicRule):
     Recovers when the log has grown to its old end.
     """
 
-    title = "{topic}[{partition}] lost at least {records} records: its log was truncated"
+    title = "{topic}[{partition}] lost {records} records: its log was truncated"
     moves_position = True
     advice: ClassVar[Mapping[str, Advice]] = {
         "": Advice(

@@ -6,9 +6,10 @@ from typing import ClassVar
 
 from agent.engine.facts import Facts, History
 from agent.engine.rule import Advice, GroupRule, Scope, recovered
-from agent.model.findings import Finding, Records, Severity
+from agent.model.findings import Finding, Records, Severity, reader
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets
+from agent.model.text import place
 from agent.rules.queries.operators import is_moved_by_operator, is_stopped
 from agent.rules.queries.partitions import (
     CLOCK_SLACK_MS,
@@ -29,10 +30,10 @@ _PACE = 20
 class OffsetJump(GroupRule):
     """A group's committed offset jumps ahead over records it cannot have read: they were skipped (a reset to latest).
 
-    Reported if it resumed at the log end after Kafka had forgotten its offset (`after_expiry`), or after its offset had
-    fallen below the log start offset (only what retention had left counts as skipped), if an operator moved an idle
-    group (`operator_reset`; info), if it advanced faster than `max_rate`, or if a lagging group jumped to the log end
-    `surge` times faster than it had ever read while lagging (at least three moves show that).
+    Reported if it resumed at the log end after Kafka had forgotten its offset (`after_expiry`), or after its offset was
+    below the log start offset (only what retention had left counts as skipped). Also if an operator moved an idle group
+    (`operator_reset`; info), if it advanced faster than `max_rate`, or if a lagging group jumped to the log end `surge`
+    times faster than it had ever read while lagging (at least three moves show that).
     Not: catching up, transaction markers, a re-created topic, unread records that were deleted (retention_overrun).
     Recovers when the group moves back to where it jumped from, to read what it skipped.
     """
@@ -56,9 +57,10 @@ class OffsetJump(GroupRule):
 
     @classmethod
     def timeline(cls, finding: Finding, day: str) -> str:
-        del day
-        subject, old, new = finding.subject, finding.previous["offset"], finding.current["offset"]
-        where = f"{subject['group']} on {subject['topic']}[{subject['partition']}]"
+        old, new = finding.previous.get("offset"), finding.current.get("offset")
+        if old is None or new is None:
+            return super().timeline(finding, day)
+        where = f"{reader(finding.subject)} on {place(finding.subject)}"
         return f"{where}: jumped {old:,} -> {new:,}, {finding.records.skipped:,} records skipped"
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:

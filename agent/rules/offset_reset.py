@@ -38,7 +38,7 @@ class OffsetReset(TopicRule, EventRule):
     @classmethod
     def timeline(cls, finding: Finding, day: str) -> str:
         del day
-        return finding.detail.removesuffix(f" ({finding.subject['log']})")
+        return finding.detail.removesuffix(f" ({finding.subject.get('log')})")
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:  # noqa: ARG002 - the base's signature
         line = observation

@@ -40,9 +40,9 @@ class Rebalancing(Rule):
     Labels: `long` (for more than `longer_than` in PreparingRebalance or CompletingRebalance), `again_and_again`
     (`times` rebalances within `within`), `moved` (info, recovers at once: a rebalance is complete and partitions have
     moved to other members; what follows from it names it as its cause).
-    Not: a group that is starting (rebalances within a minute after it had no members), the second half of a cooperative
-    rebalance (one that begins while partitions wait to be assigned), a rolling restart (in each rebalance another
-    instance leaves or joins, none of them more than twice), groups without members.
+    Not: a group that is starting (rebalances within a minute after it had no members), groups without members, the
+    second half of a cooperative rebalance (one that begins while partitions wait to be assigned); a rolling restart (in
+    each rebalance another instance leaves or joins, none of them more than twice).
     Recovers when the group has been quiet for a minute: Stable with the same members and partitions, or without
     members.
     """

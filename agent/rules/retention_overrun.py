@@ -9,9 +9,10 @@ from msgspec.structs import replace
 from agent.engine.facts import LATENESS_MS, Facts
 from agent.engine.rule import Advice, GroupRule, Scope, recovered
 from agent.model.config_types import Duration
-from agent.model.findings import Finding, Records
+from agent.model.findings import Finding, Records, reader
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets
+from agent.model.text import place
 from agent.rules.queries.partitions import (
     CLOCK_SLACK_MS,
     commit_intervals,
@@ -49,10 +50,10 @@ class RetentionOverrun(GroupRule):
 
     @classmethod
     def timeline(cls, finding: Finding, day: str) -> str:
-        del day
-        subject, offset = finding.subject, finding.previous["offset"]
-        where = f"{subject['group']} on {subject['topic']}[{subject['partition']}]"
-        start = finding.current["log_start"]
+        offset, start = finding.previous.get("offset"), finding.current.get("log_start")
+        if offset is None or start is None:
+            return super().timeline(finding, day)
+        where = f"{reader(finding.subject)} on {place(finding.subject)}"
         return f"{where}: {finding.records.lost:,} unread records deleted (read to {offset:,}, log starts at {start:,})"
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:

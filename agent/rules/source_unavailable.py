@@ -35,7 +35,7 @@ class SourceUnavailable(LastingConditionRule):
     @classmethod
     def timeline(cls, finding: Finding, day: str) -> str:
         del day
-        return f"{finding.subject['source']}: {sight(finding.subject)} unavailable"
+        return f"{finding.subject.get('source', 'source')}: {sight(finding.subject)} unavailable"
 
     def find_scope(self, observation: Unavailable) -> Scope:
         cluster, group = observation.cluster, observation.group

@@ -139,6 +139,7 @@ class StateNotRestored(GroupRule):
 
     @classmethod
     def timeline(cls, finding: Finding, day: str) -> str:
+        del day
         subject = finding.subject
         if "keys" in finding.current:
             return decrease_row(finding)

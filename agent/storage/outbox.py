@@ -149,7 +149,7 @@ class Outbox:
         self._db.execute("UPDATE outbox SET attempted_at = NULL WHERE seq = ?", (row.seq,))
 
     def gone(self, row: Row) -> None:
-        """Record that the delivered message no longer exists: it is posted anew before anything else."""
+        """Record that the delivered message no longer exists: it is posted again before anything else."""
         with transaction(self._db):
             self._remember(row.incident.id, None)
             self.refused(row)

@@ -242,7 +242,7 @@ def test_power_loss_requests_checks_and_is_one_incident(tmp_path: Path, slack: W
     with delivering(tmp_path, slack):
         pass
     (message,) = slack.messages()
-    assert "offset 7,852 comes after 7,999" in message.words, message.words
+    assert "t[0] on broker 2011: offset 7,852 follows 7,999 at byte 161,857" in message.words
     assert difference in message.words
     assert "brokers 2005 and 2011 down at the same time" in message.words
     assert [post.text for post in thread(slack) if post.text.startswith("Spark")] == [

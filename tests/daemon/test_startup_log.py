@@ -47,7 +47,7 @@ def test_unavailable_source_is_logged_once_then_ready() -> None:
     unavailable = Unavailable(at=1, source="kafka", cluster="main", reason="no broker answers")
     assert source.poll(1_000) == []
     assert source.poll(2_000, unavailable) == [
-        {"event": "source_unavailable", "log_level": "warning", "source": "main/kafka", "reason": "no broker answers"}
+        {"event": "source_not_ready", "log_level": "warning", "source": "main/kafka", "reason": "no broker answers"}
     ]
     assert source.poll(STARTUP_MS) == []
     available = Available(at=2, source="kafka", cluster="main")
@@ -65,7 +65,7 @@ def test_unavailable_part_of_a_source_is_logged() -> None:
     assert [line["event"] for line in source.poll(1_000, job, group)] == ["source_ready"]
     away = Unavailable(at=2, source="flink_zookeeper", cluster="main", reason="ZooKeeper does not answer")
     (line,) = source.poll(12_000, away)
-    assert (line["event"], line["source"]) == ("source_unavailable", "main/flink_zookeeper")
+    assert (line["event"], line["source"]) == ("source_not_ready", "main/flink_zookeeper")
 
 
 def test_unchanged_source_is_logged_ready_after_a_restart() -> None:

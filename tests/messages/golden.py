@@ -73,7 +73,7 @@ def _demo(name: str) -> Iterator[str]:
         for version in versions:
             lines, log = thread_entry(log, version)
             entries += ["\n".join(lines)] if lines else []
-        yield "\n--\n".join([f"=== {last.id}: thread", *entries])
+        yield f"=== {last.id}: thread\n" + "\n--\n".join(entries)
 
 
 def _message(incident: Incident) -> str:
@@ -101,7 +101,7 @@ def _states() -> Iterator[str]:
 
 
 def main() -> None:
-    """Write all texts anew."""
+    """Write all texts again."""
     for name in (*DEMOS, STATES):
         (HERE / f"{name}.txt").write_text(text_of(name), encoding="utf-8")
 

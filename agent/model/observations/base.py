@@ -1,4 +1,4 @@
-"""The base of all observations, and observations about watching itself: availability and time."""
+"""The base of all observations, and the kinds about the sources themselves: availability and time."""
 
 from collections.abc import Callable, Hashable
 from operator import attrgetter
@@ -12,9 +12,9 @@ Subject: TypeAlias = tuple[Hashable, ...]
 class Observation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", gc=False):
     """One fact about one subject.
 
-    at: when the fact held, as far as its source can tell. seen_at: when we saw it (None: at `at`).
-    since: the last sighting of the old value where the fact was polled, so that the change happened in [since, at];
-    None where `at` is exact. All times are ms since the epoch, UTC.
+    at: when the fact held, as exactly as its source knows. seen_at: when Backflow observed it; null if at `at`. since:
+    of a polled fact, the last sighting of the old value: the change happened between `since` and `at`; null if `at` is
+    exact. In Python all times are ms since the epoch, UTC.
     """
 
     key: ClassVar[tuple[str, ...]] = ()
@@ -38,7 +38,7 @@ class Observation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
     @property
     def subject(self) -> Subject:
-        """What this fact is about. Facts of one subject arrive in order; facts of two subjects may not."""
+        """What the fact is about. Facts of one subject arrive in order; facts of two subjects may not."""
         return _SUBJECTS[self.__class__](self)
 
     @property
@@ -53,7 +53,11 @@ class Observation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
 
 class Availability(Observation, frozen=True, kw_only=True, gc=False):
-    """Whether a source can read a subject: all of a cluster, a group, a topic's partition."""
+    """Whether a source can read a subject: all of a cluster, a group, or a partition.
+
+    source: name of the source. cluster: the cluster's name in rules.toml. group, topic, partition: what the report is
+    limited to; null if it covers everything that the source reads of the cluster.
+    """
 
     key = ("source", "cluster", "group", "topic", "partition")
     subject_kind = "sight"
@@ -71,17 +75,25 @@ class Availability(Observation, frozen=True, kw_only=True, gc=False):
 
 
 class Unavailable(Availability, frozen=True, kw_only=True, tag="blind", gc=False):
-    """The source cannot read its subject; reason is a sentence for an operator."""
+    """The source cannot read the subject.
+
+    source: name of the source. cluster: the cluster's name in rules.toml. group, topic, partition: what it cannot read;
+    null if it can read nothing of the cluster. reason: why, as a sentence for an operator.
+    """
 
     reason: str
 
 
 class Available(Availability, frozen=True, kw_only=True, tag="sighted", gc=False):
-    """The source can read its subject again."""
+    """The source can read the subject again.
+
+    source: name of the source. cluster: the cluster's name in rules.toml. group, topic, partition: what it can read
+    again; null if everything that it reads of the cluster.
+    """
 
 
 class Tick(Observation, frozen=True, kw_only=True, tag="tick", gc=False):
-    """Time passes: rules about absence depend on it."""
+    """Time has passed: rules about absence depend on it."""
 
 
 class _Getters(dict[type[Observation], Callable[[Observation], Subject]]):

@@ -1,4 +1,4 @@
-"""Facts that Spark checks tell."""
+"""Facts that Spark checks report."""
 
 from typing import Literal
 
@@ -6,10 +6,11 @@ from agent.model.observations.base import Observation
 
 
 class CheckFinding(Observation, frozen=True, kw_only=True, tag="check_finding", gc=False):
-    """What a Spark check found. at: when the run that found it ended; when it happened stands in the finding.
+    """What a Spark check found; `at` is when the run that found it ended.
 
-    check: the check's name, which is also the kind of the rule that judges what it finds. finding: its public JSON.
-    group, topic, partition, broker: as in the finding's subject, None where that names none or several.
+    cluster: the cluster's name in rules.toml. check: the check's name, also the kind of the rule that reports its
+    findings. finding: the finding's public JSON, which has the time of the event. group, topic, partition, broker: as
+    in the finding's subject; null if it names none or several.
     """
 
     key = ("cluster", "check", "group", "topic", "partition", "broker")
@@ -26,11 +27,12 @@ class CheckFinding(Observation, frozen=True, kw_only=True, tag="check_finding", 
 
 
 class CheckRun(Observation, frozen=True, kw_only=True, tag="check_run", gc=False):
-    """A run of a Spark check has ended, at `at`; its findings came before.
+    """A run of a Spark check ended, at `at`; its findings precede it.
 
-    complete: whether it looked at all that the check is configured to look at, not only at what an incident asked for.
-    outcome: failed also where it could not start or was stopped for its limits; reason then is a sentence and the last
-    lines of its log.
+    cluster: the cluster's name in rules.toml. check: the check's name. started_at: when the run started. complete:
+    whether it read everything that the check is configured to read, not only what an incident requested. outcome: what
+    came of it; `failed` also if it could not start or exceeded a limit. reason: why it failed, a sentence and the last
+    lines of its log; empty if it did not.
     """
 
     key = ("cluster", "check")

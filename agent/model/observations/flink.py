@@ -1,6 +1,6 @@
-"""Facts about Flink: jobs and their checkpoints, who leads, what high availability keeps, where subtasks read.
+"""Facts about Flink: jobs and their checkpoints, the leader, high-availability metadata, positions of subtasks.
 
-cluster: the Flink cluster's name in rules.toml, but for `Position`, which is about a partition of a Kafka cluster.
+cluster: the Flink cluster's name in rules.toml, except for `Position`, which is about a partition of a Kafka cluster.
 job: the job id, 32 hex digits.
 """
 
@@ -8,11 +8,12 @@ from agent.model.observations.base import Observation
 
 
 class FlinkJob(Observation, frozen=True, kw_only=True, tag="flink_job", gc=False):
-    """A job as REST tells it: its state as Flink names it (CREATED, RUNNING, FAILING, RESTARTING, CANCELED, ...).
+    """A job and its state, as REST reports them.
 
-    started_at, ended_at: of this execution on this JobManager; ended_at None while it has not ended.
-    restarting_at: when it last entered RESTARTING, None where it never did or Flink does not tell.
-    tasks, tasks_running: the number of subtasks, and of those that run.
+    cluster: the Flink cluster. job: the job id, 32 hex digits. name: the job's name. state: as Flink names it (CREATED,
+    RUNNING, FAILING, RESTARTING, CANCELED, ...). started_at: when this execution started on this JobManager. ended_at:
+    when it ended; null if it has not. restarting_at: when it last entered RESTARTING; null if it never did or Flink
+    does not report it. tasks: number of subtasks. tasks_running: number of subtasks that are running.
     """
 
     key = ("cluster", "job")
@@ -29,14 +30,15 @@ class FlinkJob(Observation, frozen=True, kw_only=True, tag="flink_job", gc=False
 
     @property
     def ended(self) -> bool:
-        """Whether it will not run again by itself. SUSPENDED is no end: another JobManager takes the job over."""
+        """Whether it will not run again by itself. A SUSPENDED job has not ended: another JobManager takes it over."""
         return self.state in ("FINISHED", "CANCELED", "FAILED")
 
 
 class JobListing(Observation, frozen=True, kw_only=True, tag="job_listing", gc=False):
-    """The ids of all jobs that a complete listing of the leader names, ended ones included; sorted.
+    """The jobs that a complete listing of the leader contains.
 
-    address: of the JobManager that answered as the leader.
+    cluster: the Flink cluster. jobs: their ids, including those that have ended, sorted. address: of the JobManager
+    that responded as the leader; null if unknown.
     """
 
     key = ("cluster",)
@@ -47,9 +49,13 @@ class JobListing(Observation, frozen=True, kw_only=True, tag="job_listing", gc=F
 
 
 class Checkpoints(Observation, frozen=True, kw_only=True, tag="checkpoints", gc=False):
-    """A job's checkpoints since it was started on this JobManager, counted by REST, and what it was restored from.
+    """A job's checkpoints since it was started on this JobManager, and what it was restored from.
 
-    last: the id of the last completed one. restored_id: None where it was not restored; restored_path: where from.
+    cluster: the Flink cluster. job: the job id, 32 hex digits. completed, failed, restored: numbers of checkpoints, as
+    REST counts them. last: id of the last completed checkpoint; null if there is none. restored_id: id of the
+    checkpoint that the job was restored from; null if it was not restored. restored_at: when it was restored.
+    restored_savepoint: whether it was restored from a savepoint. restored_path: where that checkpoint or savepoint is
+    stored.
     """
 
     key = ("cluster", "job")
@@ -68,9 +74,10 @@ class Checkpoints(Observation, frozen=True, kw_only=True, tag="checkpoints", gc=
 
 
 class JobManagerLeader(Observation, frozen=True, kw_only=True, tag="job_manager_leader", gc=False):
-    """Which JobManager leads (address None: none). leader_id: the leader session's UUID.
+    """The leading JobManager.
 
-    session: the ephemeralOwner of the leader's znode as 0x hex; both None where only REST tells of the leader.
+    cluster: the Flink cluster. address: of the leader; null if there is none. leader_id: UUID of the leader session.
+    session: ephemeralOwner of the leader's znode as 0x hex; like `leader_id` null if only REST reports the leader.
     """
 
     key = ("cluster",)
@@ -82,11 +89,12 @@ class JobManagerLeader(Observation, frozen=True, kw_only=True, tag="job_manager_
 
 
 class JobGraph(Observation, frozen=True, kw_only=True, tag="job_graph", gc=False):
-    """A job graph in ZooKeeper: what a new leader recovers. made_at: its znode's ctime; None: there is none (any more).
+    """A job graph in ZooKeeper, which a new leader recovers.
 
-    locks: the sessions (0x hex, sorted) that own its lock nodes. file: the file name in the HA storage directory
-    that its znode points to. checkpoints: how many completed ones stand in ZooKeeper for the job, None where unknown.
-    znode: its path, the chroot left out.
+    cluster: the Flink cluster. job: the job id, 32 hex digits. made_at: ctime of its znode; null if there is none (any
+    longer). locks: sessions that own its lock nodes, 0x hex, sorted. file: name of the file in the HA storage directory
+    that the znode points to. checkpoints: number of completed checkpoints that ZooKeeper has of the job; null if
+    unknown. znode: its path without the chroot.
     """
 
     key = ("cluster", "job")
@@ -101,7 +109,11 @@ class JobGraph(Observation, frozen=True, kw_only=True, tag="job_graph", gc=False
 
 
 class JobGraphFile(Observation, frozen=True, kw_only=True, tag="job_graph_file", gc=False):
-    """A job graph's file in the HA storage directory. modified_at None: it is gone. size: bytes."""
+    """A job graph's file in the HA storage directory.
+
+    cluster: the Flink cluster. file: name of the file. modified_at: when it was last modified; null if it no longer
+    exists. size: bytes.
+    """
 
     key = ("cluster", "file")
 
@@ -112,11 +124,13 @@ class JobGraphFile(Observation, frozen=True, kw_only=True, tag="job_graph_file",
 
 
 class Position(Observation, frozen=True, kw_only=True, tag="position", gc=False):
-    """Where a job's source subtask reads in a partition: the next record, one above Flink's currentOffset(s).
+    """The position of a job's source subtask in a partition.
 
-    cluster: the Kafka cluster. flink: the Flink cluster. task: the source operator's name; subtask: from 0.
-    committed: the offset that the subtask last committed to Kafka, None where it has not or Flink does not tell.
-    host: the TaskManager's, attempt: of the subtask, counted from 0; None where unknown.
+    cluster: the Kafka cluster. flink: the Flink cluster. job: the job id, 32 hex digits. name: the job's name.
+    topic, partition: what the subtask reads. offset: of the next record, one above Flink's currentOffset(s).
+    committed: the offset that the subtask last committed to Kafka; null if there is none or Flink does not report it.
+    task: name of the source operator. subtask: its number, from 0. host: of the TaskManager; null if unknown.
+    attempt: of the subtask, from 0; null if unknown.
     """
 
     key = ("cluster", "job", "topic", "partition")

@@ -1,4 +1,4 @@
-"""Facts about Kafka and the groups that read it."""
+"""Facts about Kafka and its consumer groups."""
 
 from msgspec import Struct
 
@@ -6,8 +6,11 @@ from agent.model.observations.base import Observation
 
 
 class Commit(Observation, frozen=True, kw_only=True, tag="commit", gc=False):
-    """A committed offset: the next record the group would read. offset None: Kafka has forgotten it (expired,
-    deleted).
+    """A committed offset of a group.
+
+    cluster: the cluster's name in rules.toml. group: the consumer group. topic, partition: what the offset belongs to.
+    offset: of the next record that the group would read; null if Kafka has forgotten it (expired or deleted).
+    leader_epoch: committed with the offset; null if unknown.
     """
 
     key = ("cluster", "group", "topic", "partition")
@@ -22,8 +25,10 @@ class Commit(Observation, frozen=True, kw_only=True, tag="commit", gc=False):
 
 
 class LogOffsets(Observation, frozen=True, kw_only=True, tag="log_offsets", gc=False):
-    """A partition's log start offset and its end as consumers see it (the high watermark; the next offset to be
-    written).
+    """The log start offset and the log end of a partition.
+
+    cluster: the cluster's name in rules.toml. topic, partition: whose log it is. log_start: the log start offset.
+    log_end: the high watermark, where consumers see the log end.
     """
 
     key = ("cluster", "topic", "partition")
@@ -36,10 +41,12 @@ class LogOffsets(Observation, frozen=True, kw_only=True, tag="log_offsets", gc=F
 
 
 class PartitionState(Observation, frozen=True, kw_only=True, tag="partition_state", gc=False):
-    """Who leads a partition. leader None (or -1): nobody. replicas []: the partition was deleted.
+    """The leader, replicas and ISR of a partition.
 
-    topic_id: the topic's id (KIP-516), before Kafka 2.8 "czxid:N" of its znode; None where unknown.
-    leader_epoch: None where the source cannot tell it (AdminClient).
+    cluster: the cluster's name in rules.toml. topic, partition: which partition. leader: the leading broker; null or -1
+    if there is none. leader_epoch: null if the source cannot read it (AdminClient). replicas: their brokers; empty if
+    the partition was deleted. isr: brokers of the in-sync replicas. topic_id: the topic's id (KIP-516), before Kafka
+    2.8 `czxid:N` of its znode; null if unknown.
     """
 
     key = ("cluster", "topic", "partition")
@@ -55,10 +62,12 @@ class PartitionState(Observation, frozen=True, kw_only=True, tag="partition_stat
 
 
 class BrokerRegistration(Observation, frozen=True, kw_only=True, tag="broker_registration", gc=False):
-    """A broker's registration. Both null: it is gone.
+    """A broker's registration; session and epoch are both null if it has none.
 
-    session: the znode's ephemeralOwner as 0x hex. epoch: the znode's czxid (Kafka's broker epoch).
-    Under KRaft neither can be read: session None and epoch -1 say that the broker is in the cluster's metadata.
+    Under KRaft neither can be read: session null and epoch -1 mean that the broker is in the cluster metadata.
+
+    cluster: the cluster's name in rules.toml. broker: its id. session: ephemeralOwner of the broker's znode as 0x hex.
+    epoch: czxid of the broker's znode, which is Kafka's broker epoch.
     """
 
     key = ("cluster", "broker")
@@ -75,8 +84,10 @@ class BrokerRegistration(Observation, frozen=True, kw_only=True, tag="broker_reg
 
 
 class Controller(Observation, frozen=True, kw_only=True, tag="controller", gc=False):
-    """Which broker is the cluster's controller (None: nobody), and the controller epoch where the source can tell
-    it.
+    """The broker that is the cluster's controller.
+
+    cluster: the cluster's name in rules.toml. broker: its id; null if there is none. epoch: the controller epoch; null
+    if the source cannot read it.
     """
 
     key = ("cluster",)
@@ -87,10 +98,11 @@ class Controller(Observation, frozen=True, kw_only=True, tag="controller", gc=Fa
 
 
 class Member(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """A group's member, the host it runs on and the (topic, partition) pairs assigned to it.
+    """A member of a consumer group.
 
-    tasks: of a Kafka Streams thread the active task that reads each of the partitions ("1_0": subtopology, partition),
-    one for one; empty where unknown.
+    id: the member id. host: where it runs. partitions: assigned to it, as (topic, partition). client_id: its
+    `client.id`; null if unknown. tasks: of a Kafka Streams thread, the active task that reads each of the partitions
+    (`1_0`: subtopology, partition), in the same order; empty if unknown.
     """
 
     id: str
@@ -101,11 +113,11 @@ class Member(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 
 
 class GroupState(Observation, frozen=True, kw_only=True, tag="group_state", gc=False):
-    """A consumer group's state as Kafka names it (Stable, Empty, Dead, ...) and its members.
+    """A consumer group's state and its members.
 
-    simple: whether the group has only ever been used with assign(), hence without members; None where unknown.
-    assignor: how the members share their partitions, as last told ("range", "stream" for Kafka Streams); None where
-    unknown.
+    cluster: the cluster's name in rules.toml. group: the consumer group. state: as Kafka names it (Stable, Empty, Dead,
+    ...). members: its members. simple: whether the group has only ever been used with assign(), thus without members;
+    null if unknown. assignor: the last known partition assignor (`range`, `stream` for Kafka Streams); null if unknown.
     """
 
     key = ("cluster", "group")

@@ -1,4 +1,4 @@
-"""Facts read in log files."""
+"""Facts read from log files."""
 
 from msgspec import field
 
@@ -6,11 +6,12 @@ from agent.model.observations.base import Observation
 
 
 class LogLine(Observation, frozen=True, kw_only=True, tag="log_line", gc=False):
-    """A line of a log that matched a pattern. at: the line's own time, in the time zone configured.
+    """A line of a log that matched a pattern; `at` is the line's own time, in the configured time zone.
 
-    log: the file's path. component: what wrote it (kafka, zookeeper, consumer, librdkafka, streams, flink).
-    pattern: the name of a pattern shipped, or the regex of a `log_pattern` rule. values: its named groups.
-    topic, partition, broker, job: what the line names, None where it does not. text: the line, cut to 500 characters.
+    cluster: the cluster that the log is about. log: path of the file. component: what wrote the line (kafka, zookeeper,
+    consumer, librdkafka, streams, flink). pattern: name of a shipped pattern, or the regex of a `log_pattern` rule.
+    topic, partition, broker, job: what the line names; null if it does not. host: where the file is, as configured;
+    null if unknown. values: the pattern's named groups. text: the line, cut to 500 characters.
     """
 
     key = ("cluster", "log", "pattern", "topic", "partition", "broker", "job")
@@ -31,15 +32,16 @@ class LogLine(Observation, frozen=True, kw_only=True, tag="log_line", gc=False):
 
 
 def whole_number(value: str | None) -> int | None:
-    """A line's value as a whole number; None where there is none, or something else."""
+    """Return a line's value as a whole number, or None if it is missing or something else."""
     return int(value) if value is not None and value.isascii() and value.isdigit() and len(value) < 20 else None
 
 
 class LogFile(Observation, frozen=True, kw_only=True, tag="log_file", gc=False):
-    """How far a log file has been read: up to the byte `read`. It is where reading goes on after a restart.
+    """How far a log file has been read, which is where reading resumes after a restart.
 
-    inode: which file stood under the path. head: a digest of its first bytes, since inodes are used again; of as many
-    as `head_bytes`.
+    cluster: the cluster that the log is about. log: path of the file. inode: of the file under that path. read: bytes
+    read. head: digest of the file's first bytes, because inodes are reused. head_bytes: how many bytes the digest
+    covers.
     """
 
     key = ("cluster", "log")

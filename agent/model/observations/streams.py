@@ -1,4 +1,4 @@
-"""Facts about Kafka Streams applications: what there is of them, and their state as changelog topics tell it."""
+"""Facts about Kafka Streams: applications, decreasing values in changelogs, restores of tasks."""
 
 from msgspec import Struct
 
@@ -8,8 +8,9 @@ from agent.model.observations.base import Observation
 class StreamsApplication(Observation, frozen=True, kw_only=True, tag="streams_application", gc=False):
     """A Kafka Streams application, as its consumer group and its changelog topics show it.
 
-    stores: those with a changelog topic, and how many partitions it has, sorted. instances: how many processes are in
-    the group, as far as hosts and client ids tell them apart.
+    cluster: the cluster's name in rules.toml. application: its `application.id`. stores: those with a changelog topic,
+    each with the topic's number of partitions, sorted. instances: number of processes in the group, as far as hosts and
+    client ids distinguish them.
     """
 
     key = ("cluster", "application")
@@ -20,12 +21,15 @@ class StreamsApplication(Observation, frozen=True, kw_only=True, tag="streams_ap
     instances: int = 0
 
     def changelog(self, store: str) -> str:
-        """The changelog topic of one of its stores."""
+        """Return the changelog topic of a store."""
         return f"{self.application}-{store}-changelog"
 
 
 class Decrease(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """One key whose value fell: the key as text, the values before and after, the changelog offset of the latter."""
+    """A key whose value decreased.
+
+    key: as text. before, after: its values. offset: of the lower value in the changelog.
+    """
 
     key: str
     before: int
@@ -34,17 +38,17 @@ class Decrease(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 
 
 class ChangelogDecreases(Observation, frozen=True, kw_only=True, tag="changelog_falls", gc=False):
-    """Values of a store that is declared non-decreasing went back, so far, in one stretch of its changelog partition.
+    """An episode of decreasing values in a changelog partition of a store that is declared never to decrease.
 
-    at: when the last of them was read: the records' own timestamps are the input's. since: when the partition was last
-    read without a fall. began_at: when the first fall of the stretch was read; a stretch ends when none came for a
-    minute. topic: the changelog's. keys: how many fell; total: by how much, all together; first_offset: of the first
-    record that fell. worst: the five that fell deepest, the deepest first.
+    `at` is when the last decrease was read, since the records have the timestamps of the input; `since` is when the
+    partition was last read without one. An episode ends when no value has decreased for a minute.
 
-    Of a plain count (DeclaredStore.counts), where all keys are followed: sum_before: the sum of the last values of the
-    partition's keys just before the first record that fell. sum_after: the same when the partition's end was reached
-    since, last when it was after the last fall; all that stood in the log at sum_at is in it. None where not known, and
-    sum_after and sum_at until the end has been reached.
+    cluster: the cluster's name in rules.toml. application: its `application.id`. store: name of the store. topic,
+    partition: of the changelog. began_at: when the first decrease was read. keys: number of keys that decreased. total:
+    by how much, all together. first_offset: of the first record that decreased. worst: the five largest decreases,
+    largest first. sum_before: of a plain count whose keys are all followed (DeclaredStore.counts), the sum of the keys'
+    last values before the first decrease; null if unknown. sum_after: the same when the end of the partition was last
+    reached; null until then. sum_at: when that was; the sum covers all that the log contained then.
     """
 
     key = ("cluster", "topic", "partition")
@@ -65,13 +69,13 @@ class ChangelogDecreases(Observation, frozen=True, kw_only=True, tag="changelog_
 
 
 class TaskRestore(Observation, frozen=True, kw_only=True, tag="task_restore", gc=False):
-    """What a task has restored on the thread that has it, as an instance's metrics tell (KIP-869, 3.5+).
+    """What a task has restored on its current thread, from an instance's metrics (KIP-869, 3.5+).
 
-    endpoint: where the instance gives its metrics. task: as Streams names it ("1_0": subtopology, partition).
-    thread: who has it; None when the instance has it no more. stores: the task's, as far as metrics name them.
-    restored_total: records, of all its stores, since it came to the thread; None where that is not counted (the
-    recording level is not DEBUG). remaining: offsets still to be restored, transaction markers, which never are, among
-    them; None where that is not told.
+    cluster: the cluster's name in rules.toml. application: its `application.id`. endpoint: where the instance serves
+    its metrics. task: as Streams names it (`1_0`: subtopology, partition). thread: the task's thread; null if the
+    instance no longer has the task. stores: the task's stores, as far as metrics name them. restored_total: records of
+    all its stores since the thread got the task; null if that is not counted (the recording level is not DEBUG).
+    remaining: offsets to restore, including transaction markers, which are never restored; null if unknown.
     """
 
     key = ("cluster", "application", "endpoint", "task")

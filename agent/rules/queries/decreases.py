@@ -11,9 +11,9 @@ _COMMAND = "backflow check changelog_restore"
 
 ADVICE: Mapping[str, Advice] = {
     "values_fell": Advice(
-        now="Stop every instance of {reader} and raise min.compaction.lag.ms of {topic}, before good values are "
-        f"overwritten or compacted away. Then list the keys with `{_COMMAND} --out keys.parquet` and repair the "
-        "store (docs/how-to/repair-a-streams-store.md); keys known so far, with their old values: {listed}.{undeclared}",
+        now="Stop every instance of {reader} and raise min.compaction.lag.ms of {topic}, before good values are lost. "
+        f"List the keys with `{_COMMAND} --out keys.parquet` and repair the store "
+        "(docs/how-to/repair-a-streams-store.md).{listed}{undeclared}",
         prevent=PREVENTION,
     ),
     "no_move_seen": Advice(

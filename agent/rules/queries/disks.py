@@ -15,8 +15,8 @@ class DiskRule(CheckRule):
     default_severity = Severity.CRITICAL
     advice: ClassVar[Mapping[str, Advice]] = {
         "offsets_went_back": Advice(
-            now="Copy {file} of {place} on broker {broker} before it restarts: after an unclean stop it may fail there "
-            "('Attempt to append an offset') or empty the segment. Then let it fetch {place} from an intact replica.",
+            now="Copy {file} before broker {broker} restarts: it may fail ('Attempt to append an offset') or empty the "
+            "segment. Then let it fetch {place} from an intact replica.",
             prevent="Use acks=all and min.insync.replicas=2 for {topic}, on Kafka 0.11 or later with its message "
             "format (KIP-101).",
         ),
@@ -26,7 +26,7 @@ class DiskRule(CheckRule):
     @classmethod
     def describe(cls, finding: Finding, day: str) -> str:
         damage = cls.describe_damage(finding).rstrip(".")
-        return f"{damage} (records of {instant(finding.at, day)} UTC){recovery(finding, day, 'no longer found')}"
+        return f"{damage}, in records of {instant(finding.at, day)}{recovery(finding, day, 'no longer found')}"
 
     @classmethod
     def describe_damage(cls, finding: Finding) -> str:

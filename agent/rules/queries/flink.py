@@ -1,5 +1,6 @@
 """Queries about Flink jobs: names, ends, leader changes, and jobs that came back from an old job graph."""
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -113,6 +114,15 @@ def leader_changes(history: History[JobManagerLeader]) -> Iterator[tuple[JobMana
             yield old, leader
             latest = {}
         latest[has_id] = leader
+
+
+_ADDRESS = re.compile(r"(?:[\w.+-]+://)?(?:[^@/]*@)?([^@/]+)")
+
+
+def short_address(address: str | None) -> str:
+    """Return host:port of a JobManager's address, be it a URL of REST or an actor's of Flink 1.4 (Akka)."""
+    found = None if address is None else _ADDRESS.match(address)
+    return found[1] if found is not None else str(address)
 
 
 class Resurrection(NamedTuple):

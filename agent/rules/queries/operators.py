@@ -27,10 +27,10 @@ _SAMPLE = 5
 def is_moved_by_operator(facts: Facts, before: Commit, after: Commit, min_records: int) -> bool:
     """Return whether an operator moved the group (kafka-consumer-groups --reset-offsets), not its consumers.
 
-    All partitions that moved back did so within 5 s or between the same two sightings, and nobody consumed: a group
-    that has had members is Empty in the readings before and after; a group never seen with members committed nothing
-    for ten of its intervals before and two after. Or an operator reset a Kafka Streams application, which deletes its
-    changelogs.
+    All partitions that moved back did so within 5 s or between the same two sightings, and no member consumed: a
+    group that has had members is Empty in the readings before and after; a group never seen with members committed
+    nothing for ten of its intervals before and two after. Or an operator reset a Kafka Streams application, which
+    deletes its changelogs.
     """
     if _is_streams_reset(facts, before, after):
         is_idle = True

@@ -2,8 +2,8 @@
 
 The meaning of a failure is decided here and nowhere else:
 
-- 404 (`NotFoundError`): the job ended after it was listed, it makes no checkpoints, or this is another Flink version.
-- Any other status but success, such as 503 or a redirect (`HttpStatusError`): usual around a failover and from standbys.
+- 404 (`NotFoundError`): the job ended after it was listed, makes no checkpoints, or this is another Flink version.
+- Any other status but success, such as 503 or a redirect (`HttpStatusError`): usual in a failover and from standbys.
   For the listing, the other JobManagers are asked. For a job that is listed, see `is_tolerated`.
 - No connection, no response before the deadline, or a body that Flink does not send (`RequestError`): the source is
   unavailable at once.

@@ -66,7 +66,7 @@ class FlinkSource:
     ) -> None:
         """cluster: its name in [flink.NAME]. known: the last observation of each subject before this run.
 
-        topics: those of the Kafka cluster that its jobs read, to tell the topic a.b from Flink's name for it, a_b.
+        topics: those of the Kafka cluster that its jobs read: Flink calls the topic a.b a_b.
         """
         known = [observation for observation in known if _is_about(cluster, observation)]
         self.cluster = cluster

@@ -138,7 +138,7 @@ class KafkaSource:
             self._client.close()
 
     def _restart_stuck_client(self, overdue: list[Call]) -> None:
-        """Restart a client that would wait for a coordinator for ever (see admin_process)."""
+        """Restart a client that would wait for a coordinator without end (see admin_process)."""
         now = now_ms()
         is_stuck = any(
             isinstance(call.request, protocol.ListCommits | protocol.DescribeGroup)

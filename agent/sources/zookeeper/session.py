@@ -18,7 +18,7 @@ _CLOSE_SECONDS = 3
 
 
 class Session:
-    """A session that reconnects for ever; it may have expired once it was disconnected for longer than its timeout.
+    """A session that always reconnects; it may have expired once it was disconnected for longer than its timeout.
 
     disconnected_since: ms; None while connected. failures: the exceptions that a call to the client may raise.
     """

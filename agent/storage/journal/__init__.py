@@ -49,7 +49,7 @@ class JournalError(Exception):
 
 
 def warn(path: Path, reason: str) -> None:
-    """Log what the journal left out."""
+    """Log what could not be read or written."""
     structlog.get_logger(__name__).warning("journal_left_out", path=str(path), reason=reason)
 
 
@@ -60,17 +60,17 @@ def entries(
     kinds: Collection[str] | None = None,
     unreadable: Unreadable = warn,
 ) -> Iterator[tuple[int, Observation]]:
-    """Positions and observations with since <= at < until (ms), in order of position, be a writer at work or not.
+    """Return positions and observations with since <= at < until (ms), in order of position, even during writes.
 
-    Only the dates asked for are read, a batch of each kind at a time. What cannot be read is passed to
-    `unreadable` and skipped.
+    Only the requested dates are read, a batch of each kind at a time. What cannot be read is passed to `unreadable` and
+    skipped.
     """
     since, until = -FOREVER if since is None else since, FOREVER if until is None else until
     days = range(since // DAY_MS, (until - 1) // DAY_MS + 1)
-    # Segments that follow one another share a lane: few more files are open at once than there are kinds.
+    # Consecutive segments share a lane, so that hardly more files are open at once than there are kinds.
     lanes: list[list[Segment]] = []
     for segment in find(directory, _COLUMNS if kinds is None else kinds, days):
-        lane = next((one for one in lanes if one[-1].last is not None and one[-1].last < segment.first), None)
+        lane = next((lane for lane in lanes if lane[-1].last is not None and lane[-1].last < segment.first), None)
         if lane is None:
             lanes.append([segment])
         else:
@@ -100,15 +100,15 @@ def read(
 
 
 def last_at(directory: Path) -> int | None:
-    """When the newest tick of the journal was (ms): until then its writer lived. None in an empty one."""
+    """Return the time of the newest tick (ms), until which the writer was alive; None in an empty journal."""
     newest = max((day_of(folder) for folder in folders(directory) if folder.parent.name == "tick"), default=None)
     since = None if newest is None else newest * DAY_MS
     ticks = () if newest is None else read(directory, since=since, kinds=["tick"])
-    return max((one.at for one in ticks), default=None)
+    return max((tick.at for tick in ticks), default=None)
 
 
 class Journal:
-    """The journal's only writer, for use by one thread. What a killed writer left is recovered when it opens.
+    """The journal's only writer, for one thread. It recovers what a killed writer left.
 
     position: that of the next observation. What cannot be read or written is passed to `unreadable`.
     """
@@ -121,7 +121,7 @@ class Journal:
         segment_bytes: int = SEGMENT_BYTES,
         segment_ms: int = SEGMENT_MS,
     ) -> None:
-        """position: the lowest to go on from, should files be gone. Raises JournalError, as for a second writer."""
+        """position: the lowest to start from, if files are missing. Raises JournalError, as for a second writer."""
         self._directory, self._unreadable = directory, unreadable
         self._segment_bytes, self._segment_ms = segment_bytes, segment_ms
         self._waiting: defaultdict[tuple[str, int], tuple[list[int], list[Observation]]] = defaultdict(lambda: ([], []))
@@ -133,26 +133,27 @@ class Journal:
             self._lock.close()
             msg = f"the journal {directory} cannot be recovered: {error}"
             raise JournalError(msg) from error
-        self.position = max((position, *(one.last + 1 for one in find(directory) if one.last is not None)))
+        self.position = max((position, *(segment.last + 1 for segment in find(directory) if segment.last is not None)))
 
     def append(self, observations: Sequence[Observation]) -> int:
-        """Take observations in; they wait in memory for the next flush. Returns the next position."""
+        """Keep observations in memory until the next flush; return the next position."""
         kinds = set(map(type, observations))
-        days = {one.at // DAY_MS for one in observations}
+        days = {observation.at // DAY_MS for observation in observations}
         if len(kinds) == len(days) == 1:
             positions, waiting = self._waiting[_NAMES[kinds.pop()], days.pop()]
             positions.extend(range(self.position, self.position + len(observations)))
             waiting.extend(observations)
         else:
-            for position, one in enumerate(observations, self.position):
-                positions, waiting = self._waiting[_NAMES[type(one)], one.at // DAY_MS]
+            for position, observation in enumerate(observations, self.position):
+                key = _NAMES[type(observation)], observation.at // DAY_MS
+                positions, waiting = self._waiting[key]
                 positions.append(position)
-                waiting.append(one)
+                waiting.append(observation)
         self.position += len(observations)
         return self.position
 
     def flush(self) -> None:
-        """Write what waits and return when the disk has it. Raises JournalError; what is not written waits on."""
+        """Write what is in memory and return when it is on disk. Raises JournalError; what was not written stays."""
         for (kind, day), (positions, observations) in list(self._waiting.items()):
             batch = self._batch(kind, positions, observations)
             try:
@@ -163,12 +164,12 @@ class Journal:
                         self._open[kind, day] = stream
                     stream.write(batch)
             except OSError as error:
-                msg = f"the journal {self._directory} cannot be written: {error}; observations wait in memory"
+                msg = f"the journal {self._directory} cannot be written: {error}; observations stay in memory"
                 raise JournalError(msg) from error
             del self._waiting[kind, day]
 
     def seal(self, now: int) -> None:
-        """Seal the segments that are large, old, or of another date than now (ms); to be called every few seconds."""
+        """Seal the segments that are large, old, or of another date than now (ms); call it every few seconds."""
         for key, stream in list(self._open.items()):
             if stream.noticed_at is None:
                 stream.noticed_at = now
@@ -177,7 +178,7 @@ class Journal:
                 self._seal(key)
 
     def close(self) -> None:
-        """Write what waits, seal everything and let another writer in, even where that raises JournalError."""
+        """Write what is in memory, seal all segments and unlock the journal, even if that raises JournalError."""
         try:
             self.flush()
             for key in list(self._open):
@@ -214,7 +215,7 @@ class Journal:
                     fitting.append(entry)
                 except MISFITS as error:
                     self._unreadable(self._directory / kind, f"cannot be written: {entry[1]}: {error}")
-            return columns.batch([position for position, _ in fitting], [one for _, one in fitting])
+            return columns.batch([position for position, _ in fitting], [observation for _, observation in fitting])
 
     def _seal(self, key: tuple[str, int]) -> None:
         stream = self._open.pop(key)
@@ -227,7 +228,7 @@ class Journal:
 
 
 def _end(segment: Segment) -> tuple[int, int]:
-    """Sorts segments by their last positions; those of open ones are yet to come."""
+    """Sort key: the last position; that of an open segment is yet to come."""
     return (FOREVER if segment.last is None else segment.last, segment.first)
 
 

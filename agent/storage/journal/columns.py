@@ -92,7 +92,7 @@ class Columns:
 def _present(kind: inspect.Type) -> inspect.Type:
     """Return the type of the values that are not None."""
     if isinstance(kind, inspect.UnionType):
-        present = [one for one in kind.types if not isinstance(one, inspect.NoneType)]
+        present = [member for member in kind.types if not isinstance(member, inspect.NoneType)]
         return present[0] if len(present) == 1 else kind
     return kind
 
@@ -132,8 +132,8 @@ def _plain(value: Any) -> Any:
     Without nulls in structs: a field that an older version did not write takes its default.
     """
     if isinstance(value, list):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if isinstance(value, dict):
-        plain = {name: _plain(one) for name, one in value.items() if one is not None}
+        plain = {name: _plain(item) for name, item in value.items() if item is not None}
         return list(plain.values()) if "_1" in plain else plain
     return value

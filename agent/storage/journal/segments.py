@@ -1,9 +1,9 @@
-"""The journal's files: how a segment is named, found, written, sealed and read. `agent.storage.journal` decides when.
+"""The journal's segments: how they are named, found, written, sealed and read.
 
 `<directory>/<kind>/date=YYYY-MM-DD/` holds the segments of a kind and a UTC date of `at`. The open one is an Arrow IPC
-stream, readable up to where a kill cut it; the others are Parquet. Both are named by the first position in them, so
-that a crash between the two leaves no duplicates: the sealed one counts. Names of open and unfinished files begin
-with an underscore, so that Spark ignores them.
+stream, readable up to where a kill ended it; the others are Parquet. Both are named after their first position, so that
+a crash between the two leaves no duplicates: the sealed one counts. Names of open and unfinished files begin with an
+underscore, so that Spark ignores them.
 """
 
 import os
@@ -21,7 +21,7 @@ FOREVER = 1 << 63
 UNREADABLE = (pa.ArrowException, OSError, ValueError)
 
 Unreadable: TypeAlias = Callable[[Path, str], None]
-"""Is told the path and the reason of what the journal had to leave out."""
+"""Called with the path and the reason for what the journal had to leave out."""
 
 _EPOCH = date(1970, 1, 1).toordinal()
 _FOLDER = re.compile(r"date=\d{4}-\d\d-\d\d")
@@ -42,15 +42,14 @@ class Segment(NamedTuple):
     path: Path
 
     def holds(self, other: "Segment") -> bool:
-        """Whether it is sealed, and all of the other stands in it too."""
+        """Return whether it is sealed and contains all of the other."""
         return self.last is not None and self.first <= other.first and (other.last or other.first) <= self.last
 
 
 def find(directory: Path, kinds: Container[str] | None = None, days: range | None = None) -> list[Segment]:
     """Return the segments of these kinds and days by first position.
 
-    Of positions that are in two files the larger sealed one counts:
-    a crash between two steps of sealing or merging has left the other.
+    Of two files with the same positions the larger sealed one counts: a crash while sealing or merging left the other.
     """
     found: list[Segment] = []
     for folder in folders(directory):
@@ -60,15 +59,15 @@ def find(directory: Path, kinds: Container[str] | None = None, days: range | Non
 
 
 def segments_in(folder: Path) -> list[Segment]:
-    """All segments of a folder by first position; of those that begin together the one that holds most first."""
+    """Return a folder's segments by first position; of those with the same, the largest first."""
     named = [(path, name) for path in folder.iterdir() if (name := _NAME.fullmatch(path.name)) is not None]
     kind, day = folder.parent.name, day_of(folder) if named else 0
     found = [Segment(kind, day, int(name[1]), None if name[2] is None else int(name[2]), path) for path, name in named]
-    return sorted(found, key=lambda one: (one.first, 0 if one.last is None else -one.last))
+    return sorted(found, key=lambda segment: (segment.first, 0 if segment.last is None else -segment.last))
 
 
 def apart(segments: Iterable[Segment]) -> tuple[list[Segment], list[Segment]]:
-    """Those of a folder's segments, in the order of `segments_in`, that count, and those that stand in one of them."""
+    """Separate segments, in the order of `segments_in`, into those that count and those contained in one of them."""
     counted: list[Segment] = []
     left: list[Segment] = []
     for segment in segments:
@@ -77,7 +76,7 @@ def apart(segments: Iterable[Segment]) -> tuple[list[Segment], list[Segment]]:
 
 
 def folders(directory: Path) -> list[Path]:
-    """Return the folders that hold a kind's segments of a date."""
+    """Return the folders with a kind's segments of a date."""
     return [folder for folder in directory.glob("*/date=*") if _FOLDER.fullmatch(folder.name)]
 
 
@@ -90,7 +89,7 @@ class Stream:
     """An open segment being written. Raises OSError; a write that failed can be tried again."""
 
     def __init__(self, directory: Path, kind: str, day: int, first: int, schema: pa.Schema) -> None:
-        """day: days since the epoch; what lies outside the calendar is filed under its first or last day."""
+        """day: days since the epoch; a day outside the calendar counts as its first or last day."""
         filed = date.fromordinal(min(max(day + _EPOCH, 1), date.max.toordinal()))
         self.path = directory / kind / f"date={filed.isoformat()}" / f"_{first:019d}.arrow"
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,7 +101,7 @@ class Stream:
         self.noticed_at: int | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Write the batch and wait until the disk has it."""
+        """Write the batch and return when it is on disk."""
         content = memoryview(batch.serialize())
         if self.size == 0:
             content = memoryview(self._schema.serialize().to_pybytes() + content)
@@ -113,14 +112,14 @@ class Stream:
         self.size += written
 
     def close(self) -> None:
-        """Let go of the file; it stays open as a segment until it is sealed."""
+        """Close the file; as a segment it stays open until it is sealed."""
         os.close(self._file)
 
 
 def seal(path: Path, unreadable: Unreadable) -> None:
-    """Turn a stream into Parquet beside it, atomically. Raises OSError, and then the stream remains.
+    """Turn a stream into Parquet beside it, atomically. If it raises OSError, the stream remains.
 
-    What precedes damage is sealed; the damaged stream is told to `unreadable` and kept as `.damaged`.
+    What precedes damage is sealed; the damaged stream is reported to `unreadable` and kept as `.damaged`.
     """
     batches: list[pa.RecordBatch] = []
     kept = None
@@ -129,7 +128,7 @@ def seal(path: Path, unreadable: Unreadable) -> None:
             batches.append(batch)  # noqa: PERF402 - a damaged stream keeps what came before the damage
     except UNREADABLE as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # the system's trouble (no rights, too many open files), not the file's; Arrow's own have no errno
+            raise  # the system's error (permissions, too many open files), not the file's; Arrow's own have no errno
         kept = path.with_suffix(".damaged")
         unreadable(kept, str(error))
     if batches:
@@ -146,16 +145,16 @@ def seal(path: Path, unreadable: Unreadable) -> None:
 
 
 def write(target: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
-    """Write a sealed segment's rows and return when the disk has them. Raises OSError."""
-    # Half the size and time of the defaults: positions, times and offsets rise slowly.
-    rising = [one.name for one in schema if one.type in (pa.int64(), pa.timestamp("ms", tz="UTC"))]
+    """Write a sealed segment's rows and return when they are on disk. Raises OSError."""
+    # Half the size and time of the defaults: positions, times and offsets increase slowly.
+    increasing = [field.name for field in schema if field.type in (pa.int64(), pa.timestamp("ms", tz="UTC"))]
     with target.open("wb") as file:
         with parquet.ParquetWriter(
             file,
             schema,
             compression="zstd",
-            use_dictionary=[one.name for one in schema if one.type == pa.string()],
-            column_encoding=dict.fromkeys(rising, "DELTA_BINARY_PACKED"),
+            use_dictionary=[field.name for field in schema if field.type == pa.string()],
+            column_encoding=dict.fromkeys(increasing, "DELTA_BINARY_PACKED"),
             write_page_checksum=True,
         ) as writer:
             for table in tables:
@@ -165,7 +164,7 @@ def write(target: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
 
 
 def recover(directory: Path, unreadable: Unreadable) -> None:
-    """Seal the streams and clear away the half-made files that a killed writer left. Raises OSError."""
+    """Seal the streams and remove the unfinished files that a killed writer left. Raises OSError."""
     for path in sorted(directory.glob("*/date=*/_*")):
         if path.suffix == ".tmp" or any(path.parent.glob(f"{path.stem.removeprefix('_')}-*.parquet")):
             path.unlink(missing_ok=True)  # a stream sealed just now has taken its .tmp with it
@@ -178,9 +177,9 @@ def batches(segment: Segment, since: int, until: int) -> Iterator[pa.RecordBatch
     try:
         yield from _stream(segment.path) if segment.last is None else _parquet(segment.path, since, until)
     except FileNotFoundError:
-        # Since it was listed a live writer has sealed it, or a merge has made it part of a larger one; or it is gone.
-        there = segments_in(segment.path.parent) if segment.path.parent.exists() else ()
-        for holder in [one for one in there if one.holds(segment)][:1]:
+        # Since it was listed, a live writer sealed it, or a merge made it part of a larger one, or it was removed.
+        present = segments_in(segment.path.parent) if segment.path.parent.exists() else ()
+        for holder in [candidate for candidate in present if candidate.holds(segment)][:1]:
             for batch in _parquet(holder.path, since, until):
                 position = batch.column("position")
                 within = compute.greater_equal(position, segment.first)
@@ -197,7 +196,7 @@ def _stream(path: Path) -> Iterator[pa.RecordBatch]:
                     batch.validate(full=True)
                     yield batch
         except (pa.ArrowException, OSError):
-            # What a kill cut ends before it should, so that all of the file has been read; anything else is damage.
+            # After a kill the stream ends early and all of the file has been read; anything else is damage.
             if file.tell() < file.size():
                 raise
 
@@ -205,18 +204,18 @@ def _stream(path: Path) -> Iterator[pa.RecordBatch]:
 def _parquet(path: Path, since: int, until: int) -> Iterator[pa.RecordBatch]:
     with parquet.ParquetFile(path, page_checksum_verification=True) as file:
         groups = range(file.metadata.num_row_groups)
-        wanted = [one for one in groups if _overlaps(file.metadata.row_group(one), since, until)]
+        wanted = [group for group in groups if _overlaps(file.metadata.row_group(group), since, until)]
         yield from file.iter_batches(batch_size=_BATCH, row_groups=wanted, use_threads=False)
 
 
 def _overlaps(group: parquet.RowGroupMetaData, since: int, until: int) -> bool:
     columns = (group.column(index) for index in range(group.num_columns))
-    at = next((one.statistics for one in columns if one.path_in_schema == "at"), None)
+    at = next((column.statistics for column in columns if column.path_in_schema == "at"), None)
     return at is None or not at.has_min_max or (at.max_raw >= since and at.min_raw < until)
 
 
 def sync(folder: Path) -> None:
-    """Make the names in a folder last."""
+    """Write a folder's names to disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
