@@ -5,11 +5,12 @@
     [[cases]]
     name = "a rewind to the log start is critical"
     rules = ["rewind"]                       # the configured rules to run (default: all).
-    observations = [                         # what sources report.
+    observations = [                         # reported by sources:
       { kind = "log_offsets", at = "0s", log_start = 0, log_end = 9000 },
-      { kind = "commit", at = "1s", group = "g", offset = 7832 },
+      { kind = "commit", at = "1s", group = "g", offset = 7832 },  # a commit;
       { kind = "commit", at = "2s", group = "g", offset = 0 },
     ]
+
     findings = [{ rule = "rewind", at = "2s", labels = ["to_earliest"], previous = { offset = 7832 } }]
     incidents = [{ severity = "critical" }]  # without it, incidents are not compared.
 

@@ -344,7 +344,7 @@ def test_a_deleted_message_cannot_be_updated_or_answered(slack: Slack, client: W
 
 def test_waiting_in_vain_ends(slack: Slack) -> None:
     """With an error that says for what."""
-    with pytest.raises(TimeoutError, match="Slack to be told"):
+    with pytest.raises(TimeoutError, match="a request to Slack"):
         slack.wait_for(slack.messages, timeout=0.1)
 
 

@@ -85,10 +85,10 @@ class Unavailable(Availability, frozen=True, kw_only=True, tag="blind", gc=False
 
 
 class Available(Availability, frozen=True, kw_only=True, tag="sighted", gc=False):
-    """The source can read the subject again.
+    """The source, unavailable before, can read the subject.
 
-    source: name of the source. cluster: the cluster's name in rules.toml. group, topic, partition: what it can read
-    again; null if everything that it reads of the cluster.
+    source: name of the source. cluster: the cluster's name in rules.toml. group, topic, partition: what became
+    readable; null if everything that it reads of the cluster.
     """
 
 
