@@ -10,7 +10,7 @@ from agent.engine.rule import Scope
 from agent.model.findings import Severity
 from agent.rules import CHECKS
 
-KEYS = Scope._fields
+KEYS = tuple(name for name in Scope._fields if name != "others")
 """Keys that the steps of a correlation may share."""
 
 PLACEHOLDERS = (*KEYS, "reader", "job_name", "records", "rule", "line")

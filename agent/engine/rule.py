@@ -83,7 +83,7 @@ class Rule(ConfigModel):
 
     kind: ClassVar[str]
     title: ClassVar[str]
-    """The headline of an incident whose worst finding is of this kind; a template, see `impact_and_root_cause.title`."""
+    """The headline of an incident whose worst finding is of this kind: a template over the fields of its subject."""
 
     titles: ClassVar[Mapping[str, str]] = {}
     """Titles by label, instead of `title`: a warning of what may happen reads differently from the fact."""

@@ -8,6 +8,8 @@ from agent.engine.facts import Facts, History
 from agent.engine.rule import Advice, Scope
 from agent.model.observations.checks import CheckRun
 
+_JVM_EXCEPTIONS = ("Exception in thread", "Caused by:")
+
 
 class CheckFailed(ConditionRule):
     """A Spark check could not start, failed, or was stopped at its limits; reported once until a run succeeds.
@@ -34,7 +36,11 @@ class CheckFailed(ConditionRule):
 
     def describe_condition(self, scope: Scope, begin: CheckRun, before: CheckRun | None) -> Condition:  # noqa: ARG002 - the base's signature
         reason, *log = begin.reason.splitlines() or ["no reason was given"]
+        # The exception of a JVM that could not start comes before Python's, which only says that it ended.
+        causes = [line for line in log if line.startswith(_JVM_EXCEPTIONS)]
         log_end = f"; its log ends with: {log[-1]}" if log else ""
+        if causes:
+            log_end = f"; the cause in its log: {causes[-1]}"
         return Condition(
             f"check {scope.source} failed: {reason}{log_end}", current={"log": "\n".join(log)} if log else {}
         )

@@ -2,7 +2,7 @@
 
 Rows are sorted by key, time and position. A key is one group on one partition; only changes of its offset count.
 Workers read the journal in order of position. Of each key only the first and last changes leave a share; the moves
-between them are found where shares meet. A key whose commits came late across a border is read again as a whole.
+between them are found where shares meet. A key whose commits came late across a border is read twice.
 """
 
 from typing import NamedTuple, TypeAlias

@@ -95,7 +95,7 @@ class FindingBuilder:
         self._series, self._cluster, self._live, self._begin = series, cluster, live, begin
 
     def finding(self, diagnosis: Diagnosis) -> Finding:
-        """Return the finding: info if live rules reported it or if only the agent's clock may have gone back."""
+        """Return the finding: info if live rules reported it or if only the agent's clock may have been set back."""
         event = diagnosis.event
         known = None if self._live is None else is_known_live(self._live, event.key, event.began, event.at)
         live = {None: (), True: ("seen_live",), False: ("unseen_live",)}[known]

@@ -1,5 +1,6 @@
-"""The scenarios of `backflow demo`: one file each. A scenario breaks a real cluster, shows what Backflow says, and
-checks it.
+"""The scenarios of `backflow demo`, one file each.
+
+A scenario breaks a real cluster, shows what Backflow reports and checks it.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,4 +15,4 @@ SCENARIOS: Mapping[str, Callable[[Path, int | None], int]] = {
     "job-resurrected": resurrection.run,
     "streams-state": streams.run,
 }
-"""By name; called with the directory that keeps the run and the seed of the draw, returning the exit status."""
+"""By name: called with the directory that keeps the run and a seed, they return the exit status."""

@@ -1,5 +1,6 @@
-"""The demo `streams-state`: a task of Kafka Streams 2.1.0 comes back from a rebalance with an empty store and
-overwrites good values (KAFKA-7672); Backflow follows the changelog, and Spark proves it key by key.
+"""The demo `streams-state`: a task of Kafka Streams 2.1.0 starts with an empty store after a rebalance (KAFKA-7672).
+
+It overwrites good values. Backflow detects that in the changelog, and a Spark check proves it key by key.
 """
 
 from collections import Counter
@@ -10,7 +11,17 @@ from typing import Any
 from pyarrow import parquet
 
 from testbed.agent import Agent
-from testbed.demos.stage import Say, conclude, messages_of, plots_of, sweep, telling, thread_of
+from testbed.demos.stage import (
+    Progress,
+    find_message_problems,
+    finish,
+    plots_of,
+    prepare_directory,
+    report_slack,
+    save_plots,
+    select_critical,
+    thread_text,
+)
 from testbed.kafka import Cluster
 from testbed.slack import Slack
 from testbed.streams.app import streams_broker
@@ -18,25 +29,24 @@ from testbed.streams.faults import Outcome, instances, lose_state
 from testbed.waiting import wait_until
 
 APPLICATION, STORE, INPUT = "shop", "counts", "orders"
-CHECK = "changelog_restore"
+RULE, CHECK = "state_not_restored", "changelog_restore"
 FAILED = f"{CHECK} failed: "
 DECLARED = f'[{{ application = "{APPLICATION}", store = "{STORE}" }}]'
 
 
-def run(directory: Path, seed: int | None) -> int:  # noqa: ARG001 - nothing is drawn here
-    """Lose state, show what Backflow says of it and check that. Returns 0 where all of it is as it should be."""
-    say = Say()
-    sweep(directory)
-    say("starting a Kafka 3.9.1 broker")
+def run(directory: Path, seed: int | None) -> int:  # noqa: ARG001 - nothing is random here
+    """Lose state, print what Backflow reports and check it. Returns 0 if everything is as expected."""
+    progress = Progress()
+    prepare_directory(directory)
+    progress("starting a Kafka 3.9.1 broker")
     with Slack() as slack, streams_broker(directory / "kafka") as kafka:
         kafka.create_topic(INPUT, 4)
-        truth, incidents = _break(kafka, slack, directory, say)
-        for plot in (plot for incident in incidents for plot in plots_of(slack, incident)):
-            (directory / "evidence.png").write_bytes(plot)
-        return conclude(directory, slack, incidents, list(_problems(truth, incidents, slack)))
+        truth, incidents = _break(kafka, slack, directory, progress)
+        save_plots(directory, slack, incidents)
+        return finish(directory, slack, incidents, list(_find_problems(truth, incidents, slack)))
 
 
-def _break(kafka: Cluster, slack: Slack, directory: Path, say: Say) -> tuple[Outcome, list[dict[str, Any]]]:
+def _break(kafka: Cluster, slack: Slack, directory: Path, progress: Progress) -> tuple[Outcome, list[dict[str, Any]]]:
     agent = Agent(
         directory / "agent",
         {"demo": {"bootstrap_servers": kafka.bootstrap_servers, "zookeeper": kafka.zookeeper}},
@@ -47,103 +57,92 @@ def _break(kafka: Cluster, slack: Slack, directory: Path, say: Say) -> tuple[Out
     first, second = instances(
         "empty", "2.1.0", kafka.bootstrap_servers, APPLICATION, directory / "streams", input_topic=INPUT
     )
-    with agent, telling(slack, say):
+
+    def has_check_result(incident: dict[str, Any]) -> bool:
+        return bool(plots_of(slack, incident)) or FAILED in thread_text(slack, incident)
+
+    with agent, report_slack(slack, progress):
         agent.wait_until_watching()
-        say(f"the agent watches; {STORE} of {APPLICATION} is declared never to decrease")
+        progress(f"the agent watches; values of store {STORE} of {APPLICATION} are declared never to decrease")
         try:
-            truth = lose_state(first, second, "empty", progress=say)
+            truth = lose_state(first, second, "empty", progress=progress)
         finally:
             first.kill()
             second.kill()
-        struck = {one.partition for one in truth.decreases}
-        say(f"{len(truth.decreases)} keys of partitions {sorted(struck)} began again")
+        affected = {decrease.partition for decrease in truth.decreases}
+        progress(f"{len(truth.decreases)} keys of partitions {sorted(affected)} decreased")
         wait_until(
-            lambda: struck == {one["subject"]["partition"] for one in _lost(agent.unmerged())},
-            "an incident that names them all",
+            lambda: affected == {finding["subject"]["partition"] for finding in _decreases(agent.unmerged(), RULE)},
+            "an incident with all affected partitions",
             60,
             every=0.5,
         )
-        say("waiting for what Spark finds in the changelog; its first run fetches Spark's Kafka connector")
-        wait_until(
-            lambda: any(plots_of(slack, one) or FAILED in _words(slack, one) for one in agent.unmerged()),
-            "Spark's answer in the thread",
-            240,
-            every=1,
-        )
+        progress("waiting for the Spark check of the changelog; its first run downloads Spark's Kafka connector")
+        wait_until(lambda: any(map(has_check_result, agent.unmerged())), "the check result", 240, every=1)
         agent.stop()
     return truth, agent.incidents()
 
 
-def _lost(incidents: list[dict[str, Any]], kind: str = "state_not_restored") -> list[dict[str, Any]]:
-    """The findings of values that fell: of the rule that follows changelogs, or of the check."""
+def _decreases(incidents: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    """Return the findings of decreased values, of the rule or of the check."""
     return [
-        one
+        finding
         for incident in incidents
         if incident["merged_into"] is None
-        for one in incident["findings"]
-        if one["kind"] == kind and "values_fell" in one["labels"]
+        for finding in incident["findings"]
+        if finding["kind"] == kind and "values_fell" in finding["labels"]
     ]
 
 
-def _words(slack: Slack, incident: dict[str, Any]) -> str:
-    """All that the incident's thread says."""
-    return "\n".join(one.words for one in thread_of(slack, incident))
-
-
-def _problems(truth: Outcome, incidents: list[dict[str, Any]], slack: Slack) -> Iterator[str]:
-    """What is wrong with what Backflow said, in sentences."""
-    critical = [one for one in incidents if one["merged_into"] is None and one["severity"] == "critical"]
+def _find_problems(truth: Outcome, incidents: list[dict[str, Any]], slack: Slack) -> Iterator[str]:
+    """Yield what is wrong with Backflow's report."""
+    critical = select_critical(incidents)
     if len(critical) != 1:
-        yield f"{len(critical)} critical incidents stand, not 1"
+        yield f"{len(critical)} critical incidents, not 1"
         return
     (incident,) = critical
-    if not any(one["kind"] == "rebalancing" for one in incident["causes"]):
-        yield "the rebalance is none of its causes"
-    yield from _wrong_keys(truth, incident, "state_not_restored")
-    yield from _wrong_proof(truth, incident, slack)
-    own = messages_of(slack, incident)
-    if len(own) != 1:
-        yield f"{len(own)} messages stand for it, not one"
-        return
-    for what in (APPLICATION, STORE, truth.changelog, f"{len(truth.decreases)} keys decreased"):
-        if what not in own[0].words:
-            yield f"its message does not name {what}"
+    if not any(cause["kind"] == "rebalancing" for cause in incident["causes"]):
+        yield "its causes do not include the rebalance"
+    yield from _find_wrong_keys(truth, incident, RULE)
+    yield from _find_wrong_check_result(truth, incident, slack)
+    keys = len(truth.decreases)
+    expected = (APPLICATION, STORE, truth.changelog, f"{keys} keys decreased", f"{keys} of {keys} keys")
+    yield from find_message_problems(slack, incident, expected)
 
 
-def _wrong_keys(truth: Outcome, incident: dict[str, Any], kind: str) -> Iterator[str]:
-    """What is wrong with the partitions and numbers of keys that the rule or the check tells."""
-    really = Counter(one.partition for one in truth.decreases)
-    told = {one["subject"]["partition"]: one["current"]["keys"] for one in _lost([incident], kind)}
-    if told != really:
-        yield f"{kind} says that so many keys fell by partition: {told}; they are {dict(really)}"
+def _find_wrong_keys(truth: Outcome, incident: dict[str, Any], kind: str) -> Iterator[str]:
+    """Yield the difference in the number of keys by partition, as the rule or the check reports it."""
+    actual = Counter(decrease.partition for decrease in truth.decreases)
+    reported = {finding["subject"]["partition"]: finding["current"]["keys"] for finding in _decreases([incident], kind)}
+    if reported != actual:
+        yield f"{kind}: decreased keys by partition: {reported}; actual {dict(actual)}"
 
 
-def _wrong_proof(truth: Outcome, incident: dict[str, Any], slack: Slack) -> Iterator[str]:
-    """What is wrong with the check's answer in the thread, and with its list of keys."""
-    said = _words(slack, incident)
-    if FAILED in said:
+def _find_wrong_check_result(truth: Outcome, incident: dict[str, Any], slack: Slack) -> Iterator[str]:
+    """Yield what is wrong with the check result in the thread and with its list of keys."""
+    thread = thread_text(slack, incident)
+    if FAILED in thread:
         yield (
-            "the check failed, so nothing is proven; its first run fetches Spark's Kafka connector, for which it needs "
-            "the network once (docs/how-to/spark-on-a-cluster.md). It says: "
-            f"{said.partition(FAILED)[2].partition(chr(10))[0]}"
+            "the check failed, so nothing is proven. Its first run downloads Spark's Kafka connector and needs the "
+            f"network for that (docs/spark.md). Reason: {thread.partition(FAILED)[2].partition(chr(10))[0]}"
         )
         return
-    yield from _wrong_keys(truth, incident, CHECK)
+    yield from _find_wrong_keys(truth, incident, CHECK)
     if len(plots_of(slack, incident)) != 1:
-        yield f"{len(plots_of(slack, incident))} pictures are in its thread, not one"
-    answer = said.partition(f"Spark, {CHECK}:")[2]
-    for partition, keys in Counter(one.partition for one in truth.decreases).items():
-        if f"{truth.changelog}[{partition}]: {keys} of " not in answer:
-            yield f"Spark's answer does not tell of {keys} keys of {truth.changelog}[{partition}]"
-    files = {one["current"].get("listed_in") for one in _lost([incident], CHECK)}
+        yield f"its thread has {len(plots_of(slack, incident))} plots, not 1"
+    result = thread.partition(f"Spark, {CHECK}:")[2]
+    for partition, keys in Counter(decrease.partition for decrease in truth.decreases).items():
+        if f"{truth.changelog}[{partition}]: {keys} of " not in result:
+            yield f"the check result does not report {keys} keys of {truth.changelog}[{partition}]"
+    files = {finding["current"].get("listed_in") for finding in _decreases([incident], CHECK)}
     if len(files) != 1 or None in files:
         yield f"the keys are listed in {files}, not in one file"
         return
     (file,) = files
-    if file not in answer:
-        yield f"Spark's answer does not say that the keys are listed in {file}"
+    if file not in result:
+        yield f"the check result does not name the file that lists the keys, {file}"
     columns = ("partition", "key", "before", "before_offset", "after", "after_offset")
     listed = [tuple(row[name] for name in columns) for row in parquet.read_table(file).to_pylist()]
-    fell = [tuple(getattr(one, name) for name in columns) for one in truth.decreases]
-    if sorted(listed) != sorted(fell):
-        yield f"the keys listed in {file} are {sorted(listed)}; those that fell are {sorted(fell)}"
+    actual = [tuple(getattr(decrease, name) for name in columns) for decrease in truth.decreases]
+    if sorted(listed) != sorted(actual):
+        yield f"keys listed in {file}: {sorted(listed)}; actual: {sorted(actual)}"

@@ -156,7 +156,7 @@ def test_uncommitted_values_are_not_compared(broker: Cluster, store: DeclaredSto
 
 @pytest.mark.parametrize("rounds", [1, 50], ids=["shorter", "longer"])
 def test_recreated_topic_starts_again(rounds: int, broker: Cluster, store: DeclaredStore) -> None:
-    """Whether the new log ends before or after what was read of the old one."""
+    """The new log may end before or after the offset that was read in the old one."""
     seen = Seen()
     broker.create_topic(store.changelog)
     _write(broker, store.changelog, [(f"key-{number}", 40) for number in range(20)])
@@ -222,7 +222,7 @@ def test_reading_continues_after_a_broker_was_down(broker: Cluster, store: Decla
 
 
 def test_close_ends_the_thread_and_the_reports(broker: Cluster, store: DeclaredStore) -> None:
-    """Even while it waits for a topic."""
+    """Also while it waits for a topic."""
     seen = Seen()
     with _open_source(broker, seen, store) as source:
         seen.wait_for(source, Unavailable, topic=store.changelog)

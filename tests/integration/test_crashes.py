@@ -16,7 +16,7 @@ pytestmark = pytest.mark.integration
 
 def rewound(cluster: Cluster, agent: Agent, topic: str, group: str) -> None:
     move_offsets(cluster, group, topic, 5000)
-    agent.wait_for(committed(group, 5000), f"{group} to be seen at 5000")
+    agent.wait_for(committed(group, 5000), f"{group} to have committed 5000")
     move_offsets(cluster, group, topic, 0)
 
 
@@ -50,7 +50,7 @@ def test_rewind_during_downtime_is_reported_at_start(kafka_3_9: Cluster, tmp_pat
     fill(kafka_3_9.bootstrap_servers, [(topic, 0)], 5000)
     with Slack() as slack, watched(kafka_3_9, tmp_path, slack) as agent:
         move_offsets(kafka_3_9, group, topic, 5000)
-        agent.wait_for(committed(group, 5000), f"{group} to be seen at 5000")
+        agent.wait_for(committed(group, 5000), f"{group} to have committed 5000")
         agent.wait_until_evaluated(now() + 2000)
         agent.kill() if killed else agent.stop()
         move_offsets(kafka_3_9, group, topic, 0)
@@ -74,7 +74,7 @@ def test_session_loss_of_200_partitions_is_one_message(kafka_3_9: Cluster, tmp_p
         move_offsets(kafka_3_9, group, wide, 2000, *range(200))
         move_offsets(kafka_3_9, unrelated, other, 2000)
         for name in (group, unrelated):
-            agent.wait_for(committed(name, 2000), f"{name} to be seen at 2000")
+            agent.wait_for(committed(name, 2000), f"{name} to have committed 2000")
         kafka_3_9.expire_session(leader)
         move_offsets(kafka_3_9, group, wide, 0, *range(200))
         move_offsets(kafka_3_9, unrelated, other, 0)

@@ -60,7 +60,7 @@ def test_cluster_started_after_the_agent_is_reported_once(tmp_path: Path) -> Non
         incident = agent.wait_for_incident(lambda candidate: has(candidate, "source_unavailable"), "the incident", 120)
         wait_until(slack.messages, "the message")
         with cluster:
-            agent.wait_for(lambda fact: isinstance(fact, Available), "the cluster to be seen")
+            agent.wait_for(lambda fact: isinstance(fact, Available), "the cluster to be available")
             agent.wait_for_incident(
                 lambda candidate: candidate["id"] == incident["id"] and candidate["status"] == "recovered",
                 "the recovery",
@@ -74,7 +74,7 @@ def test_incident_shows_that_its_subject_is_unavailable(kafka_3_9: Cluster, tmp_
     kafka_3_9.create_topic(topic)
     with watched(kafka_3_9, tmp_path) as agent:
         move_offsets(kafka_3_9, group, topic, 5000)
-        agent.wait_for(committed(group, 5000), f"{group} to be seen at 5000")
+        agent.wait_for(committed(group, 5000), f"{group} to have committed 5000")
         move_offsets(kafka_3_9, group, topic, 0)
         incident = agent.wait_for_incident(lambda candidate: has(candidate, "offset_rewind", group=group), "the rewind")
         assert incident["sighted"]
@@ -108,7 +108,7 @@ def test_secrets_are_never_logged(kafka_3_9: Cluster, tmp_path: Path) -> None:
         with Agent(tmp_path / "agent", {"main": addresses(kafka_3_9)}, slack, tables) as agent:
             agent.wait_until_watching()
             move_offsets(kafka_3_9, group, topic, 5000)
-            agent.wait_for(committed(group, 5000), f"{group} to be seen at 5000")
+            agent.wait_for(committed(group, 5000), f"{group} to have committed 5000")
             move_offsets(kafka_3_9, group, topic, 0)
             wait_until(lambda: agent.find_line("invalid_auth"), "the refusal to be logged")
             agent.stop()

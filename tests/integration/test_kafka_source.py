@@ -252,7 +252,7 @@ def test_an_unreachable_cluster_is_unavailable_once(kafka_4_1: Cluster) -> None:
 
 
 def test_a_crashed_admin_process_is_restarted(kafka_4_1: Cluster) -> None:
-    """As when librdkafka aborts it: at most one Unavailable, then the source is available again."""
+    """librdkafka may abort the process: at most one Unavailable, then the source is available again."""
     name, seen = named("client"), Seen()
     kafka_4_1.create_topic(name, assignment={0: [2005]})
     with _watching(kafka_4_1, name, seen) as source:

@@ -30,7 +30,7 @@ class Corpus(NamedTuple):
 
 
 def _corpus(version: str, wanted: Sequence[corpus.Recipe]) -> Iterator[dict[str, Corpus]]:
-    """Yield what the brokers of a version wrote, by the state in which it was left."""
+    """Yield the segments that brokers of a version wrote, by the state of the log."""
     directory = Path(tempfile.mkdtemp(prefix=f"backflow-corpus-{version}-"))
     try:
         specimens = corpus.make(directory, version, wanted)

@@ -92,7 +92,7 @@ def _source(app: StreamsApp, seen: Seen) -> StreamsMetricsSource:
 
 @pytest.mark.parametrize("exporter", EXPORTERS)
 def test_totals_are_the_records_of_the_changelog(exporter: str, make: Make) -> None:
-    """If the whole store is restored; from a checkpoint, with nothing left to restore, the total is 0."""
+    """Only if the whole store is restored; from a checkpoint, with nothing left to restore, the total is 0."""
     app, seen = make(f"whole-{exporter.replace('.', '-')}", exporter, "DEBUG"), Seen()
     source = _source(app, seen)
     _restart(app, wiped=True)
@@ -165,7 +165,7 @@ def _wait_for_findings(agent: Agent, key: str) -> list[dict[str, Any]]:
 
 @pytest.mark.acceptance
 def test_incident_has_restored_offsets_from_metrics(broker: Cluster, tmp_path: Path, pair: Pair) -> None:
-    """On 3.9.1, with forged checkpoints: nothing of what the changelog spans."""
+    """On 3.9.1, with forged checkpoints: no record of the changelog is restored."""
     first, second = pair("forged", "3.9.1", exporter="1.0.1", metrics_recording_level="DEBUG")
     metrics = json.dumps([first.metrics_url, second.metrics_url])
     table = f'[streams.forged]\nmetrics = {metrics}\nmetrics_interval = "1s"'

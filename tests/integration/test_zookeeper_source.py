@@ -135,7 +135,7 @@ def test_brokers_controller_and_partitions_are_observed(cluster: Cluster) -> Non
 
 @pytest.mark.parametrize("cluster", _VERSIONS, indirect=True)
 def test_an_expired_session_is_gone_then_re_registered(cluster: Cluster) -> None:
-    """Old session, gone, new session, also in order of time; the leader changes in between."""
+    """Old session, no broker, new session, in time order; the leader changes in between."""
     name, seen = named("session"), Seen()
     cluster.create_topic(name, assignment={0: [2005, 2011]})
     with _watching(cluster.zookeeper, seen, name) as source:

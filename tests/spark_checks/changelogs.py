@@ -133,7 +133,7 @@ def expected(read: Sequence[Record], form: str, low: int, high: int) -> Expected
 
 
 def began(read: Iterable[Record], fall: Decrease, number: Callable[[bytes], int]) -> int:
-    """Return the first value of the key since its last tombstone before the fall."""
+    """Return the first value of the key since its last tombstone before the decrease."""
     first = fall.before
     fresh = True
     for record in read:

@@ -320,8 +320,8 @@ def clock_set_back(history: History, topic: str) -> None:
 
 
 SCENARIOS: tuple[Callable[[History, str], None], ...] = (
-    steady, rewinds, late, doubled, polled, at_once, after_session_loss, is_recreated, expired, surge, caught_up, overrun,
-    too_fast, while_down, unavailable, clock_set_back,
+    steady, rewinds, late, doubled, polled, at_once, after_session_loss, is_recreated, expired, surge, caught_up,
+    overrun, too_fast, while_down, unavailable, clock_set_back,
 )  # fmt: skip
 
 

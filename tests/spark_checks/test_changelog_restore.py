@@ -87,7 +87,7 @@ def written(kafka: Cluster) -> dict[str, dict[int, list[Record]]]:
 
 @pytest.fixture(scope="module")
 def bounds(written: dict[str, dict[int, list[Record]]]) -> dict[tuple[str, int], int]:
-    """Return where the owner of each partition changed: in the middle."""
+    """Return the change of owner of each partition, in the middle of its log."""
     return {
         (topic, partition): read[len(read) // 2].offset
         for topic, parted in written.items()

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 
 class Replica:
-    """A log as drawn: batches (first, last, text), the bounds noted by its broker, and where its segments roll."""
+    """A generated log: batches (first, last, text), the bounds noted by its broker, and where segments roll."""
 
     def __init__(self, chance: random.Random, shared: list[tuple[int, int, str]]) -> None:
         self.batches = list(shared)
@@ -93,7 +93,7 @@ def test_findings_match_a_scan_of_every_offset(spark: SparkSession, tmp_path: Pa
 
 
 def _compared(a: Replica, b: Replica) -> tuple[int, int, set[int]] | None:
-    """What each holds alone, and the offsets that differ."""
+    """Return how many offsets only one of the logs has, by log, and the offsets that differ."""
     start = max(a.log_start, b.log_start, a.cleaned or 0, b.cleaned or 0)
     offsets = range(start, min(a.high_watermark, b.high_watermark))
     differ = {offset for offset in offsets if a.at(offset) != b.at(offset)}

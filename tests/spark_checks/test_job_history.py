@@ -62,7 +62,7 @@ def check(spark: SparkSession, wanted: Options) -> Report:
 
 
 def expected(finding: Finding) -> Expected:
-    """The finding as the generator tells what it expects."""
+    """Return the finding in the form of the generator's expectations."""
     subject = finding.subject
     return Expected(
         subject["cluster"], subject.get("file") or subject["job"], finding.severity.value, frozenset(finding.labels)
@@ -85,7 +85,7 @@ def wanted(tmp_path_factory: pytest.TempPathFactory, history: History) -> Option
 
 @pytest.fixture(scope="module")
 def report(spark: SparkSession, wanted: Options) -> Report:
-    """What the check says of it."""
+    """Return the findings of the check."""
     return check(spark, wanted)
 
 
@@ -105,7 +105,7 @@ class Known(NamedTuple):
 
 
 def oracle(observations: list[Observation], clusters: list[Cluster]) -> set[tuple[str, str, str, int]]:
-    """(cluster, job or file, first label, when): what a reader of the journal without Spark makes of it."""
+    """Return (cluster, job or file, first label, time) of what a reader without Spark finds in the journal."""
     jobs: dict[tuple[str, str], Known] = defaultdict(lambda: Known([], [], []))
     files: dict[tuple[str, str], JobGraphFile] = {
         (cluster.name, name): file for cluster in clusters if cluster.stored for name, file in cluster.files.items()

@@ -29,7 +29,7 @@ NOW = NOON + 3 * DAY_MS
 
 
 def fail(path: Path, reason: str) -> None:
-    """Fail: nothing may be skipped."""
+    """Fail, because no problem is expected."""
     pytest.fail(f"{path}: {reason}")
 
 
@@ -41,7 +41,7 @@ def observation(number: int) -> Observation:
 
 
 def write(directory: Path, rounds: int = 5, size: int = 400) -> list[tuple[int, Observation]]:
-    """Write `rounds` small files for each kind and date; return what is in them."""
+    """Write `rounds` small files for each kind and date; return their content."""
     for number in range(rounds):
         with closing(Journal(directory)) as journal:
             journal.append([observation(number * size + own_number) for own_number in range(size)])

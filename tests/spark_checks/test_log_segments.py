@@ -26,7 +26,7 @@ def check(spark: SparkSession, *paths: str, topics: tuple[str, ...] = ()) -> Rep
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Path:
-    """A log directory: offsets that go back in a gzip wrapper, a flipped bit, a torn tail, and what is healthy."""
+    """A log directory: offsets that decrease in a gzip wrapper, a flipped bit, a torn tail, and healthy segments."""
     back = [*disks.log(1, "gzip", 50), *disks.log(1, "gzip", 75, start=45)]
     disks.write(tmp_path, "back", 0, {0: b"".join(back)})
     flipped = bytearray(b"".join(disks.log(2, "zstd", 100)))

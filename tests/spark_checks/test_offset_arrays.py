@@ -73,7 +73,7 @@ def with_keys(moves: Moves) -> list[tuple[int, Move]]:
 
 
 def search(rows: list[Row], chunk: int, chunks: int) -> list[tuple[int, Move]]:
-    """Search as Spark does: shares of `chunks` chunks, then where shares meet, then late keys as a whole."""
+    """Search as Spark does: shares of `chunks` chunks, then the edges between shares, then late keys as a whole."""
     found: list[tuple[int, Move]] = []
     edges: list[Ints] = []
     late_keys: set[int] = set()

@@ -94,7 +94,7 @@ def journal(tmp_path_factory: pytest.TempPathFactory, history: History) -> Path:
 
 @pytest.fixture(scope="module")
 def report(spark: SparkSession, journal: Path) -> Report:
-    """What the check says of it."""
+    """Return the findings of the check."""
     return offset_history.run(spark, options(journal), lambda _: None)
 
 

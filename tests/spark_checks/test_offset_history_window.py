@@ -27,7 +27,7 @@ REWINDS = (EVENING + HOUR, EVENING + 2 * HOUR + 60_000, EVENING + 3 * HOUR, EVEN
 
 
 def rewind(at: int) -> Finding:
-    """What a live rule made of a rewind at that time."""
+    """Return the finding of a live rule about a rewind at that time."""
     return Finding(
         rule="rewind",
         kind="offset_rewind",

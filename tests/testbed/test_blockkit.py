@@ -1,4 +1,4 @@
-"""Block Kit's limits, each at its edge and one beyond."""
+"""Block Kit's limits: at the limit and one above it."""
 
 from typing import Any
 
@@ -16,17 +16,17 @@ JSON = st.recursive(
 
 
 def mrkdwn(length: int) -> dict[str, Any]:
-    """A text object of this length."""
+    """Return a mrkdwn text of this length."""
     return {"type": "mrkdwn", "text": "x" * length}
 
 
 def plain(length: int) -> dict[str, Any]:
-    """A plain text object of this length."""
+    """Return a plain text of this length."""
     return {"type": "plain_text", "text": "x" * length}
 
 
 def buttons(count: int, **more: Any) -> list[dict[str, Any]]:
-    """So many buttons."""
+    """Return this many buttons."""
     return [{"type": "button", "text": PLAIN, **more} for _ in range(count)]
 
 
@@ -86,13 +86,11 @@ def buttons(count: int, **more: Any) -> list[dict[str, Any]]:
     ],
 )
 def test_a_block_is_taken_up_to_its_limit(within: Any, beyond: Any, problem: str) -> None:
-    """And refused beyond it, in Slack's words."""
     assert blockkit.block_problems([within]) == []
-    assert any(problem in one for one in blockkit.block_problems([beyond]))
+    assert any(problem in message for message in blockkit.block_problems([beyond]))
 
 
 def test_a_message_takes_fifty_blocks_with_ids_of_their_own() -> None:
-    """No blocks at all are fine: an update removes them so."""
     assert blockkit.block_problems([]) == []
     assert blockkit.block_problems([{"type": "divider"}] * 50) == []
     assert blockkit.block_problems([{"type": "divider"}] * 51) == [
@@ -108,13 +106,12 @@ def test_a_message_takes_fifty_blocks_with_ids_of_their_own() -> None:
     ["a &amp; b &lt;c&gt;", "<https://a.example|runbook> <@U1> <#C1> <!here>", "> quoted\n>>> and more", "12,223 → 0"],
 )
 def test_text_that_is_escaped_passes(text: str) -> None:
-    """Entities, links, mentions and quotes are Slack's own."""
+    """Entities, links, mentions and quotes have their own syntax."""
     assert blockkit.text_problem(text) is None
 
 
 @pytest.mark.parametrize("text", ["a & b", "1 < 2", "12,223 -> 0", "&quot;", "<b>bold</b>", "<javascript:x>"])
 def test_text_that_is_not_escaped_is_a_problem(text: str) -> None:
-    """Slack would show something else than was meant."""
     assert blockkit.text_problem(text) is not None
 
 
@@ -135,6 +132,5 @@ def test_metadata_is_flat_and_small(payload: dict[str, Any], error: str | None) 
 
 @given(JSON)
 def test_any_json_is_judged_without_an_exception(blocks: Any) -> None:
-    """The stand-in answers, whatever it is sent."""
     assert isinstance(blockkit.block_problems(blocks), list)
     assert isinstance(blockkit.words(blocks), str)

@@ -1,4 +1,4 @@
-"""The Slack stand-in, asked by the real slack-sdk."""
+"""The Slack stand-in, called by the real slack-sdk."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -19,39 +19,38 @@ METADATA = {"event_type": "incident", "event_payload": {"id": "INC-7F3A9C", "rev
 
 
 def section(text: str) -> dict[str, Any]:
-    """A section of mrkdwn."""
+    """Return a section of mrkdwn."""
     return {"type": "section", "text": {"type": "mrkdwn", "text": text}}
 
 
 def button(**more: Any) -> dict[str, Any]:
-    """A button that has all it needs."""
+    """Return a valid button."""
     return {"type": "button", "text": {"type": "plain_text", "text": "Silence"}, **more}
 
 
 @pytest.fixture
 def client(slack: Slack) -> WebClient:
-    """The real client, which does not try again by itself."""
+    """The real client, without retries."""
     return WebClient(slack.token, base_url=slack.url, timeout=5, retry_handlers=[])
 
 
 @pytest.fixture
 def channel(slack: Slack) -> str:
-    """The id of the channel alerts."""
+    """The id of the channel `alerts`."""
     return slack.workspace.channel("alerts")
 
 
 def error_of(refused: pytest.ExceptionInfo[SlackApiError]) -> str:
-    """Slack's error code."""
+    """Return the error code of Slack's answer."""
     return str(refused.value.response["error"])
 
 
 def post(client: WebClient, **arguments: Any) -> SlackResponse:
-    """A message into alerts."""
+    """Post a message to `alerts`."""
     return client.chat_postMessage(channel="alerts", **{"text": "went back"} | arguments)
 
 
 def test_a_posted_message_stands_in_its_channel(slack: Slack, client: WebClient, channel: str) -> None:
-    """By name or by id, with what was sent; other channels stay empty."""
     answer = post(client, blocks=[section("*flink-job* went back")], metadata=METADATA)
     assert (answer["ok"], answer["channel"]) == (True, channel)
     (message,) = slack.messages("alerts")
@@ -61,14 +60,12 @@ def test_a_posted_message_stands_in_its_channel(slack: Slack, client: WebClient,
 
 
 def test_timestamps_rise_and_are_never_shared(client: WebClient) -> None:
-    """Also for messages posted at once."""
     with ThreadPoolExecutor(8) as pool:
         stamps = list(pool.map(lambda _: post(client)["ts"], range(40)))
     assert len(set(stamps)) == 40
 
 
 def test_an_update_keeps_what_the_message_said_before(slack: Slack, client: WebClient, channel: str) -> None:
-    """The message is edited in place; blocks that an update does not name stay."""
     ts = post(client, blocks=[section("first")])["ts"]
     client.chat_update(channel=channel, ts=ts, text="went back further")
     (message,) = slack.messages()
@@ -81,23 +78,23 @@ def test_replies_stand_in_their_thread_and_not_in_the_channel(slack: Slack, clie
     ts = post(client)["ts"]
     for text in ("gone", "back"):
         post(client, text=text, thread_ts=ts)
-    assert [one.text for one in slack.messages()] == ["went back"]
-    assert [one.text for one in slack.threads[ts]] == ["gone", "back"]
+    assert [message.text for message in slack.messages()] == ["went back"]
+    assert [message.text for message in slack.threads[ts]] == ["gone", "back"]
     replies = client.conversations_replies(channel=channel, ts=ts)["messages"]
-    assert [one["text"] for one in replies] == ["went back", "gone", "back"]
+    assert [message["text"] for message in replies] == ["went back", "gone", "back"]
     assert client.conversations_history(channel=channel)["messages"][0]["reply_count"] == 2
 
 
 def test_history_is_paged_newest_first(client: WebClient, channel: str) -> None:
-    """With a cursor as long as there is more, between oldest and latest, edges only if inclusive."""
+    """A cursor is returned while there is more; oldest and latest are exclusive unless `inclusive` is set."""
     stamps = [post(client, text=str(number))["ts"] for number in range(5)]
     pages = [
-        [one["text"] for one in page["messages"]]
+        [message["text"] for message in page["messages"]]
         for page in client.conversations_history(channel=channel, limit=2, oldest=stamps[0])
     ]
     assert pages == [["4", "3"], ["2", "1"]]
     inclusive = client.conversations_history(channel=channel, oldest=stamps[3], latest=stamps[4], inclusive=True)
-    assert [one["text"] for one in inclusive["messages"]] == ["4", "3"]
+    assert [message["text"] for message in inclusive["messages"]] == ["4", "3"]
 
 
 def test_history_shows_metadata_only_when_asked(client: WebClient, channel: str) -> None:
@@ -114,22 +111,20 @@ def test_a_file_goes_through_its_upload_url_into_the_thread(slack: Slack, client
     client.files_upload_v2(channel=channel, thread_ts=ts, filename="plot.png", content=b"\x89PNG", title="Offsets")
     (upload,) = slack.uploads
     assert (upload.filename, upload.content, upload.title) == ("plot.png", b"\x89PNG", "Offsets")
-    assert [one.files for one in slack.threads[ts]] == [[upload.id]]
+    assert [message.files for message in slack.threads[ts]] == [[upload.id]]
 
 
 def test_a_file_in_a_thread_is_shown_there_by_its_name(client: WebClient, channel: str) -> None:
-    """And a thread without its channel is none."""
     ts = post(client)["ts"]
     client.files_upload_v2(channel=channel, thread_ts=ts, filename="plot.png", content=b"\x89PNG")
     _, reply = client.conversations_replies(channel=channel, ts=ts)["messages"]
-    assert [one["name"] for one in reply["files"]] == ["plot.png"]
+    assert [file["name"] for file in reply["files"]] == ["plot.png"]
     with pytest.raises(SlackApiError) as refused:
         client.files_upload_v2(thread_ts=ts, filename="plot.png", content=b"\x89PNG")
     assert error_of(refused) == "invalid_arguments"
 
 
 def test_a_scope_that_the_token_lacks_is_named(slack: Slack, client: WebClient) -> None:
-    """What needs no such scope goes on."""
     slack.withhold("files:write")
     with pytest.raises(SlackApiError) as refused:
         client.files_getUploadURLExternal(filename="plot.png", length=3)
@@ -138,7 +133,6 @@ def test_a_scope_that_the_token_lacks_is_named(slack: Slack, client: WebClient) 
 
 
 def test_a_file_that_was_never_sent_cannot_be_shared(client: WebClient, channel: str) -> None:
-    """Announcing it is not enough."""
     announced = client.files_getUploadURLExternal(filename="plot.png", length=4)
     with pytest.raises(SlackApiError) as refused:
         client.files_completeUploadExternal(files=[{"id": announced["file_id"]}], channel_id=channel)
@@ -146,7 +140,6 @@ def test_a_file_that_was_never_sent_cannot_be_shared(client: WebClient, channel:
 
 
 def test_a_file_of_another_length_is_refused(client: WebClient) -> None:
-    """What is sent must be as long as what was announced."""
     url = client.files_getUploadURLExternal(filename="plot.png", length=3)["upload_url"]
     with pytest.raises(HTTPError, match="400"):
         client._upload_file(url=url, data=b"four", logger=client.logger, timeout=5, proxy=None, ssl=None)
@@ -205,7 +198,6 @@ def test_a_bot_that_is_not_a_member_must_join(slack: Slack, client: WebClient, c
     ],
 )
 def test_slack_refuses(client: WebClient, method: str, arguments: dict[str, Any], error: str) -> None:
-    """With its own error codes; names of channels are good for posting only."""
     with pytest.raises(SlackApiError) as refused:
         client.api_call(method, json=arguments)
     assert error_of(refused) == error
@@ -221,7 +213,6 @@ def test_an_update_takes_a_tenth_of_what_a_post_takes(client: WebClient, channel
 
 
 def test_a_reply_cannot_be_answered(client: WebClient) -> None:
-    """A thread hangs on its parent."""
     reply = post(client, thread_ts=post(client)["ts"])
     with pytest.raises(SlackApiError) as refused:
         post(client, thread_ts=reply["ts"])
@@ -247,10 +238,9 @@ def test_blocks_in_coloured_attachments_are_checked_alike(slack: Slack, client: 
 
 
 def test_a_webhook_answers_ok_and_nothing_else(slack: Slack) -> None:
-    """No ts comes back, so the message cannot be edited."""
     answer = WebhookClient(slack.webhook_url("payments")).send(text="went back", blocks=[section("went back")])
     assert (answer.status_code, answer.body) == (200, "ok")
-    assert [one.text for one in slack.messages("payments")] == ["went back"]
+    assert [message.text for message in slack.messages("payments")] == ["went back"]
 
 
 @pytest.mark.parametrize(
@@ -262,7 +252,6 @@ def test_a_webhook_answers_ok_and_nothing_else(slack: Slack) -> None:
     ],
 )
 def test_a_webhook_refuses_in_plain_text(slack: Slack, text: str | None, path: str, status: int, body: str) -> None:
-    """An HTTP status and one word."""
     answer = WebhookClient(f"http://127.0.0.1:{slack.port}/services/{path}").send(text=text)
     assert (answer.status_code, answer.body) == (status, body)
 
@@ -279,7 +268,6 @@ def test_a_rate_limit_names_the_seconds_to_wait(slack: Slack, client: WebClient)
 
 
 def test_a_fault_of_one_method_leaves_the_others_alone(slack: Slack, client: WebClient, channel: str) -> None:
-    """Until it is cleared."""
     slack.answer(500, method="chat.update", times=None)
     ts = post(client)["ts"]
     for _ in range(2):
@@ -291,7 +279,7 @@ def test_a_fault_of_one_method_leaves_the_others_alone(slack: Slack, client: Web
 
 
 def test_slack_may_answer_with_an_error_code_of_its_own(slack: Slack, client: WebClient) -> None:
-    """fatal_error and its like."""
+    """For example `fatal_error`."""
     slack.refuse("fatal_error")
     with pytest.raises(SlackApiError) as refused:
         post(client)
@@ -302,7 +290,6 @@ def test_slack_may_answer_with_an_error_code_of_its_own(slack: Slack, client: We
 def test_a_closed_connection_may_or_may_not_have_posted(
     slack: Slack, client: WebClient, *, after: bool, messages: int
 ) -> None:
-    """The client sees the same; the channel does not."""
     slack.close_connection(after=after)
     with pytest.raises(ConnectionError):
         post(client)
@@ -310,7 +297,6 @@ def test_a_closed_connection_may_or_may_not_have_posted(
 
 
 def test_a_request_that_hangs_runs_into_the_clients_time_limit(slack: Slack) -> None:
-    """And other requests are served meanwhile."""
     impatient = WebClient(slack.token, base_url=slack.url, timeout=1, retry_handlers=[])
     slack.hang(method="chat.postMessage")
     with pytest.raises(TimeoutError):
@@ -320,7 +306,6 @@ def test_a_request_that_hangs_runs_into_the_clients_time_limit(slack: Slack) -> 
 
 
 def test_clearing_lets_go_of_what_hangs(slack: Slack, client: WebClient) -> None:
-    """The connection is closed without an answer."""
     slack.hang(after=True)
     with ThreadPoolExecutor(1) as pool:
         posting = pool.submit(post, client)
@@ -343,13 +328,11 @@ def test_a_deleted_message_cannot_be_updated_or_answered(slack: Slack, client: W
 
 
 def test_waiting_in_vain_ends(slack: Slack) -> None:
-    """With an error that says for what."""
     with pytest.raises(TimeoutError, match="a request to Slack"):
         slack.wait_for(slack.messages, timeout=0.1)
 
 
 def test_every_request_is_kept_with_its_answer(slack: Slack, client: WebClient, tmp_path: Path) -> None:
-    """One JSON object a line, also for a request that got no answer."""
     post(client)
     slack.close_connection()
     with pytest.raises(ConnectionError):
@@ -359,11 +342,10 @@ def test_every_request_is_kept_with_its_answer(slack: Slack, client: WebClient, 
     assert (first["method"], first["status"], first["answer"]["ok"]) == ("chat.postMessage", 200, True)
     assert (second["arguments"]["text"], second["status"], second["answer"]) == ("lost", None, None)
     assert first["at"].endswith("Z")
-    assert [one.arguments["text"] for one in slack.received("chat.postMessage")] == ["went back", "lost"]
+    assert [request.arguments["text"] for request in slack.received("chat.postMessage")] == ["went back", "lost"]
 
 
 def test_slack_comes_back_at_the_same_address() -> None:
-    """As an outage ends."""
     with Slack() as slack:
         port = slack.port
     with Slack(port=port) as slack:
@@ -372,16 +354,16 @@ def test_slack_comes_back_at_the_same_address() -> None:
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b"\xff"])
 @pytest.mark.parametrize(
-    ("path", "status", "told"),
+    ("path", "status", "expected"),
     [("api/chat.postMessage", 200, b"invalid_json"), ("services/a/b", 400, b"invalid_payload")],
 )
 def test_a_body_that_is_no_json_object_is_refused(
-    slack: Slack, path: str, status: int, told: bytes, body: bytes
+    slack: Slack, path: str, status: int, expected: bytes, body: bytes
 ) -> None:
     """By the Web API with an error code, by a webhook with a status."""
     connection = HTTPConnection("127.0.0.1", slack.port, timeout=5)
     connection.request("POST", f"/{path}", body, {"Content-Type": "application/json"})
     answer = connection.getresponse()
     assert answer.status == status
-    assert told in answer.read()
+    assert expected in answer.read()
     connection.close()

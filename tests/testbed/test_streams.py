@@ -143,7 +143,7 @@ def test_state_is_lost_in_every_value_format(values: str, pair: Pair) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 def test_returning_tasks_find_their_stores_outdated(guarantee: str, pair: Pair) -> None:
-    """With the checkpoint kept, only what the first poll restored of the other instance's counts remains."""
+    """With the checkpoint kept, only the counts that the first poll restored remain."""
     first, second = pair("partial", "2.1.0", guarantee=guarantee)
     outcome = lose_state(first, second, "partial")
     _assert_lost(first, outcome, {move.partition for move in outcome.moves})

@@ -18,6 +18,9 @@ from agent.sources.streams.key_table import Coverage, LastNumbers, Numbers
 EPISODE_MS = 60_000
 """An episode ends when no value has decreased for so long."""
 
+FETCH_MS = 2_000
+"""How old a record may be that arrives after an empty poll: a fetch with it was under way."""
+
 WORST = 5
 _DISTINCT = 100_000
 _NEVER = 2**63 - 1
@@ -312,7 +315,8 @@ def _extend_episode(
     episode = partition.episode
     if episode is None or now - episode.at > EPISODE_MS:
         episode = partition.episode = DecreaseEpisode(now, decreases[0].offset, sum_before)
-    clean_times = [at for at in (partition.clean_at, drained_at) if at is not None]
+    drained = None if drained_at is None else drained_at - FETCH_MS
+    clean_times = [at for at in (partition.clean_at, drained) if at is not None]
     episode.add(now, max(clean_times, default=None), decreases)
 
 

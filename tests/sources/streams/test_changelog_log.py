@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from agent.model.declared_stores import DeclaredStore
 from agent.model.observations.streams import ChangelogDecreases
 from agent.sources.availability import Unit
-from agent.sources.streams.changelog_log import Changelog, Records
+from agent.sources.streams.changelog_log import FETCH_MS, Changelog, Records
 from agent.sources.streams.key_table import LastNumbers
 
 _STORE = DeclaredStore(application="shop", store="counts")
@@ -84,13 +84,14 @@ def test_episode_ends_after_a_minute_without_decreases() -> None:
 
 
 def test_since_is_the_last_time_without_a_decrease() -> None:
-    """A read of the partition, or the time when nothing was left to read."""
+    """A read of the partition, or a fetch before the time when nothing was left to read."""
     changelog = _changelog()
     log = _Log(changelog)
-    log.write(10, (0, "a", 5), (1, "a", 5))
-    log.write(20, (1, "a", 4), drained_at=15)
-    log.write(30, (0, "a", 4), drained_at=25)
-    assert [(episode.partition, episode.since) for episode in _report(changelog)] == [(0, 25), (1, 15)]
+    log.write(10_000, (0, "a", 5), (1, "a", 5))
+    log.write(11_000, (1, "a", 4), drained_at=10_900)
+    log.write(30_000, (0, "a", 4), drained_at=25_000)
+    episodes = [(episode.partition, episode.since) for episode in _report(changelog)]
+    assert episodes == [(0, 25_000 - FETCH_MS), (1, 10_000)]
 
 
 def test_decreases_before_the_first_log_end_are_not_reported() -> None:
