@@ -5,7 +5,7 @@ from typing import Any
 
 from agent.engine.correlation import CLOCK_SLACK_MS, Correlation, FindingCluster, can_precede
 from agent.engine.rule import Rule
-from agent.model.findings import Finding, Records, reader, sight
+from agent.model.findings import Finding, Records, observed_part, reader
 from agent.model.log_text import describe_lines, first_line
 from agent.model.text import is_bounded
 
@@ -92,7 +92,7 @@ def _title_fields(cluster: FindingCluster, worst: Finding, rule: Rule | None) ->
         worst.subject,
         records=_describe_number(worst, rule),
         reader=reader(worst.subject),
-        sight=sight(worst.subject),
+        observed=observed_part(worst.subject),
         rule=worst.rule,
         line=first_line(worst),
     )

@@ -83,7 +83,7 @@ def reader(subject: Mapping[str, Any]) -> str:
     return str(subject.get("group") or subject.get("job_name") or subject.get("job") or "the reader")
 
 
-def sight(subject: Mapping[str, Any]) -> str:
+def observed_part(subject: Mapping[str, Any]) -> str:
     """Return what a source reads, by the named keys: group g on t[3] of main, cluster main, all of [logs.brokers]."""
     cluster = str(subject.get("cluster", "?"))
     table = {"logs": "logs", "streams_metrics": "streams"}.get(subject.get("source", ""))

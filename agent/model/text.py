@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from agent.model.findings import Finding, Records, sight
+from agent.model.findings import Finding, Records, observed_part
 from agent.model.observations.base import Unavailable
 from agent.model.times import clock, rfc3339
 
@@ -94,7 +94,7 @@ def unavailable_parts(unavailable: Iterable[Unavailable]) -> tuple[str, ...]:
 def _unavailable_part(group: str | None, reports: Sequence[Unavailable]) -> str:
     subjects = [asdict(report) for report in reports]
     if any(subject["topic"] is None for subject in subjects):
-        return sight(next(subject for subject in subjects if subject["topic"] is None))
+        return observed_part(next(subject for subject in subjects if subject["topic"] is None))
     return f"group {group} on {places(subjects)}" if group is not None else places(subjects)
 
 

@@ -25,7 +25,7 @@ class Message(NamedTuple):
     @property
     def file(self) -> str:
         """The plot's file name; no other plot has it."""
-        return f"{self.incident.id}-evidence-{self.check_report}.png"
+        return f"{self.incident.id}-plot-{self.check_report}.png"
 
 
 def message_of(row: Row) -> Message:

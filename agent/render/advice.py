@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from agent.model.findings import Finding, reader, sight
+from agent.model.findings import Finding, observed_part, reader
 from agent.model.text import instant, join_names, place, span
 from agent.render.timeline import rule_of
 
@@ -59,7 +59,7 @@ def _fields(findings: Sequence[Finding], day: str) -> dict[str, Any]:
         "graph": _graph(finding),
         "listed": f" Keys known so far, with their old values: {known['listed_in']}." if known.get("listed_in") else "",
         "source": finding.subject.get("source", "NAME"),
-        "sight": sight(finding.subject),
+        "observed": observed_part(finding.subject),
         "start": instant(finding.start, day),
         "low": f"{min(offsets):,}" if offsets else "?",
         "high": f"{max(offsets):,}" if offsets else "?",

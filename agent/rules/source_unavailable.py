@@ -7,7 +7,7 @@ from agent.engine.condition_rule import Condition, LastingConditionRule
 from agent.engine.facts import Facts, History
 from agent.engine.rule import Advice, Scope
 from agent.model.config_types import Duration
-from agent.model.findings import Finding, sight
+from agent.model.findings import Finding, observed_part
 from agent.model.observations.base import Availability, Unavailable
 from agent.model.times import clock
 
@@ -19,11 +19,11 @@ class SourceUnavailable(LastingConditionRule):
     Recovers when the source can read the subject again.
     """
 
-    title = "{source} cannot read {sight}"
+    title = "{source} cannot read {observed}"
     reports_unavailability = True
     advice: ClassVar[Mapping[str, Advice]] = {
         "": Advice(
-            now="Find out why {source} cannot read {sight}. Until it can, Backflow detects nothing there.",
+            now="Find out why {source} cannot read {observed}. Until it can, Backflow detects nothing there.",
             only_while_open=True,
         ),
     }
@@ -35,7 +35,7 @@ class SourceUnavailable(LastingConditionRule):
     @classmethod
     def timeline(cls, finding: Finding, day: str) -> str:
         del day
-        return f"{finding.subject.get('source', 'source')}: {sight(finding.subject)} unavailable"
+        return f"{finding.subject.get('source', 'source')}: {observed_part(finding.subject)} unavailable"
 
     def find_scope(self, observation: Unavailable) -> Scope:
         cluster, group = observation.cluster, observation.group
@@ -50,5 +50,5 @@ class SourceUnavailable(LastingConditionRule):
     def describe_condition(self, scope: Scope, begin: Unavailable, before: object) -> Condition:
         del before
         return Condition(
-            f"{scope.source}: {sight(scope.subject)} unavailable since {clock(begin.at)} UTC: {begin.reason}"
+            f"{scope.source}: {observed_part(scope.subject)} unavailable since {clock(begin.at)} UTC: {begin.reason}"
         )

@@ -128,10 +128,10 @@ def find_message_problems(
 
 
 def save_plots(directory: Path, slack: Slack, incidents: Sequence[Mapping[str, Any]]) -> None:
-    """Save the plot of the incidents' threads as `evidence.png`."""
+    """Save the plot of the incidents' threads as `plot.png`."""
     for incident in incidents:
         for plot in plots_of(slack, incident):
-            (directory / "evidence.png").write_bytes(plot)
+            (directory / "plot.png").write_bytes(plot)
 
 
 def print_messages(slack: Slack, incidents: Sequence[dict[str, Any]]) -> None:

@@ -295,7 +295,7 @@ def test_a_plot_whose_answer_was_lost_is_in_the_thread_once(
     assert (lines.text, bool(timeline.files or lines.files)) == ("Spark, offset_history:\nit fell once", False)
     (file,) = plot.files
     shared = {one.id: one for one in slack.uploads}[file]
-    assert (shared.filename, shared.content) == ("INC-7F3A9C-evidence-1.png", samples.PLOT)
+    assert (shared.filename, shared.content) == ("INC-7F3A9C-plot-1.png", samples.PLOT)
 
 
 def test_where_plots_may_not_be_uploaded_the_lines_stay_and_the_thread_goes_on(
@@ -322,7 +322,7 @@ def test_a_kill_while_a_plot_is_uploaded_leaves_it_there_once(
 ) -> None:
     slack.hang(method="files.completeUploadExternal", after=arrived)
     child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(state_file), slack.url, slack.token, "with evidence"],
+        [sys.executable, "-c", CHILD, str(state_file), slack.url, slack.token, "with a check report"],
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
     )
     try:

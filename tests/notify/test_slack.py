@@ -167,7 +167,7 @@ def test_a_plot_goes_into_the_thread_as_a_file(receiver: Slack, slack: Workspace
     assert receiver.find(PLOT, handle, SINCE) is None
     assert receiver.deliver(PLOT, handle) == handle
     (upload,) = slack.uploads
-    assert (upload.filename, upload.content) == ("INC-7F3A9C-evidence-1.png", samples.PLOT)
+    assert (upload.filename, upload.content) == ("INC-7F3A9C-plot-1.png", samples.PLOT)
     assert [one.files for one in slack.threads[handle["ts"]]] == [[upload.id]]
     assert receiver.find(PLOT, handle, SINCE) == handle
     assert receiver.find(PLOT._replace(check_report=2), handle, SINCE) is None

@@ -14,4 +14,4 @@ def test_demo_of_lost_state_succeeds(tmp_path: Path, capsys: pytest.CaptureFixtu
     output = capsys.readouterr().out
     assert status == 0, output
     assert "Spark, changelog_restore:" in output
-    assert (tmp_path / "demo/evidence.png").exists()
+    assert (tmp_path / "demo/plot.png").exists()
