@@ -103,7 +103,7 @@ def test_missing_input_exits_with_2(tmp_path: Path) -> None:
 def test_help_of_demo_lists_the_scenarios() -> None:
     result = run("demo", "--help").output
     assert "reset " in result
-    assert "silently goes back to the log's start" in " ".join(result.split())
+    assert "silently reset to the log start" in " ".join(result.split())
 
 
 def test_shipped_configuration_is_valid_but_monitors_nothing() -> None:

@@ -202,7 +202,7 @@ def after_session_loss(history: History, topic: str) -> None:
     reader.until(END)
 
 
-def is_recreated(history: History, topic: str) -> None:
+def recreated(history: History, topic: str) -> None:
     """Re-create the topic, which is no rewind; rewind once in the new incarnation."""
     reader = Reader(history, topic)
     reader.state("a")
@@ -320,7 +320,7 @@ def clock_set_back(history: History, topic: str) -> None:
 
 
 SCENARIOS: tuple[Callable[[History, str], None], ...] = (
-    steady, rewinds, late, doubled, polled, at_once, after_session_loss, is_recreated, expired, surge, caught_up,
+    steady, rewinds, late, doubled, polled, at_once, after_session_loss, recreated, expired, surge, caught_up,
     overrun, too_fast, while_down, unavailable, clock_set_back,
 )  # fmt: skip
 

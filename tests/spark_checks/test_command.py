@@ -103,7 +103,7 @@ def test_all_mistakes_are_listed_before_spark_starts(tmp_path: Path) -> None:
         assert lines[number].startswith(start), lines
     assert len(lines) == 9
     assert "no such directory" in lines[7]
-    assert "holds no partitions" in lines[8]
+    assert "no partitions; give" in lines[8]
 
 
 @pytest.mark.parametrize("name", ["log_segments", "replica_divergence"])

@@ -51,7 +51,7 @@ def test_every_fault_has_its_file_byte_and_offsets(spark: SparkSession, broker: 
     assert (back.labels, back.position, back.severity) == (("offsets_went_back",), position, Severity.CRITICAL)
     assert (back.previous, back.current, back.at) == ({"offset": 49}, {"offset": 45}, disks.STARTED + 45)
     assert back.detail.startswith(
-        f"Broker 2005, back-0/00000000000000000000.log, byte {position}: offset 45 comes after 49. "
+        f"Broker 2005, back-0/00000000000000000000.log, byte {position}: offset 45 follows 49. "
     )
     assert (bits.labels, bits.previous["offset"], bits.severity) == (("crc_mismatch",), 49, Severity.CRITICAL)
     assert (torn.labels, torn.previous, torn.severity) == (("torn_tail",), {"offset": 49}, Severity.WARNING)
