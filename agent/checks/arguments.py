@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from glob import escape
 from pathlib import Path
 
-from agent.config.sections import Spark
+from agent.config.checks import Spark
 from agent.config.settings import Settings
 from agent.config.sources import Cluster, Flink
 from agent.engine.check_requests import LOOKBACK_MS, CheckRequest

@@ -26,9 +26,9 @@ from agent.checks.arguments import (
 )
 from agent.checks.process import Limits, Outcome, run_check
 from agent.cli.common import EPILOG, FAILED, FOUND, WRONG, config_option, fail, load_or_exit
+from agent.config.checks import size
 from agent.config.credentials import CredentialError
 from agent.config.problems import did_you_mean
-from agent.config.sections import size
 from agent.config.settings import Settings
 from agent.engine.check_rule import CheckInput
 from agent.model.findings import Finding

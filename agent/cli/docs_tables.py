@@ -17,7 +17,7 @@ import msgspec
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from agent.config.sections import size
+from agent.config.checks import size
 from agent.model.config_types import ConfigModel, duration, duration_text
 from agent.model.times import is_time
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import tomli
 from pydantic import ValidationError
 
+from agent.config.checks import Check, Spark
 from agent.config.correlation_checks import correlation_problems
 from agent.config.kafka_properties import kafka_property_problem
 from agent.config.problems import (
@@ -22,7 +23,7 @@ from agent.config.problems import (
     did_you_mean,
     mistakes_in,
 )
-from agent.config.sections import Agent, Check, Journal, Slack, Spark
+from agent.config.sections import Agent, Journal, Slack
 from agent.config.sources import Cluster, Flink, Logs, Streams
 from agent.config.toml_places import KeyPath, Place, find_places
 from agent.engine.correlation import Correlation

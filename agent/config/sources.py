@@ -11,9 +11,9 @@ from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from agent.config.checks import Size
 from agent.config.credentials import Credential, resolve
 from agent.config.kafka_properties import KafkaValue
-from agent.config.sections import Size
 from agent.model.config_types import ConfigModel, NameFilter, PositiveDuration, non_empty
 
 SMALLEST_MEMORY = 96_000_000

@@ -13,7 +13,7 @@ from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from agent.checks.runner import Checks
-from agent.config.sections import trigger
+from agent.config.checks import trigger
 from agent.config.settings import Settings
 from agent.daemon.pipeline import LOOKBACK_MS, Pipeline
 from agent.daemon.startup_log import StartupLog

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.config.checks import trigger
 from agent.config.problems import SettingsError
-from agent.config.sections import Slack, trigger
+from agent.config.sections import Slack
 from agent.config.settings import Settings, load, loads
 from agent.model.findings import Severity
 from agent.rules import CHECKS

@@ -9,11 +9,12 @@ import tomli
 
 from agent.cli.docs import DIRECTORY, PAGES
 from agent.cli.main import main
+from agent.config.checks import Check, Spark
 from agent.config.correlation_checks import KEYS, PLACEHOLDERS
 from agent.config.credentials import Credential
 from agent.config.kafka_properties import kafka_property_problem
 from agent.config.problems import NAMED_TABLES
-from agent.config.sections import Agent, Check, Journal, Route, Slack, Spark
+from agent.config.sections import Agent, Journal, Route, Slack
 from agent.config.settings import SECTIONS, loads
 from agent.config.sources import Cluster, Flink, Logs, Streams, ZooKeeperAuth, ZooKeeperClient, ZooKeeperSasl
 from agent.engine.correlation import Correlation, Step
