@@ -1,4 +1,4 @@
-"""Incidents for tests, with the figures of a real run: a Flink source reset after its broker lost its session."""
+"""Incidents for tests, with the figures of a real run: a Flink source reset after its broker's session expired."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ DAY = "2026-11-20"
 
 
 def at(clock: str) -> int:
-    """A time of that evening, "23:25:08.3", in ms."""
+    """Return a time of that day, such as "23:25:08.3", in ms."""
     return millis(f"{DAY}T{clock}Z")
 
 
@@ -27,7 +27,7 @@ def rewind(
     topic: str = "topic-124",
     **more: Any,
 ) -> Finding:
-    """A committed offset that was rewound."""
+    """Return the rewind of a committed offset."""
     fields: dict[str, Any] = {
         "rule": "rewind",
         "kind": "offset_rewind",
@@ -44,8 +44,8 @@ def rewind(
     return Finding(**fields | more)
 
 
-def session(**more: Any) -> Finding:
-    """Broker 2005 lost its ZooKeeper session and came back under a new one."""
+def session_expiry(**more: Any) -> Finding:
+    """Return the expiry of broker 2005's ZooKeeper session, and its re-registration."""
     fields: dict[str, Any] = {
         "rule": "session",
         "kind": "broker_session_lost",
@@ -61,8 +61,10 @@ def session(**more: Any) -> Finding:
     return Finding(**fields | more)
 
 
-def move(partition: int, source: int, target: int, clock: str, kind: str = "leader_moved", **more: Any) -> Finding:
-    """A partition of topic-124 got another leader; unclean if the kind says so."""
+def leader_change(
+    partition: int, source: int, target: int, clock: str, kind: str = "leader_moved", **more: Any
+) -> Finding:
+    """Return a leader change of a partition of topic-124, or an unclean election."""
     fields: dict[str, Any] = {
         "rule": kind,
         "kind": kind,
@@ -77,7 +79,7 @@ def move(partition: int, source: int, target: int, clock: str, kind: str = "lead
 
 
 def incident(**more: Any) -> Incident:
-    """The reset of design.md: one rewind, its causes in a shuffled order."""
+    """Return the reset: one rewind, its causes in shuffled order."""
     fields: dict[str, Any] = {
         "id": "INC-7F3A9C",
         "status": Status.OPEN,
@@ -89,11 +91,11 @@ def incident(**more: Any) -> Incident:
         "updated_at": at("23:25:26.0"),
         "records": Records(reread=12_223),
         "causes": (
-            move(8, 2011, 2005, "23:25:26.0"),
-            move(8, 2005, 2011, "23:25:14.0"),
-            move(8, 2005, 2011, "23:25:14.0", "unclean_election"),
-            move(2, 2005, 2011, "23:25:14.0"),
-            session(),
+            leader_change(8, 2011, 2005, "23:25:26.0"),
+            leader_change(8, 2005, 2011, "23:25:14.0"),
+            leader_change(8, 2005, 2011, "23:25:14.0", "unclean_election"),
+            leader_change(2, 2005, 2011, "23:25:14.0"),
+            session_expiry(),
         ),
         "findings": (rewind(),),
     }
@@ -101,47 +103,53 @@ def incident(**more: Any) -> Incident:
 
 
 def eventful(**more: Any) -> Incident:
-    """An incident with one event more than the message has rows for, so that its thread has an entry."""
-    causes = (*incident().causes, move(3, 2024, 2011, "23:25:15.0"), move(4, 2011, 2024, "23:25:16.0"))
+    """Return an incident with one event more than the message has rows, so that its thread has an entry."""
+    causes = (
+        *incident().causes,
+        leader_change(3, 2024, 2011, "23:25:15.0"),
+        leader_change(4, 2011, 2024, "23:25:16.0"),
+    )
     return incident(**{"causes": causes} | more)
 
 
 def recovered(of: Incident | None = None) -> Incident:
-    """The same once the old offset was reached again."""
-    found = of or incident()
+    """Return the incident after the old offset was reached again."""
+    before = of or incident()
     end = at("23:25:26.0")
     return replace(
-        found,
+        before,
         status=Status.RECOVERED,
         recovered_at=end,
         updated_at=end,
-        findings=tuple(replace(finding, recovered_at=end) for finding in found.findings),
+        findings=tuple(replace(finding, recovered_at=end) for finding in before.findings),
     )
 
 
 def burst(partitions: int = 200) -> Incident:
-    """One lost session, and so many partitions of two topics rewound."""
+    """Return an incident of one expired session and many rewound partitions of two topics."""
     findings = tuple(
         rewind(number % 120, 1_000 + number * 10, topic=f"orders-{number // 120}", at=at("23:25:13.9") + number)
         for number in range(partitions)
     )
     moves = tuple(
-        move(number, 2005, 2011, "23:25:14.0", subject={"cluster": "main", "topic": "orders-0", "partition": number})
+        leader_change(
+            number, 2005, 2011, "23:25:14.0", subject={"cluster": "main", "topic": "orders-0", "partition": number}
+        )
         for number in range(partitions)
     )
     records = sum((finding.records for finding in findings), Records())
     title = f"flink-job rewound {records.reread:,} records on {partitions} partitions"
-    return incident(id="INC-B00257", title=title, findings=findings, causes=(session(), *moves), records=records)
+    return incident(id="INC-B00257", title=title, findings=findings, causes=(session_expiry(), *moves), records=records)
 
 
 def message(of: Incident | None = None, number: int = 0, lines: tuple[str, ...] = (), **more: Any) -> Message:
-    """A rendered message, or an entry of its thread."""
-    found = of or incident()
-    return Message(found, report(found), number, lines, **more)
+    """Return a rendered message, or an entry of its thread."""
+    rendered = of or incident()
+    return Message(rendered, report(rendered), number, lines, **more)
 
 
-def lost_together(**more: Any) -> Finding:
-    """The power loss of KAFKA-3919: 2005 and 2011 were away at the same time."""
+def brokers_down_together(**more: Any) -> Finding:
+    """Return the power loss of KAFKA-3919: 2005 and 2011 were down at the same time."""
     fields: dict[str, Any] = {
         "rule": "brokers_down_together",
         "kind": "brokers_down_together",
@@ -156,8 +164,8 @@ def lost_together(**more: Any) -> Finding:
     return Finding(**fields | more)
 
 
-def dip(**more: Any) -> Finding:
-    """Offsets decrease in 2011's copy of topic-124[8]."""
+def offset_decrease(**more: Any) -> Finding:
+    """Return an offset decrease in 2011's copy of topic-124[8]."""
     fields: dict[str, Any] = {
         "rule": "segments",
         "kind": "log_segments",
@@ -177,7 +185,7 @@ def dip(**more: Any) -> Finding:
 
 
 def divergence(**more: Any) -> Finding:
-    """2005's and 2011's copies of topic-124[8] differ from offset 7,101 on."""
+    """Return the divergence of 2005's and 2011's copies of topic-124[8] from offset 7,101 on."""
     fields: dict[str, Any] = {
         "rule": "divergence",
         "kind": "replica_divergence",
@@ -193,12 +201,12 @@ def divergence(**more: Any) -> Finding:
 
 
 def check_request(**more: Any) -> CheckRequest:
-    """The check request of the reset, for its history."""
+    """Return the request for a check of the reset's offset history."""
     fields: dict[str, Any] = {
         "id": "a1b2c3",
         "check": "offset_history",
         "cluster": "main",
-        "finding": session().key,
+        "finding": session_expiry().key,
         "since": at("00:00:00"),
         "until": at("23:30:00"),
         "topics": ("topic-124",),

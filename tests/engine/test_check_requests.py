@@ -11,12 +11,12 @@ from agent.engine.check_requests import LOOKBACK_MS, CheckRequest, request_check
 from agent.engine.correlation import Correlation, Step, find_chains
 from agent.engine.facts import FINALIZATION_MS
 from agent.model.findings import Finding, Severity
-from tests.samples import at, dip, divergence, lost_together, move, rewind, session
+from tests.samples import at, brokers_down_together, divergence, leader_change, offset_decrease, rewind, session_expiry
 
 SHIPPED = load(Path(__file__).parents[2] / "rules.toml", need_clusters=False).correlations
 CHECKED = {"segments", "divergence", "history"}
-SESSION = session(known_at=at("23:25:14.3"))
-MOVE = move(8, 2005, 2011, "23:25:13", known_at=at("23:25:13"))
+SESSION = session_expiry(known_at=at("23:25:14.3"))
+MOVE = leader_change(8, 2005, 2011, "23:25:13", known_at=at("23:25:13"))
 REWIND = rewind(known_at=at("23:25:15"))
 
 
@@ -48,27 +48,34 @@ def test_late_effect_widens_the_check_request() -> None:
 
 
 def test_two_session_losses_of_one_reset_make_one_request() -> None:
-    follower = session(subject={"cluster": "main", "broker": 2011}, at=at("23:25:01"), known_at=at("23:25:01"))
+    follower = session_expiry(subject={"cluster": "main", "broker": 2011}, at=at("23:25:01"), known_at=at("23:25:01"))
     assert [request.finding for request in requests_for(SESSION, follower, MOVE, REWIND)] == [follower.key]
 
 
 def test_session_loss_minutes_later_makes_another_request() -> None:
     later = at("23:30:05")
-    again = session(at=at("23:30:00"), known_at=later)
-    effects = (again, move(8, 2005, 2011, "23:30:05", known_at=later), rewind(at=at("23:30:10"), known_at=later))
+    again = session_expiry(at=at("23:30:00"), known_at=later)
+    effects = (
+        again,
+        leader_change(8, 2005, 2011, "23:30:05", known_at=later),
+        rewind(at=at("23:30:10"), known_at=later),
+    )
     assert [request.finding for request in requests_for(SESSION, MOVE, REWIND, *effects)] == [SESSION.key, again.key]
 
 
 def test_brokers_down_together_request_checks_of_all_topics() -> None:
-    requests = requests_for(lost_together(), MOVE)
+    requests = requests_for(brokers_down_together(), MOVE)
     assert [request.check for request in requests] == ["log_segments", "replica_divergence"]
     assert {(request.finding, request.topics, request.groups) for request in requests} == {
-        (lost_together().key, (), ())
+        (brokers_down_together().key, (), ())
     }
 
 
 def test_findings_of_checks_make_no_further_requests() -> None:
-    before, after = requests_for(lost_together(), MOVE), requests_for(lost_together(), MOVE, dip(), divergence())
+    before, after = (
+        requests_for(brokers_down_together(), MOVE),
+        requests_for(brokers_down_together(), MOVE, offset_decrease(), divergence()),
+    )
     assert [request.id for request in after] == [request.id for request in before]
 
 
@@ -76,4 +83,4 @@ def test_correlation_without_checks_or_live_steps_requests_none() -> None:
     chain = [Step(rule="session"), Step(rule="leader_moved", shares=["broker"])]
     checks = [Step(rule="segments"), Step(rule="divergence", shares=["topic"])]
     correlations = {"quiet": Correlation(steps=chain), "checks": Correlation(steps=checks, run_checks=["log_segments"])}
-    assert requests_for(SESSION, MOVE, dip(), divergence(), correlations=correlations) == []
+    assert requests_for(SESSION, MOVE, offset_decrease(), divergence(), correlations=correlations) == []

@@ -18,7 +18,7 @@ from agent.engine.correlation import (
     find_chains,
 )
 from agent.model.findings import Finding, Severity
-from tests.samples import at, dip, divergence, lost_together, move, rewind, session
+from tests.samples import at, brokers_down_together, divergence, leader_change, offset_decrease, rewind, session_expiry
 
 SHIPPED = load(Path(__file__).parents[2] / "rules.toml", need_clusters=False).correlations
 RESET = "reset-after-session-loss"
@@ -49,31 +49,38 @@ CAUSE_AND_EFFECT = correlation_of(Step(rule="cause"), Step(rule="effect", shares
 
 
 def test_reset_joins_the_session_loss_that_moved_its_leader() -> None:
-    cluster = single_cluster(rewind(), move(8, 2005, 2011, "23:25:13"), session())
+    cluster = single_cluster(rewind(), leader_change(8, 2005, 2011, "23:25:13"), session_expiry())
     assert cluster.correlation == RESET
     assert [finding.rule for finding in cluster.causes] == ["session", "leader_moved"]
     assert [finding.rule for finding in cluster.effects] == ["rewind"]
 
 
 def test_order_of_findings_does_not_matter() -> None:
-    findings = (rewind(), move(8, 2005, 2011, "23:25:13"), session(), move(8, 2011, 2005, "23:25:26"))
+    findings = (
+        rewind(),
+        leader_change(8, 2005, 2011, "23:25:13"),
+        session_expiry(),
+        leader_change(8, 2011, 2005, "23:25:26"),
+    )
     assert {str(clusters_of(*order)) for order in permutations(findings)} == {str(clusters_of(*findings))}
 
 
 def test_step_may_share_keys_with_any_earlier_step() -> None:
     truncation = finding("truncated", topic="topic-124", partition=2)
-    moves = [move(8, 2005, 2011, "23:25:09"), move(2, 2005, 2011, "23:25:09")]
-    assert len(single_cluster(session(), *moves, truncation, rewind()).findings) == 5
+    moves = [leader_change(8, 2005, 2011, "23:25:09"), leader_change(2, 2005, 2011, "23:25:09")]
+    assert len(single_cluster(session_expiry(), *moves, truncation, rewind()).findings) == 5
 
 
 def test_findings_without_a_shared_key_stay_apart() -> None:
-    clusters = clusters_of(session(), move(8, 2005, 2011, "23:25:13"), rewind(), rewind(3, group="other"))
+    clusters = clusters_of(
+        session_expiry(), leader_change(8, 2005, 2011, "23:25:13"), rewind(), rewind(3, group="other")
+    )
     assert [(cluster.correlation, len(cluster.findings)) for cluster in clusters] == [(RESET, 3), (None, 1)]
 
 
 def test_same_names_in_another_cluster_stay_apart() -> None:
     elsewhere = {**rewind().subject, "cluster": "backup"}
-    clusters = clusters_of(session(), move(8, 2005, 2011, "23:25:13"), rewind(subject=elsewhere))
+    clusters = clusters_of(session_expiry(), leader_change(8, 2005, 2011, "23:25:13"), rewind(subject=elsewhere))
     assert all(cluster.correlation is None for cluster in clusters)
 
 
@@ -120,49 +127,52 @@ def test_effect_follows_its_root_cause_within_the_window(clock: str, incidents: 
 
 
 def test_only_optional_steps_may_be_missing() -> None:
-    assert single_cluster(session(), move(8, 2005, 2011, "23:25:13"), rewind()).correlation == RESET
-    assert [cluster.correlation for cluster in clusters_of(session(), rewind())] == [None, None]
+    assert single_cluster(session_expiry(), leader_change(8, 2005, 2011, "23:25:13"), rewind()).correlation == RESET
+    assert [cluster.correlation for cluster in clusters_of(session_expiry(), rewind())] == [None, None]
 
 
 def test_cause_without_its_effect_makes_no_correlation() -> None:
-    clusters = clusters_of(session(), *(move(number, 2005, 2011, "23:25:13") for number in range(5)))
+    clusters = clusters_of(session_expiry(), *(leader_change(number, 2005, 2011, "23:25:13") for number in range(5)))
     assert [(cluster.correlation, len(cluster.findings)) for cluster in clusters] == [(None, 1), (None, 5)]
 
 
 def test_last_step_takes_no_info_finding() -> None:
     """An operator's reset during a rolling restart is not an effect of it."""
     by_hand = rewind(severity=Severity.INFO, labels=("to_earliest", "operator_reset"))
-    clusters = clusters_of(session(), move(8, 2005, 2011, "23:25:13"), by_hand)
+    clusters = clusters_of(session_expiry(), leader_change(8, 2005, 2011, "23:25:13"), by_hand)
     assert [cluster.correlation for cluster in clusters] == [None, None, None]
 
 
 def test_earlier_steps_take_info_findings() -> None:
     assert {
-        finding.severity for finding in single_cluster(session(), move(8, 2005, 2011, "23:25:13"), rewind()).causes
+        finding.severity
+        for finding in single_cluster(session_expiry(), leader_change(8, 2005, 2011, "23:25:13"), rewind()).causes
     } == {Severity.INFO}
 
 
 def test_session_loss_with_200_rewinds_is_one_incident() -> None:
     """An unrelated rewind on other brokers in the same window is an incident of its own."""
-    moves = [move(number, 2005, 2011, "23:25:13") for number in range(200)]
+    moves = [leader_change(number, 2005, 2011, "23:25:13") for number in range(200)]
     rewinds = [rewind(number) for number in range(200)]
     unrelated = rewind(0, group="payments", topic="other", at=at("23:25:14"))
-    burst, alone = clusters_of(session(), *moves, *rewinds, unrelated)
+    burst, alone = clusters_of(session_expiry(), *moves, *rewinds, unrelated)
     assert (burst.correlation, len(burst.causes), len(burst.effects)) == (RESET, 201, 200)
     assert (alone.correlation, alone.effects) == (None, (unrelated,))
 
 
 def test_session_losses_join_through_a_shared_leader_change() -> None:
     """The follower's session expires before the leader's."""
-    follower = session(subject={"cluster": "main", "broker": 2011}, at=at("23:25:01"), recovered_at=at("23:25:07"))
-    cluster = single_cluster(follower, session(), move(8, 2005, 2011, "23:25:13"), rewind())
+    follower = session_expiry(
+        subject={"cluster": "main", "broker": 2011}, at=at("23:25:01"), recovered_at=at("23:25:07")
+    )
+    cluster = single_cluster(follower, session_expiry(), leader_change(8, 2005, 2011, "23:25:13"), rewind())
     assert [finding.subject["broker"] for finding in cluster.causes if finding.rule == "session"] == [2011, 2005]
 
 
 def test_other_effects_of_a_cause_belong_to_its_incident() -> None:
-    moves = [move(8, 2005, 2011, "23:25:13"), move(2, 2005, 2011, "23:25:13")]
+    moves = [leader_change(8, 2005, 2011, "23:25:13"), leader_change(2, 2005, 2011, "23:25:13")]
     unclean = [finding("unclean", "23:25:13", topic="topic-124", partition=number) for number in (8, 2)]
-    cluster = single_cluster(session(), *moves, *unclean, rewind())
+    cluster = single_cluster(session_expiry(), *moves, *unclean, rewind())
     assert (cluster.correlation, cluster.effects) == (RESET, (rewind(),))
     assert [finding.subject["partition"] for finding in cluster.causes if finding.rule == "unclean"] == [2, 8]
 
@@ -170,8 +180,14 @@ def test_other_effects_of_a_cause_belong_to_its_incident() -> None:
 def test_most_severe_correlation_names_the_incident() -> None:
     """loss-after-session-loss is a warning, reset-after-session-loss is critical."""
     unclean = finding("unclean", "23:25:13", topic="topic-124", partition=8)
-    assert single_cluster(session(), move(8, 2005, 2011, "23:25:13"), unclean, rewind()).correlation == RESET
-    assert single_cluster(session(), move(8, 2005, 2011, "23:25:13"), unclean).correlation == "loss-after-session-loss"
+    assert (
+        single_cluster(session_expiry(), leader_change(8, 2005, 2011, "23:25:13"), unclean, rewind()).correlation
+        == RESET
+    )
+    assert (
+        single_cluster(session_expiry(), leader_change(8, 2005, 2011, "23:25:13"), unclean).correlation
+        == "loss-after-session-loss"
+    )
 
 
 def test_unclean_election_is_the_cause_without_a_session_loss() -> None:
@@ -191,9 +207,9 @@ def test_findings_of_one_rule_and_group_chain_within_a_minute() -> None:
 
 def test_findings_without_a_group_chain_by_broker_or_topic() -> None:
     clusters = clusters_of(
-        move(1, 2005, 2011, "23:25:13"),
-        move(2, 2011, 2024, "23:25:14"),
-        move(3, 1, 2, "23:25:14"),
+        leader_change(1, 2005, 2011, "23:25:13"),
+        leader_change(2, 2011, 2024, "23:25:14"),
+        leader_change(3, 1, 2, "23:25:14"),
         finding("truncated", topic="a", partition=0),
         finding("truncated", topic="a", partition=1),
         finding("truncated", topic="b", partition=0),
@@ -231,12 +247,12 @@ def test_findings_known_too_far_apart_are_not_joined() -> None:
     assert len(clusters_of(first, second)) == 2
 
 
-POWER_LOSS = (lost_together(), move(8, 2005, 2011, "23:25:13", known_at=at("23:25:13")))
+POWER_LOSS = (brokers_down_together(), leader_change(8, 2005, 2011, "23:25:13", known_at=at("23:25:13")))
 CHECKED = {"segments", "divergence"}
 
 
 def test_check_findings_after_a_power_loss_join_its_incident() -> None:
-    (cluster,) = clusters_of(*POWER_LOSS, dip(), divergence(), checked=CHECKED)
+    (cluster,) = clusters_of(*POWER_LOSS, offset_decrease(), divergence(), checked=CHECKED)
     assert cluster.correlation == "divergence-after-power-loss"
     assert [finding.rule for finding in cluster.causes] == ["brokers_down_together", "leader_moved"]
     assert sorted(finding.rule for finding in cluster.effects) == ["divergence", "segments"]
@@ -245,19 +261,19 @@ def test_check_findings_after_a_power_loss_join_its_incident() -> None:
 @pytest.mark.parametrize(("minutes", "incidents"), [(60, 1), (170, 1), (190, 3)])
 def test_check_findings_join_within_two_extra_hours(minutes: int, incidents: int) -> None:
     root, moved = POWER_LOSS
-    late = dip(known_at=root.known_at + minutes * 60_000)
+    late = offset_decrease(known_at=root.known_at + minutes * 60_000)
     assert CHECK_REACH_MS == 7_200_000
     assert len(clusters_of(root, moved, late, checked=CHECKED)) == incidents
 
 
 @pytest.mark.parametrize(("clock", "incidents"), [("23:20:00", 1), ("22:20:00", 3)])
 def test_records_on_disk_may_be_dated_before_their_cause(clock: str, incidents: int) -> None:
-    assert len(clusters_of(*POWER_LOSS, dip(at=at(clock)), checked=CHECKED)) == incidents
+    assert len(clusters_of(*POWER_LOSS, offset_decrease(at=at(clock)), checked=CHECKED)) == incidents
 
 
 def test_live_findings_get_no_extra_time() -> None:
-    assert len(clusters_of(*POWER_LOSS, dip(at=at("23:20:00")))) == 3
-    assert len(clusters_of(*POWER_LOSS, dip(known_at=at("23:25:40") + 5_400_000))) == 3
+    assert len(clusters_of(*POWER_LOSS, offset_decrease(at=at("23:20:00")))) == 3
+    assert len(clusters_of(*POWER_LOSS, offset_decrease(known_at=at("23:25:40") + 5_400_000))) == 3
 
 
 def test_chain_that_lacks_only_check_findings_is_kept() -> None:

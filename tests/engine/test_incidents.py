@@ -13,7 +13,7 @@ from agent.engine.incidents import Incidents, Lifetimes
 from agent.engine.rule import Rule
 from agent.model.findings import Finding, Incident, Records, Severity, Status
 from agent.model.observations.base import Unavailable
-from tests.samples import at, dip, divergence, lost_together, move, rewind, session
+from tests.samples import at, brokers_down_together, divergence, leader_change, offset_decrease, rewind, session_expiry
 
 SHIPPED = load(Path(__file__).parents[2] / "rules.toml", need_clusters=False)
 NOW = at("23:25:20")
@@ -52,8 +52,8 @@ def known(finding: Finding, **more: Any) -> Finding:
     return replace(finding, known_at=finding.at, **more)
 
 
-MOVE = known(move(8, 2005, 2011, "23:25:13"), recovered_at=at("23:25:26"))
-SESSION = known(session())
+MOVE = known(leader_change(8, 2005, 2011, "23:25:13"), recovered_at=at("23:25:26"))
+SESSION = known(session_expiry())
 REWIND = known(rewind())
 RECOVERED = replace(REWIND, recovered_at=at("23:25:26"))
 
@@ -287,21 +287,21 @@ def test_title_is_about_the_effect_even_if_more_was_lost() -> None:
     )
     other = replace(lost, subject={**lost.subject, "partition": 3})
     history = History()
-    history.apply(NOW, SESSION, MOVE, known(move(3, 2005, 2011, "23:25:13")), lost, other, REWIND)
+    history.apply(NOW, SESSION, MOVE, known(leader_change(3, 2005, 2011, "23:25:13")), lost, other, REWIND)
     assert history.single.title.startswith("flink-job rewound 12,223 records on topic-124[8]")
 
 
 @pytest.mark.parametrize("away", [2005, 2011])
 def test_root_cause_broker_is_the_one_the_partition_left(away: int) -> None:
     follower = known(
-        session(subject={"cluster": "main", "broker": 2011}, at=at("23:25:01"), recovered_at=at("23:25:07"))
+        session_expiry(subject={"cluster": "main", "broker": 2011}, at=at("23:25:01"), recovered_at=at("23:25:07"))
     )
-    moved = known(move(8, away, 2024, "23:25:13" if away == 2005 else "23:25:02"))
+    moved = known(leader_change(8, away, 2024, "23:25:13" if away == 2005 else "23:25:02"))
     assert root_cause_broker([follower, SESSION, moved], REWIND) == away
 
 
 def test_root_cause_broker_without_a_leader_change_or_session() -> None:
-    assert root_cause_broker([SESSION, known(move(3, 2011, 2005, "23:25:13"))], REWIND) == 2005
+    assert root_cause_broker([SESSION, known(leader_change(3, 2011, 2005, "23:25:13"))], REWIND) == 2005
     assert root_cause_broker([MOVE], REWIND) is None
 
 
@@ -361,7 +361,7 @@ def test_incident_of_returns_the_surviving_incident() -> None:
     history.apply(NOW, REWIND)
     history.apply(NOW, SESSION, MOVE)
     assert history.incidents.incident_of(SESSION.key) == history.incidents.incident_of(REWIND.key) == history.single.id
-    assert history.incidents.incident_of(dip().key) is None
+    assert history.incidents.incident_of(offset_decrease().key) is None
 
 
 def test_title_names_both_brokers_or_a_question_mark() -> None:
@@ -375,10 +375,10 @@ def test_title_names_both_brokers_or_a_question_mark() -> None:
 def test_check_finding_hours_later_reopens_the_incident() -> None:
     incidents = Incidents(SHIPPED.correlations, SHIPPED.rules)
     moved = replace(MOVE, known_at=at("23:25:40"))
-    (before, *_) = incidents.apply(Changes([lost_together(), moved], []), (), at("23:25:41"))
+    (before, *_) = incidents.apply(Changes([brokers_down_together(), moved], []), (), at("23:25:41"))
     later = at("23:25:41") + 2 * 3_600_000
     assert [incident.status for incident in incidents.apply(Changes([], []), (), later)] == [Status.CLOSED] * 2
-    changed = incidents.apply(Changes([replace(dip(), known_at=later)], []), (), later)
+    changed = incidents.apply(Changes([replace(offset_decrease(), known_at=later)], []), (), later)
     reopened = next(incident for incident in changed if incident.findings and incident.merged_into is None)
     assert (reopened.status, reopened.correlation, reopened.opened_at) == (
         Status.OPEN, "divergence-after-power-loss", before.opened_at,

@@ -92,16 +92,16 @@ def decreases(agent: Agent) -> dict[int, dict[str, Any]]:
     return by_number
 
 
-def by_partition(fallen: Sequence[Decrease]) -> Mapping[int, list[Decrease]]:
-    numbers = {fall.partition for fall in fallen}
-    return {number: [fall for fall in fallen if fall.partition == number] for number in numbers}
+def by_partition(decreased: Sequence[Decrease]) -> Mapping[int, list[Decrease]]:
+    numbers = {decrease.partition for decrease in decreased}
+    return {number: [decrease for decrease in decreased if decrease.partition == number] for number in numbers}
 
 
 def assert_reported(scene: Scene, lost: Outcome) -> None:
     """Assert one critical incident and one message, with every partition, key, owner and cause, and nothing else."""
     assert lost.decreases
     truth = by_partition(lost.decreases)
-    keys = {number: len(fallen) for number, fallen in truth.items()}
+    keys = {number: len(decreased) for number, decreased in truth.items()}
     wait_until(
         lambda: {number: finding["current"]["keys"] for number, finding in decreases(scene.agent).items()} == keys,
         f"{keys} decreased keys by partition",
@@ -121,14 +121,16 @@ def assert_reported(scene: Scene, lost: Outcome) -> None:
     assert all(word in message.words for word in ("CRITICAL", lost.application_id, lost.store, lost.changelog))
 
 
-def assert_keys(finding: Mapping[str, Any], fallen: Sequence[Decrease]) -> None:
+def assert_keys(finding: Mapping[str, Any], decreased: Sequence[Decrease]) -> None:
     """Assert the number of keys, the total, the first offset and the five largest decreases."""
     current = finding["current"]
-    depths = sorted((fall.before - fall.after for fall in fallen), reverse=True)
-    assert (current["keys"], current["total"]) == (len(fallen), sum(depths))
-    assert current["first_offset"] == min(fall.after_offset for fall in fallen)
-    worst = [(fall["key"], fall["before"], fall["after"], fall["offset"]) for fall in current["worst"]]
-    assert set(worst) <= {(fall.key.decode(), fall.before, fall.after, fall.after_offset) for fall in fallen}
+    depths = sorted((decrease.before - decrease.after for decrease in decreased), reverse=True)
+    assert (current["keys"], current["total"]) == (len(decreased), sum(depths))
+    assert current["first_offset"] == min(decrease.after_offset for decrease in decreased)
+    worst = [(key["key"], key["before"], key["after"], key["offset"]) for key in current["worst"]]
+    assert set(worst) <= {
+        (decrease.key.decode(), decrease.before, decrease.after, decrease.after_offset) for decrease in decreased
+    }
     assert [before - after for _, before, after, _ in worst] == depths[:5]
     assert len(set(worst)) == len(worst)
 

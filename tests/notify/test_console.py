@@ -1,4 +1,4 @@
-"""Incidents on a terminal: in full at each turn, the timeline line by line."""
+"""Incidents on a terminal: the message in full, log entries line by line."""
 
 from io import StringIO
 
@@ -8,10 +8,7 @@ from tests import samples
 
 
 class Terminal(StringIO):
-    """A stream that says it is a terminal."""
-
     def isatty(self) -> bool:
-        """Whether colours are seen."""
         return True
 
 
@@ -22,17 +19,17 @@ def test_an_incident_is_printed_in_full() -> None:
     assert stream.getvalue().splitlines() == [first, *(f"  {line}" for line in others)]
 
 
-def test_an_edit_prints_nothing_and_the_thread_its_lines() -> None:
+def test_a_log_entry_prints_its_lines_and_an_edit_nothing() -> None:
     stream = StringIO()
     console = Console(stream)
     handle = console.deliver(samples.message(samples.incident()), None)
     stream.truncate(stream.seek(0))
     assert console.deliver(samples.message(samples.incident(title="another")), handle) == handle
-    assert console.deliver(samples.message(samples.incident(), 2, ("one", "two")), handle) == handle
-    assert stream.getvalue() == "INC-7F3A9C  one\nINC-7F3A9C  two\n"
+    assert console.deliver(samples.message(samples.incident(), 2, ("first", "second")), handle) == handle
+    assert stream.getvalue() == "INC-7F3A9C  first\nINC-7F3A9C  second\n"
 
 
-def test_what_a_check_found_is_printed_and_that_there_is_a_plot() -> None:
+def test_a_check_report_is_printed_with_a_note_about_its_plot() -> None:
     stream = StringIO()
     message = samples.message(samples.incident(), 2, ("Spark, offset_history:", "it fell once"), check_report=1)
     Console(stream).deliver(message, {})

@@ -1,4 +1,4 @@
-"""Slack by the Web API, against the strict stand-in: posts, edits, threads, look-ups, and what each refusal means."""
+"""The Slack Web API receiver against the strict stand-in: posts, edits, threads, searches and errors."""
 
 import logging
 from collections.abc import Callable
@@ -24,7 +24,6 @@ SINCE = 0
 
 @pytest.fixture
 def receiver(slack: Workspace) -> Slack:
-    """The receiver for its first channel."""
     return Slack(slack.token, lambda _: CHANNEL, base_url=slack.url, timeout=1)
 
 
@@ -38,7 +37,7 @@ def test_an_incident_is_one_message_that_is_edited(receiver: Slack, slack: Works
     assert message.metadata == {"event_type": "backflow_incident", "event_payload": {"id": "INC-7F3A9C"}}
 
 
-def test_the_timeline_goes_into_its_thread(receiver: Slack, slack: Workspace) -> None:
+def test_log_entries_go_into_the_thread_escaped(receiver: Slack, slack: Workspace) -> None:
     handle = receiver.deliver(samples.message(samples.incident()), None)
     receiver.deliver(samples.message(samples.incident(), 1, ("broker 2005 lost it", "a & b <!channel>")), handle)
     (reply,) = slack.threads[handle["ts"]]
@@ -46,7 +45,7 @@ def test_the_timeline_goes_into_its_thread(receiver: Slack, slack: Workspace) ->
     assert reply.metadata == {"event_type": "backflow_incident", "event_payload": {"id": "INC-7F3A9C", "entry": 1}}
 
 
-def test_what_becomes_critical_is_heard_in_the_channel(receiver: Slack, slack: Workspace) -> None:
+def test_an_escalation_to_critical_is_broadcast_to_the_channel(receiver: Slack, slack: Workspace) -> None:
     critical = samples.incident()
     warned = replace(critical, severity=Severity.WARNING)
     message = receiver.deliver(samples.message(warned), None)
@@ -70,7 +69,7 @@ def test_a_channel_may_be_given_by_name(slack: Workspace) -> None:
     assert restarted.find(message, None, SINCE) == handle
 
 
-def test_where_channels_may_not_be_listed_a_name_cannot_be_looked_up(slack: Workspace) -> None:
+def test_without_permission_to_list_channels_a_name_is_unknown(slack: Workspace) -> None:
     slack.refuse("missing_scope", method="conversations.list")
     with pytest.raises(Refused, match="channel_not_found"):
         Slack(slack.token, lambda _: "#payments", base_url=slack.url).find(
@@ -78,17 +77,17 @@ def test_where_channels_may_not_be_listed_a_name_cannot_be_looked_up(slack: Work
         )
 
 
-def test_each_incident_goes_to_the_channel_chosen_for_it(slack: Workspace) -> None:
-    chosen = {"INC-7F3A9C": "C0000000001", "INC-B00257": "C0000000002"}
-    receiver = Slack(slack.token, lambda incident: chosen[incident.id], base_url=slack.url)
+def test_an_incident_stays_in_the_channel_first_chosen_for_it(slack: Workspace) -> None:
+    channels = {"INC-7F3A9C": "C0000000001", "INC-B00257": "C0000000002"}
+    receiver = Slack(slack.token, lambda incident: channels[incident.id], base_url=slack.url)
     handle = receiver.deliver(samples.message(samples.incident()), None)
     receiver.deliver(samples.message(samples.burst()), None)
-    chosen["INC-7F3A9C"] = "C0000000002"
+    channels["INC-7F3A9C"] = "C0000000002"
     receiver.deliver(samples.message(samples.recovered()), handle)
     assert [len(slack.messages(name)) for name in ("alerts", "payments")] == [1, 1]
 
 
-def test_a_message_is_found_again_by_its_metadata_over_many_pages(receiver: Slack, slack: Workspace) -> None:
+def test_a_message_is_found_by_its_metadata_across_pages(receiver: Slack, slack: Workspace) -> None:
     handle = receiver.deliver(samples.message(samples.incident()), None)
     for _ in range(250):
         slack.workspace.call("chat.postMessage", {"channel": CHANNEL, "text": "chatter"})
@@ -97,7 +96,7 @@ def test_a_message_is_found_again_by_its_metadata_over_many_pages(receiver: Slac
     assert len(slack.received("conversations.history")) == 4
 
 
-def test_only_what_may_hold_the_message_is_looked_through(receiver: Slack, slack: Workspace) -> None:
+def test_history_is_searched_from_ten_minutes_before_the_attempt(receiver: Slack, slack: Workspace) -> None:
     receiver.deliver(samples.message(samples.incident()), None)
     (message,) = slack.messages()
     at = int(float(message.ts) * 1000)
@@ -108,51 +107,53 @@ def test_only_what_may_hold_the_message_is_looked_through(receiver: Slack, slack
 def test_an_entry_is_found_in_its_thread(receiver: Slack) -> None:
     message = samples.message(samples.incident())
     handle = receiver.deliver(message, None)
-    receiver.deliver(message._replace(number=1, lines=("one",)), handle)
+    receiver.deliver(message._replace(number=1, lines=("a line",)), handle)
     assert receiver.find(message._replace(number=1), handle, SINCE) == handle
     assert receiver.find(message._replace(number=2), handle, SINCE) is None
     assert receiver.find(message._replace(number=1), None, SINCE) is None
 
 
-def test_a_deleted_message_is_gone(receiver: Slack, slack: Workspace) -> None:
+def test_a_deleted_message_raises_gone(receiver: Slack, slack: Workspace) -> None:
     message = samples.message(samples.incident())
     handle = receiver.deliver(message, None)
     slack.delete_message(handle["ts"])
-    entry = message._replace(number=1, lines=("one",))
-    for told, known in ((message, handle), (entry, handle), (entry, None)):
+    entry = message._replace(number=1, lines=("a line",))
+    for notification, known in ((message, handle), (entry, handle), (entry, None)):
         with pytest.raises(Gone):
-            receiver.deliver(told, known)
+            receiver.deliver(notification, known)
     with pytest.raises(Gone):
         receiver.find(entry, handle, SINCE)
 
 
 @pytest.mark.parametrize(
-    ("fault", "kind", "words"),
+    ("fault", "kind", "reason"),
     [
-        (lambda it: it.answer(500), Unanswered, "internal error: chat.postMessage: internal_error"),
-        (lambda it: it.refuse("fatal_error"), Unanswered, "internal error: chat.postMessage: fatal_error"),
-        (lambda it: it.hang(), Unanswered, "did not answer: TimeoutError: timed out"),
-        (lambda it: it.close_connection(), Unanswered, "did not answer: RemoteDisconnected"),
-        (lambda it: it.refuse("invalid_auth"), Refused, "chat.postMessage: invalid_auth: the token is not valid"),
-        (lambda it: it.kick(), Refused, "not_in_channel: the app is not in the channel: invite it"),
-        (lambda it: it.refuse("something_new"), Refused, "chat.postMessage: something_new$"),
+        (lambda slack: slack.answer(500), Unanswered, "internal error: chat.postMessage: internal_error"),
+        (lambda slack: slack.refuse("fatal_error"), Unanswered, "internal error: chat.postMessage: fatal_error"),
+        (lambda slack: slack.hang(), Unanswered, "did not answer: TimeoutError: timed out"),
+        (lambda slack: slack.close_connection(), Unanswered, "did not answer: RemoteDisconnected"),
+        (lambda slack: slack.refuse("invalid_auth"), Refused, "chat.postMessage: invalid_auth: the token is not valid"),
+        (lambda slack: slack.kick(), Refused, "not_in_channel: the app is not in the channel: invite it"),
+        (lambda slack: slack.refuse("something_new"), Refused, "chat.postMessage: something_new$"),
     ],
 )
-def test_each_failure_says_what_it_means(
+def test_failures_are_classified(
     receiver: Slack,
     slack: Workspace,
     fault: Callable[[Workspace], None],
     kind: type[NotDelivered],
-    words: str,
+    reason: str,
 ) -> None:
     fault(slack)
-    with pytest.raises(kind, match=words) as raised:
+    with pytest.raises(kind, match=reason) as raised:
         receiver.deliver(samples.message(samples.incident()), None)
     assert slack.token not in str(raised.value)
 
 
 @pytest.mark.parametrize(("retry_after", "wait"), [(7, 7_000), (None, 60_000)])
-def test_a_rate_limit_names_the_wait(receiver: Slack, slack: Workspace, retry_after: int | None, wait: int) -> None:
+def test_a_rate_limit_carries_its_retry_after(
+    receiver: Slack, slack: Workspace, retry_after: int | None, wait: int
+) -> None:
     slack.answer(429, retry_after=retry_after)
     with pytest.raises(RateLimited) as raised:
         receiver.deliver(samples.message(samples.incident()), None)
@@ -162,44 +163,44 @@ def test_a_rate_limit_names_the_wait(receiver: Slack, slack: Workspace, retry_af
 PLOT = samples.message(samples.incident(), 2, check_report=1, plot=samples.PLOT)
 
 
-def test_a_plot_goes_into_the_thread_as_a_file(receiver: Slack, slack: Workspace) -> None:
+def test_a_plot_is_uploaded_into_the_thread(receiver: Slack, slack: Workspace) -> None:
     handle = receiver.deliver(samples.message(samples.incident()), None)
     assert receiver.find(PLOT, handle, SINCE) is None
     assert receiver.deliver(PLOT, handle) == handle
     (upload,) = slack.uploads
     assert (upload.filename, upload.content) == ("INC-7F3A9C-plot-1.png", samples.PLOT)
-    assert [one.files for one in slack.threads[handle["ts"]]] == [[upload.id]]
+    assert [reply.files for reply in slack.threads[handle["ts"]]] == [[upload.id]]
     assert receiver.find(PLOT, handle, SINCE) == handle
     assert receiver.find(PLOT._replace(check_report=2), handle, SINCE) is None
 
 
 @pytest.mark.parametrize(
-    ("fault", "kind", "words"),
+    ("fault", "kind", "reason"),
     [
-        (lambda it: it.withhold("files:write"), Declined, "missing_scope: the token lacks a scope: files:write$"),
-        (lambda it: it.refuse("file_uploads_disabled"), Declined, "getUploadURLExternal: file_uploads_disabled$"),
-        (lambda it: it.refuse("invalid_auth"), Refused, "invalid_auth: the token is not valid"),
-        (lambda it: it.kick(), Refused, "not_in_channel: the app is not in the channel"),
-        (lambda it: it.refuse("fatal_error"), Unanswered, "getUploadURLExternal: fatal_error"),
-        (lambda it: it.answer(500, method="upload"), Unanswered, "HTTPError: HTTP Error 500"),
-        (lambda it: it.close_connection(method="upload"), Unanswered, "RemoteDisconnected"),
-        (lambda it: it.hang(method="files.completeUploadExternal"), Unanswered, "timed out"),
-        (lambda it: it.delete_message(it.messages()[0].ts), Gone, "completeUploadExternal: thread_not_found"),
-        (lambda it: it.answer(429, retry_after=7), RateLimited, "429"),
-        (lambda it: it.answer(429, retry_after=7, method="upload"), Unanswered, "Too Many Requests"),
+        (lambda slack: slack.withhold("files:write"), Declined, "missing_scope: the token lacks a scope: files:write$"),
+        (lambda slack: slack.refuse("file_uploads_disabled"), Declined, "getUploadURLExternal: file_uploads_disabled$"),
+        (lambda slack: slack.refuse("invalid_auth"), Refused, "invalid_auth: the token is not valid"),
+        (lambda slack: slack.kick(), Refused, "not_in_channel: the app is not in the channel"),
+        (lambda slack: slack.refuse("fatal_error"), Unanswered, "getUploadURLExternal: fatal_error"),
+        (lambda slack: slack.answer(500, method="upload"), Unanswered, "HTTPError: HTTP Error 500"),
+        (lambda slack: slack.close_connection(method="upload"), Unanswered, "RemoteDisconnected"),
+        (lambda slack: slack.hang(method="files.completeUploadExternal"), Unanswered, "timed out"),
+        (lambda slack: slack.delete_message(slack.messages()[0].ts), Gone, "completeUploadExternal: thread_not_found"),
+        (lambda slack: slack.answer(429, retry_after=7), RateLimited, "429"),
+        (lambda slack: slack.answer(429, retry_after=7, method="upload"), Unanswered, "Too Many Requests"),
     ],
 )
-def test_each_failure_of_an_upload_says_what_it_means(
-    receiver: Slack, slack: Workspace, fault: Callable[[Workspace], None], kind: type[NotDelivered], words: str
+def test_upload_failures_are_classified(
+    receiver: Slack, slack: Workspace, fault: Callable[[Workspace], None], kind: type[NotDelivered], reason: str
 ) -> None:
     handle = receiver.deliver(samples.message(samples.incident()), None)
     fault(slack)
-    with pytest.raises(kind, match=words) as raised:
+    with pytest.raises(kind, match=reason) as raised:
         receiver.deliver(PLOT, handle)
     assert slack.token not in str(raised.value)
 
 
-def test_nobody_listening_is_no_answer(slack: Workspace) -> None:
+def test_a_refused_connection_is_unanswered(slack: Workspace) -> None:
     slack.close()
     receiver = Slack("xoxb-secret", lambda _: CHANNEL, base_url=slack.url, timeout=1)
     with pytest.raises(Unanswered, match="ConnectionRefusedError"):
@@ -217,23 +218,23 @@ def test_neither_token_nor_text_is_logged(receiver: Slack, slack: Workspace, cap
 
 
 @pytest.mark.parametrize("incident", [samples.incident(), samples.burst(), samples.incident(title="x" * 9_000)])
-def test_what_is_sent_is_within_slacks_limits(receiver: Slack, slack: Workspace, incident: Incident) -> None:
+def test_messages_are_within_slacks_limits(receiver: Slack, slack: Workspace, incident: Incident) -> None:
     handle: Handle = receiver.deliver(samples.message(incident), None)
     receiver.deliver(samples.message(incident), handle)
     receiver.deliver(samples.message(incident, 1, tuple("<&>" * 99 for _ in range(99))), handle)
     assert len(slack.requests) == 3
 
 
-def test_the_longest_names_still_fit() -> None:
+def test_the_longest_names_fit() -> None:
     topic = "&" * 249
-    found = tuple(samples.rewind(number, group="<" * 255, topic=topic) for number in range(11))
-    content = content_of(report(samples.incident(findings=found, causes=found, title=topic * 5)))
+    rewinds = tuple(samples.rewind(number, group="<" * 255, topic=topic) for number in range(11))
+    content = content_of(report(samples.incident(findings=rewinds, causes=rewinds, title=topic * 5)))
     assert blockkit.block_problems(content["blocks"]) == []
     assert blockkit.attachment_problems(content["attachments"]) == []
     assert blockkit.characters([*content["blocks"], *content["attachments"]]) < blockkit.BLOCK_CHARACTERS
 
 
-def test_the_parts_of_a_message_are_where_slack_users_expect_them() -> None:
+def test_a_message_has_headline_timeline_advice_and_context() -> None:
     content = content_of(report(samples.incident()))
     (header,) = content["blocks"]
     (attachment,) = content["attachments"]
@@ -244,7 +245,7 @@ def test_the_parts_of_a_message_are_where_slack_users_expect_them() -> None:
     assert attachment["color"] == "#d92d20"
 
 
-def test_a_title_too_long_for_the_header_is_kept_in_full() -> None:
+def test_a_title_too_long_for_the_header_is_in_the_attachment() -> None:
     title = "a very long title " * 20
     content = content_of(report(samples.incident(title=title)))
     header = content["blocks"][0]["text"]["text"]
@@ -253,12 +254,12 @@ def test_a_title_too_long_for_the_header_is_kept_in_full() -> None:
     assert title.strip() in blockkit.words(content["attachments"])
 
 
-def test_the_fallback_fits_a_lock_screen() -> None:
+def test_the_fallback_text_fits_a_lock_screen() -> None:
     assert len(content_of(report(samples.incident(title="x" * 999)))["text"]) <= FALLBACK_LIMIT
 
 
 @pytest.mark.parametrize(
-    ("incident", "colour", "sign"),
+    ("incident", "colour", "emoji"),
     [
         (samples.incident(severity=Severity.WARNING), "#f79009", "🟠"),
         (samples.recovered(), "#12b76a", "🟢"),
@@ -266,14 +267,14 @@ def test_the_fallback_fits_a_lock_screen() -> None:
         (samples.incident(status=Status.CLOSED, findings=(), causes=()), "#98a2b3", "⚪"),
     ],
 )
-def test_colour_and_sign_show_severity_and_state(incident: Incident, colour: str, sign: str) -> None:
+def test_colour_and_emoji_show_severity_and_status(incident: Incident, colour: str, emoji: str) -> None:
     content = content_of(report(incident))
     assert content["attachments"][0]["color"] == colour
-    assert content["blocks"][0]["text"]["text"].startswith(sign)
+    assert content["blocks"][0]["text"]["text"].startswith(emoji)
 
 
 @given(st.text(alphabet=st.sampled_from("a&<>;é😀\n")), st.integers(1, 60))
-def test_clipped_text_is_escaped_and_never_longer_than_its_limit(text: str, limit: int) -> None:
+def test_clipped_text_is_escaped_and_within_its_limit(text: str, limit: int) -> None:
     shown = clipped(text, limit)
     assert len(shown) <= limit
     assert blockkit.text_problem(shown) is None

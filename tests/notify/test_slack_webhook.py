@@ -1,4 +1,4 @@
-"""An incoming webhook, against the stand-in: a message at each turn of an incident, none at each edit."""
+"""An incoming webhook against the Slack stand-in: a message when an incident changes status, none for an edit."""
 
 import logging
 
@@ -13,12 +13,11 @@ from tests import samples
 
 @pytest.fixture
 def webhook(slack: Workspace) -> Webhook:
-    """The receiver behind its webhook."""
     return Webhook(slack.webhook_url(), timeout=1)
 
 
-def test_a_message_is_sent_at_each_turn_and_at_no_other_change(webhook: Webhook, slack: Workspace) -> None:
-    story = [
+def test_only_status_severity_and_cause_changes_are_posted(webhook: Webhook, slack: Workspace) -> None:
+    versions = [
         samples.incident(severity=Severity.WARNING, causes=()),
         samples.incident(severity=Severity.WARNING, causes=(), title="another title"),
         samples.incident(causes=()),
@@ -29,29 +28,31 @@ def test_a_message_is_sent_at_each_turn_and_at_no_other_change(webhook: Webhook,
     ]
     handle = None
     sent = []
-    for incident in story:
+    for incident in versions:
         handle = webhook.deliver(samples.message(incident), handle)
         handle = webhook.deliver(samples.message(incident, 1, ("a line",)), handle)
         sent.append(len(slack.messages()))
     assert sent == [1, 1, 2, 3, 4, 4, 5]
 
 
-def test_what_a_check_found_is_a_message_without_its_plot(webhook: Webhook, slack: Workspace) -> None:
+def test_a_check_report_is_posted_without_its_plot(webhook: Webhook, slack: Workspace) -> None:
     handle = webhook.deliver(samples.message(samples.incident()), None)
     found = samples.message(samples.incident(), 2, ("Spark, offset_history:", "a & b fell once"), check_report=1)
     assert webhook.deliver(found, handle) == handle
     assert webhook.deliver(found._replace(lines=(), plot=samples.PLOT), handle) == handle
-    assert [one.text for one in slack.messages()][1:] == ["INC-7F3A9C  Spark, offset_history:\na &amp; b fell once"]
+    assert [message.text for message in slack.messages()][1:] == [
+        "INC-7F3A9C  Spark, offset_history:\na &amp; b fell once"
+    ]
 
 
-def test_a_merged_incident_is_told_once(webhook: Webhook, slack: Workspace) -> None:
+def test_a_merged_incident_is_posted_once(webhook: Webhook, slack: Workspace) -> None:
     handle = webhook.deliver(samples.message(samples.incident()), None)
     merged = samples.message(samples.incident(merged_into="INC-B00257"))
     webhook.deliver(merged, webhook.deliver(merged, handle))
-    assert [one.words.count("INC-B00257") for one in slack.messages()] == [0, 1]
+    assert [message.words.count("INC-B00257") for message in slack.messages()] == [0, 1]
 
 
-def test_each_failure_says_what_it_means(webhook: Webhook, slack: Workspace) -> None:
+def test_failures_are_classified(webhook: Webhook, slack: Workspace) -> None:
     message = samples.message(samples.incident())
     slack.answer(429, retry_after=3)
     with pytest.raises(RateLimited) as limited:
@@ -68,7 +69,7 @@ def test_each_failure_says_what_it_means(webhook: Webhook, slack: Workspace) -> 
         webhook.deliver(message, None)
 
 
-def test_the_address_is_never_logged(webhook: Webhook, slack: Workspace, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_webhook_url_is_never_logged(webhook: Webhook, slack: Workspace, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     webhook.deliver(samples.message(samples.incident()), None)
     slack.close_connection()
@@ -78,5 +79,5 @@ def test_the_address_is_never_logged(webhook: Webhook, slack: Workspace, caplog:
         assert "secret" not in text
 
 
-def test_nothing_can_be_looked_up(webhook: Webhook) -> None:
+def test_a_webhook_cannot_find_messages(webhook: Webhook) -> None:
     assert webhook.find(samples.message(samples.incident()), None, 0) is None

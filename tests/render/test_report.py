@@ -16,7 +16,7 @@ from tests import samples
 
 
 def texts(rendered: Report) -> list[str]:
-    """The timeline without its times."""
+    """Return the timeline without its times."""
     return [row.partition("  ")[2] for row in rendered.timeline]
 
 
@@ -47,20 +47,20 @@ def test_timeline_is_in_the_order_of_time() -> None:
     ]
 
 
-def test_polled_events_are_ordered_by_when_they_were_seen() -> None:
-    polled = samples.move(8, 2005, 2011, "23:25:14.0", since=samples.at("23:25:01.0"))
-    rows = texts(report(samples.incident(causes=(polled, samples.session()), findings=(samples.rewind(),))))
+def test_polled_events_are_ordered_by_the_time_observed() -> None:
+    polled = samples.leader_change(8, 2005, 2011, "23:25:14.0", since=samples.at("23:25:01.0"))
+    rows = texts(report(samples.incident(causes=(polled, samples.session_expiry()), findings=(samples.rewind(),))))
     assert [row.partition(" ")[0] for row in rows] == ["broker", "flink-job", "topic-124[8]:"]
 
 
 def test_the_same_change_of_several_partitions_is_one_row() -> None:
-    moves = tuple(samples.move(number, 2024, 2011, "23:25:15.0") for number in (1, 4, 5))
-    rows = texts(report(samples.incident(causes=(samples.session(), *moves))))
+    moves = tuple(samples.leader_change(number, 2024, 2011, "23:25:15.0") for number in (1, 4, 5))
+    rows = texts(report(samples.incident(causes=(samples.session_expiry(), *moves))))
     assert rows[-1] == "topic-124[1,4,5]: leader 2024 → 2011"
 
 
 def test_rows_that_matter_least_are_left_out() -> None:
-    others = (*samples.incident().causes, *(samples.move(n, 2024, n, f"23:25:0{n}.0") for n in (1, 3, 4, 5)))
+    others = (*samples.incident().causes, *(samples.leader_change(n, 2024, n, f"23:25:0{n}.0") for n in (1, 3, 4, 5)))
     rendered = report(samples.incident(causes=others))
     assert (len(rendered.timeline), rendered.omitted) == (MAX_ROWS, 3)
     assert rendered.timeline_lines[-1] == "(and 3 more)"
@@ -73,14 +73,16 @@ def test_only_what_the_findings_support_is_ruled_out() -> None:
     assert report(samples.incident()).ruled_out == "operator reset · expired offsets · topic re-creation"
     reset = samples.incident(findings=(samples.rewind(labels=("operator_reset", "after_expiry")),))
     assert report(reset).ruled_out == "topic re-creation"
-    anew = samples.rewind(kind="topic_recreated", subject={"cluster": "main", "topic": "topic-124"}, detail="Anew.")
-    assert "re-creation" not in report(samples.incident(findings=(samples.rewind(), anew))).ruled_out
-    assert report(samples.incident(findings=(samples.session(),))).ruled_out == ""
+    recreated = samples.rewind(
+        kind="topic_recreated", subject={"cluster": "main", "topic": "topic-124"}, detail="Re-created."
+    )
+    assert "re-creation" not in report(samples.incident(findings=(samples.rewind(), recreated))).ruled_out
+    assert report(samples.incident(findings=(samples.session_expiry(),))).ruled_out == ""
 
 
 def test_partitions_with_a_leader_change_but_no_rewind_are_named() -> None:
     assert "Leader also changed, no rewind detected: topic-124[2]." in report(samples.incident()).paragraph
-    truncated = samples.rewind(2, kind="log_truncated", subject=samples.move(2, 1, 2, "23:25:14.0").subject)
+    truncated = samples.rewind(2, kind="log_truncated", subject=samples.leader_change(2, 1, 2, "23:25:14.0").subject)
     assert "no rewind" not in report(samples.incident(findings=(samples.rewind(), truncated))).paragraph
 
 
@@ -141,8 +143,10 @@ def test_a_momentary_event_does_not_recover() -> None:
 
 
 def test_a_cause_that_ended_does_not_make_an_event_recover() -> None:
-    lasting = samples.incident(causes=(samples.session(recovered_at=None),), findings=(LINE,))
-    over = replace(lasting, status=Status.RECOVERED, causes=(samples.session(),), recovered_at=samples.at("23:25:14.3"))
+    lasting = samples.incident(causes=(samples.session_expiry(recovered_at=None),), findings=(LINE,))
+    over = replace(
+        lasting, status=Status.RECOVERED, causes=(samples.session_expiry(),), recovered_at=samples.at("23:25:14.3")
+    )
     assert report(over).headline == report(lasting).headline
     assert report(over).context.startswith("Happened between 23:25:08.3 and 23:25:14.3 UTC, 2026-11-20")
     lines, _ = thread_entry(ThreadLog(incident=lasting), over)
@@ -162,7 +166,7 @@ def test_lines_that_differ_in_numbers_only_are_one_row() -> None:
     assert rows[1].endswith("the last straw")
 
 
-def test_what_is_over_needs_no_action_but_damage_does() -> None:
+def test_a_resolved_outage_needs_no_action_but_damage_does() -> None:
     outage = Finding(
         rule="source_unavailable", kind="source_unavailable", severity=Severity.WARNING, at=samples.at("23:25:12.0"),
         subject={"cluster": "main", "source": "kafka", "group": "g"}, detail="kafka has not seen group g of main",
@@ -246,7 +250,7 @@ _times = st.integers(0, 2 * 10**12)
 
 @st.composite
 def findings(draw: st.DrawFn) -> Finding:
-    """Any finding of any kind, with whatever figures."""
+    """Draw any finding of any kind, with any figures."""
     fields: dict[str, Any] = {
         "rule": "r",
         "kind": draw(st.sampled_from(_KINDS)),
@@ -300,8 +304,8 @@ def test_advice_needs_no_field_that_a_finding_may_lack(kind: str) -> None:
 
 
 POWER_LOSS = samples.incident(
-    causes=(samples.move(8, 2005, 2011, "23:25:13.0"), samples.lost_together()),
-    findings=(samples.dip(), samples.divergence()),
+    causes=(samples.leader_change(8, 2005, 2011, "23:25:13.0"), samples.brokers_down_together()),
+    findings=(samples.offset_decrease(), samples.divergence()),
 )
 
 
@@ -337,8 +341,8 @@ def test_keys_listed_by_a_check_are_in_the_live_rules_advice() -> None:
     alike: dict[str, Any] = {"subject": subject, "labels": ("values_fell",), "previous": {}, "detail": "it fell"}
     live = samples.rewind(kind="state_not_restored", current={"keys": 3, "undeclared": ["sums"]}, **alike)
     check = samples.rewind(kind="changelog_restore", current={"keys": 3, "listed_in": "/keys.parquet"}, **alike)
-    for found in ((live, check), (check, live)):
-        rendered = report(samples.incident(findings=found, causes=()))
+    for pair in ((live, check), (check, live)):
+        rendered = report(samples.incident(findings=pair, causes=()))
         (line,) = rendered.do_now
         assert "/keys.parquet" in line
         assert "Also check store sums" in line

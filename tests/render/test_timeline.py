@@ -7,21 +7,23 @@ from agent.render.timeline import format_row, rows, statements
 from tests import samples
 
 
-def merged(*findings: Finding) -> list[tuple[str, int]]:
-    """The kind of each statement's finding, and how many report the same."""
+def merge(*findings: Finding) -> list[tuple[str, int]]:
+    """Return the kind of each statement's finding and the number of other findings in it."""
     return [(statement.finding.kind, len(statement.others)) for statement in statements(findings)]
 
 
 def position(**more: Any) -> Finding:
-    """The position of a Flink subtask that was rewound."""
+    """Return a rewound position of a Flink subtask."""
     subject = {"cluster": "main", "topic": "topic-124", "partition": 8, "job": "d779", "job_name": "clicks"}
     return samples.rewind(after=500, subject=subject, **more)
 
 
 def test_an_election_and_its_leader_change_are_one() -> None:
-    moved, elected = (samples.move(8, 1, 2, "23:25:14.0", kind) for kind in ("leader_moved", "unclean_election"))
-    assert merged(moved, elected) == merged(elected, moved) == [("unclean_election", 1)]
-    assert len(merged(moved, samples.move(2, 1, 2, "23:25:14.0"))) == 2
+    moved, elected = (
+        samples.leader_change(8, 1, 2, "23:25:14.0", kind) for kind in ("leader_moved", "unclean_election")
+    )
+    assert merge(moved, elected) == merge(elected, moved) == [("unclean_election", 1)]
+    assert len(merge(moved, samples.leader_change(2, 1, 2, "23:25:14.0"))) == 2
 
 
 def test_a_jobs_position_and_its_groups_commit_are_one_reader() -> None:
@@ -39,10 +41,10 @@ def test_a_loss_that_two_rules_report_is_one() -> None:
     subject = {"cluster": "main", "topic": "topic-124", "partition": 8}
     truncated = samples.rewind(kind="log_truncated", subject=subject, **lost)
     beyond = samples.rewind(kind="beyond_end", subject=subject | {"group": "g"}, **lost)
-    assert merged(beyond, truncated) == [("log_truncated", 1)]
+    assert merge(beyond, truncated) == [("log_truncated", 1)]
 
 
-def test_what_a_check_found_confirms_the_live_finding() -> None:
+def test_a_checks_finding_confirms_the_live_finding() -> None:
     check = samples.rewind(kind="offset_history")
     (statement,) = statements([check, samples.rewind()])
     assert (statement.finding.kind, statement.confirmations) == ("offset_rewind", [check])

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from agent.engine.rule import Rule
 from agent.model.findings import Finding, Records, Severity
 from agent.rules import KINDS
-from tests.samples import DAY, at, move, rewind, session
+from tests.samples import DAY, at, leader_change, rewind, session_expiry
 
 PARTITION = {"cluster": "main", "topic": "topic-124", "partition": 3}
 GROUP = PARTITION | {"group": "flink-job"}
@@ -34,12 +34,15 @@ TIMELINES = [
         rewind(subject=PARTITION | {"job": "d7", "job_name": "clicks", "subtask": 2}, labels=("checkpoint_restore",)),
         "clicks on topic-124[3] was moved back by a checkpoint restore: 12,223 -> 0",
     ),
-    (session(), "broker 2005: session expired; re-registered at 23:25:14.3"),
-    (session(recovered_at=None), "broker 2005: session expired"),
-    (session(previous={"session": None, "epoch": -1}, recovered_at=None), "broker 2005: left the cluster metadata"),
-    (move(8, 2005, 2011, "23:25:14"), "topic-124[8]: leader 2005 -> 2011"),
+    (session_expiry(), "broker 2005: session expired; re-registered at 23:25:14.3"),
+    (session_expiry(recovered_at=None), "broker 2005: session expired"),
     (
-        move(8, 2005, 2011, "23:25:14", "unclean_election"),
+        session_expiry(previous={"session": None, "epoch": -1}, recovered_at=None),
+        "broker 2005: left the cluster metadata",
+    ),
+    (leader_change(8, 2005, 2011, "23:25:14"), "topic-124[8]: leader 2005 -> 2011"),
+    (
+        leader_change(8, 2005, 2011, "23:25:14", "unclean_election"),
         "topic-124[8]: leader 2005 -> 2011, unclean election (ISR was 2005)",
     ),
     (

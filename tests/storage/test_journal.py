@@ -1,4 +1,4 @@
-"""The journal: what is written comes back, once and in order, whatever happened to the writer and to the files."""
+"""The journal returns each observation once and in order, after kills of the writer and damage to files."""
 
 import os
 import random
@@ -33,8 +33,8 @@ MIDNIGHT = millis("2026-11-21T00:00:00.000Z")
 ROOT = Path(__file__).parents[2]
 
 
-class LeftOut:
-    """What the journal told that it had to leave out."""
+class Unreadable:
+    """The files and values that the journal reported as unreadable."""
 
     def __init__(self) -> None:
         self.paths: list[Path] = []
@@ -46,12 +46,11 @@ class LeftOut:
 
 
 def commit(at: int, offset: int | None = 0) -> Commit:
-    """A commit of the group under test."""
     return Commit(at=at, cluster="main", group="g", topic="t", partition=0, offset=offset)
 
 
-def taken(position: int) -> Observation:
-    """The observation of a position: of four kinds and two dates in turn."""
+def observation_at(position: int) -> Observation:
+    """Return the observation of a position: four kinds in turn, on two dates."""
     at = MIDNIGHT - 5_000 + position
     match position % 4:
         case 0:
@@ -65,13 +64,12 @@ def taken(position: int) -> Observation:
 
 
 def values(hint: Any) -> st.SearchStrategy[Any]:
-    """Values of a field's type."""
     if hint is int:
         return st.integers(-(1 << 63), (1 << 63) - 1)
     if isinstance(hint, type) and issubclass(hint, Struct):
         return st.builds(hint, **{field.name: values(field.type) for field in msgspec.structs.fields(hint)})
     if get_origin(hint) in (Union, UnionType):
-        return st.one_of([st.none() if one is NoneType else values(one) for one in get_args(hint)])
+        return st.one_of([st.none() if member is NoneType else values(member) for member in get_args(hint)])
     if get_origin(hint) is tuple:
         items = get_args(hint)
         if items[-1] is ...:
@@ -80,7 +78,7 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     return st.from_type(hint)
 
 
-ANY = st.one_of([values(kind) for kind in KINDS.values()])
+OBSERVATIONS = st.one_of([values(kind) for kind in KINDS.values()])
 
 
 def test_every_kind_has_columns() -> None:
@@ -90,8 +88,8 @@ def test_every_kind_has_columns() -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.lists(ANY, max_size=8), max_size=4), st.booleans())
-def test_what_is_written_is_read_in_the_order_in_which_it_was_taken(
+@given(st.lists(st.lists(OBSERVATIONS, max_size=8), max_size=4), st.booleans())
+def test_observations_are_read_in_the_order_written(
     flushed: list[list[Observation]],
     sealed: bool,  # noqa: FBT001 - drawn by Hypothesis
 ) -> None:
@@ -103,12 +101,12 @@ def test_what_is_written_is_read_in_the_order_in_which_it_was_taken(
         if sealed:
             journal.seal(now=0)
             journal.seal(now=1 << 62)
-        written = [one for observations in flushed for one in observations]
+        written = [observation for observations in flushed for observation in observations]
         assert list(entries(Path(folder))) == list(enumerate(written))
 
 
-def test_positions_go_on_where_they_ended(tmp_path: Path) -> None:
-    """Also where the store remembers a higher one than the files do."""
+def test_positions_continue_after_a_restart(tmp_path: Path) -> None:
+    """Also if the store has a higher position than the files."""
     with closing(Journal(tmp_path)) as journal:
         assert journal.append([commit(NOON), Tick(at=NOON)]) == 2
     with closing(Journal(tmp_path)) as journal:
@@ -119,21 +117,20 @@ def test_positions_go_on_where_they_ended(tmp_path: Path) -> None:
     assert [position for position, _ in entries(tmp_path)] == [0, 1, 2, 10]
 
 
-def test_only_the_times_and_kinds_asked_for_are_read(tmp_path: Path) -> None:
+def test_only_the_requested_times_and_kinds_are_read(tmp_path: Path) -> None:
     """A damaged file of another date or kind is not even opened."""
     with closing(Journal(tmp_path)) as journal:
         journal.append([commit(NOON + step * 60_000, step) for step in range(2_000)])
         journal.append([Tick(at=NOON)])
     for path in [*tmp_path.glob("commit/date=2026-11-21/*"), *tmp_path.glob("tick/*/*")]:
         path.write_bytes(b"not Parquet")
-    left_out = LeftOut()
-    asked = read(tmp_path, NOON + 60_000, NOON + 180_000, kinds=["commit"], unreadable=left_out)
-    assert list(asked) == [commit(NOON + 60_000, 1), commit(NOON + 120_000, 2)]
-    assert not left_out.paths
+    unreadable = Unreadable()
+    observations = read(tmp_path, NOON + 60_000, NOON + 180_000, kinds=["commit"], unreadable=unreadable)
+    assert list(observations) == [commit(NOON + 60_000, 1), commit(NOON + 120_000, 2)]
+    assert not unreadable.paths
 
 
-def test_what_waits_in_memory_is_not_read_and_what_is_flushed_is(tmp_path: Path) -> None:
-    """A reader sees a live writer's open segments."""
+def test_a_reader_sees_flushed_observations_only(tmp_path: Path) -> None:
     with closing(Journal(tmp_path)) as journal:
         journal.append([commit(NOON)])
         assert list(read(tmp_path)) == []
@@ -142,8 +139,8 @@ def test_what_waits_in_memory_is_not_read_and_what_is_flushed_is(tmp_path: Path)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_killed_writer_loses_nothing_that_was_flushed_and_doubles_nothing(tmp_path: Path, seed: int) -> None:
-    """SIGKILL at random points of appending, flushing, sealing and closing, again and again on one journal."""
+def test_a_kill_loses_and_duplicates_nothing_flushed(tmp_path: Path, seed: int) -> None:
+    """SIGKILL at random points of appending, flushing, sealing and closing, four times on one journal."""
     draw = random.Random(seed)  # noqa: S311 - picks the moment of a kill
     flushed: set[int] = set()
     for _ in range(4):
@@ -151,50 +148,50 @@ def test_a_killed_writer_loses_nothing_that_was_flushed_and_doubles_nothing(tmp_
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as writer:
             assert writer.stdout is not None
-            told = [line for _, line in zip(range(draw.randrange(1, 100)), writer.stdout, strict=False)]
+            printed = [line for _, line in zip(range(draw.randrange(1, 100)), writer.stdout, strict=False)]
             writer.kill()
-            told += [line for line in writer.stdout if line.endswith("\n")]
+            printed += [line for line in writer.stdout if line.endswith("\n")]
         assert writer.returncode == -signal.SIGKILL
-        for line in told:
+        for line in printed:
             flushed.update(range(*map(int, line.split())))
-        held = held_positions(tmp_path)
-        assert flushed <= set(held)
+        positions = read_positions(tmp_path)
+        assert flushed <= set(positions)
         with closing(Journal(tmp_path)) as journal:
-            assert journal.position > held[-1]
-        assert held_positions(tmp_path) == held
+            assert journal.position > positions[-1]
+        assert read_positions(tmp_path) == positions
         assert not list(tmp_path.glob("*/*/_*"))
 
 
-def held_positions(directory: Path) -> list[int]:
-    """The positions that the journal holds, having seen that each is there once, in order, with its own observation."""
-    left_out = LeftOut()
-    held = list(entries(directory, unreadable=left_out))
-    positions = [position for position, _ in held]
-    assert not left_out.paths
+def read_positions(directory: Path) -> list[int]:
+    """Return the journal's positions; assert that they are unique, in order and have the right observations."""
+    unreadable = Unreadable()
+    found = list(entries(directory, unreadable=unreadable))
+    positions = [position for position, _ in found]
+    assert not unreadable.paths
     assert positions == sorted(set(positions))
-    assert all(one == taken(position) for position, one in held)
+    assert all(observation == observation_at(position) for position, observation in found)
     return positions
 
 
 def write_until_killed(directory: Path, seed: str) -> None:
-    """The writer that is killed: tells the range of positions of each flush once it is done."""
+    """Write, and print the range of positions after each flush, until killed."""
     draw = random.Random(seed)  # noqa: S311 - sizes of batches and segments
     now = MIDNIGHT
     while True:
         with closing(Journal(directory, segment_bytes=draw.randrange(2_000, 50_000))) as journal:
             for _ in range(draw.randrange(1, 50)):
                 start = journal.position
-                journal.append([taken(position) for position in range(start, start + draw.randrange(1, 400))])
+                journal.append([observation_at(position) for position in range(start, start + draw.randrange(1, 400))])
                 journal.flush()
                 os.write(1, f"{start} {journal.position}\n".encode())
                 now += draw.randrange(100_000)
                 journal.seal(now)
 
 
-def test_a_stream_cut_at_any_byte_is_readable_up_to_the_cut(tmp_path: Path) -> None:
-    """Nobody is told: a cut is what a kill leaves. What was flushed before it is there, before and after recovery."""
+def test_a_stream_truncated_at_any_byte_is_readable_up_to_there(tmp_path: Path) -> None:
+    """A kill leaves such a file: it is not reported, and earlier flushes are read before and after recovery."""
     batches = [[commit(NOON, 1), commit(NOON, None)], [commit(NOON, 3)]]
-    ends, left_out = [], LeftOut()
+    ends, unreadable = [], Unreadable()
     with closing(Journal(tmp_path / "whole")) as journal:
         for batch in batches:
             journal.append(batch)
@@ -206,16 +203,15 @@ def test_a_stream_cut_at_any_byte_is_readable_up_to_the_cut(tmp_path: Path) -> N
         torn = tmp_path / str(cut) / name
         torn.parent.mkdir(parents=True)
         torn.write_bytes(content[:cut])
-        whole = [one for batch, end in zip(batches, ends, strict=True) if end <= cut for one in batch]
-        assert list(read(tmp_path / str(cut), unreadable=left_out)) == whole
-        with closing(Journal(tmp_path / str(cut), unreadable=left_out)) as journal:
+        whole = [observation for batch, end in zip(batches, ends, strict=True) if end <= cut for observation in batch]
+        assert list(read(tmp_path / str(cut), unreadable=unreadable)) == whole
+        with closing(Journal(tmp_path / str(cut), unreadable=unreadable)) as journal:
             assert journal.position == len(whole)
-            assert list(read(tmp_path / str(cut), unreadable=left_out)) == whole
-    assert not left_out.paths
+            assert list(read(tmp_path / str(cut), unreadable=unreadable)) == whole
+    assert not unreadable.paths
 
 
-def test_damage_inside_a_stream_is_told_and_what_precedes_it_is_kept(tmp_path: Path) -> None:
-    """Before recovery and after it; the damaged file stays for whoever wants to look."""
+def test_damage_in_a_stream_is_reported_and_earlier_records_kept(tmp_path: Path) -> None:
     with closing(Journal(tmp_path / "whole")) as journal:
         ends = []
         for offset in range(3):
@@ -228,35 +224,35 @@ def test_damage_inside_a_stream_is_told_and_what_precedes_it_is_kept(tmp_path: P
     damaged = tmp_path / "damaged" / name
     damaged.parent.mkdir(parents=True)
     damaged.write_bytes(content)
-    left_out = LeftOut()
-    assert list(read(tmp_path / "damaged", unreadable=left_out)) == [commit(NOON, 0)]
-    with closing(Journal(tmp_path / "damaged", unreadable=left_out)) as journal:
+    unreadable = Unreadable()
+    assert list(read(tmp_path / "damaged", unreadable=unreadable)) == [commit(NOON, 0)]
+    with closing(Journal(tmp_path / "damaged", unreadable=unreadable)) as journal:
         assert journal.position == 1
-    assert left_out.paths == [damaged, damaged.with_suffix(".damaged")]
-    assert left_out.paths[1].read_bytes() == content
-    assert list(read(tmp_path / "damaged", unreadable=left_out)) == [commit(NOON, 0)]
-    assert len(left_out.paths) == 2
+    assert unreadable.paths == [damaged, damaged.with_suffix(".damaged")]
+    assert unreadable.paths[1].read_bytes() == content
+    assert list(read(tmp_path / "damaged", unreadable=unreadable)) == [commit(NOON, 0)]
+    assert len(unreadable.paths) == 2
 
 
-def test_a_crash_between_sealing_and_removing_the_stream_doubles_nothing(tmp_path: Path) -> None:
-    """The sealed file counts; recovery removes the stream and what was half made."""
+def test_a_crash_after_sealing_duplicates_nothing(tmp_path: Path) -> None:
+    """The sealed file is read; recovery removes the stream and the temporary file."""
     with closing(Journal(tmp_path)) as journal:
         journal.append([commit(NOON, 1), commit(NOON, 2)])
         journal.flush()
         (stream,) = tmp_path.glob("commit/*/_*.arrow")
-    stream.write_bytes(b"what was sealed is not looked at any more")
-    stream.with_suffix(".tmp").write_bytes(b"half made")
-    left_out = LeftOut()
-    assert list(read(tmp_path, unreadable=left_out)) == [commit(NOON, 1), commit(NOON, 2)]
-    with closing(Journal(tmp_path, unreadable=left_out)) as journal:
+    stream.write_bytes(b"a sealed stream is not read")
+    stream.with_suffix(".tmp").write_bytes(b"incomplete")
+    unreadable = Unreadable()
+    assert list(read(tmp_path, unreadable=unreadable)) == [commit(NOON, 1), commit(NOON, 2)]
+    with closing(Journal(tmp_path, unreadable=unreadable)) as journal:
         assert journal.position == 2
-    assert list(read(tmp_path, unreadable=left_out)) == [commit(NOON, 1), commit(NOON, 2)]
-    assert not left_out.paths
+    assert list(read(tmp_path, unreadable=unreadable)) == [commit(NOON, 1), commit(NOON, 2)]
+    assert not unreadable.paths
     assert [path.suffix for path in tmp_path.glob("commit/*/*")] == [".parquet"]
 
 
-def test_a_segment_sealed_while_it_is_being_read_is_read_all_the_same(tmp_path: Path) -> None:
-    """The reader has listed an open stream, the writer seals it, the reader comes to it."""
+def test_a_segment_sealed_during_a_read_is_read(tmp_path: Path) -> None:
+    """The reader lists an open stream, the writer seals it, the reader opens it."""
     with closing(Journal(tmp_path)) as journal:
         journal.append([commit(NOON)])
         journal.flush()
@@ -264,8 +260,8 @@ def test_a_segment_sealed_while_it_is_being_read_is_read_all_the_same(tmp_path: 
     assert list(reading) == [commit(NOON)]
 
 
-def test_a_segment_is_sealed_when_large_old_or_of_another_date(tmp_path: Path) -> None:
-    """And not before; a late observation of yesterday is given five minutes."""
+def test_a_segment_is_sealed_when_large_old_or_of_a_past_date(tmp_path: Path) -> None:
+    """And not before; a date stays open for five minutes after its end."""
 
     def still_open() -> list[str]:
         return sorted(path.parent.name for path in tmp_path.glob("*/*/_*"))
@@ -290,8 +286,8 @@ def test_a_segment_is_sealed_when_large_old_or_of_another_date(tmp_path: Path) -
     assert list(read(tmp_path)) == [commit(MIDNIGHT - 1, 1), *(commit(MIDNIGHT, offset) for offset in range(2, 1_000))]
 
 
-def test_dates_past_their_retention_go_and_the_position_stays(tmp_path: Path) -> None:
-    """An open segment of such a date goes too, and the position goes on even when all dates are past."""
+def test_retention_deletes_old_dates_and_keeps_the_position(tmp_path: Path) -> None:
+    """Retention also deletes open segments; the position continues even if all dates are deleted."""
     with closing(Journal(tmp_path)) as journal:
         journal.append([commit(NOON), commit(NOON + DAY_MS), commit(NOON + 2 * DAY_MS)])
         journal.flush()
@@ -306,16 +302,14 @@ def test_dates_past_their_retention_go_and_the_position_stays(tmp_path: Path) ->
         assert journal.position == 4
 
 
-def test_the_newest_tick_tells_until_when_the_writer_lived(tmp_path: Path) -> None:
-    """Whatever else has been journaled, and on whichever date."""
+def test_last_at_is_the_time_of_the_newest_tick(tmp_path: Path) -> None:
     assert last_at(tmp_path) is None
     with closing(Journal(tmp_path)) as journal:
         journal.append([Tick(at=NOON), Tick(at=MIDNIGHT), Tick(at=MIDNIGHT + 9), commit(MIDNIGHT + DAY_MS)])
     assert last_at(tmp_path) == MIDNIGHT + 9
 
 
-def test_a_second_writer_is_refused_and_told_of_the_first(tmp_path: Path) -> None:
-    """Until the first has closed."""
+def test_a_second_writer_is_refused_and_the_first_named(tmp_path: Path) -> None:
     with (
         closing(Journal(tmp_path)),
         pytest.raises(JournalError, match=f"being written by process {os.getpid()}: stop that one"),
@@ -324,8 +318,7 @@ def test_a_second_writer_is_refused_and_told_of_the_first(tmp_path: Path) -> Non
     Journal(tmp_path).close()
 
 
-def test_an_unreadable_parquet_file_is_told_and_passed_over(tmp_path: Path) -> None:
-    """Whether it is no Parquet at all, cut, has a flipped bit in a page, or lacks a column."""
+def test_an_unreadable_parquet_file_is_reported_and_skipped(tmp_path: Path) -> None:
     with closing(Journal(tmp_path)) as journal:
         for step in range(5):
             journal.append([commit(NOON + step, offset) for offset in range(100)])
@@ -340,14 +333,14 @@ def test_an_unreadable_parquet_file_is_told_and_passed_over(tmp_path: Path) -> N
     content[chunk.data_page_offset + chunk.total_compressed_size - 1] ^= 1
     flipped.write_bytes(content)
     parquet.write_table(pa.table({"position": [300]}), foreign)
-    left_out = LeftOut()
-    assert list(read(tmp_path, unreadable=left_out)) == [commit(NOON, offset) for offset in range(100)]
-    assert left_out.paths == sealed[1:]
-    assert all(left_out.reasons)
+    unreadable = Unreadable()
+    assert list(read(tmp_path, unreadable=unreadable)) == [commit(NOON, offset) for offset in range(100)]
+    assert unreadable.paths == sealed[1:]
+    assert all(unreadable.reasons)
 
 
-def test_a_field_that_an_older_version_did_not_write_takes_its_default(tmp_path: Path) -> None:
-    """And a column that this version does not know is ignored."""
+def test_a_field_an_older_file_lacks_has_its_default(tmp_path: Path) -> None:
+    """An unknown column is ignored."""
     with closing(Journal(tmp_path)) as journal:
         journal.append([commit(NOON, 1)])
     (path,) = tmp_path.glob("commit/*/*.parquet")
@@ -356,50 +349,51 @@ def test_a_field_that_an_older_version_did_not_write_takes_its_default(tmp_path:
     assert list(read(tmp_path)) == [commit(NOON, 1)]
 
 
-def test_a_field_of_a_struct_that_an_older_version_did_not_write_takes_its_default(tmp_path: Path) -> None:
-    """As of members from before their tasks were known."""
+def test_a_struct_field_an_older_file_lacks_has_its_default(tmp_path: Path) -> None:
     state = GroupState(at=NOON, cluster="main", group="g", state="Stable", members=(Member("m", tasks=("0_0",)),))
     with closing(Journal(tmp_path)) as journal:
         journal.append([state])
     (path,) = tmp_path.glob("group_state/*/*.parquet")
     table = parquet.ParquetFile(path).read()
     old: list[list[dict[str, Any]]] = [[{"id": "m", "host": "/h", "partitions": [], "client_id": None}]]
-    kind = pa.list_(pa.struct([one for one in table.schema.field("members").type.value_type if one.name != "tasks"]))
+    kind = pa.list_(
+        pa.struct([field for field in table.schema.field("members").type.value_type if field.name != "tasks"])
+    )
     place = table.schema.get_field_index("members")
     parquet.write_table(table.set_column(place, "members", pa.array(old, type=kind)), path)
     assert list(read(tmp_path)) == [msgspec.structs.replace(state, members=(Member("m", "/h"),))]
 
 
-def test_a_value_that_fits_no_column_keeps_nothing_else_from_the_disk(tmp_path: Path) -> None:
-    """What a znode written by somebody else may hold: told, passed over, and the rest is written."""
-    left_out = LeftOut()
-    with closing(Journal(tmp_path, unreadable=left_out)) as journal:
+def test_a_value_that_fits_no_column_is_reported_and_skipped(tmp_path: Path) -> None:
+    """A znode may hold such a value; the other observations are written."""
+    unreadable = Unreadable()
+    with closing(Journal(tmp_path, unreadable=unreadable)) as journal:
         journal.append([commit(NOON, 1), commit(NOON, 1 << 70), commit(NOON, 3)])
     assert list(read(tmp_path)) == [commit(NOON, 1), commit(NOON, 3)]
-    assert len(left_out.reasons) == 1
-    assert "offset=1180591620717411303424" in left_out.reasons[0]
+    assert len(unreadable.reasons) == 1
+    assert "offset=1180591620717411303424" in unreadable.reasons[0]
 
 
-def test_what_a_full_disk_refused_is_written_once_when_there_is_room(tmp_path: Path) -> None:
-    """A write that stops halfway is told; readers see what was flushed before; nothing is lost or doubled."""
-    taken_in = [commit(NOON, 1), Tick(at=NOON + 1), *(commit(NOON, offset) for offset in range(2, 500))]
+def test_after_a_full_disk_observations_are_written_once(tmp_path: Path) -> None:
+    """An incomplete write raises; readers see earlier flushes; nothing is lost or duplicated."""
+    observations = [commit(NOON, 1), Tick(at=NOON + 1), *(commit(NOON, offset) for offset in range(2, 500))]
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     with closing(Journal(tmp_path)) as journal:
-        journal.append(taken_in[:1])
+        journal.append(observations[:1])
         journal.flush()
         (stream,) = tmp_path.glob("commit/*/_*.arrow")
-        journal.append(taken_in[1:])
+        journal.append(observations[1:])
         resource.setrlimit(resource.RLIMIT_FSIZE, (stream.stat().st_size + 1_000, limits[1]))
         try:
             with pytest.raises(JournalError, match=r"cannot be written.*File too large"):
                 journal.flush()
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        assert list(read(tmp_path)) == taken_in[:2]
+        assert list(read(tmp_path)) == observations[:2]
         journal.append([commit(NOON, 500)])
         journal.flush()
-        assert list(read(tmp_path)) == [*taken_in, commit(NOON, 500)]
-    assert list(read(tmp_path)) == [*taken_in, commit(NOON, 500)]
+        assert list(read(tmp_path)) == [*observations, commit(NOON, 500)]
+    assert list(read(tmp_path)) == [*observations, commit(NOON, 500)]
 
 
 if __name__ == "__main__":

@@ -47,41 +47,41 @@ def error_of(refused: pytest.ExceptionInfo[SlackApiError]) -> str:
 
 def post(client: WebClient, **arguments: Any) -> SlackResponse:
     """Post a message to `alerts`."""
-    return client.chat_postMessage(channel="alerts", **{"text": "went back"} | arguments)
+    return client.chat_postMessage(channel="alerts", **{"text": "rewound"} | arguments)
 
 
-def test_a_posted_message_stands_in_its_channel(slack: Slack, client: WebClient, channel: str) -> None:
-    answer = post(client, blocks=[section("*flink-job* went back")], metadata=METADATA)
+def test_a_message_is_posted_to_its_channel(slack: Slack, client: WebClient, channel: str) -> None:
+    answer = post(client, blocks=[section("*flink-job* rewound")], metadata=METADATA)
     assert (answer["ok"], answer["channel"]) == (True, channel)
     (message,) = slack.messages("alerts")
-    assert (message.ts, message.text, message.metadata) == (answer["ts"], "went back", METADATA)
-    assert message.words == "*flink-job* went back"
+    assert (message.ts, message.text, message.metadata) == (answer["ts"], "rewound", METADATA)
+    assert message.words == "*flink-job* rewound"
     assert slack.messages("payments") == []
 
 
-def test_timestamps_rise_and_are_never_shared(client: WebClient) -> None:
+def test_timestamps_are_unique(client: WebClient) -> None:
     with ThreadPoolExecutor(8) as pool:
         stamps = list(pool.map(lambda _: post(client)["ts"], range(40)))
     assert len(set(stamps)) == 40
 
 
-def test_an_update_keeps_what_the_message_said_before(slack: Slack, client: WebClient, channel: str) -> None:
+def test_an_update_keeps_the_earlier_text(slack: Slack, client: WebClient, channel: str) -> None:
     ts = post(client, blocks=[section("first")])["ts"]
-    client.chat_update(channel=channel, ts=ts, text="went back further")
+    client.chat_update(channel=channel, ts=ts, text="rewound further")
     (message,) = slack.messages()
-    assert (message.ts, message.text, message.words) == (ts, "went back further", "first")
-    assert [edit.text for edit in message.edits] == ["went back"]
+    assert (message.ts, message.text, message.words) == (ts, "rewound further", "first")
+    assert [edit.text for edit in message.edits] == ["rewound"]
 
 
-def test_replies_stand_in_their_thread_and_not_in_the_channel(slack: Slack, client: WebClient, channel: str) -> None:
+def test_replies_are_in_their_thread_and_not_in_the_channel(slack: Slack, client: WebClient, channel: str) -> None:
     """`conversations.replies` gives the parent first; history counts them."""
     ts = post(client)["ts"]
-    for text in ("gone", "back"):
+    for text in ("first", "second"):
         post(client, text=text, thread_ts=ts)
-    assert [message.text for message in slack.messages()] == ["went back"]
-    assert [message.text for message in slack.threads[ts]] == ["gone", "back"]
+    assert [message.text for message in slack.messages()] == ["rewound"]
+    assert [message.text for message in slack.threads[ts]] == ["first", "second"]
     replies = client.conversations_replies(channel=channel, ts=ts)["messages"]
-    assert [message["text"] for message in replies] == ["went back", "gone", "back"]
+    assert [message["text"] for message in replies] == ["rewound", "first", "second"]
     assert client.conversations_history(channel=channel)["messages"][0]["reply_count"] == 2
 
 
@@ -97,8 +97,7 @@ def test_history_is_paged_newest_first(client: WebClient, channel: str) -> None:
     assert [message["text"] for message in inclusive["messages"]] == ["4", "3"]
 
 
-def test_history_shows_metadata_only_when_asked(client: WebClient, channel: str) -> None:
-    """As Slack does: `include_all_metadata`."""
+def test_history_has_metadata_only_on_request(client: WebClient, channel: str) -> None:
     post(client, metadata=METADATA)
     assert "metadata" not in client.conversations_history(channel=channel)["messages"][0]
     (message,) = client.conversations_history(channel=channel, include_all_metadata=True)["messages"]
@@ -124,7 +123,7 @@ def test_a_file_in_a_thread_is_shown_there_by_its_name(client: WebClient, channe
     assert error_of(refused) == "invalid_arguments"
 
 
-def test_a_scope_that_the_token_lacks_is_named(slack: Slack, client: WebClient) -> None:
+def test_a_missing_scope_is_named(slack: Slack, client: WebClient) -> None:
     slack.withhold("files:write")
     with pytest.raises(SlackApiError) as refused:
         client.files_getUploadURLExternal(filename="plot.png", length=3)
@@ -145,8 +144,7 @@ def test_a_file_of_another_length_is_refused(client: WebClient) -> None:
         client._upload_file(url=url, data=b"four", logger=client.logger, timeout=5, proxy=None, ssl=None)
 
 
-def test_a_wrong_token_is_refused_and_never_kept(slack: Slack) -> None:
-    """`invalid_auth`; without one `not_authed`; nothing is posted."""
+def test_a_wrong_token_is_refused_and_never_stored(slack: Slack) -> None:
     for token, error in (("xoxb-wrong", "invalid_auth"), (None, "not_authed")):
         with pytest.raises(SlackApiError) as refused:
             post(WebClient(token, base_url=slack.url, retry_handlers=[]))
@@ -155,15 +153,13 @@ def test_a_wrong_token_is_refused_and_never_kept(slack: Slack) -> None:
     assert "xoxb" not in repr(slack.requests)
 
 
-def test_the_bot_knows_who_it_is(client: WebClient, channel: str) -> None:
-    """`auth.test` names the bot; a message has a permalink."""
+def test_auth_test_names_the_bot_and_messages_have_permalinks(client: WebClient, channel: str) -> None:
     assert client.auth_test()["bot_id"]
     link = client.chat_getPermalink(channel=channel, message_ts=post(client)["ts"])["permalink"]
     assert f"/archives/{channel}/p" in link
 
 
 def test_a_bot_that_is_not_a_member_must_join(slack: Slack, client: WebClient, channel: str) -> None:
-    """`not_in_channel` until `conversations.join`."""
     slack.kick("alerts")
     with pytest.raises(SlackApiError) as refused:
         post(client)
@@ -197,13 +193,13 @@ def test_a_bot_that_is_not_a_member_must_join(slack: Slack, client: WebClient, c
         ("chat.shout", {"channel": "alerts"}, "unknown_method"),
     ],
 )
-def test_slack_refuses(client: WebClient, method: str, arguments: dict[str, Any], error: str) -> None:
+def test_invalid_requests_are_refused(client: WebClient, method: str, arguments: dict[str, Any], error: str) -> None:
     with pytest.raises(SlackApiError) as refused:
         client.api_call(method, json=arguments)
     assert error_of(refused) == error
 
 
-def test_an_update_takes_a_tenth_of_what_a_post_takes(client: WebClient, channel: str) -> None:
+def test_an_updates_text_limit_is_a_tenth_of_a_posts(client: WebClient, channel: str) -> None:
     """chat.update refuses a text over 4,000 characters."""
     ts = post(client, text="x" * 40_000)["ts"]
     client.chat_update(channel=channel, ts=ts, text="x" * 4_000)
@@ -212,15 +208,14 @@ def test_an_update_takes_a_tenth_of_what_a_post_takes(client: WebClient, channel
     assert error_of(refused) == "msg_too_long"
 
 
-def test_a_reply_cannot_be_answered(client: WebClient) -> None:
+def test_a_reply_cannot_have_replies(client: WebClient) -> None:
     reply = post(client, thread_ts=post(client)["ts"])
     with pytest.raises(SlackApiError) as refused:
         post(client, thread_ts=reply["ts"])
     assert error_of(refused) == "cannot_reply_to_message"
 
 
-def test_a_refusal_points_at_the_place(client: WebClient) -> None:
-    """With a JSON pointer, as Slack does."""
+def test_a_refusal_has_a_json_pointer(client: WebClient) -> None:
     with pytest.raises(SlackApiError) as refused:
         post(client, blocks=[section("x"), section("x" * 3001)])
     assert refused.value.response["response_metadata"]["messages"] == [
@@ -228,8 +223,7 @@ def test_a_refusal_points_at_the_place(client: WebClient) -> None:
     ]
 
 
-def test_blocks_in_coloured_attachments_are_checked_alike(slack: Slack, client: WebClient) -> None:
-    """Colour comes only with attachments."""
+def test_blocks_in_coloured_attachments_are_validated_too(slack: Slack, client: WebClient) -> None:
     post(client, attachments=[{"color": "#A30200", "blocks": [section("back")]}])
     assert slack.messages()[0].words == "back"
     with pytest.raises(SlackApiError) as refused:
@@ -237,10 +231,10 @@ def test_blocks_in_coloured_attachments_are_checked_alike(slack: Slack, client: 
     assert error_of(refused) == "invalid_attachments"
 
 
-def test_a_webhook_answers_ok_and_nothing_else(slack: Slack) -> None:
-    answer = WebhookClient(slack.webhook_url("payments")).send(text="went back", blocks=[section("went back")])
+def test_a_webhook_responds_only_ok(slack: Slack) -> None:
+    answer = WebhookClient(slack.webhook_url("payments")).send(text="rewound", blocks=[section("rewound")])
     assert (answer.status_code, answer.body) == (200, "ok")
-    assert [message.text for message in slack.messages("payments")] == ["went back"]
+    assert [message.text for message in slack.messages("payments")] == ["rewound"]
 
 
 @pytest.mark.parametrize(
@@ -256,8 +250,7 @@ def test_a_webhook_refuses_in_plain_text(slack: Slack, text: str | None, path: s
     assert (answer.status_code, answer.body) == (status, body)
 
 
-def test_a_rate_limit_names_the_seconds_to_wait(slack: Slack, client: WebClient) -> None:
-    """429 with Retry-After, once; the next request goes through."""
+def test_a_rate_limit_has_a_retry_after_header_and_applies_once(slack: Slack, client: WebClient) -> None:
     slack.answer(429, retry_after=2)
     with pytest.raises(SlackApiError) as refused:
         post(client)
@@ -278,8 +271,7 @@ def test_a_fault_of_one_method_leaves_the_others_alone(slack: Slack, client: Web
     assert client.chat_update(channel=channel, ts=ts, text="x")["ok"]
 
 
-def test_slack_may_answer_with_an_error_code_of_its_own(slack: Slack, client: WebClient) -> None:
-    """For example `fatal_error`."""
+def test_any_error_code_can_be_scripted(slack: Slack, client: WebClient) -> None:
     slack.refuse("fatal_error")
     with pytest.raises(SlackApiError) as refused:
         post(client)
@@ -287,7 +279,7 @@ def test_slack_may_answer_with_an_error_code_of_its_own(slack: Slack, client: We
 
 
 @pytest.mark.parametrize(("after", "messages"), [(False, 0), (True, 1)])
-def test_a_closed_connection_may_or_may_not_have_posted(
+def test_a_connection_is_closed_before_or_after_posting(
     slack: Slack, client: WebClient, *, after: bool, messages: int
 ) -> None:
     slack.close_connection(after=after)
@@ -296,7 +288,7 @@ def test_a_closed_connection_may_or_may_not_have_posted(
     assert len(slack.messages()) == messages
 
 
-def test_a_request_that_hangs_runs_into_the_clients_time_limit(slack: Slack) -> None:
+def test_a_hanging_request_reaches_the_clients_timeout(slack: Slack) -> None:
     impatient = WebClient(slack.token, base_url=slack.url, timeout=1, retry_handlers=[])
     slack.hang(method="chat.postMessage")
     with pytest.raises(TimeoutError):
@@ -305,7 +297,7 @@ def test_a_request_that_hangs_runs_into_the_clients_time_limit(slack: Slack) -> 
     assert slack.messages() == []
 
 
-def test_clearing_lets_go_of_what_hangs(slack: Slack, client: WebClient) -> None:
+def test_clearing_faults_closes_hanging_requests(slack: Slack, client: WebClient) -> None:
     slack.hang(after=True)
     with ThreadPoolExecutor(1) as pool:
         posting = pool.submit(post, client)
@@ -315,8 +307,7 @@ def test_clearing_lets_go_of_what_hangs(slack: Slack, client: WebClient) -> None
             posting.result(timeout=5)
 
 
-def test_a_deleted_message_cannot_be_updated_or_answered(slack: Slack, client: WebClient, channel: str) -> None:
-    """`message_not_found`, and `thread_not_found`."""
+def test_a_deleted_message_cannot_be_updated_or_replied_to(slack: Slack, client: WebClient, channel: str) -> None:
     ts = post(client)["ts"]
     slack.delete_message(ts)
     with pytest.raises(SlackApiError) as refused:
@@ -327,12 +318,12 @@ def test_a_deleted_message_cannot_be_updated_or_answered(slack: Slack, client: W
     assert error_of(refused) == "thread_not_found"
 
 
-def test_waiting_in_vain_ends(slack: Slack) -> None:
+def test_waiting_times_out(slack: Slack) -> None:
     with pytest.raises(TimeoutError, match="a request to Slack"):
         slack.wait_for(slack.messages, timeout=0.1)
 
 
-def test_every_request_is_kept_with_its_answer(slack: Slack, client: WebClient, tmp_path: Path) -> None:
+def test_requests_are_dumped_with_their_responses(slack: Slack, client: WebClient, tmp_path: Path) -> None:
     post(client)
     slack.close_connection()
     with pytest.raises(ConnectionError):
@@ -342,10 +333,10 @@ def test_every_request_is_kept_with_its_answer(slack: Slack, client: WebClient, 
     assert (first["method"], first["status"], first["answer"]["ok"]) == ("chat.postMessage", 200, True)
     assert (second["arguments"]["text"], second["status"], second["answer"]) == ("lost", None, None)
     assert first["at"].endswith("Z")
-    assert [request.arguments["text"] for request in slack.received("chat.postMessage")] == ["went back", "lost"]
+    assert [request.arguments["text"] for request in slack.received("chat.postMessage")] == ["rewound", "lost"]
 
 
-def test_slack_comes_back_at_the_same_address() -> None:
+def test_the_stand_in_can_restart_on_the_same_port() -> None:
     with Slack() as slack:
         port = slack.port
     with Slack(port=port) as slack:
@@ -357,7 +348,7 @@ def test_slack_comes_back_at_the_same_address() -> None:
     ("path", "status", "expected"),
     [("api/chat.postMessage", 200, b"invalid_json"), ("services/a/b", 400, b"invalid_payload")],
 )
-def test_a_body_that_is_no_json_object_is_refused(
+def test_a_body_that_is_not_a_json_object_is_refused(
     slack: Slack, path: str, status: int, expected: bytes, body: bytes
 ) -> None:
     """By the Web API with an error code, by a webhook with a status."""
