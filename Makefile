@@ -19,7 +19,7 @@ test: lint setup ## lint, types, unit and property tests, integration tests with
 	@$(BIN)/pytest -m "not acceptance"
 
 test-fast: lint ## lint, types, unit and property tests in parallel; needs no Java (under 3 minutes)
-	@$(BIN)/pytest -m "not integration and not acceptance" --numprocesses auto --dist worksteal
+	@$(BIN)/pytest -m "not integration and not acceptance and not spark" --numprocesses auto --dist worksteal
 
 acceptance: setup ## the long scenarios on real clusters (about an hour)
 	@$(BIN)/pytest -m acceptance

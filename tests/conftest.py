@@ -16,12 +16,16 @@ settings.register_profile("backflow", deadline=None, print_blob=True)
 settings.load_profile("backflow")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run integration tests last.
+    """Mark the tests that need Java, and run integration tests last.
 
     Quick tests fail first, and the clusters' ZooKeeper clients, whose threads use the global `random`, do not run yet
     while Hypothesis draws from it.
     """
+    for item in items:
+        if item.path.parent.name in ("checks", "spark_checks"):  # `make test-fast` does without Java
+            item.add_marker(pytest.mark.spark)
     items.sort(key=lambda item: item.get_closest_marker("integration") is not None)
 
 
