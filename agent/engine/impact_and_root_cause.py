@@ -7,7 +7,7 @@ from agent.engine.correlation import CLOCK_SLACK_MS, Correlation, FindingCluster
 from agent.engine.rule import Rule
 from agent.model.findings import Finding, Records, observed_part, reader
 from agent.model.log_text import describe_lines, first_line
-from agent.model.text import is_bounded
+from agent.model.text import is_bounded, is_leader_change
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
@@ -38,11 +38,6 @@ def total_impact(findings: Iterable[Finding]) -> Records:
         skipped += finding.records.skipped
         lost[partition] = max(lost.get(partition, 0), finding.records.lost)
     return Records(sum(max(by_reader.values()) for by_reader in reprocessed.values()), sum(lost.values()), skipped)
-
-
-def is_leader_change(finding: Finding) -> bool:
-    """Return whether the finding says who led a partition before and after."""
-    return "leader" in finding.previous and "leader" in finding.current
 
 
 def root_cause_broker(causes: Iterable[Finding], effect: Finding) -> int | None:

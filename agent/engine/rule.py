@@ -101,9 +101,6 @@ class Rule(ConfigModel):
     recreates_topic: ClassVar[bool] = False
     """Whether a finding is the re-creation of its topic."""
 
-    is_root_cause: ClassVar[bool] = False
-    """Whether a finding is a root cause in itself, whichever broker it names."""
-
     reports_unavailability: ClassVar[bool] = False
     """Whether a finding is about a source, so that the source's own unavailability does not hide it."""
 

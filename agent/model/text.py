@@ -110,9 +110,14 @@ def more(left_out: int, noun: str) -> tuple[str, ...]:
     return (f"and {count(left_out, noun)}",) if left_out > 0 else ()
 
 
+def is_leader_change(finding: Finding) -> bool:
+    """Return whether the finding says who led a partition before and after."""
+    return "leader" in finding.previous and "leader" in finding.current
+
+
 def change(finding: Finding) -> str:
     """Return who led before and who leads now; empty for what is no leader change."""
-    if "leader" not in finding.previous or "leader" not in finding.current:
+    if not is_leader_change(finding):
         return ""
     return f" {leader_name(finding.previous['leader'])} -> {leader_name(finding.current['leader'])}"
 

@@ -23,7 +23,6 @@ class BrokersDownTogether(Rule):
 
     title = "several brokers of {cluster} were down at the same time"
     default_severity = Severity.INFO
-    is_root_cause = True
     advice: ClassVar[Mapping[str, Advice]] = {
         "": Advice(
             prevent="Spread the replicas on {place} over power supplies (broker.rack); set min.insync.replicas=2 with "
