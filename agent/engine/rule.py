@@ -231,6 +231,15 @@ def recovered(finding: Finding, at: int | None) -> Finding:
     return finding if at is None else msgspec.structs.replace(finding, recovered_at=at)
 
 
+def ended(finding: Finding, at: int, reason: str) -> Finding:
+    """Return the finding as over because its subject is gone or of no interest any more.
+
+    reason: a clause that says why ("the group was deleted"); `current["ended"]` holds it, and texts say it instead of
+    a recovery.
+    """
+    return msgspec.structs.replace(finding, recovered_at=at, current={**finding.current, "ended": reason})
+
+
 class TopicRule(Rule):
     """A rule about topics or their partitions."""
 

@@ -139,5 +139,8 @@ def time_range(finding: Finding, day: str) -> str:
 
 
 def recovery(finding: Finding, day: str, words: str) -> str:
-    """Return when the finding recovered as a clause, empty while it has not."""
-    return "" if finding.recovered_at is None else f"; {words} at {instant(finding.recovered_at, day)}"
+    """Return when the finding recovered, or why it ended without, as a clause; empty while it is active."""
+    if finding.recovered_at is None:
+        return ""
+    at = instant(finding.recovered_at, day)
+    return f"; over since {at}: {finding.current['ended']}" if "ended" in finding.current else f"; {words} at {at}"

@@ -40,13 +40,64 @@ class LogOffsets(Observation, frozen=True, kw_only=True, tag="log_offsets", gc=F
     log_end: int
 
 
+class LastStableOffset(Observation, frozen=True, kw_only=True, tag="last_stable_offset", gc=False):
+    """Where consumers with isolation.level=read_committed see a log end: before the oldest open transaction.
+
+    cluster: the cluster's name in rules.toml. topic, partition: whose log it is. offset: the last stable offset.
+    """
+
+    key = ("cluster", "topic", "partition")
+
+    cluster: str
+    topic: str
+    partition: int
+    offset: int
+
+
+class TopicSettings(Observation, frozen=True, kw_only=True, tag="topic_settings", gc=False):
+    """The settings of a topic that decide what happens to its records.
+
+    cluster: the cluster's name in rules.toml. topic: the topic. cleanup_policy: `delete`, `compact` or both,
+    comma-separated. retention_ms: retention.ms; -1 for no limit. retention_bytes: retention.bytes; -1 for no limit.
+    """
+
+    key = ("cluster", "topic")
+
+    cluster: str
+    topic: str
+    cleanup_policy: str
+    retention_ms: int
+    retention_bytes: int = -1
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether compaction removes records, so that offsets are not records."""
+        return "compact" in self.cleanup_policy
+
+
+class ClusterSettings(Observation, frozen=True, kw_only=True, tag="cluster_settings", gc=False):
+    """The settings of a cluster's brokers that decide what happens to committed offsets.
+
+    cluster: the cluster's name in rules.toml. offsets_retention_ms: offsets.retention.minutes, in ms. version: the
+    oldest Kafka version among its brokers as far as known (`2.8`); null if unknown.
+    """
+
+    key = ("cluster",)
+
+    cluster: str
+    offsets_retention_ms: int
+    version: str | None = None
+
+
 class PartitionState(Observation, frozen=True, kw_only=True, tag="partition_state", gc=False):
     """The leader, replicas and ISR of a partition.
 
     cluster: the cluster's name in rules.toml. topic, partition: which partition. leader: the leading broker; null or -1
     if there is none. leader_epoch: null if the source cannot read it (AdminClient). replicas: their brokers; empty if
     the partition was deleted. isr: brokers of the in-sync replicas. topic_id: the topic's id (KIP-516), before Kafka
-    2.8 `czxid:N` of its znode; null if unknown.
+    2.8 `czxid:N` of its znode; null if unknown. elr: brokers of the eligible leader replicas (KIP-966), which have all
+    records below the high watermark; null if unknown. adding, removing: brokers that a reassignment in progress
+    (KIP-455) adds and removes.
     """
 
     key = ("cluster", "topic", "partition")
@@ -59,6 +110,9 @@ class PartitionState(Observation, frozen=True, kw_only=True, tag="partition_stat
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     topic_id: str | None = None
+    elr: tuple[int, ...] | None = None
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
 
 
 class BrokerRegistration(Observation, frozen=True, kw_only=True, tag="broker_registration", gc=False):
@@ -118,6 +172,8 @@ class GroupState(Observation, frozen=True, kw_only=True, tag="group_state", gc=F
     cluster: the cluster's name in rules.toml. group: the consumer group. state: as Kafka names it (Stable, Empty, Dead,
     ...). members: its members. simple: whether the group has only ever been used with assign(), thus without members;
     null if unknown. assignor: the last known partition assignor (`range`, `stream` for Kafka Streams); null if unknown.
+    type: its protocol as ListGroups names it: `classic`, `consumer` (KIP-848), `streams` (KIP-1071) or `share`
+    (KIP-932); null if unknown.
     """
 
     key = ("cluster", "group")
@@ -128,3 +184,4 @@ class GroupState(Observation, frozen=True, kw_only=True, tag="group_state", gc=F
     members: tuple[Member, ...] = ()
     simple: bool | None = None
     assignor: str | None = None
+    type: str | None = None
