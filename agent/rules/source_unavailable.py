@@ -1,7 +1,6 @@
 """source_unavailable: a source cannot read its subject."""
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from agent.engine.condition_rule import Condition, LastingConditionRule
 from agent.engine.facts import Facts, History
@@ -10,6 +9,16 @@ from agent.model.config_types import Duration
 from agent.model.findings import Finding, observed_part
 from agent.model.observations.base import Availability, Unavailable
 from agent.model.times import clock
+
+_FIND_OUT = "Find out why {source} cannot read {observed}. "
+
+_UNSEEN = {
+    "kafka": "Until it can, Backflow does not see committed offsets and log offsets there; other sources are still "
+    "watched.",
+    "zookeeper": "Until it can, Backflow does not see broker sessions and leaders there; committed offsets are still "
+    "watched.",
+}
+"""What is not seen while all of a source is unavailable, and what still is."""
 
 
 class SourceUnavailable(LastingConditionRule):
@@ -21,16 +30,16 @@ class SourceUnavailable(LastingConditionRule):
 
     title = "{source} cannot read {observed}"
     reports_unavailability = True
-    advice: ClassVar[Mapping[str, Advice]] = {
-        "": Advice(
-            now="Find out why {source} cannot read {observed}. Until it can, Backflow detects nothing there.",
-            only_while_open=True,
-        ),
-    }
     observes = (Unavailable,)
 
     after: Duration = 60_000
     """How long the subject must be unavailable before it is reported."""
+
+    @classmethod
+    def advice_for(cls, finding: Finding) -> Advice:
+        is_part = bool({"group", "topic"} & finding.subject.keys())
+        unseen = "" if is_part else _UNSEEN.get(finding.subject.get("source", ""), "")
+        return Advice(now=_FIND_OUT + (unseen or "Until it can, Backflow detects nothing there."), only_while_open=True)
 
     @classmethod
     def timeline(cls, finding: Finding, day: str) -> str:

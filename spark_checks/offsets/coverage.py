@@ -14,6 +14,10 @@ GAP_MS = 60_000
 """The shortest gap: on a loaded machine ticks may be seconds late."""
 
 
+COMMIT_SOURCE = "kafka"
+"""The source that reads committed offsets."""
+
+
 class ClockStep(NamedTuple):
     """The agent's clock was set back between two ticks. before, after: their positions; old, new: their times, ms."""
 
@@ -69,8 +73,15 @@ class Gap(NamedTuple):
     subject: dict[str, Any]
     reason: str
 
+    @property
+    def hides_only_causes(self) -> bool:
+        """Whether committed offsets were read meanwhile: another source was unavailable."""
+        return "source" in self.subject and self.subject["source"] != COMMIT_SOURCE
+
     def may_hide(self, group: str, begin: int, end: int) -> bool:
         """Whether it may hide a commit of the group in [begin, end]."""
+        if self.hides_only_causes:
+            return False
         about = self.subject.get("group", None if self.subject.get("topic") is not None else group)
         return about == group and self.begin < end and begin < self.end
 

@@ -150,7 +150,7 @@ def gap_finding(gap: Gap, cluster: str) -> Finding:
         subject={"cluster": cluster, **gap.subject},
         labels=("gap",),
         records=Records(),
-        detail=f"Not compared: {_describe_gap(gap, '')}",
+        detail=f"{'Causes may be missing' if gap.hides_only_causes else 'Not compared'}: {_describe_gap(gap, '')}",
         known_at=gap.end,
     )
 
@@ -207,5 +207,7 @@ def _describe_gap(gap: Gap, day: str) -> str:
     begin, end = instant(gap.begin, day), instant(gap.end, day or day_of(gap.begin))
     subject = " ".join(f"{name} {value}" for name, value in gap.subject.items() if name != "source")
     what = f"no observations of {subject}" if subject else "the journal has no observations"
+    if gap.hides_only_causes:
+        what = f"{gap.subject['source']} could not be read"
     why = f": {gap.reason}" if gap.reason else ""
     return f"{what} between {begin} and {end} UTC ({span(gap.end - gap.begin)}){why}"
