@@ -1,26 +1,36 @@
 """The commands `run` and `check-config`: start the daemon, or validate its configuration."""
 
+import os
 import sys
 from collections.abc import Iterator
 from glob import glob
 from pathlib import Path
 
 import click
+import structlog
 
 from agent.cli.common import EPILOG, FAILED, WRONG, config_option, config_path, fail, load_or_exit
-from agent.config.credentials import CredentialError
-from agent.config.settings import Settings
+from agent.config.credentials import Credential, CredentialError
+from agent.config.problems import Problem, SettingsError, describe_path
+from agent.config.settings import Settings, load
 from agent.config.toml_places import KeyPath, find_places
 from agent.daemon import logging
 from agent.storage.database import StorageError
 from agent.storage.journal import JournalError
 
+log = structlog.get_logger(__name__)
+
 
 @click.command("run", epilog=EPILOG)
 @config_option
 def run_command(config: Path | None) -> None:
-    """Monitor the configured clusters until SIGTERM or Ctrl-C. This is what systemd runs."""
+    """Monitor the configured clusters until SIGTERM or Ctrl-C. This is what systemd runs.
+
+    SIGHUP reloads the configuration; a file with mistakes is refused, and the agent goes on with the old one.
+    """
     settings = load_or_exit(config, need_clusters=True)
+    if problems := secret_problems(settings, config_path(config)):
+        fail(WRONG, "\n".join(str(problem) for problem, _ in problems))
     directory = settings.agent.state_directory
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -32,11 +42,27 @@ def run_command(config: Path | None) -> None:
 
     try:
         daemon = Daemon(settings)
-    except CredentialError as error:
-        fail(WRONG, str(error))
-    except (JournalError, StorageError, OSError) as error:
+    except (CredentialError, JournalError, StorageError, OSError) as error:
         fail(FAILED, str(error))
-    sys.exit(daemon.run())
+    status = daemon.run(lambda: _may_replace(config, directory))
+    if status is None:  # in a new image of the process, so that nothing of the old configuration is left
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - its own command line
+    sys.exit(status)
+
+
+def _may_replace(config: Path | None, state_directory: Path) -> bool:
+    """Return whether the configuration file is valid, after logging why it is not."""
+    reason = ""
+    try:
+        settings = load(config_path(config), need_clusters=True)
+        reason = "; ".join(str(problem) for problem, _ in secret_problems(settings, config_path(config)))
+        if not reason and settings.agent.state_directory != state_directory:
+            reason = "state_directory cannot change while the agent runs: restart it"
+    except SettingsError as error:
+        reason = "; ".join(map(str, error.problems))
+    if reason:
+        log.error("configuration_refused", path=str(config_path(config)), reason=reason)
+    return not reason
 
 
 @click.command("check-config", epilog=EPILOG)
@@ -44,19 +70,37 @@ def run_command(config: Path | None) -> None:
 def check_config_command(config: Path | None) -> None:
     """Validate the configuration and list all mistakes with their lines.
 
-    Paths that do not exist on this host are warnings: they may be created later.
+    Paths that do not exist on this host are warnings: they may be created later. So are secrets that only the service
+    may have: environment variables and systemd credentials.
     """
     settings = load_or_exit(config, need_clusters=False)
     path = config_path(config)
     places = find_places(path.read_text(encoding="utf-8-sig"))
     for key, message in missing_paths(settings):
         click.echo(f"{path}:{places[key].line}: warning: [{key[0]}.{key[1]}] {key[2]}: {message}", err=True)
+    mistakes = []
+    for problem, source in secret_problems(settings, path):
+        if source.file is not None:
+            mistakes.append(str(problem))
+        else:  # only the service may have it
+            click.echo(f"{problem.path}:{problem.line}: warning: {problem.where}: {problem.message}", err=True)
+    if mistakes:
+        fail(WRONG, "\n".join(mistakes))
     tables = {name: getattr(settings, name) for name in ("clusters", "flink", "streams", "logs")}
     monitored = "; ".join(f"{table}: {', '.join(names)}" for table, names in tables.items() if names)
     monitored = monitored or "nothing to monitor yet: `backflow run` needs [clusters.NAME]"
     receiver = "the console" if settings.slack is None else "Slack"
     rules, correlations = len(settings.rules), len(settings.correlations)
     click.echo(f"{path}: {rules} rules, {correlations} correlations; {monitored}; incidents go to {receiver}")
+
+
+def secret_problems(settings: Settings, path: Path) -> list[tuple[Problem, Credential]]:
+    """Return what is wrong with the secrets that the configuration at the path names, with their sources."""
+    places = find_places(path.read_text(encoding="utf-8-sig"))
+    return [
+        (Problem(str(path), places[key].line, describe_path(key), reason), source)
+        for key, source, reason in settings.unreadable_secrets()
+    ]
 
 
 def missing_paths(settings: Settings) -> Iterator[tuple[KeyPath, str]]:

@@ -8,9 +8,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from agent.config.credentials import Credential, CredentialName, EnvironmentName, resolve
+from agent.config.credentials import Credential, CredentialError, CredentialName, EnvironmentName, resolve
 from agent.model.config_types import ConfigModel, NameFilter, PositiveDuration
 from agent.model.findings import Severity
+
+_TOKEN = re.compile(r"[!-~]+")
+_WEBHOOK = re.compile(r"https?://[!-~]+")
 
 
 def _address(value: str) -> str:
@@ -84,10 +87,7 @@ class Slack(ConfigModel):
 
     @model_validator(mode="after")
     def _require_one_secret(self) -> Self:
-        names = [
-            f"{secret}_{source}" for secret in ("token", "webhook") for source in Credential.model_fields
-            if getattr(self, f"{secret}_{source}") is not None
-        ]  # fmt: skip
+        names = self._secret_names
         if len(names) != 1:
             msg = (
                 "exactly one of token_file, token_env, token_credential, webhook_file, webhook_env, webhook_credential "
@@ -102,17 +102,35 @@ class Slack(ConfigModel):
             raise ValueError(msg)
         return self
 
-    def token(self, environment: Mapping[str, str] = os.environ) -> SecretStr | None:
-        """Return the bot token, or None if a webhook is configured. Raises CredentialError."""
-        return self._secret("token", environment)
+    @property
+    def _secret_names(self) -> list[str]:
+        names = [f"{secret}_{source}" for secret in ("token", "webhook") for source in Credential.model_fields]
+        return [name for name in names if getattr(self, name) is not None]
 
-    def webhook(self, environment: Mapping[str, str] = os.environ) -> SecretStr | None:
-        """Return the address of the webhook, or None if a token is configured. Raises CredentialError."""
-        return self._secret("webhook", environment)
+    @property
+    def secret_key(self) -> str:
+        """The key that names the source of the secret."""
+        return self._secret_names[0]
 
-    def _secret(self, secret: str, environment: Mapping[str, str]) -> SecretStr | None:
-        sources = {source: getattr(self, f"{secret}_{source}") for source in Credential.model_fields}
-        return resolve(Credential(**sources), environment) if any(sources.values()) else None
+    @property
+    def secret(self) -> Credential:
+        """The source of the token or of the webhook's address."""
+        return Credential(**{self.secret_key.partition("_")[2]: getattr(self, self.secret_key)})
+
+    @property
+    def is_webhook(self) -> bool:
+        """Whether the secret is the address of an incoming webhook, not a bot token."""
+        return self.secret_key.startswith("webhook")
+
+    def read_secret(self, environment: Mapping[str, str] = os.environ) -> SecretStr:
+        """Return the token or the webhook's address. Raises CredentialError, also if it cannot be one."""
+        secret = resolve(self.secret, environment)
+        pattern, expected = (_WEBHOOK, "the address of an incoming webhook") if self.is_webhook else (_TOKEN, "a token")
+        if not pattern.fullmatch(secret.get_secret_value()):
+            source = next(f"{name} {value}" for name, value in self.secret.model_dump(exclude_none=True).items())
+            msg = f"{source} must hold {expected} and nothing else, in one line"
+            raise CredentialError(msg)
+        return secret
 
     def channel_for(self, severity: Severity, cluster: str | None) -> str | None:
         """Return the channel of the first route that matches, else the default channel; None for a webhook."""

@@ -3,8 +3,9 @@
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date, time
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,6 +14,7 @@ from pydantic import ValidationError
 
 from agent.config.checks import Check, Spark
 from agent.config.correlation_checks import correlation_problems
+from agent.config.credentials import Credential, CredentialError, resolve
 from agent.config.kafka_properties import kafka_property_problem
 from agent.config.problems import (
     NAMED_TABLES,
@@ -87,6 +89,21 @@ class Settings(NamedTuple):
         """The stores declared in rules of the kind state_not_restored, without duplicates."""
         rules = (rule for rule in self.rules.values() if isinstance(rule, StateNotRestored))
         return list(dict.fromkeys(store for rule in rules for store in rule.stores))
+
+    def unreadable_secrets(self) -> Iterator[tuple[KeyPath, Credential, str]]:
+        """Yield the key path, the source and the reason of each secret that cannot be read at present."""
+        for path, source, read in self._secrets():
+            try:
+                read()
+            except CredentialError as error:
+                yield path, source, str(error)
+
+    def _secrets(self) -> Iterator[tuple[KeyPath, Credential, Callable[[], object]]]:
+        if self.slack is not None:
+            yield ("slack", self.slack.secret_key), self.slack.secret, self.slack.read_secret
+        for name, cluster in self.clusters.items():
+            for path, source in cluster.secrets():
+                yield ("clusters", name, *path), source, partial(resolve, source)
 
 
 def shipped() -> Path:

@@ -3,7 +3,7 @@
 import codecs
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from agent.config.checks import Size
 from agent.config.credentials import Credential, resolve
 from agent.config.kafka_properties import KafkaValue
+from agent.config.toml_places import KeyPath
 from agent.model.config_types import ConfigModel, NameFilter, PositiveDuration, non_empty
 
 SMALLEST_MEMORY = 96_000_000
@@ -170,6 +171,14 @@ class ZooKeeperClient(ConfigModel):
             raise ValueError(msg)
         return self
 
+    def secrets(self) -> Iterator[tuple[KeyPath, Credential]]:
+        """Yield the key path below this table and the source of each secret."""
+        yield from ((("auth", index), auth) for index, auth in enumerate(self.auth))
+        if self.sasl is not None and self.sasl.password is not None:
+            yield ("sasl", "password"), self.sasl.password
+        if self.keyfile_password is not None:
+            yield ("keyfile_password",), self.keyfile_password
+
     def options(self, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
         """Return the keyword arguments of kazoo's KazooClient except `hosts`.
 
@@ -241,6 +250,14 @@ class Cluster(ConfigModel):
             msg = "`zookeeper_client` has no effect without `zookeeper`"
             raise ValueError(msg)
         return self
+
+    def secrets(self) -> Iterator[tuple[KeyPath, Credential]]:
+        """Yield the key path below this table and the source of each secret."""
+        for name, value in self.kafka.items():
+            if isinstance(value, Credential):
+                yield ("kafka", name), value
+        for path, source in self.zookeeper_client.secrets():
+            yield ("zookeeper_client", *path), source
 
     def kafka_properties(self, environment: Mapping[str, str] = os.environ) -> dict[str, str | int | bool]:
         """Return the properties for confluent-kafka's clients.

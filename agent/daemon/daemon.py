@@ -4,6 +4,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TextIO
 
@@ -45,7 +46,8 @@ class Daemon:
 
         Raises CredentialError, JournalError, StorageError, OSError.
         """
-        self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._stop = self._reload = False
         directory = settings.agent.state_directory
         receivers = make_receivers(settings, stream)
         self._store = IncidentStore(directory / FILE, [receiver.name for receiver in receivers])
@@ -84,23 +86,42 @@ class Daemon:
         self._failed: set[str] = set()
         self._progress: dict[str, tuple[int, int]] = {}
 
-    def run(self) -> int:
-        """Monitor until SIGTERM or SIGINT; return the exit status: 0, or 3 if a part of the agent failed."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._stop.set())
+    def run(self, is_valid: Callable[[], bool] = lambda: False) -> int | None:
+        """Monitor until SIGTERM or SIGINT; return the exit status: 0, or 3 if a part of the agent failed.
+
+        is_valid: whether the configuration file may replace the current one; asked after SIGHUP. If it may, the agent
+        stops in order and None is returned: the caller starts it again, and it resumes where it stopped.
+        """
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._take_signal)
         with Systemd() as systemd:
             self._start()
             systemd.ready()
             log.info("daemon_ready", sources=list(map(_job_id, self._sources)), receivers=list(self._dispatchers))
             interval = min(systemd.watchdog_interval or _WATCHDOG_MS, _WATCHDOG_MS) / 1000
-            while not self._stop.wait(interval) and self._pipeline.alive:
+            while not self._stop and self._pipeline.alive:
+                self._wake.wait(interval)
+                self._wake.clear()
+                if self._reload and not self._stop:
+                    self._reload = False
+                    systemd.reloading()
+                    if is_valid():
+                        log.info("configuration_reloading")
+                        return self._close() or None
+                    systemd.ready()
                 stuck = self._stuck_loops(now_ms())
                 if stuck:
                     log.error("loops_stuck", loops=stuck)
-                else:
+                elif not self._stop:
                     systemd.watchdog()
             systemd.stopping()
             return self._close()
+
+    def _take_signal(self, number: int, frame: object) -> None:
+        del frame
+        self._reload = self._reload or number == signal.SIGHUP
+        self._stop = self._stop or number != signal.SIGHUP
+        self._wake.set()
 
     def _start(self) -> None:
         self._pipeline.start()

@@ -1,6 +1,7 @@
 """Notifications to systemd: ready, watchdog, stopping and a status line (sd_notify(3))."""
 
 import os
+import time
 from types import TracebackType
 from typing import Self
 
@@ -29,6 +30,10 @@ class Systemd:
     def ready(self) -> None:
         """Notify that start-up is complete."""
         self._notify("READY=1")
+
+    def reloading(self) -> None:
+        """Notify that the configuration is being reloaded; `ready` ends that."""
+        self._notify(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
     def stopping(self) -> None:
         """Notify that shutdown has begun; systemd kills the process after TimeoutStopSec."""

@@ -95,11 +95,11 @@ def make_receivers(settings: Settings, stream: TextIO) -> list[Receiver]:
     slack = settings.slack
     if slack is None:
         return [Console(stream)]
-    token, webhook = slack.token(), slack.webhook()
-    if webhook is not None:
-        return [Webhook(webhook.get_secret_value())]
+    secret = slack.read_secret().get_secret_value()
+    if slack.is_webhook:
+        return [Webhook(secret)]
 
     def channel_of(incident: Incident) -> str:
         return slack.channel_for(incident.severity, incident.cluster) or ""
 
-    return [Slack(token.get_secret_value() if token is not None else "", channel_of, base_url=slack.base_url)]
+    return [Slack(secret, channel_of, base_url=slack.base_url)]

@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from agent.config.credentials import Credential, CredentialError, resolve
+from agent.config.sections import Slack
 
 
 def test_secret_is_read_from_a_file_without_final_newline(tmp_path: Path) -> None:
@@ -64,3 +65,17 @@ def test_undecodable_secret_is_not_shown(tmp_path: Path) -> None:
 def test_credential_needs_exactly_one_valid_source(places: dict[str, str]) -> None:
     with pytest.raises(ValidationError):
         Credential.model_validate(places)
+
+
+@pytest.mark.parametrize(
+    ("table", "secret"),
+    [
+        ({"channel": "c", "token_env": "SLACK"}, "xoxb-1\nxoxb-2"),
+        ({"channel": "c", "token_env": "SLACK"}, "token = xoxb-1"),
+        ({"webhook_env": "SLACK"}, "hooks.slack.example/services/hunter2"),
+        ({"webhook_env": "SLACK"}, "https://hooks.slack.example/hunter2\nhttps://hooks.slack.example/b"),
+    ],
+)
+def test_slack_secret_must_be_a_single_word(table: dict[str, str], secret: str) -> None:
+    with pytest.raises(CredentialError, match=r"^env SLACK must hold .* and nothing else, in one line$"):
+        Slack.model_validate(table).read_secret({"SLACK": secret})

@@ -123,10 +123,8 @@ def test_all_sections_are_read() -> None:
     assert settings.rules["rewind"].kind == "offset_rewind"
     assert settings.correlations["c"].within == 600_000
     assert settings.slack is not None
-    token = settings.slack.token(secrets)
-    assert token is not None
-    assert token.get_secret_value() == "d"
-    assert settings.slack.webhook(secrets) is None
+    assert settings.slack.read_secret(secrets).get_secret_value() == "d"
+    assert not settings.slack.is_webhook
 
 
 def test_empty_configuration_suffices_for_replay_but_not_run() -> None:

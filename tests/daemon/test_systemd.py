@@ -36,8 +36,11 @@ def test_systemd_is_notified_of_start_watchdog_and_stop(manager: socket.socket) 
         systemd.ready()
         systemd.watchdog()
         systemd.status("2 incidents open;\nmain: 40 → 39 partitions seen")
+        systemd.reloading()
         systemd.stopping()
-    assert [manager.recv(4096).decode() for _ in range(4)] == [
+    received = [manager.recv(4096).decode() for _ in range(5)]
+    assert re.fullmatch(r"RELOADING=1\nMONOTONIC_USEC=\d+", received.pop(3))
+    assert received == [
         "READY=1",
         "WATCHDOG=1",
         "STATUS=2 incidents open; main: 40 → 39 partitions seen",

@@ -1,6 +1,7 @@
 """The daemon towards service manager and operator: start, watchdog, unreachable clusters, stop."""
 
 import os
+import signal
 import socket
 import time
 from pathlib import Path
@@ -113,3 +114,30 @@ def test_secrets_are_never_logged(kafka_3_9: Cluster, tmp_path: Path) -> None:
             wait_until(lambda: agent.find_line("invalid_auth"), "the refusal to be logged")
             agent.stop()
         assert "secret-4711" not in agent.log.read_text()
+
+
+def test_sighup_reloads_a_valid_file_and_refuses_a_bad_one(kafka_3_9: Cluster, tmp_path: Path) -> None:
+    topic, group = named("topic"), named("group")
+    kafka_3_9.create_topic(topic)
+    with watched(kafka_3_9, tmp_path) as agent:
+        move_offsets(kafka_3_9, group, topic, 5000)
+        agent.wait_for(committed(group, 5000), f"{group} to have committed 5000")
+        move_offsets(kafka_3_9, group, topic, 0)
+        incident = agent.wait_for_incident(lambda candidate: has(candidate, "offset_rewind", group=group), "the rewind")
+        valid = agent.config.read_text(encoding="utf-8")
+
+        agent.config.write_text(valid + "\n[rules.second]\nkind = 'offset_rewound'\n", encoding="utf-8")
+        os.kill(agent.pid or 0, signal.SIGHUP)
+        agent.wait_for_line("unknown kind.*configuration_refused")
+
+        agent.config.write_text(valid + "\n[rules.second]\nkind = 'offset_rewind'\n", encoding="utf-8")
+        os.kill(agent.pid or 0, signal.SIGHUP)
+        agent.wait_for_line(r"configuration_reloading[\s\S]*daemon_ready")
+        move_offsets(kafka_3_9, group, topic, 6000)
+        agent.wait_for(committed(group, 6000), f"{group} to have committed 6000")
+        move_offsets(kafka_3_9, group, topic, 0)
+        agent.wait_for_incident(
+            lambda candidate: any(found["rule"] == "second" for found in candidate["findings"]),
+            "the new rule's finding",
+        )
+        assert incident["id"] in {known["id"] for known in agent.incidents()}
