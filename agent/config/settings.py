@@ -2,6 +2,7 @@
 
 import json
 import re
+import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date, time
@@ -37,6 +38,9 @@ from agent.rules import CHECKS, KINDS
 from agent.rules.state_not_restored import StateNotRestored
 
 Model = TypeVar("Model", bound=ConfigModel)
+
+LARGEST_FILE = 4 << 20
+"""Upper limit of the size of a configuration file, bytes."""
 
 SECTIONS: Mapping[str, type[ConfigModel]] = {
     "agent": Agent,
@@ -118,17 +122,28 @@ def load(path: Path, *, need_clusters: bool, overrides: Mapping[str, Any] | None
     Raises SettingsError, also if the file cannot be read.
     """
     try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except IsADirectoryError:
-        problem = Problem(str(path), None, "", "is a directory; give the path of a file such as rules.toml")
+        kind = _kind_of_no_configuration(path)
+        text = "" if kind else path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         problem = Problem(str(path), None, "", f"cannot be read: {error.strerror}")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         problem = Problem(str(path), line, "", "not UTF-8 text; save the file as UTF-8")
     else:
-        return loads(text, str(path), need_clusters=need_clusters, overrides=overrides)
+        if not kind:
+            return loads(text, str(path), need_clusters=need_clusters, overrides=overrides)
+        problem = Problem(str(path), None, "", f"is {kind}; give the path of a file such as rules.toml")
     raise SettingsError([problem])
+
+
+def _kind_of_no_configuration(path: Path) -> str:
+    """Return what the path leads to if it cannot be a configuration, else an empty string. Raises OSError."""
+    found = path.stat()
+    if stat.S_ISDIR(found.st_mode):
+        return "a directory"
+    if not stat.S_ISREG(found.st_mode):  # reading a pipe without a writer would never end
+        return "not a regular file"
+    return f"larger than {LARGEST_FILE >> 20} MiB" if found.st_size > LARGEST_FILE else ""
 
 
 def loads(text: str, name: str, *, need_clusters: bool, overrides: Mapping[str, Any] | None = None) -> Settings:

@@ -1,5 +1,6 @@
 """rules.toml is validated strictly: all mistakes at once, each with its line; no secret is ever shown."""
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from agent.config.checks import trigger
 from agent.config.problems import SettingsError
 from agent.config.sections import Slack
-from agent.config.settings import Settings, load, loads
+from agent.config.settings import LARGEST_FILE, Settings, load, loads
 from agent.model.findings import Severity
 from agent.rules import CHECKS
 
@@ -247,9 +248,14 @@ def test_mistake_is_reported_with_its_line_and_key(text: str, expected: list[str
 def test_unreadable_file_is_reported(tmp_path: Path) -> None:
     latin = tmp_path / "latin.toml"
     latin.write_bytes(b"[agent]\n# caf\xe9\n")
+    pipe, large = tmp_path / "pipe", tmp_path / "large.toml"
+    os.mkfifo(pipe)
+    large.write_bytes(b"#" * (LARGEST_FILE + 1))
     for path, expected in (
         (tmp_path / "rules.toml", f"{tmp_path}/rules.toml: cannot be read: No such file or directory"),
         (tmp_path, f"{tmp_path}: is a directory; give the path of a file such as rules.toml"),
+        (pipe, f"{pipe}: is not a regular file; give the path of a file such as rules.toml"),
+        (large, f"{large}: is larger than 4 MiB; give the path of a file such as rules.toml"),
         (latin, f"{latin}:2: not UTF-8 text; save the file as UTF-8"),
     ):
         with pytest.raises(SettingsError) as raised:
