@@ -92,6 +92,10 @@ class Slack:
         """Respond `ok: false` with one of Slack's error codes, such as fatal_error."""
         self._fail(Fault(method=method, times=times, after=False, answer=refusal(error)))
 
+    def respond(self, response: Response, *, method: str | None = None, times: int | None = 1) -> None:
+        """Respond as something else in between would: a proxy, a portal, a connection that is cut."""
+        self._fail(Fault(method=method, times=times, after=False, answer=response))
+
     def hang(self, *, method: str | None = None, times: int | None = 1, after: bool = False) -> None:
         """Keep the connection open without a response until faults are cleared."""
         self._fail(Fault(method=method, times=times, after=after, hold=True))

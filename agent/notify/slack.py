@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Any
 from urllib.error import HTTPError
+from urllib.request import HTTPRedirectHandler, build_opener, install_opener
 
 import structlog
 from slack_sdk import WebClient
@@ -30,6 +31,7 @@ TIMEOUT_S = 10
 _REPLY_LIMIT = 3_900
 _CLOCK_SLACK_MS = 600_000
 _PAGE = 200
+_ERROR_CODE = re.compile(r"[a-z][a-z_]*")
 _CHANNEL_ID = re.compile(r"[CDG][A-Z0-9]{5,}")
 _GONE = {"message_not_found", "thread_not_found", "cant_update_message", "edit_window_closed"}
 _INTERNAL_ERRORS = {"internal_error", "fatal_error", "service_unavailable", "request_timeout"}
@@ -49,6 +51,17 @@ _REMEDIES = {
 log = structlog.get_logger(__name__)
 SILENT = logging.getLogger("agent.notify.base.slack_sdk")
 SILENT.setLevel(logging.CRITICAL + 1)
+
+
+class _RefuseRedirects(HTTPRedirectHandler):
+    """Follows no redirect: it would carry the token to another host."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        """Return no request, so that the redirect is an error."""
+
+
+# slack_sdk's clients have no setting for it; both open their connections with this opener.
+install_opener(build_opener(_RefuseRedirects))
 
 
 class Slack:
@@ -176,6 +189,8 @@ def _refusal(error: SlackApiError) -> NotDelivered:
         return rate_limited(answer.headers)
     if answer.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR or code in _INTERNAL_ERRORS:
         return Unanswered(f"Slack failed with an internal error: {method}: {code}")
+    if not _ERROR_CODE.fullmatch(code):
+        return Unanswered(f"{method}: the answer is not Slack's (status {answer.status_code}): {code[:200]}")
     if code in _GONE:
         return Gone(f"Slack no longer has the message: {method}: {code}")
     hints = [_REMEDIES.get(code), body.get("needed"), *((body.get("response_metadata") or {}).get("messages") or ())]

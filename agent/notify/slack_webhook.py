@@ -9,6 +9,7 @@ import http.client
 from http import HTTPStatus
 from typing import Any
 
+import msgspec
 from slack_sdk.errors import SlackClientError
 from slack_sdk.webhook import WebhookClient
 
@@ -55,8 +56,22 @@ class Webhook:
         if answer.status_code != HTTPStatus.OK:
             why = f"Slack refused the webhook: {answer.status_code} {answer.body[:200]}"
             raise Refused(why)
+        if not _is_confirmed(answer.body):
+            why = f"the answer is not Slack's: {answer.body[:200]}"
+            raise Refused(why)
 
     def find(self, message: Message, handle: Handle | None, since: int) -> Handle | None:
         """Return None: what a webhook posted cannot be looked up."""
         del message, handle, since
         return None
+
+
+def _is_confirmed(body: str) -> bool:
+    """Return whether this is a confirmation: Slack answers "ok", services that imitate its webhooks also with JSON."""
+    if body.strip() == "ok":
+        return True
+    try:
+        answer = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return False
+    return isinstance(answer, dict) and answer.get("ok", True) is not False

@@ -16,6 +16,7 @@ from agent.render.report import report
 from agent.render.thread import ThreadLog, thread_entry
 from testbed import blockkit
 from testbed.slack import Slack as Workspace
+from testbed.slack_http import Response
 from tests import samples
 
 CHANNEL = "C0000000001"
@@ -205,6 +206,21 @@ def test_a_refused_connection_is_unanswered(slack: Workspace) -> None:
     receiver = Slack("xoxb-secret", lambda _: CHANNEL, base_url=slack.url, timeout=1)
     with pytest.raises(Unanswered, match="ConnectionRefusedError"):
         receiver.deliver(samples.message(samples.incident()), None)
+
+
+@pytest.mark.parametrize("body", ["<html>Please log in to the network</html>", '{"ok": true, "chan', ""])
+def test_an_answer_that_is_not_slacks_leaves_delivery_in_doubt(receiver: Slack, slack: Workspace, body: str) -> None:
+    slack.respond(Response(200, body))
+    with pytest.raises(Unanswered, match="the answer is not Slack's"):
+        receiver.deliver(samples.message(samples.incident()), None)
+
+
+def test_a_redirect_does_not_carry_the_token_elsewhere(receiver: Slack, slack: Workspace) -> None:
+    with Workspace() as elsewhere:
+        slack.respond(Response(302, "", (("Location", f"{elsewhere.url}chat.postMessage"),)))
+        with pytest.raises(Unanswered, match="status 302"):
+            receiver.deliver(samples.message(samples.incident()), None)
+        assert not elsewhere.requests
 
 
 def test_neither_token_nor_text_is_logged(receiver: Slack, slack: Workspace, caplog: pytest.LogCaptureFixture) -> None:

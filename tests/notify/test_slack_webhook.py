@@ -8,6 +8,7 @@ from agent.model.findings import Severity, Status
 from agent.notify.base import RateLimited, Refused, Unanswered
 from agent.notify.slack_webhook import Webhook
 from testbed.slack import Slack as Workspace
+from testbed.slack_http import Response
 from tests import samples
 
 
@@ -67,6 +68,21 @@ def test_failures_are_classified(webhook: Webhook, slack: Workspace) -> None:
     slack.kick()
     with pytest.raises(Refused, match="400 not_in_channel"):
         webhook.deliver(message, None)
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        Response(200, "<html>Please log in to the network</html>"),
+        Response(200, ""),
+        Response(200, {"ok": False, "error": "no_service"}),
+        Response(302, "", (("Location", "http://127.0.0.1:9/elsewhere"),)),
+    ],
+)
+def test_only_a_confirmation_counts_as_delivered(webhook: Webhook, slack: Workspace, response: Response) -> None:
+    slack.respond(response)
+    with pytest.raises(Refused):
+        webhook.deliver(samples.message(samples.incident()), None)
 
 
 def test_the_webhook_url_is_never_logged(webhook: Webhook, slack: Workspace, caplog: pytest.LogCaptureFixture) -> None:
