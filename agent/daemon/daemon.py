@@ -4,18 +4,19 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
-from datetime import UTC, datetime
+from functools import partial
 from typing import TextIO
 
 import structlog
-from apscheduler.events import EVENT_JOB_ERROR, JobExecutionEvent
-from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.events import EVENT_JOB_ERROR
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from agent.checks.runner import Checks
 from agent.config.checks import trigger
 from agent.config.settings import Settings
+from agent.daemon.loops import Loop
 from agent.daemon.pipeline import LOOKBACK_MS, Pipeline
 from agent.daemon.startup_log import StartupLog
 from agent.daemon.systemd import Systemd
@@ -30,7 +31,7 @@ from agent.storage.incidents import IncidentStore
 from agent.storage.journal import Journal, entries, last_at
 
 TICK_MS = 1_000
-STUCK_MS = 120_000
+STUCK_S = 120
 """A loop without progress for this long is stuck; the watchdog is then no longer notified."""
 
 _WATCHDOG_MS = 10_000
@@ -79,12 +80,14 @@ class Daemon:
             return self._startup_logs.setdefault(f"{cluster}/{source}", startup_log).emit
 
         self._sources = make_sources(settings, emit_for, known)
-        self._polled_at = dict.fromkeys(map(_job_id, self._sources), now_ms())
-        self._scheduler = BackgroundScheduler(
-            timezone="UTC", executors={"default": ThreadPoolExecutor(len(self._sources) + 1)}
-        )
+        self._loops = [Loop("tick", TICK_MS, self._tick, partial(self._log_failure, "tick"))]
+        self._loops += [
+            Loop(_name(source), source.interval, partial(self._poll, source), partial(self._poll_failed, source))
+            for source in self._sources
+        ]
+        self._scheduler = BackgroundScheduler(timezone="UTC")  # checks run at hours of the wall clock
         self._failed: set[str] = set()
-        self._progress: dict[str, tuple[int, int]] = {}
+        self._progress: dict[str, tuple[int, float]] = {}
 
     def run(self, is_valid: Callable[[], bool] = lambda: False) -> int | None:
         """Monitor until SIGTERM or SIGINT; return the exit status: 0, or 3 if a part of the agent failed.
@@ -97,7 +100,7 @@ class Daemon:
         with Systemd() as systemd:
             self._start()
             systemd.ready()
-            log.info("daemon_ready", sources=list(map(_job_id, self._sources)), receivers=list(self._dispatchers))
+            log.info("daemon_ready", sources=list(map(_name, self._sources)), receivers=list(self._dispatchers))
             interval = min(systemd.watchdog_interval or _WATCHDOG_MS, _WATCHDOG_MS) / 1000
             while not self._stop and self._pipeline.alive:
                 self._wake.wait(interval)
@@ -109,7 +112,7 @@ class Daemon:
                         log.info("configuration_reloading")
                         return self._close() or None
                     systemd.ready()
-                stuck = self._stuck_loops(now_ms())
+                stuck = self._stuck_loops()
                 if stuck:
                     log.error("loops_stuck", loops=stuck)
                 elif not self._stop:
@@ -128,22 +131,19 @@ class Daemon:
         for dispatcher in self._dispatchers.values():
             dispatcher.start()
         self._checks.start()
-        self._scheduler.add_listener(self._job_failed, EVENT_JOB_ERROR)
-        # A late tick or poll runs once, at once: the current state matters, not how many were missed.
-        limits = {"misfire_grace_time": None, "coalesce": True, "max_instances": 1}
-        self._scheduler.add_job(self._tick, "interval", seconds=TICK_MS / 1000, id="tick", **limits)
-        for source in self._sources:
-            self._scheduler.add_job(
-                self._poll,
-                "interval",
-                [source],
-                seconds=source.interval / 1000,
-                id=_job_id(source),
-                next_run_time=datetime.now(UTC),
-                **limits,
-            )
+        for loop in self._loops:
+            loop.start()
+        self._scheduler.add_listener(lambda event: self._log_failure(event.job_id, event.exception), EVENT_JOB_ERROR)
         for check, schedule in self._schedules.items():
-            self._scheduler.add_job(self._checks.run_on_schedule, schedule, [check], id=f"check {check}", **limits)
+            self._scheduler.add_job(
+                self._checks.run_on_schedule,
+                schedule,
+                [check],
+                id=f"check {check}",
+                misfire_grace_time=None,
+                coalesce=True,
+                max_instances=1,
+            )
         self._scheduler.start()
 
     def _tick(self) -> None:
@@ -151,40 +151,43 @@ class Daemon:
 
     def _poll(self, source: Source) -> None:
         source.poll()
-        job = _job_id(source)
-        now = self._polled_at[job] = now_ms()
-        self._startup_logs[job].polled(now)
-        if job in self._failed:
-            self._failed.discard(job)
+        name, now = _name(source), now_ms()
+        self._startup_logs[name].polled(now)
+        if name in self._failed:
+            self._failed.discard(name)
             self._pipeline.put([Available(at=now, source=source.name, cluster=source.cluster)])
+
+    def _poll_failed(self, source: Source, error: Exception) -> None:
+        """Report the source as unavailable: its poll has a defect."""
+        self._log_failure(_name(source), error)
+        self._failed.add(_name(source))
+        reason = f"internal error: {error!r}; the agent's log has the details"
+        self._pipeline.put([Unavailable(at=now_ms(), source=source.name, cluster=source.cluster, reason=reason)])
+
+    def _log_failure(self, job: str, error: BaseException) -> None:
+        log.error("job_failed", job=job, reason=repr(error), traceback="".join(traceback.format_exception(error)))
 
     def _put_check_result(self, result: CheckResult) -> None:
         self._pipeline.put_check_result(result)
 
-    def _job_failed(self, event: JobExecutionEvent) -> None:
-        """Log the failure of a scheduled job; an internal error of a source makes the source unavailable."""
-        source = next((source for source in self._sources if _job_id(source) == event.job_id), None)
-        log.error("job_failed", job=event.job_id, reason=repr(event.exception), traceback=event.traceback)
-        if source is not None:
-            self._polled_at[event.job_id] = now_ms()
-            self._failed.add(event.job_id)
-            reason = f"internal error: {event.exception!r}; the agent's log has the details"
-            self._pipeline.put([Unavailable(at=now_ms(), source=source.name, cluster=source.cluster, reason=reason)])
-
-    def _stuck_loops(self, now: int) -> list[str]:
-        """Return the loops that have made no progress for STUCK_MS."""
+    def _stuck_loops(self) -> list[str]:
+        """Return the loops that have made no progress for STUCK_S."""
+        now = time.monotonic()
         turns = {"pipeline": self._pipeline.ticks}
         turns |= {f"dispatcher {name}": dispatcher.turns for name, dispatcher in self._dispatchers.items()}
         for name, turn in turns.items():
             if self._progress.get(name, (-1, 0))[0] != turn:
                 self._progress[name] = (turn, now)
-        last_progress = {name: at for name, (_, at) in self._progress.items()} | self._polled_at
-        return [name for name, at in last_progress.items() if now - at > STUCK_MS]
+        last_progress = {name: at for name, (_, at) in self._progress.items()}
+        last_progress |= {loop.name: loop.progressed_at for loop in self._loops}
+        return [name for name, at in last_progress.items() if now - at > STUCK_S]
 
     def _close(self) -> int:
         """Stop everything within ten seconds; the journal and the incidents are then complete."""
         log.info("daemon_stopping")
         self._scheduler.shutdown(wait=False)
+        for loop in self._loops:
+            loop.stop()
         closing = [source.close for source in self._sources] + [self._checks.close]
         closers = [threading.Thread(target=close, daemon=True) for close in closing]
         for closer in closers:
@@ -201,5 +204,5 @@ class Daemon:
         return 0 if written and self._pipeline.failure is None else 3
 
 
-def _job_id(source: Source) -> str:
+def _name(source: Source) -> str:
     return f"{source.cluster}/{source.name}"

@@ -1,0 +1,45 @@
+"""Loops on the monotonic clock: polls and ticks go on when the wall clock is set."""
+
+import threading
+import time
+from collections.abc import Callable
+
+
+class Loop:
+    """Calls a function at an interval, in a thread of its own. Calls that were missed are made up for by one.
+
+    name: in messages. progressed_at: when the last call ended, seconds of the monotonic clock.
+    """
+
+    def __init__(self, name: str, interval: int, call: Callable[[], None], failed: Callable[[Exception], None]) -> None:
+        """interval: ms. failed: called with what the function raised; the loop goes on."""
+        self.name = name
+        self.progressed_at = time.monotonic()
+        self._interval = interval / 1000
+        self._call = call
+        self._failed = failed
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Make the first call at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Make no further call; one in progress goes on."""
+        self._stopped.set()
+
+    def join(self, timeout: float) -> bool:
+        """Wait until the call in progress has ended; return whether it has within `timeout` seconds."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        while not self._stopped.wait(max(0.0, due - time.monotonic())):
+            try:
+                self._call()
+            except Exception as error:  # noqa: BLE001 - a defect of one source must not end its loop
+                self._failed(error)
+            self.progressed_at = time.monotonic()
+            due = max(due + self._interval, self.progressed_at)
