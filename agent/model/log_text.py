@@ -3,6 +3,9 @@
 import re
 from collections.abc import Iterable, Mapping
 from itertools import chain
+from typing import Any
+
+import re2
 
 from agent.model.findings import Finding
 
@@ -14,6 +17,20 @@ OTHERS = "other lines"
 _LINE_LENGTH = 160
 _TIME = re.compile(r"\s*\[?\d{4}-\d\d-\d\d[ T]\d[^\s\]]*\]?\s*")
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
+
+
+def compile_pattern(pattern: str) -> Any:
+    """Return the pattern compiled by RE2, which takes time linear in a line's length. Raises ValueError if it cannot.
+
+    Its interface is that of `re.Pattern`.
+    """
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        return re2.compile(pattern, options)
+    except re2.error as error:
+        reason = error.args[0].decode() if isinstance(error.args[0], bytes) else str(error)
+        raise ValueError(reason) from None
 
 
 def shorten_line(line: str, length: int = _LINE_LENGTH) -> str:

@@ -1,6 +1,5 @@
 """log_pattern: a line of a log file matches a regular expression."""
 
-import re
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from operator import attrgetter
@@ -12,7 +11,7 @@ from agent.engine.facts import Facts
 from agent.engine.rule import EventRule, Scope
 from agent.model.config_types import NameFilter
 from agent.model.findings import Finding
-from agent.model.log_text import count_lines, first_line, shorten_line
+from agent.model.log_text import compile_pattern, count_lines, first_line, shorten_line
 from agent.model.observations.base import Observation
 from agent.model.observations.logs import LogLine
 from agent.model.text import time_range
@@ -20,9 +19,9 @@ from agent.model.text import time_range
 
 def _regex(value: str) -> str:
     try:
-        compiled = re.compile(value)
-    except (re.error, RecursionError, OverflowError) as error:
-        msg = f"not a valid Python regular expression: {error}"
+        compiled = compile_pattern(value)
+    except ValueError as error:
+        msg = f"not a valid regular expression of RE2, which has no lookaround and no backreference: {error}"
         raise ValueError(msg) from error
     if compiled.search(""):
         msg = "the regular expression matches the empty line, and so every line"
@@ -38,8 +37,9 @@ class LogPattern(EventRule):
     log entry it belongs to. Over at once. Lines within a minute of each other are one incident, which says how many
     there are and how many of them differ in more than numbers.
 
-    A pattern with a lookaround, a backreference or an inline flag other than (?i), (?s) and (?m) is slow: it is matched
-    against each line separately. Write it as a TOML literal string: pattern = 'broker (?P<broker>\d+) halts'.
+    Patterns are matched by RE2, whose time is linear in a line's length whatever the pattern: it has no lookaround and
+    no backreference, and its \w, \d and \b know ASCII only. Write a pattern as a TOML literal string:
+    pattern = 'broker (?P<broker>\d+) halts'.
 
     Not: files that no [logs.*] names, lines written before their file was first followed.
     """
@@ -48,7 +48,7 @@ class LogPattern(EventRule):
     observes = (LogLine,)
 
     pattern: Annotated[str, AfterValidator(_regex)]
-    """A Python regular expression, searched for anywhere in a line."""
+    """A regular expression in the syntax of RE2, searched for anywhere in a line."""
 
     components: NameFilter = NameFilter()
     """What writes the log: kafka, zookeeper, consumer, librdkafka, streams, flink; "" if unknown."""

@@ -1,7 +1,7 @@
-"""Finds the lines of a block that match a pattern: RE2, in Arrow, filters all lines at once; Python's re decides.
+"""Finds the lines of a block that match a pattern: RE2 in Arrow filters all lines at once, then RE2 itself decides.
 
-RE2 takes a few ns a line where Python's re takes a few us for each pattern. Where RE2 could decide otherwise than re
-does, the line passes the filter: nothing is missed, it only costs more.
+Arrow takes a few ns a line, a call for each line and pattern a few us. Arrow sees bytes: a line on which bytes and
+characters may differ passes its filter.
 """
 
 import re
@@ -17,45 +17,32 @@ from agent.sources.logs.patterns import Pattern
 from agent.sources.logs.timestamps import begins_entry
 
 _NAMED_GROUP = re.compile(r"(\\.)|\(\?P<\w+>", re.DOTALL)
-_DIFFERENT_IN_RE2 = re.compile(r"\{,\d|\[:")
-"""Syntax that RE2 reads otherwise than re does; most of what only re knows RE2 refuses."""
-
-_AMBIGUOUS_BYTES = r"[\r\x0b\x1c-\x1f\x80-\xff]"
-"""Bytes on which the two differ: whether they are space, letters or part of one."""
+_NOT_ASCII = r"[\x80-\xff]"
 
 
 class MatchedLine(NamedTuple):
     """A line that matched. header: the first line of its entry (itself if it is the first), "" if unknown."""
 
     pattern: Pattern
-    match: re.Match[str]
+    match: Any
     text: str
     header: str
 
 
 class Matcher:
-    """Patterns compiled for RE2, each by itself and all as one expression."""
+    """Patterns as expressions for Arrow, each by itself and all as one."""
 
     def __init__(self, shipped: Sequence[Pattern], configured: Sequence[Pattern] = ()) -> None:
-        """Compile the patterns.
+        """Take the patterns.
 
-        shipped: written so that RE2 finds in bytes all that re finds in text. configured: any patterns of users.
+        shipped: written so that what they match in text is found in bytes, too. configured: any patterns of users.
         """
-        for_shipped = [(pattern, _to_re2(pattern.regex.pattern)) for pattern in shipped]
-        for_configured = [(pattern, _to_re2(pattern.regex.pattern)) for pattern in configured]
         self._patterns = [
-            *for_shipped,
-            *((pattern, text and f"(?:{text})|{_AMBIGUOUS_BYTES}") for pattern, text in for_configured),
+            *((pattern, _unnamed(pattern.regex)) for pattern in shipped),
+            *((pattern, f"(?:{_unnamed(pattern.regex)})|{_NOT_ASCII}") for pattern in configured),
         ]
-        texts = [text for _, text in self._patterns]
-        self._expression = None if None in texts else "|".join(f"(?:{text})" for text in texts)
-        if self._expression is not None and not _compiles(self._expression):
-            self._expression = None
-
-    @property
-    def is_fast(self) -> bool:
-        """Whether RE2 supports all patterns; otherwise re searches every line."""
-        return self._expression is not None
+        expression = "|".join(f"(?:{text})" for _, text in self._patterns)
+        self._expression = expression if _compiles(expression) else None  # too large for RE2
 
     def find_lines(self, block: bytes, encoding: str, header: str) -> tuple[list[MatchedLine], str]:
         """Return the lines that match, and the header of the block's last entry.
@@ -93,7 +80,7 @@ class Matcher:
         candidates = lines.take(indexes)
         patterns_by_line: dict[int, list[Pattern]] = {}
         for pattern, text in self._patterns:
-            hits = indexes if text is None else indexes.filter(pc.match_substring_regex(candidates, text))
+            hits = indexes.filter(pc.match_substring_regex(candidates, text))
             for index in hits.to_pylist():
                 patterns_by_line.setdefault(index, []).append(pattern)
         return sorted(patterns_by_line.items(), key=itemgetter(0))
@@ -108,20 +95,14 @@ def _find_header(decode: Any, index: int, known: int, header: str) -> str:
     return header
 
 
-def _to_re2(pattern: str) -> str | None:
-    """Return the pattern without group names, which RE2 allows only once each; None if RE2 does not support it."""
-    group_count = 0
+def _unnamed(regex: Any) -> str:
+    """Return the pattern without group names, which an expression may have only once each.
 
-    def remove_name(match: re.Match[str]) -> str:
-        nonlocal group_count
-        if match[1]:
-            return match[1]
-        group_count += 1
-        return "(?:"
-
-    unnamed = _NAMED_GROUP.sub(remove_name, pattern)
-    is_complete = group_count == len(re.compile(pattern).groupindex)
-    return unnamed if is_complete and not _DIFFERENT_IN_RE2.search(unnamed) and _compiles(unnamed) else None
+    If something else looks like a name, the empty pattern, which matches every line.
+    """
+    text, count = _NAMED_GROUP.subn(lambda match: match[1] or "(?:", regex.pattern)
+    escapes = sum(match[1] is not None for match in _NAMED_GROUP.finditer(regex.pattern))
+    return text if count - escapes == len(regex.groupindex) else ""
 
 
 def _compiles(expression: str) -> bool:

@@ -5,8 +5,9 @@ name may contain a dash: the topic is what precedes the last one. Rows with the 
 differently by other versions.
 """
 
-import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from agent.model.log_text import compile_pattern
 
 _COMPONENTS = {
     "org.apache.kafka.streams": "streams",
@@ -31,12 +32,12 @@ class Pattern(NamedTuple):
 
     name: becomes LogLine.pattern; for users' patterns, the log_pattern rule's regex. component: what writes the line;
     None: detected from the line. versions: that write it. The groups `topic`, `partition`, `broker` and `job` become
-    fields of the LogLine, all groups become its values.
+    fields of the LogLine, all groups become its values. regex: compiled by RE2.
     """
 
     name: str
     component: str | None
-    regex: re.Pattern[str]
+    regex: Any
     versions: str = ""
 
     @property
@@ -170,7 +171,7 @@ _FLINK = {
 
 
 SHIPPED: tuple[Pattern, ...] = tuple(
-    Pattern(name, component, re.compile(regex), versions)
+    Pattern(name, component, compile_pattern(regex), versions)
     for component, table in {
         "consumer": _CONSUMER,
         "librdkafka": _LIBRDKAFKA,

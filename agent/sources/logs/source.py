@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 import structlog
 
 from agent.config.sources import Logs
+from agent.model.log_text import compile_pattern
 from agent.model.observations.base import Availability, Observation
 from agent.model.observations.logs import LogFile, LogLine
 from agent.sources.availability import SOURCE, AvailabilityTracker, now_ms
@@ -55,7 +56,7 @@ class LogSource:
         self._zone = ZoneInfo(settings.time_zone)
         self._zone_check, self._zone_mismatch_logged = TimeZoneCheck(name, self._zone), False
         self._emit = emit
-        configured = [Pattern(pattern, None, re.compile(pattern)) for pattern in dict.fromkeys(patterns)]
+        configured = [Pattern(pattern, None, compile_pattern(pattern)) for pattern in dict.fromkeys(patterns)]
         self._matcher = Matcher(SHIPPED, configured)
         own = [fact for fact in known if isinstance(fact, LogFile | Availability) and fact.cluster == name]
         availability = [fact for fact in own if isinstance(fact, Availability) and fact.source == self.name]
