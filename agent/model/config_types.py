@@ -10,6 +10,9 @@ _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|d)")
 _EVERYTHING = ["*"]
 
+LONGEST_MS = 10_000 * 86_400_000
+"""Upper limit of a duration, ms: longer ones lead out of the calendar."""
+
 
 def duration(value: Any) -> int:
     """Return a duration such as "500ms", "10s", "5m", "24h" or "7d" in ms.
@@ -20,7 +23,11 @@ def duration(value: Any) -> int:
     if match is None:
         msg = f'expected a duration such as "500ms", "10s", "5m" or "7d", got {value!r}'
         raise ValueError(msg)
-    return int(float(match[1]) * _UNITS[match[2]])
+    milliseconds = int(float(match[1]) * _UNITS[match[2]])
+    if milliseconds > LONGEST_MS:
+        msg = f'expected at most "{duration_text(LONGEST_MS)}", got {value!r}'
+        raise ValueError(msg)
+    return milliseconds
 
 
 def duration_text(value: int) -> str:
