@@ -1,5 +1,5 @@
 # Backflow's commands. `make` alone lists them; everything lives in .venv and build/.
-.PHONY: help setup setup-python demo test test-fast acceptance coverage lint docs reference messages lock clean
+.PHONY: help setup setup-python demo test test-fast backtest acceptance coverage lint docs reference messages lock clean
 BIN := .venv/bin
 
 help: ## list these commands
@@ -20,6 +20,9 @@ test: lint setup ## lint, types, unit and property tests, integration tests with
 
 test-fast: lint ## lint, types, unit and property tests in parallel; needs no Java (under 3 minutes)
 	@$(BIN)/pytest -m "not integration and not acceptance and not spark" --numprocesses auto --dist worksteal
+
+backtest: setup-python ## compare incidents with the truth of simulated clusters; SCENARIOS=1000, SEED= drawn and printed
+	@$(BIN)/python -m testbed.model --scenarios $(or $(SCENARIOS),1000) $(if $(SEED),--first $(SEED))
 
 acceptance: setup ## the long scenarios on real clusters (about an hour)
 	@$(BIN)/pytest -m acceptance

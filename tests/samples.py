@@ -12,6 +12,12 @@ from agent.render.report import report
 
 DAY = "2026-11-20"
 
+RULED_OUT = {
+    "operator_reset": "flink-job kept committing from 23:25:11.0 to 23:25:17.0",
+    "after_expiry": "read at 23:25:12.0 and 23:25:13.9",
+    "topic_recreation": "same topic id",
+}
+
 
 def at(clock: str) -> int:
     """Return a time of that day, such as "23:25:08.3", in ms."""
@@ -36,7 +42,7 @@ def rewind(
         "subject": {"cluster": "main", "group": group, "topic": topic, "partition": partition},
         "labels": ("to_earliest",),
         "previous": {"offset": before},
-        "current": {"offset": after},
+        "current": {"offset": after, "ruled_out": RULED_OUT},
         "records": Records(reread=before - after),
         "detail": f"{group} on {topic}[{partition}] was reset to the log start: {before:,} -> {after:,}; "
         "at 1,000 records/s caught up by about 23:25:26.1 UTC",

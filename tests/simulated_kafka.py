@@ -15,11 +15,13 @@ from agent.model.observations.kafka import (
     Commit,
     Controller,
     GroupState,
+    LastStableOffset,
     LogOffsets,
     Member,
     PartitionState,
 )
 from agent.model.observations.logs import LogLine
+from agent.model.observations.zookeeper import ZooKeeperHealth
 from tests import simulated_flink, simulated_streams
 from tests.builders import BEGINNING, CLUSTER, check_finding
 
@@ -28,8 +30,9 @@ SECONDS = 300
 FAULTS = (
     "reset", "broker_lost", "unclean_election", "broker_stopped", "topic_recreated", "offset_expired",
     "operator_reset", "retention", "log_end_dip", "source_unavailable", "controller_moved", "isr_shrunk",
-    "jumped_ahead", "partition_offline", "power_loss", "check_ended", *simulated_flink.FAULTS,
-    *simulated_streams.FAULTS,
+    "jumped_ahead", "partition_offline", "power_loss", "check_ended", "broker_flapped", "replica_added",
+    "zookeeper_server_lost", "transaction_open", "clean_election", "offsets_lost", "foreign_commit",
+    *simulated_flink.FAULTS, *simulated_streams.FAULTS,
 )  # fmt: skip
 HALTED = tomli.loads(Path(__file__).parents[1].joinpath("rules.toml").read_text("utf-8"))["rules"]["halted"]["pattern"]
 """The shipped pattern for a broker that halts because its log is ahead of the leader's."""
@@ -131,12 +134,76 @@ class SimulatedCluster:
         reader.position = reader.log.start
         self.schedule(self.second + 20, lambda: setattr(reader, "position", reader.log.end))
 
+    def foreign_commit(self, fault: Fault) -> None:
+        """Commit an offset of another log, which this one never had."""
+        reader = self.readers[fault.target % len(self.readers)]
+        self._commit(reader, reader.log.end + 4_000_000)
+
+    def clean_election(self, fault: Fault) -> None:
+        """Elect another in-sync replica without a session loss; a reader is reset."""
+        log = self.readers[fault.target % len(self.readers)].log
+        if log.leader is not None:
+            log.leader, log.epoch = log.isr[-1], log.epoch + 1
+            self._note_partition(log)
+        self.schedule(self.second + 3, partial(self.reset, fault))
+
+    def offsets_lost(self, fault: Fault) -> None:
+        """Truncate the log of committed offsets; a reader continues from an older one."""
+        log = Log("__consumer_offsets", 0, BROKERS[:2])
+        self._note_partition(log)
+
+        def note(log_end: int) -> None:
+            self._note(LogOffsets(at=self._at(14), log_start=0, log_end=log_end, **log.key))
+
+        note(9_000)
+        self.schedule(self.second + 2, partial(note, 4_000))
+        self.schedule(self.second + 4, partial(self.reset, fault))
+
     def broker_lost(self, fault: Fault) -> None:
         """Expire a broker's session for a while; elections are clean if a replica is in sync."""
         self._lose_session(BROKERS[fault.target % len(BROKERS)], 3 + fault.length % 20)
 
     def broker_stopped(self, fault: Fault) -> None:
         self._lose_session(BROKERS[fault.target % len(BROKERS)], SECONDS * 10)
+
+    def broker_flapped(self, fault: Fault) -> None:
+        """Expire a broker's session again and again."""
+        for number in range(5 + fault.length % 3):
+            again = partial(self._lose_session, BROKERS[fault.target % len(BROKERS)], 2)
+            self.schedule(self.second + (8 + fault.choice) * number, again)
+
+    def replica_added(self, fault: Fault) -> None:
+        """Reassign a partition to all brokers; the added replica comes in sync, or never does."""
+        log = self.logs[fault.target % len(self.logs)]
+        if not log.replicas:
+            return
+        log.replicas = tuple(dict.fromkeys((*log.replicas, *BROKERS)))
+        self._note_partition(log)
+
+        def catch_up() -> None:
+            log.isr = tuple(replica for replica in log.replicas if self.sessions[replica] is not None)
+            self._note_partition(log)
+
+        if fault.choice % 2 and log.leader is not None:
+            self.schedule(self.second + 20 + fault.length, catch_up)
+
+    def zookeeper_server_lost(self, fault: Fault) -> None:
+        """Stop one of three ZooKeeper servers for a while; the others serve."""
+        servers = tuple(f"zk-{number}:2181" for number in range(3))
+        lost = servers[fault.target % 3]
+        common: dict[str, Any] = {"cluster": CLUSTER, "latency_ms": 0}
+        self._note(ZooKeeperHealth(at=self._at(9), serving=servers, **common))
+
+        def lose() -> None:
+            serving = tuple(server for server in servers if server != lost)
+            self._note(ZooKeeperHealth(at=self._at(9), serving=serving, unreachable=(lost,), **common))
+
+        def restart() -> None:
+            self._note(ZooKeeperHealth(at=self._at(9), serving=servers, **common))
+
+        self.schedule(self.second + 5, lose)
+        if fault.choice % 2:
+            self.schedule(self.second + 10 + fault.length, restart)
 
     def power_loss(self, fault: Fault) -> None:
         """Lose two brokers together; they return one after the other, and checks find what that did to a log."""
@@ -276,6 +343,19 @@ class SimulatedCluster:
             self._note(
                 LogLine(at=self._at(7), log="server.log", component="kafka", pattern=HALTED, text="halts", **log.key)
             )
+
+    def transaction_open(self, fault: Fault) -> None:
+        """Keep a reader waiting behind an open transaction, for a while or to the end."""
+        reader = self.readers[fault.target % len(self.readers)]
+        reader.paused = True
+        place = {**reader.log.key, "offset": reader.committed or reader.log.end}
+        self._note(LastStableOffset(at=self._at(5), **place))
+        if fault.choice % 2:
+            self.schedule(self.second + 4 * fault.length, lambda: self._end_transaction(reader))
+
+    def _end_transaction(self, reader: Reader) -> None:
+        reader.paused = False
+        self._note(LastStableOffset(at=self._at(5), **reader.log.key, offset=reader.log.end, held_back=False))
 
     def partition_offline(self, fault: Fault) -> None:
         log = self.logs[fault.target % len(self.logs)]

@@ -2,6 +2,7 @@
 
 import click
 
+from agent.cli.backtest import backtest_command
 from agent.cli.checks import check_command, digest_command
 from agent.cli.common import EPILOG
 from agent.cli.demo import demo_command
@@ -26,6 +27,7 @@ for command in (
     check_config_command,
     test_rules_command,
     replay_command,
+    backtest_command,
     incidents_command,
     check_command,
     digest_command,

@@ -1,4 +1,4 @@
-"""The command `replay`: run the rules over recorded observations, read from a journal or JSON lines, in time order.
+"""The command `replay`: run the rules over recorded observations, read from a journal or JSON lines, as they were seen.
 
 Ticks need not be recorded: the engine evaluates at every moment it waits for.
 """
@@ -16,7 +16,7 @@ from agent.engine.engine import Engine
 from agent.engine.facts import LATENESS_MS, LONG_AGO
 from agent.model.encoding import from_json
 from agent.model.findings import Incident
-from agent.model.observations.base import Observation, Subject
+from agent.model.observations.base import Observation, Subject, not_after_seen
 from agent.storage import journal
 
 
@@ -92,8 +92,12 @@ def replay(observations: Iterable[Observation], engine: Engine) -> list[Incident
 
 
 def batches(observations: Iterable[Observation]) -> Iterator[list[Observation]]:
-    """Yield the observations of each moment in time order; out of order by up to the allowed lateness is sorted."""
-    for _, batch in groupby(in_time_order(without_history(observations)), key=lambda observation: observation.at):
+    """Yield the observations of each moment in the order in which they were seen, as a daemon gets them.
+
+    Out of order by up to the allowed lateness is sorted.
+    """
+    dated = map(not_after_seen, observations)
+    for _, batch in groupby(in_time_order(without_history(dated)), key=lambda observation: observation.seen):
         yield list(batch)
 
 
@@ -107,15 +111,15 @@ def without_history(observations: Iterable[Observation]) -> Iterator[Observation
 
 
 def in_time_order(observations: Iterable[Observation]) -> Iterator[Observation]:
-    """Yield the observations by time, those of one moment by subject; the order of each subject is kept.
+    """Yield the observations by when they were seen, those of one moment by subject; the order of each is kept.
 
     One subject may be a minute early and another a minute late.
     """
     waiting: list[tuple[int, str, int, Observation]] = []
     newest = LONG_AGO
     for number, observation in enumerate(observations):
-        newest = max(newest, observation.at)
-        heapq.heappush(waiting, (observation.at, repr(observation.subject), number, observation))
+        newest = max(newest, observation.seen)
+        heapq.heappush(waiting, (observation.seen, repr(observation.subject), number, observation))
         while waiting[0][0] < newest - 2 * LATENESS_MS:
             yield heapq.heappop(waiting)[-1]
     while waiting:

@@ -11,6 +11,9 @@ from agent.model.findings import Severity
 from agent.rules import CHECKS
 
 KEYS = tuple(name for name in Scope._fields if name != "others")
+"""Keys of findings' subjects."""
+
+SHARED_KEYS = (*KEYS, "coordinator")
 """Keys that the steps of a correlation may share."""
 
 PLACEHOLDERS = (*KEYS, "reader", "job_name", "records", "rule", "line")
@@ -57,8 +60,8 @@ def _step_problems(step: Mapping[str, Any], rules: tuple[str, ...], *, first: bo
         if isinstance(name, str) and name not in rules:
             yield path, f'unknown rule "{name}"{did_you_mean(name, rules)}'
     for path, key in _elements(step, "shares"):
-        if isinstance(key, str) and key not in KEYS:
-            yield path, f'unknown key "{key}"{did_you_mean(key, KEYS)}'
+        if isinstance(key, str) and key not in SHARED_KEYS:
+            yield path, f'unknown key "{key}"{did_you_mean(key, SHARED_KEYS)}'
     for name in ("any", "shares"):
         yield from _duplicates(step, name)
     if first and "shares" in step:

@@ -1,13 +1,14 @@
 """Bases of rules about a condition that lasts: a broker is down, a partition is offline, a check fails."""
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from agent.engine.facts import FLOOR, Facts, History
-from agent.engine.rule import Rule, Scope, recovered
+from agent.engine.rule import Rule, Scope, TopicRule, ended, recovered
 from agent.model.config_types import Duration
 from agent.model.findings import Finding
 from agent.model.observations.base import Observation
+from agent.model.observations.kafka import PartitionState
 
 T = TypeVar("T", bound=Observation)
 
@@ -74,6 +75,17 @@ def find_repetitions(indexes: list[int], are_enough: Callable[[list[int]], bool]
         recent = [index for index in indexes[:count] if index > last - FLOOR]
         if are_enough(recent) and not are_enough(recent[:-1]):
             yield last
+
+
+def find_series(times: Sequence[int], count: int, within: int) -> Iterator[int]:
+    """Yield the index with which `count` times are within `within` ms; a series ends with a gap longer than that."""
+    is_reported = False
+    for index, at in enumerate(times):
+        if index and at - times[index - 1] > within:
+            is_reported = False
+        if not is_reported and index + 1 >= count and at - times[index + 1 - count] <= within:
+            is_reported = True
+            yield index
 
 
 class Condition(NamedTuple):
@@ -150,3 +162,29 @@ class LastingConditionRule(ConditionRule):
     def min_duration(self) -> int:
         """How long the condition must hold before it is reported, in ms."""
         return self.after
+
+
+class PartitionConditionRule(LastingConditionRule, TopicRule):
+    """A rule about a lasting condition of a partition; it is over when the partition is deleted."""
+
+    observes = (PartitionState,)
+
+    def find_scope(self, observation: PartitionState) -> Scope | None:
+        return Scope.of_partition(observation) if self.topics.match(observation.topic) else None
+
+    def find_history(self, scope: Scope, facts: Facts) -> History[Any]:
+        return facts.history(PartitionState, *scope.in_partition)
+
+    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
+        """Return the partition if the condition holds, which may follow from its earlier states too."""
+        scope = self.find_scope(observation) if isinstance(observation, PartitionState) else None
+        last = None if scope is None else self.find_history(scope, facts).last
+        return () if scope is None or last is None or not self.holds(last) else (scope,)
+
+    def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
+        followed = super().follow(finding, scope, facts)
+        if followed.recovered_at is None:
+            return followed
+        last = facts.history(PartitionState, *scope.in_partition).as_of(followed.recovered_at)
+        is_deleted = last is not None and not last.replicas
+        return ended(finding, followed.recovered_at, "the partition was deleted") if is_deleted else followed

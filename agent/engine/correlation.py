@@ -1,4 +1,4 @@
-"""Which findings belong together: causes and effects by the steps of rules.toml, the rest by rule and group.
+"""Which findings belong together: causes and effects by the steps of rules.toml, the rest as agent/engine/grouping.py.
 
 Pure: findings in, clusters out; the same findings in any order give the same clusters.
 """
@@ -9,18 +9,16 @@ from typing import Any, NamedTuple
 
 from pydantic import Field
 
-from agent.engine.facts import FINALIZATION_MS, LATENESS_MS
+from agent.engine.facts import FINALIZATION_MS
+from agent.engine.grouping import GROUPING_REACH_MS, RECURRENCE_MS, find_groups, find_storms, key_values
 from agent.model.config_types import ConfigModel, Duration
 from agent.model.findings import Finding, FindingKey, Severity
 
 CLOCK_SLACK_MS = 5_000
 """By how much the interval of each finding is widened before its order is decided: clocks of two sources differ."""
 
-GROUPING_MS = LATENESS_MS
-"""Findings of one rule and group this close together are one incident."""
-
-GROUPING_REACH_MS = 600_000 + FINALIZATION_MS
-"""How far apart in time two findings may become known and still be grouped."""
+CLOCK_LEAD_MS = 30_000
+"""By how much a source's clock may be ahead if it dates several causes no earlier than they were seen."""
 
 CHECK_REACH_MS = 7_200_000
 """How much later than its causes a check's finding may become known and still join them: room for two long runs."""
@@ -36,7 +34,8 @@ class Step(ConfigModel):
     shares: list[str] = Field(default_factory=list)
     """Keys that a finding must have in common with a finding of an earlier step.
 
-    `cluster`, `group`, `topic`, `partition`, `broker`, `source`, `job` or `log`. Required in all steps but the first.
+    `cluster`, `group`, `topic`, `partition`, `broker`, `source`, `job`, `log`, or `coordinator`: the partition of
+    `__consumer_offsets` that holds a group's offsets. Required in all steps but the first.
     """
     optional: bool = False
     """Whether the correlation also holds without this step. Not for the first and the last step."""
@@ -50,7 +49,9 @@ class Step(ConfigModel):
 class Correlation(ConfigModel):
     """Findings that belong to one incident: they occur in the order of the steps and share keys.
 
-    The first step is the cause and the last one the effect. The last step ignores findings of severity info.
+    The first step is the cause and the last one the effect. The last step ignores findings of severity info. A finding
+    about a partition explains no movement of a reader that read on normally in between. Of an incident's correlations
+    the first in the file names it.
     """
 
     steps: list[Step]
@@ -63,7 +64,7 @@ class Correlation(ConfigModel):
     within: Duration = 600_000
     """Maximum time from the first to the last finding."""
     severity: Severity | None = None
-    """Severity of the incident. Default: the highest of its findings."""
+    """Severity of the incident. Default: the highest of its findings. Of several correlations the highest counts."""
     title: str | None = None
     """Title of the incident. Default: the title of its worst finding.
 
@@ -79,6 +80,7 @@ class FindingCluster(NamedTuple):
     correlation: str | None
     causes: tuple[Finding, ...]
     effects: tuple[Finding, ...]
+    severity: Severity = Severity.INFO
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -113,6 +115,12 @@ def can_precede(earlier: Finding, later: Finding, slack: int = 0) -> bool:
     return earlier.start - CLOCK_SLACK_MS <= later.at + CLOCK_SLACK_MS + slack
 
 
+def has_recovered_between(cause: Finding, effect: Finding) -> bool:
+    """Return whether the effect's reader read on normally after the cause, which is about a partition."""
+    is_dated = effect.undisturbed_since is not None and "partition" in cause.subject
+    return is_dated and cause.at + CLOCK_SLACK_MS < (effect.undisturbed_since or 0)
+
+
 def flatten(steps: Iterable[Sequence[Finding]]) -> list[Finding]:
     """Return the findings of all steps."""
     return [finding for step in steps for finding in step]
@@ -130,22 +138,32 @@ def reach(correlation: Correlation, check_rules: Collection[str]) -> int:
 def horizon(correlations: Mapping[str, Correlation], check_rules: Collection[str]) -> int:
     """Return how long after a finding another may still join it, ms, with room for facts that arrive late."""
     reaches = (reach(correlation, check_rules) for correlation in correlations.values())
-    return max([GROUPING_REACH_MS, *reaches]) + 2 * FINALIZATION_MS
+    return max([GROUPING_REACH_MS, RECURRENCE_MS, *reaches]) + 2 * FINALIZATION_MS
 
 
 def cluster_findings(
-    findings: Iterable[Finding], correlations: Mapping[str, Correlation], chains: Iterable[Chain]
+    findings: Iterable[Finding],
+    correlations: Mapping[str, Correlation],
+    chains: Iterable[Chain],
+    check_rules: Collection[str] = (),
 ) -> list[FindingCluster]:
-    """Join all findings into clusters, in order of their first finding. chains: what `find_chains` found of them."""
+    """Join all findings into clusters, in order of their first finding.
+
+    chains: what `find_chains` found of them. check_rules: as in `reach`.
+    """
     ordered = sort_by_time(findings)
     by_key = {finding.key: finding for finding in ordered}
     sets = _UnionFind(by_key)
     complete = [found for chain in chains if (found := _complete(chain, correlations)) is not None]
     for chain in complete:
         sets.join([*chain.causes, *chain.effects])
-    chained = {key for chain in complete for key in chain.causes | chain.effects}
-    for pair in _alike([finding for finding in ordered if finding.key not in chained]):
+    effects = {key for chain in complete for key in chain.effects}
+    chained = effects.union(*(chain.causes for chain in complete))
+    for pair in find_groups(ordered, chained, effects, check_rules):
         sets.join(pair)
+    cause_of = {key: chain.correlation for chain in complete for key in chain.effects}
+    for keys in find_storms([[by_key[key] for key in keys] for _, keys in sets.members()], cause_of):
+        sets.join(keys)
     chains_of: dict[FindingKey, list[_CompleteChain]] = {}
     for chain in complete:
         chains_of.setdefault(sets.root(next(iter(chain.effects))), []).append(chain)
@@ -205,11 +223,12 @@ def _chains(
             matches = {
                 finding.key: finding
                 for earlier in flatten(found)
-                for values in product(*(_values(earlier, key) for key in step.shares))
+                for values in product(*(key_values(earlier, key) for key in step.shares))
                 for finding in index.get(values, ())
                 if finding.key != earlier.key
-                and can_precede(earlier, finding, correlation.within if finding.rule in check_rules else 0)
-                and can_precede(root, finding, correlation.within if finding.rule in check_rules else 0)
+                and not has_recovered_between(earlier, finding)
+                and can_precede(earlier, finding, _slack(root, earlier, finding, correlation, check_rules))
+                and can_precede(root, finding, _slack(root, earlier, finding, correlation, check_rules))
                 and finding.start - root.at <= correlation.within
                 and _is_within_reach(root, finding, span)
             }
@@ -220,68 +239,71 @@ def _chains(
             yield Chain(name, found)
 
 
+def _slack(
+    root: Finding, cause: Finding, effect: Finding, correlation: Correlation, check_rules: Collection[str]
+) -> int:
+    """Return how much earlier than its causes the effect may be dated, ms.
+
+    One fact seen in the millisecond in which it happened is chance; of several the clock is ahead, unknown how far.
+    """
+    if effect.rule in check_rules:
+        return correlation.within
+    is_ahead = root.key != cause.key and _is_dated_ahead(root) and _is_dated_ahead(cause)
+    return CLOCK_LEAD_MS if is_ahead and not _is_dated_by_source(effect) else 0
+
+
+def _is_dated_by_source(finding: Finding) -> bool:
+    """Return whether the source's own clock dates the finding exactly, such as ZooKeeper's."""
+    return finding.since == finding.at
+
+
+def _is_dated_ahead(finding: Finding) -> bool:
+    return _is_dated_by_source(finding) and finding.known_at <= finding.at
+
+
 def _index(step: Step, findings: Iterable[Finding]) -> dict[tuple[Any, ...], list[Finding]]:
     index: dict[tuple[Any, ...], list[Finding]] = {}
     for finding in findings:
         if finding.rule in step.rules:
-            for values in product(*(_values(finding, key) for key in step.shares)):
+            for values in product(*(key_values(finding, key) for key in step.shares)):
                 index.setdefault(values, []).append(finding)
     return index
-
-
-def _values(finding: Finding, key: str) -> tuple[Any, ...]:
-    """Return the values of a subject key: one, several ("brokers") or none."""
-    value = finding.subject.get(key)
-    return (value,) if value is not None else tuple(finding.subject.get(f"{key}s", ()))
 
 
 def _is_within_reach(first: Finding, second: Finding, span: int) -> bool:
     return abs(first.known_at - second.known_at) <= span
 
 
-def _alike(findings: Sequence[Finding]) -> Iterator[tuple[FindingKey, FindingKey]]:
-    """Yield pairs of findings of one rule within 60 s of each other, of one group (else job, broker or topic).
-
-    Also of one partition, if one is about where a Flink job reads and the other about the group that it commits for.
-    """
-    latest: dict[tuple[Any, ...], Finding] = {}
-    for finding in findings:
-        key = next((key for key in ("group", "job", "broker", "topic") if _values(finding, key)), None)
-        shared = [(key, value) for value in (_values(finding, key) if key else (None,))]
-        is_position = "job" in finding.subject
-        partition = (finding.subject.get("topic"), finding.subject.get("partition"))
-        counterpart = (partition, not is_position)
-        for other in (*shared, counterpart) if "partition" in finding.subject else shared:
-            before = latest.get((finding.rule, finding.subject.get("cluster"), *other))
-            if (
-                before is not None
-                and finding.start - before.at <= GROUPING_MS
-                and _is_within_reach(before, finding, GROUPING_REACH_MS)
-            ):
-                yield before.key, finding.key
-        for own in (*shared, (partition, is_position)):
-            latest[finding.rule, finding.subject.get("cluster"), *own] = finding
-
-
 def _cluster(
     findings: list[Finding], chains: list[_CompleteChain], correlations: Mapping[str, Correlation]
 ) -> FindingCluster:
+    severity = _severity(findings, chains, correlations)
     if not chains:
-        return FindingCluster(None, (), tuple(findings))
-    names = list(correlations)
-    worst = min(
-        {chain.correlation for chain in chains},
-        key=lambda name: (-(correlations[name].severity or Severity.INFO).rank, names.index(name)),
-    )
+        return FindingCluster(None, (), tuple(findings), severity)
+    first = min((chain.correlation for chain in chains), key=list(correlations).index)
     effects = {key for chain in chains for key in chain.effects}
-    causes = {key for chain in chains if chain.correlation == worst for key in chain.causes}
+    causes = {key for chain in chains if chain.correlation == first for key in chain.causes}
     causes |= {key for chain in chains for key in chain.causes} - effects
-    causes -= {key for chain in chains if chain.correlation == worst for key in chain.effects}
+    causes -= {key for chain in chains if chain.correlation == first for key in chain.effects}
     return FindingCluster(
-        worst,
+        first,
         tuple(finding for finding in findings if finding.key in causes),
         tuple(finding for finding in findings if finding.key not in causes),
+        severity,
     )
+
+
+def _severity(
+    findings: Iterable[Finding], chains: Iterable[_CompleteChain], correlations: Mapping[str, Correlation]
+) -> Severity:
+    """Return the highest severity of the correlations that set one, and of the findings that none of those covers."""
+    fixed = [(severity, chain) for chain in chains if (severity := correlations[chain.correlation].severity)]
+    covered = {key for _, chain in fixed for key in chain.causes | chain.effects}
+    severities = [
+        *(severity for severity, _ in fixed),
+        *(finding.severity for finding in findings if finding.key not in covered),
+    ]
+    return max(severities, key=lambda severity: severity.rank)
 
 
 class _UnionFind:

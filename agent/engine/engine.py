@@ -8,7 +8,7 @@ from agent.engine.evaluator import Evaluator
 from agent.engine.incidents import LIFETIMES, Incidents, Lifetimes
 from agent.engine.rule import Rule
 from agent.model.findings import FindingKey, Incident
-from agent.model.observations.base import Observation
+from agent.model.observations.base import Observation, not_after_seen
 
 
 class Engine:
@@ -28,7 +28,7 @@ class Engine:
         """
         changed: dict[str, Incident] = {}
         facts = self._evaluator.facts
-        for observation in observations:
+        for observation in map(not_after_seen, observations):
             if not self._evaluator.absorb(observation):
                 continue
             seen = observation.seen
@@ -48,7 +48,7 @@ class Engine:
         """Continue after a restart with the stored incidents and the observations evaluated before it."""
         current = [incident for incident in incidents if incident.merged_into is None]
         findings = (finding for incident in current for finding in incident.causes + incident.findings)
-        self._evaluator.resume(findings, evaluated)
+        self._evaluator.resume(findings, map(not_after_seen, evaluated))
         self._incidents.resume(current, self.now)
 
     def latest(self) -> Iterable[Observation]:

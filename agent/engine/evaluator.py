@@ -21,6 +21,9 @@ from agent.model.observations.checks import CheckFinding
 SOON_MS = 10_000
 """How soon a scope is evaluated again for frequent changes elsewhere: other commits of its group or partition."""
 
+REVISIT_MS = 60_000
+"""How often rules about what does not happen look at all their subjects."""
+
 ABANDONED_MS = 7 * 86_400_000
 """How long a finding that does not recover is followed."""
 
@@ -47,6 +50,11 @@ class Evaluator:
         self.facts = Facts()
         self._rules = rules
         self._observers: dict[type[Observation], list[tuple[str, Rule]]] = {}
+        self._revisitors: dict[type[Observation], list[tuple[str, Rule]]] = {}
+        for name, rule in rules.items():
+            if rule.revisits is not None:
+                self._revisitors.setdefault(rule.revisits, []).append((name, rule))
+        self._revisit_at = LONG_AFTER
         self._active_findings: dict[Evaluation, dict[FindingKey, Finding]] = {}
         self._dependencies = _Dependencies()
         self._dirty: dict[Evaluation, None] = {}
@@ -61,13 +69,16 @@ class Evaluator:
     @property
     def next_due(self) -> int:
         """When an evaluation is due at the latest, ms; LONG_AFTER if none is."""
-        return min(self._timers[0][0] if self._timers else LONG_AFTER, self._evaluate_by, self._stale_by)
+        first_timer = self._timers[0][0] if self._timers else LONG_AFTER
+        return min(first_timer, self._evaluate_by, self._stale_by, self._revisit_at)
 
     def absorb(self, observation: Observation) -> bool:
         """Take a fact in; return False if it is stale. What depends on it is evaluated by `evaluate`."""
         change = self.facts.absorb(observation)
         if change is not Change.CHANGED:
             return change is Change.UNCHANGED
+        if self._revisit_at == LONG_AFTER and observation.__class__ in self._revisitors:
+            self._revisit_at = _next_revisit(max(self.facts.now, observation.seen))
         dirty = self._dirty
         for name, rule in self._observers_of(type(observation)):
             for scope in rule.scopes(observation, self.facts):
@@ -94,6 +105,9 @@ class Evaluator:
             if self._timer_of.get(evaluation) == at:
                 del self._timer_of[evaluation]
                 dirty[evaluation] = None
+        if self._revisit_at <= now:
+            self._revisit_at = _next_revisit(now)
+            self._revisit(dirty)
         changes = Changes([], [])
         for evaluation in dirty:
             self._evaluate(evaluation, changes)
@@ -137,6 +151,19 @@ class Evaluator:
                 if evaluation in self._active_findings and _is_about(observation, evaluation.scope):
                     self._dirty[evaluation] = None
 
+    def _revisit(self, dirty: dict[Evaluation, None]) -> None:
+        for history in self.facts.all_histories():
+            for name, rule in self._revisitors.get(history.changes[-1].__class__, ()):
+                for scope in rule.revisit(history, self.facts):
+                    evaluation = Evaluation(name, scope)
+                    if not (rule.is_single and self._is_open(evaluation)):
+                        dirty[evaluation] = None
+
+    def _is_open(self, evaluation: Evaluation) -> bool:
+        """Return whether a finding is open, so that the evaluation follows whatever it depends on."""
+        findings = self._active_findings.get(evaluation, {}).values()
+        return any(finding.recovered_at is None for finding in findings)
+
     def _keep_fresh(self, evaluation: Evaluation, until: int) -> None:
         """Evaluate on every change until no fact can arrive late any more."""
         self._fresh_until[evaluation] = max(until, self._fresh_until.get(evaluation, until))
@@ -153,12 +180,13 @@ class Evaluator:
         final_before = facts.now - FINALIZATION_MS
         findings = self._detected(evaluation, final_before)
         findings |= {key: finding for key, finding in active.items() if finding.known_at <= final_before}
-        changes.withdrawn.extend(key for key in active if key not in findings)
         for key, finding in findings.items():
             if finding.recovered_at is None or finding.recovered_at > final_before:
                 findings[key] = self._followed(evaluation, msgspec.structs.replace(finding, recovered_at=None))
-            if findings[key] != active.get(key):
-                changes.found.append(findings[key])
+        reconciled = self._rules[evaluation.rule].reconcile(list(findings.values()))
+        findings = {finding.key: finding for finding in reconciled}
+        changes.withdrawn.extend(key for key in active if key not in findings)
+        changes.found.extend(finding for key, finding in findings.items() if finding != active.get(key))
         facts.stop_recording()
         self._keep(
             evaluation, [finding for finding in findings.values() if _followed_until(finding) > facts.now], reads
@@ -221,6 +249,11 @@ class _Dependencies:
             self._reads[evaluation] = reads
         else:
             self._reads.pop(evaluation, None)
+
+
+def _next_revisit(now: int) -> int:
+    """Return the next full minute, so that it does not depend on how observations are batched."""
+    return (now // REVISIT_MS + 1) * REVISIT_MS
 
 
 def _is_about(observation: Observation, scope: Scope) -> bool:

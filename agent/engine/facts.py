@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import msgspec
 
 from agent.model.observations.base import Availability, Observation, Subject, Tick, Unavailable
-from agent.model.observations.kafka import GroupState
+from agent.model.observations.kafka import Commit, GroupState
 
 LATENESS_MS = 60_000
 """Allowed lateness: how far observations of different subjects may arrive out of order."""
@@ -26,6 +26,8 @@ in which observations arrive decides nothing.
 
 RETENTION_MS = FINALIZATION_MS + LATENESS_MS
 """How long histories keep changes: until findings are final, and room before that to look back."""
+
+_MINUTE_MS = 60_000
 
 LONG_AGO, LONG_AFTER = -(1 << 62), 1 << 62
 """Before and after all observations, ms."""
@@ -52,14 +54,16 @@ class Change(Enum):
 class History(Generic[T]):
     """One subject's observations in order of `at`, changes only, newest last.
 
-    confirmed: when the newest change was last seen to hold, ms.
+    confirmed: when the newest change was last seen to hold, ms. older: a selection of the changes before `changes`, the
+    sparser the older, of kinds with `memory_ms`.
     """
 
-    __slots__ = ("changes", "confirmed", "subject")
+    __slots__ = ("changes", "confirmed", "older", "subject")
 
     def __init__(self, subject: Subject = ()) -> None:
         self.subject = subject
         self.changes: list[T] = []
+        self.older: Sequence[T] = ()
         self.confirmed = LONG_AGO
 
     def __iter__(self) -> Iterator[T]:
@@ -109,7 +113,10 @@ class History(Generic[T]):
         changes.append(observation)
         floor = observation.history_floor
         if len(changes) > 2 * floor and changes[2 * floor].at < observation.at - RETENTION_MS:
-            del changes[: bisect_left(changes, observation.at - RETENTION_MS, key=_at) - floor]
+            count = bisect_left(changes, observation.at - RETENTION_MS, key=_at) - floor
+            if observation.memory_ms:
+                self.older = list(_thinned([*self.older, *changes[:count]], observation.at))
+            del changes[:count]
         return Change.CHANGED
 
 
@@ -122,6 +129,7 @@ class Facts:
         self._indexes: dict[type[Observation], dict[tuple[str, ...], _Index]] = {}
         self._reads: dict[DependencyKey, None] | None = None
         self._first_members: dict[Subject, int] = {}
+        self._peaks: dict[Subject, list[tuple[int, Commit]]] = {}
         self._unavailable: dict[Subject, Unavailable] = {}
 
     def absorb(self, observation: Observation) -> Change:
@@ -135,7 +143,9 @@ class Facts:
         change = history.add(observation)
         if change is not Change.CHANGED:
             return change
-        if isinstance(observation, GroupState):
+        if isinstance(observation, Commit):
+            self._keep_peak(history)
+        elif isinstance(observation, GroupState):
             if observation.members or observation.simple is False:
                 self._first_members.setdefault(subject, observation.at)
         elif isinstance(observation, Unavailable):
@@ -189,9 +199,38 @@ class Facts:
             self._reads[subject] = None
         return self._first_members.get(subject, at + 1) <= at
 
+    def all_histories(self) -> Iterable[History[Any]]:
+        """Return the history of each subject."""
+        return self._histories.values()
+
+    def peaks(self, commit: Commit) -> list[Commit]:
+        """Return from where the group moved backwards by that commit: what is recent, and the furthest ever."""
+        if self._reads is not None:
+            self._reads[commit.subject] = None
+        return [peak for left_at, peak in self._peaks.get(commit.subject, ()) if left_at <= commit.at]
+
     def unavailable(self) -> list[Unavailable]:
         """Return what cannot be read at present."""
         return list(self._unavailable.values())
+
+    def _keep_peak(self, history: History[Commit]) -> None:
+        """Keep from where a committed offset moved backwards: the history of its changes may be too short for that."""
+        changes = history.changes
+        if len(changes) < 2:
+            return
+        commit, peak = changes[-1], changes[-2]
+        if peak.offset is None and len(changes) > 2:
+            peak = changes[-3]
+        if peak.offset is None or commit.offset is None or peak.offset <= commit.offset:
+            return
+        peaks = self._peaks.get(commit.subject, [])
+        recent = [entry for entry in peaks if entry[0] > commit.at - RETENTION_MS]
+        furthest = max(peaks, key=lambda entry: entry[1].offset or 0, default=None)
+        self._peaks[commit.subject] = [
+            *([furthest] if furthest is not None and furthest not in recent else []),
+            *recent,
+            (commit.at, peak),
+        ]
 
     def latest(self) -> Iterable[Observation]:
         """Return the last known state of each subject, as of when it was last seen to hold."""
@@ -214,6 +253,21 @@ class _Index:
 
 
 _EMPTY: History[Any] = History()
+
+
+def _thinned(changes: Iterable[T], now: int) -> Iterator[T]:
+    """Yield the first change of each minute, of each two minutes from 16 minutes ago on, of each four from 32, ...
+
+    What is selected now is a selection of what was selected before.
+    """
+    last: tuple[int, int] | None = None
+    for change in changes:
+        age = now - change.at
+        if age <= change.memory_ms:
+            step = _MINUTE_MS << max((age // (8 * _MINUTE_MS)).bit_length() - 1, 0)
+            if last != (bucket := (step, change.at // step)):
+                yield change
+            last = bucket
 
 
 def _at(observation: Observation) -> int:

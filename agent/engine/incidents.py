@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import product
+from typing import Any
 
 from agent.engine.check_requests import CheckRequest, request_checks
 from agent.engine.correlation import Chain, Correlation, FindingCluster, cluster_findings, find_chains, horizon
@@ -60,7 +61,9 @@ class Incidents:
             if not (incident.causes or incident.findings):
                 continue
             self._incidents[incident.id] = incident
-            self._clusters[incident.id] = FindingCluster(incident.correlation, incident.causes, incident.findings)
+            self._clusters[incident.id] = FindingCluster(
+                incident.correlation, incident.causes, incident.findings, incident.severity
+            )
             self._joinable.add(incident.id)
             for finding in incident.causes + incident.findings:
                 self._owner_of[finding.key] = incident.id
@@ -103,7 +106,8 @@ class Incidents:
         for finding in changes.found:
             key = finding.key
             owner = self._owner_of.get(key) or redated.get(key[:2])
-            if owner in self._joinable or (owner is None and self._joinable_until(finding) > now):
+            is_recent = max(finding.at, finding.known_at) + self.horizon > now
+            if owner in self._joinable or (owner is None and is_recent):
                 self._recent[key] = finding
                 if owner is not None:
                     self._owner_of[key] = owner
@@ -118,11 +122,12 @@ class Incidents:
 
     def _recompose(self) -> list[Incident]:
         """Cluster all recent findings, identify each cluster, and return the incidents merged or withdrawn."""
-        clusters = cluster_findings(self._recent.values(), self._correlations, self._find_chains())
+        chains = self._find_chains()
+        clusters = cluster_findings(self._recent.values(), self._correlations, chains, self._check_rules)
         before, self._joinable = self._joinable, set()
         gone: list[Incident] = []
         for cluster, claims in zip(clusters, self._claims(clusters), strict=True):
-            survivor = min(claims, key=self._seniority) if claims else self._new_id(cluster.findings)
+            survivor = self._survivor(claims, cluster)
             self._joinable.add(survivor)
             self._clusters[survivor] = cluster
             self._owner_of.update((finding.key, survivor) for finding in cluster.findings)
@@ -151,19 +156,32 @@ class Incidents:
             claims[index].append(owner)
         return claims
 
-    def _seniority(self, owner: str) -> tuple[bool, int, str]:
-        """Incidents worth a notification first, then the oldest."""
-        incident = self._incidents[owner]
-        return incident.severity is Severity.INFO, incident.opened_at, owner
+    def _survivor(self, claims: Collection[str], cluster: FindingCluster) -> str:
+        """Return the id of the cluster's incident: that of its first finding worth a notification to become known.
 
-    def _new_id(self, findings: Sequence[Finding]) -> str:
-        first = min(findings, key=lambda finding: (finding.at, finding.key))
-        rule, subject, at = first.key
+        An incident of info findings was never posted: it is renamed when the first finding worth a message joins it.
+        Whether a cause is known before or after its effect decides nothing then.
+        """
+        first = min(cluster.findings, key=_rank_as_first)
+        kept = [
+            claim
+            for claim in claims
+            if first.severity is Severity.INFO or self._incidents[claim].severity is not Severity.INFO
+        ]
+        return min(kept, key=self._seniority) if kept else self._id_of(first, claims)
+
+    def _seniority(self, owner: str) -> tuple[tuple[Any, ...], str]:
+        return min(map(_rank_as_first, self._clusters[owner].findings)), owner
+
+    def _id_of(self, finding: Finding, claims: Collection[str]) -> str:
+        """Return an id made from the finding's key; no incident has it except one of the claims."""
+        rule, subject, at = finding.key
         for attempt in range(1 << 16):
             digest = blake2b(f"{rule} {subject} {at} {attempt}".encode(), digest_size=4).hexdigest().upper()
-            if f"INC-{digest}" not in self._incidents and f"INC-{digest}" not in self._clusters:
-                return f"INC-{digest}"
-        msg = f"no free incident id for {first.key}"
+            name = f"INC-{digest}"
+            if name in claims or (name not in self._incidents and name not in self._clusters):
+                return name
+        msg = f"no free incident id for {finding.key}"
         raise RuntimeError(msg)
 
     def _incident(self, owner: str, cluster: FindingCluster, now: int) -> Incident:
@@ -180,9 +198,7 @@ class Incidents:
             status=status,
             sighted=not unseen,
             unseen=unseen,
-            severity=correlation.severity
-            if correlation is not None and correlation.severity
-            else max((finding.severity for finding in findings), key=lambda severity: severity.rank),
+            severity=cluster.severity,
             title=title(cluster, correlation, self._rules),
             correlation=cluster.correlation,
             cluster=worst_first(cluster.effects)[0].subject.get("cluster"),
@@ -226,7 +242,10 @@ class Incidents:
         return news + (self._lifetimes.forget_after if recovered_at is None else self._lifetimes.close_after)
 
     def _joinable_until(self, finding: Finding) -> int:
-        return max(finding.at, finding.known_at) + self.horizon
+        """Return until when another finding may join it: one that lasts may be joined until its incident closes."""
+        if finding.recovered_at is None and finding.severity is not Severity.INFO:
+            return max(finding.at, finding.known_at) + max(self.horizon, self._lifetimes.forget_after)
+        return max(finding.at, finding.known_at, finding.recovered_at or 0) + self.horizon
 
     def _retire(self, now: int) -> None:
         """Stop clustering what nothing can join any more, forget what is closed, and note when to look again."""
@@ -266,7 +285,12 @@ def _replaced(cluster: FindingCluster, finding: Finding) -> FindingCluster:
     def replace(findings: Collection[Finding]) -> tuple[Finding, ...]:
         return tuple(finding if other.key == finding.key else other for other in findings)
 
-    return FindingCluster(cluster.correlation, replace(cluster.causes), replace(cluster.effects))
+    return cluster._replace(causes=replace(cluster.causes), effects=replace(cluster.effects))
+
+
+def _rank_as_first(finding: Finding) -> tuple[Any, ...]:
+    """Return what sorts first the finding whose key names the incident."""
+    return finding.severity is Severity.INFO, finding.known_at, finding.key
 
 
 def _places(finding: Finding) -> Iterator[tuple[str | None, ...]]:

@@ -4,12 +4,12 @@ A rule is pure: it looks at the facts and keeps nothing. agent/engine/evaluator.
 """
 
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 
-from agent.engine.facts import Facts
+from agent.engine.facts import LONG_AFTER, LONG_AGO, Facts
 from agent.model.config_types import ConfigModel, NameFilter
 from agent.model.findings import Finding, Records, Severity
 from agent.model.observations.base import Observation
@@ -18,6 +18,8 @@ from agent.model.text import recovery, time_range
 
 _TIME_CLAUSE = re.compile(r",? (?:at|since|by) (?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d\.\d UTC$")
 """The time at the end of a `detail`, which a timeline row begins with."""
+
+_RULED_OUT, _POSSIBLE = "ruled_out", "not_ruled_out"
 
 
 class Scope(NamedTuple):
@@ -75,6 +77,18 @@ class Advice(NamedTuple):
     only_while_open: bool = False
 
 
+class CauseCheck(NamedTuple):
+    """Whether the observations rule out a possible cause of a finding.
+
+    cause: the label of findings that have this cause (`operator_reset`). evidence: the observation that rules it out,
+    as a clause. doubt: if there is no such observation, why the cause cannot be ruled out, as a clause.
+    """
+
+    cause: str
+    evidence: str = ""
+    doubt: str = ""
+
+
 class Rule(ConfigModel):
     """A rule as configured; its fields are its options, its kind is the name of its file.
 
@@ -92,11 +106,17 @@ class Rule(ConfigModel):
     is_ongoing: ClassVar[bool] = False
     """Whether a finding is a condition that lasts until it recovers, so that its end is worth mentioning."""
 
+    is_single: ClassVar[bool] = False
+    """Whether a scope has one open finding at most: what is detected until it recovers belongs to it."""
+
     changes_leader: ClassVar[bool] = False
     """Whether a finding is a leader change: `previous` and `current` name the leader."""
 
     moves_position: ClassVar[bool] = False
-    """Whether a finding is about the position of a reader or the end of a log, so that causes can be ruled out."""
+    """Whether a finding is about the position of a reader or the end of a log."""
+
+    moves_reader: ClassVar[bool] = False
+    """Whether a finding is the move of a reader: an event of its own, even if a truncation behind it lost records."""
 
     recreates_topic: ClassVar[bool] = False
     """Whether a finding is the re-creation of its topic."""
@@ -110,6 +130,9 @@ class Rule(ConfigModel):
     observes: ClassVar[tuple[type[Observation], ...]] = (Observation,)
     """The kinds of observations that `scopes` is called with."""
 
+    revisits: ClassVar[type[Observation] | None] = None
+    """The kind of observations whose histories `revisit` is called with, once a minute."""
+
     scope_keys: ClassVar[tuple[str, ...]] = ()
     """The names in `others` of this rule's scopes."""
 
@@ -120,6 +143,14 @@ class Rule(ConfigModel):
         """Return the scopes to evaluate after this change. Called for each change, so it must be cheap.
 
         A rule that joins two subjects returns the scope when either changes: facts may be up to a minute late.
+        """
+        raise NotImplementedError
+
+    def revisit(self, history: Any, facts: Facts) -> Iterable[Scope]:
+        """Return the scopes to evaluate because time has passed, whether or not something has changed.
+
+        For rules about what does not happen: called once a minute for each subject, so it must be cheap. A condition
+        that has just ended counts too, as long as a finding about it would not be final.
         """
         raise NotImplementedError
 
@@ -137,6 +168,21 @@ class Rule(ConfigModel):
         If `recovered_at` is after `facts.now`, the finding is followed again then.
         """
         raise NotImplementedError
+
+    def reconcile(self, findings: Sequence[Finding]) -> Sequence[Finding]:
+        """Return the findings of one scope, as followed, with what they imply about each other.
+
+        Of a rule that `is_single`, without those that happened while an earlier one was open.
+        """
+        if not self.is_single:
+            return findings
+        kept: list[Finding] = []
+        open_until = LONG_AGO
+        for finding in sorted(findings, key=lambda finding: (finding.at, finding.key)):
+            if finding.at > open_until:
+                kept.append(finding)
+                open_until = LONG_AFTER if finding.recovered_at is None else finding.recovered_at
+        return kept
 
     @classmethod
     def describe(cls, finding: Finding, day: str) -> str:
@@ -163,23 +209,15 @@ class Rule(ConfigModel):
     @classmethod
     def title_for(cls, finding: Finding) -> str:
         """Return the title of the first label that has one, else the kind's own."""
-        return next((cls.titles[label] for label in finding.labels if label in cls.titles), cls.title)
+        title = next((cls.titles[label] for label in finding.labels if label in cls.titles), cls.title)
+        records = max(finding.records.reread, finding.records.lost, finding.records.skipped)
+        return title.replace("{records} records", "{records} record") if records == 1 else title
 
     @classmethod
     def title_suffix(cls, findings: Iterable[Finding]) -> str:
         """Return what the title adds about all findings of this kind; usually nothing."""
         del findings
         return ""
-
-    @classmethod
-    def ruled_out(cls, findings: Iterable[Finding]) -> list[str]:
-        """Return the causes that the observations behind these findings of this kind rule out, as noun phrases.
-
-        Rules that move positions never compare offsets of two incarnations of a topic. If the incident has a finding
-        with `recreates_topic`, "topic re-creation" is not ruled out for that topic.
-        """
-        has_topic = any("topic" in finding.subject for finding in findings)
-        return ["topic re-creation"] if cls.moves_position and has_topic else []
 
     def effective_severity(self, severity: Severity | None) -> Severity | None:
         """Return the configured severity instead of this one, unless this one is info; None if neither is given."""
@@ -200,6 +238,7 @@ class Rule(ConfigModel):
         current: Mapping[str, Any] | None = None,
         records: Records | None = None,
         subject: Mapping[str, Any] | None = None,
+        checks: Iterable[CauseCheck] = (),
     ) -> Finding:
         """Return a finding of this kind that the observation shows; times default to the observation's."""
         return Finding(
@@ -211,11 +250,30 @@ class Rule(ConfigModel):
             subject={**scope.subject, **(subject or {})},
             labels=tuple(labels),
             previous=previous or {},
-            current=current or {},
+            current={**(current or {}), **_check_fields(checks)},
             records=records or Records(),
             detail=detail,
             known_at=observation.seen if known_at is None else known_at,
         )
+
+
+def cause_checks(finding: Finding) -> list[CauseCheck]:
+    """Return what was checked when the finding was made; nothing about the causes that it has."""
+    ruled_out, possible = (finding.current.get(name) or {} for name in (_RULED_OUT, _POSSIBLE))
+    return [
+        *(CauseCheck(cause, evidence=evidence) for cause, evidence in ruled_out.items()),
+        *(CauseCheck(cause, doubt=doubt) for cause, doubt in possible.items()),
+    ]
+
+
+def _check_fields(checks: Iterable[CauseCheck]) -> dict[str, dict[str, str]]:
+    """Return the checks as fields of a finding's `current`: clauses by cause."""
+    checks = list(checks)
+    fields = {
+        _RULED_OUT: {check.cause: check.evidence for check in checks if check.evidence},
+        _POSSIBLE: {check.cause: check.doubt for check in checks if not check.evidence},
+    }
+    return {name: clauses for name, clauses in fields.items() if clauses}
 
 
 class EventRule(Rule):

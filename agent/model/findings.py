@@ -49,7 +49,8 @@ class Finding(Struct, frozen=True, kw_only=True):
     partition, broker; `brokers` for several). labels: what the rule found out about it. position: the byte in the file
     that the subject names, if it does. previous, current: what changed, by the observation's field names ({"offset":
     7832} -> {"offset": 0}). records: the impact. detail: a sentence for an operator. known_at: when it could first be
-    known, ms; not part of the JSON.
+    known, ms; not part of the JSON. undisturbed_since: since when a reader had read on normally before it moved, ms, so
+    that nothing earlier caused it; null if unknown; not part of the JSON.
     """
 
     rule: str
@@ -66,6 +67,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     records: Records = Records()
     detail: str
     known_at: int = 0
+    undisturbed_since: int | None = None
 
     @property
     def key(self) -> FindingKey:

@@ -38,6 +38,12 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def ordinal(number: int) -> str:
+    """Return a number as an ordinal: 1st, 2nd, 3rd, 4th, 11th."""
+    suffix = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{suffix}"
+
+
 def place(subject: Mapping[str, Any]) -> str:
     """Return where: topic[partition], else the topic, the brokers, the job, the group, the source or the cluster."""
     if subject.get("topic") is not None:

@@ -119,7 +119,10 @@ class Dispatcher:
             outbox.close()
 
     def deliver_due(self, outbox: Outbox) -> int | None:
-        """Try the next due delivery of each incident; return when the next is due (ms), None if none is pending."""
+        """Try the next due delivery of each incident; return when the next is due (ms), None if none is pending.
+
+        What is queued meanwhile is looked at before the rest: a new incident must not wait for many edits.
+        """
         heads = outbox.heads()
         for memory in (self._due, self._failures):
             for incident_id in memory.keys() - dict(heads).keys():
@@ -136,6 +139,8 @@ class Dispatcher:
                 raise
             except Exception as error:  # noqa: BLE001 - a defect in one message must not silence all others
                 self._failed(incident_id, error)
+            if self._wakeup.is_set():
+                return self._clock()
         return min((self._due.get(incident_id, 0) for incident_id, _ in heads), default=None)
 
     def _attempt(self, outbox: Outbox, incident_id: str, seq: int) -> None:

@@ -24,11 +24,11 @@ from agent.model.text import (
     unavailable_parts,
 )
 from agent.render.advice import advice_now, advice_to_prevent
+from agent.render.causes import causes_ruled_out, possible_causes
 from agent.render.timeline import (
     Row,
     Statement,
     format_row,
-    is_checked,
     rows,
     rule_of,
     statements,
@@ -40,7 +40,6 @@ WIDTH = 120
 """Characters in a line of plain text."""
 
 _INDENT = 12
-_RECREATION = "topic re-creation"
 
 
 class Section(NamedTuple):
@@ -55,7 +54,8 @@ class Report(Struct, frozen=True, kw_only=True):
 
     state: OPEN, RECOVERED, CLOSED, MERGED, WITHDRAWN or HAPPENED (for events that were over at once).
     title: what, where, how much. paragraph: how bad. timeline: rows in UTC; omitted: how many more rows there are.
-    ruled_out: causes that the observations exclude. context: since when, the date, the cluster.
+    ruled_out: causes that observations exclude, and which ones. possible: causes that cannot be ruled out, and why.
+    context: since when, the date, the cluster.
     """
 
     id: str
@@ -66,6 +66,7 @@ class Report(Struct, frozen=True, kw_only=True):
     timeline: tuple[str, ...] = ()
     omitted: int = 0
     ruled_out: str = ""
+    possible: str = ""
     do_now: tuple[str, ...] = ()
     prevent: tuple[str, ...] = ()
     context: str
@@ -91,6 +92,7 @@ class Report(Struct, frozen=True, kw_only=True):
         still = "Still to do" if self.is_resolved else "Do now"
         parts = (
             Section("Ruled out", (self.ruled_out,) if self.ruled_out else ()),
+            Section("Possible", (self.possible,) if self.possible else ()),
             Section(still, self.do_now),
             Section("Prevent", self.prevent),
         )
@@ -132,7 +134,8 @@ def report(incident: Incident) -> Report:
         paragraph=_paragraph(incident, effects, events, day),
         timeline=tuple(format_row(row, day) for row in shown),
         omitted=omitted,
-        ruled_out=" · ".join(_ruled_out(incident)),
+        ruled_out=" · ".join(f"{cause} ({evidence})" for cause, evidence in causes_ruled_out(incident).items()),
+        possible=" · ".join(f"{cause}: {doubt}" for cause, doubt in possible_causes(incident).items()),
         do_now=advice_now(effects, day),
         prevent=advice_to_prevent([*causes, *effects], day),
     )
@@ -243,18 +246,6 @@ def _spared(incident: Incident, worst: Finding) -> list[str]:
 def _sentence(text: str) -> str:
     text = with_arrows(text.strip())
     return text if text.endswith((".", "!", "?")) else f"{text}."
-
-
-def _ruled_out(incident: Incident) -> Iterable[str]:
-    """Return the causes that the observations behind the live findings exclude, each once."""
-    by_rule: dict[str, list[Finding]] = {}
-    for finding in incident.findings:
-        if not is_checked(finding):
-            by_rule.setdefault(finding.kind, []).append(finding)
-    phrases = dict.fromkeys(phrase for found in by_rule.values() for phrase in rule_of(found[0]).ruled_out(found))
-    if any(rule_of(finding).recreates_topic for finding in _parts(incident)):
-        phrases.pop(_RECREATION, None)
-    return phrases
 
 
 def _parts(incident: Incident) -> tuple[Finding, ...]:

@@ -126,6 +126,8 @@ def _is_same_event(finding: Finding, known: Finding) -> bool:
         return False
     if finding.kind == known.kind and ("job" in finding.subject) is not ("job" in known.subject):
         return _overlap(finding, known, _SLACK_MS)
+    if rule_of(finding).moves_reader or rule_of(known).moves_reader:
+        return False
     return bool(finding.records.lost and known.records.lost) and _overlap(finding, known)
 
 

@@ -8,8 +8,9 @@ from agent.engine.rule import Advice, GroupRule, Scope, recovered
 from agent.model.findings import Finding, Records, reader
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, LogOffsets
-from agent.model.text import place
-from agent.rules.queries.advice import DURABLE_WRITES
+from agent.model.text import count, place
+from agent.rules.queries.advice import DURABLE_WRITES, REUSED_OFFSETS
+from agent.rules.queries.causes import check_recreation
 from agent.rules.queries.partitions import (
     confirm_truncation,
     earliest,
@@ -17,6 +18,7 @@ from agent.rules.queries.partitions import (
     has_unclean_election,
     is_recreated,
 )
+from agent.rules.queries.positions import is_foreign_offset
 from agent.rules.queries.subjects import groups_of
 
 
@@ -24,8 +26,9 @@ class BeyondEnd(GroupRule):
     """The log end offset, read after a commit, is below the committed offset: the log lost records the group has read.
 
     Reported at once after an unclean election, else when the log end offset is still lower 5 s later.
+    New records reuse the offsets of the lost ones.
     Not: a log end offset read before the commit, a high watermark that drops for a moment on a clean leader change
-    (before Kafka 2.2), a re-created topic.
+    (before Kafka 2.2), a re-created topic, an offset that the log never had (foreign_offset).
     Recovers when the log has grown past the offset again or the group has committed an offset within the log.
     """
 
@@ -35,7 +38,7 @@ class BeyondEnd(GroupRule):
     advice: ClassVar[Mapping[str, Advice]] = {
         "": Advice(
             now="Watch {reader} on {place}: its next fetch is out of range, and auto.offset.reset decides where it "
-            "resumes.",
+            f"resumes. {REUSED_OFFSETS}",
             prevent=DURABLE_WRITES,
             only_while_open=True,
         ),
@@ -48,7 +51,8 @@ class BeyondEnd(GroupRule):
         if read is None or end is None:
             return super().timeline(finding, day)
         where = f"{reader(finding.subject)} on {place(finding.subject)}"
-        return f"{where}: read up to {read:,}, log ends at {end:,}, at least {finding.records.lost:,} records lost"
+        lost = count(finding.records.lost, "record")
+        return f"{where}: read up to {read:,}, log ends at {end:,}, at least {lost} lost"
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
         match observation:
@@ -71,7 +75,7 @@ class BeyondEnd(GroupRule):
         for reading in facts.history(LogOffsets, *scope.in_partition):
             commit = facts.history(Commit, *scope.series).as_of(reading.at - 1)
             offset = commit.offset if commit is not None else None
-            if commit is None or offset is None or offset <= reading.log_end:
+            if commit is None or offset is None or offset <= reading.log_end or is_foreign_offset(facts, commit):
                 reported = None
                 continue
             if offset == reported or is_recreated(facts, scope.in_partition, commit.at, reading.at):
@@ -100,10 +104,11 @@ class BeyondEnd(GroupRule):
             known_at=max(known_at, commit.seen),
             detail=(
                 f"{scope.group} had read {scope.topic}[{scope.partition}] up to {offset:,}, but the log ends at "
-                f"{reading.log_end:,}: at least {offset - reading.log_end:,} records lost"
+                f"{reading.log_end:,}: at least {count(offset - reading.log_end, 'record')} lost"
             ),
             labels=("unclean",) if is_unclean else (),
             previous={"offset": offset},
             current={"log_end": reading.log_end},
             records=Records(lost=offset - reading.log_end),
+            checks=[check_recreation(facts, scope.in_partition, commit.at, reading.at)],
         )

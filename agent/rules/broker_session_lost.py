@@ -12,6 +12,7 @@ from agent.model.observations.base import Observation
 from agent.model.observations.kafka import BrokerRegistration
 from agent.model.text import instant, place
 from agent.model.times import clock
+from agent.rules.queries.brokers import find_absences
 
 
 class BrokerSessionLost(Rule):
@@ -43,13 +44,8 @@ class BrokerSessionLost(Rule):
         return () if is_first else (Scope(observation.cluster, broker=observation.broker),)
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
-        known: BrokerRegistration | None = None
-        gone = False
-        for state in facts.history(BrokerRegistration, scope.cluster, scope.broker or 0):
-            if known is not None and not gone and (state.session, state.epoch) != (known.session, known.epoch):
-                yield self._finding(scope, known, state)
-            gone = state.gone
-            known = known if state.gone else state
+        for absence in find_absences(facts, scope.cluster, scope.broker or 0):
+            yield self._finding(scope, absence.known, absence.down)
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         history = facts.history(BrokerRegistration, scope.cluster, scope.broker or 0)

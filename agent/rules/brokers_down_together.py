@@ -1,15 +1,16 @@
 """brokers_down_together: several brokers were down at the same time, as after a power loss."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
-from agent.engine.facts import Facts, History
+from agent.engine.facts import LONG_AFTER, Facts
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.findings import Finding, Severity
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import BrokerRegistration
 from agent.model.text import instant, join_names, place
 from agent.model.times import clock
+from agent.rules.queries.brokers import Absence, find_absences, holds_replicas
 from agent.rules.queries.subjects import brokers_in
 
 
@@ -17,7 +18,8 @@ class BrokersDownTogether(Rule):
     """Two or more brokers were down at the same time, and all of them are up again. Info: a contributing event.
 
     What they had not yet flushed to disk may be lost, and their replicas may differ from then on (KAFKA-3919).
-    Not: a rolling restart, in which one broker is up before the next one goes down.
+    Not: a rolling restart, in which one broker is up before the next one goes down; a broker that holds no replica
+    any more.
     Begins when the first broker goes down; reported, and over, when the last one is up.
     """
 
@@ -62,22 +64,16 @@ class BrokersDownTogether(Rule):
         return recovered(finding, finding.known_at)
 
 
-class _Absence(NamedTuple):
-    """A broker was unregistered from some moment in `down` until `up`; None while it is down."""
-
-    broker: int
-    down: BrokerRegistration
-    up: BrokerRegistration | None
-
-
-def _find_overlaps(facts: Facts, cluster: str) -> Iterator[list[_Absence]]:
+def _find_overlaps(facts: Facts, cluster: str) -> Iterator[list[Absence]]:
     """Yield the cluster's absences in order of their beginnings, those that overlap in one list."""
     absences = [
         absence
         for broker in brokers_in(facts, cluster)
-        for absence in _find_absences(broker, facts.history(BrokerRegistration, cluster, broker))
+        for absence in find_absences(facts, cluster, broker)
+        # A broker that was decommissioned or replaced never comes back and would hide all later failures.
+        if absence.up is not None or holds_replicas(facts, cluster, broker, LONG_AFTER)
     ]
-    overlap: list[_Absence] = []
+    overlap: list[Absence] = []
     for absence in sorted(absences, key=lambda absence: (absence.down.start, absence.down.at, absence.broker)):
         if overlap and all(other.up is not None and other.up.at <= absence.down.start for other in overlap):
             yield overlap
@@ -85,20 +81,3 @@ def _find_overlaps(facts: Facts, cluster: str) -> Iterator[list[_Absence]]:
         overlap.append(absence)
     if overlap:
         yield overlap
-
-
-def _find_absences(broker: int, history: History[BrokerRegistration]) -> Iterator[_Absence]:
-    """Yield each time the broker was unregistered, also if only its new session or epoch shows that it was."""
-    known: BrokerRegistration | None = None
-    down: BrokerRegistration | None = None
-    for state in history:
-        if state.gone:
-            down = down or (state if known is not None else None)
-            continue
-        if down is not None:
-            yield _Absence(broker, down, state)
-        elif known is not None and (state.session, state.epoch) != (known.session, known.epoch):
-            yield _Absence(broker, state, state)
-        known, down = state, None
-    if down is not None:
-        yield _Absence(broker, down, None)

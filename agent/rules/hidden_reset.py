@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from agent.engine.facts import LATENESS_MS, Facts, History
 from agent.engine.rule import Advice, GroupRule, Scope, recovered
 from agent.model.config_types import Duration
 from agent.model.findings import Finding, reader
 from agent.model.observations.base import Observation
-from agent.model.observations.kafka import Commit, GroupState, LogOffsets, PartitionState
+from agent.model.observations.kafka import Commit, GroupState, LastStableOffset, LogOffsets, PartitionState
 from agent.model.text import place
 from agent.model.times import clock
 from agent.rules.queries.partitions import (
@@ -20,6 +20,7 @@ from agent.rules.queries.partitions import (
     find_deletion,
     find_leader_changes,
     find_truncations,
+    find_unclean_elections,
     is_rebalancing,
     is_recreated,
 )
@@ -30,17 +31,29 @@ _REGULAR = 4
 
 _RECENT = 20
 _STALE_MS = 60_000
+_CLIENT_TIMEOUT_MS = 60_000
+"""How long a client may wait for a broker that hangs (socket.timeout.ms of librdkafka): it reads on elsewhere."""
+
+
+class _Trigger(NamedTuple):
+    """A leader change or a truncation at which a reset may have happened. is_loss: whether records may be lost."""
+
+    at: int
+    is_loss: bool
 
 
 class HiddenReset(GroupRule):
-    """A committed offset moved regularly until a leader change or a truncation, and has not moved since.
+    """A committed offset moved regularly until its log lost records or changed leader, and has not moved since.
 
     librdkafka's auto-commit never commits below the last committed offset, so a consumer that was reset and reprocesses
     old records looks like this: the offset is stuck for max(`wait`, 3 x its longest interval) while the log grows and
-    the group has members or commits other partitions; rebalances do not count. Probable, not proven: positions, logs or
-    client statistics prove it.
-    Not: a log that does not grow, a group at the log end or busy with what has just been written, a group without
-    consumers, an offset that had not moved regularly (four moves) or was stuck long before the leader change, a
+    the group has members or commits other partitions; rebalances do not count. A truncation, or an unclean leader
+    election, is what puts a consumer out of range. After another leader change, the offset must be stuck for a minute,
+    and not at what the log held at the change, while the same consumer commits other partitions. Probable, not proven:
+    positions, logs or client statistics prove it.
+    Not: a consumer that stands still on all its partitions (its sink is down), one that waits at the last stable offset
+    behind an open transaction, a group without consumers. Not: a log that does not grow, a group at the log end or busy
+    with what has just been written, an offset that had not moved regularly (four moves) or was stuck long before, a
     re-created topic.
     Recovers when the offset moves on.
     """
@@ -88,7 +101,8 @@ class HiddenReset(GroupRule):
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Yield the standstill after the first leader change or truncation that no commit followed."""
         history = facts.history(Commit, *scope.series)
-        for at in sorted(_find_triggers(facts, scope.in_partition)):
+        for trigger in sorted(_find_triggers(facts, scope.in_partition)):
+            at = trigger.at
             last = history.as_of(at + CLOCK_SLACK_MS)
             soon_after = history.between(at + CLOCK_SLACK_MS, at + self.wait - 1)
             if last is None or any(commit.offset not in (None, last.offset) for commit in soon_after):
@@ -98,7 +112,7 @@ class HiddenReset(GroupRule):
             if len(until_then) < _REGULAR:
                 continue
             stuck, longest = until_then[-1], max(commit_intervals(until_then[-_RECENT:]))
-            known_at = self._known_at(scope, stuck, max(at, stuck.at), longest, facts)
+            known_at = self._known_at(scope, stuck, trigger, longest, facts)
             if known_at is None or any(
                 commit.start < known_at for commit in commits if stuck.at < commit.at <= known_at + LATENESS_MS
             ):
@@ -107,21 +121,9 @@ class HiddenReset(GroupRule):
                 continue
             if is_recreated(facts, scope.in_partition, stuck.at, known_at):
                 continue
-            yield self.make_finding(
-                scope,
-                stuck,
-                at=at,
-                since=stuck.at if stuck.at < at else None,
-                known_at=known_at,
-                detail=(
-                    f"{scope.group} has committed {stuck.offset:,} on {scope.topic}[{scope.partition}] since "
-                    f"{clock(stuck.at)} UTC while the log grows: probably reset and reprocessing old records, hidden "
-                    "by an auto-commit that never commits a lower offset"
-                ),
-                labels=("probable",),
-                previous={"offset": stuck.offset},
-                current={"offset": stuck.offset},
-            )
+            if facts.now >= known_at and not _is_stuck_alone(scope, stuck, trigger, known_at, facts):
+                continue
+            yield self._finding(scope, stuck, at, known_at)
             return
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
@@ -130,15 +132,79 @@ class HiddenReset(GroupRule):
         moved_on = (commit.at for commit in commits if (commit.offset or 0) > old)
         return recovered(finding, earliest(moved_on, find_deletion(facts, scope.in_partition, finding.at)))
 
-    def _known_at(self, scope: Scope, stuck: Commit, since: int, longest: int, facts: Facts) -> int | None:
+    def _known_at(self, scope: Scope, stuck: Commit, trigger: _Trigger, longest: int, facts: Facts) -> int | None:
         """Return when the standstill has lasted although there were records to read, or None if that is unknown."""
-        wait = max(self.wait, 3 * longest)
+        since = max(trigger.at, stuck.at)
+        wait = max(self.wait, 3 * longest, 0 if trigger.is_loss else _CLIENT_TIMEOUT_MS)
         due = _find_end_of_rebalances(facts, scope, since, wait) + wait
         if facts.now < due:
             return due
         grown_at = _find_growth(facts, scope.in_partition, stuck.offset or 0, since)
         known_at = max(due, (grown_at or 0) + longest + CLOCK_SLACK_MS)
         return known_at if grown_at is not None and _is_active(facts, scope, since, known_at) else None
+
+    def _finding(self, scope: Scope, stuck: Commit, at: int, known_at: int) -> Finding:
+        return self.make_finding(
+            scope,
+            stuck,
+            at=at,
+            since=stuck.at if stuck.at < at else None,
+            known_at=known_at,
+            detail=(
+                f"{scope.group} has committed {stuck.offset:,} on {scope.topic}[{scope.partition}] since "
+                f"{clock(stuck.at)} UTC while the log grows: probably reset and reprocessing old records, hidden "
+                "by an auto-commit that never commits a lower offset"
+            ),
+            labels=("probable",),
+            previous={"offset": stuck.offset},
+            current={"offset": stuck.offset},
+        )
+
+
+def _is_stuck_alone(scope: Scope, stuck: Commit, trigger: _Trigger, known_at: int, facts: Facts) -> bool:
+    """Return whether the reader's other partitions show that only this one is stuck, or at least nothing else.
+
+    A reader that stands still everywhere waits for its sink. A leader change without a loss puts no consumer out of
+    range: it must read on elsewhere, must not have moved since, and must have had more to read here.
+    """
+    moved = [
+        has_moved
+        for history in facts.histories(Commit, cluster=scope.cluster, group=scope.group)
+        if history.subject[-2:] != stuck.subject[-2:]
+        for has_moved in _find_movement(history, scope, trigger.at, known_at, facts)
+    ]
+    if trigger.is_loss:
+        return not moved or any(moved)
+    reading = facts.history(LogOffsets, *scope.in_partition).as_of(trigger.at)
+    has_more = reading is not None and reading.log_end > (stuck.offset or 0)
+    return any(moved) and has_more and stuck.at <= trigger.at
+
+
+def _find_movement(history: History[Commit], scope: Scope, at: int, known_at: int, facts: Facts) -> Iterator[bool]:
+    """Yield whether another partition of the same reader has moved since; nothing if it need not have."""
+    first = history.changes[0]
+    partition = (first.cluster, first.topic, first.partition)
+    # What was read before the reader stopped may be committed a little later.
+    middle = (at + known_at) // 2
+    commits = drop_unmoved(history)
+    before = [commit for commit in commits if commit.at <= middle]
+    if not before or not _have_same_reader(facts, scope, (first.topic, first.partition), known_at):
+        return
+    if any(commit.start < known_at for commit in commits if middle < commit.at <= known_at + LATENESS_MS):
+        yield True
+    elif len(before) >= _REGULAR and at - before[-1].at <= max(_STALE_MS, 3 * max(commit_intervals(before))):
+        has_trigger = any(abs(trigger.at - at) <= LATENESS_MS for trigger in _find_triggers(facts, partition))
+        since = max(at, before[-1].at)
+        if not has_trigger and _find_growth(facts, partition, before[-1].offset or 0, since) is not None:
+            yield False
+
+
+def _have_same_reader(facts: Facts, scope: Scope, other: tuple[str, int], at: int) -> bool:
+    """Return whether one member has both partitions, or may have."""
+    state = facts.history(GroupState, scope.cluster, scope.group or "").as_of(at)
+    members = state.members if state is not None else ()
+    owners = [member for member in members if (scope.topic, scope.partition) in member.partitions]
+    return not owners or any(other in member.partitions for member in owners)
 
 
 def _has_decreased(readings: History[LogOffsets], since: int) -> bool:
@@ -149,22 +215,36 @@ def _has_decreased(readings: History[LogOffsets], since: int) -> bool:
     )
 
 
-def _find_triggers(facts: Facts, partition: tuple[str, str, int]) -> list[int]:
-    changes = [new.at for _, new in find_leader_changes(facts.history(PartitionState, *partition))]
-    truncations = find_truncations(facts, partition)
-    return changes + [truncation.after.at for truncation in truncations if truncation.known_at <= facts.now]
+def _find_triggers(facts: Facts, partition: tuple[str, str, int]) -> set[_Trigger]:
+    history = facts.history(PartitionState, *partition)
+    lossy = {after.at for _, after in find_unclean_elections(facts, partition)}
+    lossy |= {found.after.at for found in find_truncations(facts, partition) if found.known_at <= facts.now}
+    changes = {new.at for _, new in find_leader_changes(history)} - lossy
+    return {_Trigger(at, is_loss=True) for at in lossy} | {_Trigger(at, is_loss=False) for at in changes}
 
 
 def _find_growth(facts: Facts, partition: tuple[str, str, int], offset: int, since: int) -> int | None:
-    """Return when the log was first seen to have grown since then, other than up to the group's committed offset."""
+    """Return when there was first more to read than the committed offset, in a log that has grown since then.
+
+    A reader with isolation.level=read_committed reads up to the last stable offset; so may this one if it is known.
+    """
     history = facts.history(LogOffsets, *partition)
     last = history.as_of(since)
     lowest = None if last is None else last.log_end
     for reading in history.after(since):
         if lowest is not None and reading.log_end > lowest and reading.log_end != offset:
-            return reading.seen
+            return _find_stable_growth(facts, partition, offset, reading)
         lowest = reading.log_end if lowest is None else min(lowest, reading.log_end)
     return None
+
+
+def _find_stable_growth(facts: Facts, partition: tuple[str, str, int], offset: int, grown: LogOffsets) -> int | None:
+    history = facts.history(LastStableOffset, *partition)
+    last = history.as_of(grown.at)
+    stable = [*([] if last is None else [last]), *history.after(grown.at)]
+    if not stable:
+        return grown.seen
+    return next((max(grown.seen, reading.seen) for reading in stable if reading.offset > offset), None)
 
 
 def _find_end_of_rebalances(facts: Facts, scope: Scope, since: int, wait: int) -> int:

@@ -1,23 +1,33 @@
 """leader_moved: a partition has another leader."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import ClassVar
 
 from agent.engine.facts import Facts
 from agent.engine.rule import Scope, TopicRule, recovered
 from agent.model.findings import Finding, Severity
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import PartitionState
-from agent.rules.queries.partitions import find_leader_changes, find_unclean_elections, is_deleted, leader_of
+from agent.rules.queries.partitions import (
+    find_leader_changes,
+    find_unclean_elections,
+    is_deleted,
+    is_other_incarnation,
+    leader_of,
+)
 
 
 class LeaderMoved(TopicRule):
-    """A partition's leader is another broker than before. Info: a contributing event, never reported alone.
+    """A partition's leader is another broker than before, or was elected again. Info: never reported alone.
 
-    Not: a time without a leader in between, the same broker elected again, the first leader of a re-created topic.
+    Labels: `unclean`, `elected_again` (the same broker under a higher leader epoch: it was away for a moment).
+    Not: a time without a leader in between, an epoch that rises with a smaller ISR (brokers do so without an election),
+    the first leader of a re-created topic.
     Recovers when the old leader leads again, is back in the ISR, or is no longer a replica.
     """
 
     title = "leader of {topic}[{partition}] changed"
+    titles: ClassVar[Mapping[str, str]] = {"elected_again": "leader of {topic}[{partition}] was elected again"}
     default_severity = Severity.INFO
     changes_leader = True
     observes = (PartitionState,)
@@ -28,20 +38,25 @@ class LeaderMoved(TopicRule):
         if not self.topics.match(observation.topic):
             return ()
         history = facts.history(PartitionState, observation.cluster, observation.topic, observation.partition).changes
-        changed = len(history) > 1 and leader_of(history[-2]) != leader_of(observation)
+        changed = len(history) > 1 and (
+            leader_of(history[-2]) != leader_of(observation) or history[-2].leader_epoch != observation.leader_epoch
+        )
         return (Scope.of_partition(observation),) if changed else ()
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         history = facts.history(PartitionState, *scope.in_partition)
-        for old, new in find_leader_changes(history):
-            is_unclean = any(after is new for _, after in find_unclean_elections(history))
+        elections = [after for _, after in find_unclean_elections(facts, scope.in_partition)]
+        for old, new in [*find_leader_changes(history), *_find_reelections(history)]:
+            is_unclean = any(new is after for after in elections)
+            is_same = leader_of(old) == leader_of(new)
             change = f"leader {leader_of(old)} -> {leader_of(new)}{', unclean election' * is_unclean}"
+            again = f"leader {leader_of(new)} elected again (leader epoch {old.leader_epoch} -> {new.leader_epoch})"
             yield self.make_finding(
                 scope,
                 new,
-                detail=f"{scope.topic}[{scope.partition}]: {change}",
-                labels=("unclean",) if is_unclean else (),
-                subject={"brokers": [leader_of(old), leader_of(new)]},
+                detail=f"{scope.topic}[{scope.partition}]: {again if is_same else change}",
+                labels=("unclean",) if is_unclean else ("elected_again",) if is_same else (),
+                subject={"brokers": [leader_of(new)] if is_same else [leader_of(old), leader_of(new)]},
                 previous={"leader": leader_of(old), "leader_epoch": old.leader_epoch},
                 current={"leader": leader_of(new), "leader_epoch": new.leader_epoch, "isr": list(new.isr)},
             )
@@ -57,3 +72,22 @@ class LeaderMoved(TopicRule):
             if is_deleted(state) or old == leader_of(state) or old in state.isr or old not in state.replicas
         )
         return recovered(finding, next(back, None))
+
+
+def _find_reelections(history: Iterable[PartitionState]) -> Iterator[tuple[PartitionState, PartitionState]]:
+    """Yield (last state before, first state after) of elections of the broker that led before, oldest first."""
+    old: PartitionState | None = None
+    was_offline = False
+    for state in history:
+        if is_deleted(state):
+            old = None
+        elif leader_of(state) is None:
+            was_offline = True
+        else:
+            is_next = old is not None and not is_other_incarnation(old.topic_id, state.topic_id)
+            if old is not None and is_next and leader_of(old) == leader_of(state):
+                before, after = old.leader_epoch, state.leader_epoch
+                is_higher = before is not None and after is not None and before < after
+                if is_higher and (was_offline or set(old.isr) <= set(state.isr)):
+                    yield old, state
+            old, was_offline = state, False

@@ -8,7 +8,9 @@ from agent.engine.rule import Advice, Scope, TopicRule, recovered
 from agent.model.findings import Finding, Records
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, LogOffsets
-from agent.rules.queries.advice import DURABLE_WRITES
+from agent.model.text import count
+from agent.rules.queries.advice import DURABLE_WRITES, REUSED_OFFSETS
+from agent.rules.queries.causes import check_recreation
 from agent.rules.queries.partitions import (
     earliest,
     find_deletion,
@@ -16,14 +18,16 @@ from agent.rules.queries.partitions import (
     has_unclean_election,
     is_recreated,
 )
+from agent.rules.queries.positions import is_foreign_offset
 from agent.rules.queries.subjects import groups_of
 
 
 class LogTruncated(TopicRule):
     """A log end offset decreases within one incarnation of the topic (topic id, or czxid of its znode): records lost.
 
-    At least the difference is lost, and at least position - log end offset if a consumer had read further. Reported at
-    once after an unclean election, else when the log end offset is still lower 5 s later.
+    At least the difference is lost, and at least position - log end offset if a consumer had read further. New records
+    reuse the offsets of the lost ones. Reported at once after an unclean election, else when the log end offset is
+    still lower 5 s later.
     Not: a re-created topic (topic_recreated), retention or DeleteRecords (they raise the log start offset), a high
     watermark that drops for a moment on a clean leader change (before Kafka 2.2), a partition without a leader.
     Recovers when the log has grown to its old end.
@@ -33,7 +37,8 @@ class LogTruncated(TopicRule):
     moves_position = True
     advice: ClassVar[Mapping[str, Advice]] = {
         "": Advice(
-            now="Have the producers of {topic} resend what they wrote to {place} shortly before {start}.",
+            now="Have the producers of {topic} resend what they wrote to {place} shortly before {start}. "
+            f"{REUSED_OFFSETS}",
             prevent=DURABLE_WRITES,
         ),
     }
@@ -69,11 +74,12 @@ class LogTruncated(TopicRule):
                 after,
                 since=before.at if after.since is None else after.since,
                 known_at=known_at,
-                detail=f"{scope.topic}[{scope.partition}]: {ends}, at least {lost:,} records lost{read}",
+                detail=f"{scope.topic}[{scope.partition}]: {ends}, at least {count(lost, 'record')} lost{read}",
                 labels=("unclean",) if is_unclean else (),
                 previous={"log_end": before.log_end},
                 current={"log_end": after.log_end},
                 records=Records(lost=lost),
+                checks=[check_recreation(facts, scope.in_partition, before.at, after.at)],
             )
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
@@ -92,7 +98,7 @@ def _find_positions(
         history = facts.history(Commit, cluster, group, topic, number)
         last = history.as_of(before.at)
         for commit in [*([] if last is None else [last]), *history.after(before.at)]:
-            if commit.offset is None or commit.at > after.at:
+            if commit.offset is None or commit.at > after.at or is_foreign_offset(facts, commit):
                 continue
             if not is_recreated(facts, partition, commit.at, after.at):
                 yield commit.offset, group

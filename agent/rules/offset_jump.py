@@ -2,21 +2,24 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
-from agent.engine.facts import Facts, History
+from agent.engine.facts import LATENESS_MS, Facts, History
 from agent.engine.rule import Advice, GroupRule, Scope, recovered
 from agent.model.findings import Finding, Records, Severity, reader
 from agent.model.observations.base import Observation
-from agent.model.observations.kafka import Commit, GroupState, LogOffsets
-from agent.model.text import place
+from agent.model.observations.kafka import Commit, GroupState, LogOffsets, TopicSettings
+from agent.model.text import count, place
+from agent.rules.queries.causes import FORGOTTEN, check_commit_causes, why_forgotten
 from agent.rules.queries.operators import is_moved_by_operator, is_stopped
-from agent.rules.queries.partitions import (
-    CLOCK_SLACK_MS,
-    drop_unmoved,
-    earliest,
-    find_deletion,
-    is_recreated,
+from agent.rules.queries.partitions import CLOCK_SLACK_MS, drop_unmoved, earliest, find_deletion, is_recreated
+from agent.rules.queries.positions import (
+    absent_until,
+    drop_foreign,
+    find_forgotten,
+    is_beyond_growth,
+    log_end,
+    read_before,
 )
 from agent.rules.queries.subjects import groups_of, partitions_of
 
@@ -27,20 +30,53 @@ _RECENT = 8
 _PACE = 20
 
 
+class _Jump(NamedTuple):
+    """A move ahead. first: the first record that it may have skipped. is_to_latest: whether it reached the log end.
+
+    unread: the records between that the log held for certain before the move. forgotten: the reading without an offset
+    from which the group returned, if it did.
+    """
+
+    before: Commit
+    after: Commit
+    first: int
+    unread: int
+    is_to_latest: bool
+    is_out_of_range: bool
+    forgotten: Commit | None
+
+    @property
+    def skipped(self) -> int:
+        return (self.after.offset or 0) - self.first
+
+    @property
+    def rate(self) -> float:
+        """Records per second that a group must read not to have skipped any.
+
+        Commits may come in bunches after a coordinator was down for a moment: measured over a second at least.
+        """
+        return self.skipped * 1000 / max(self.after.at - self.before.start, 1000)
+
+
 class OffsetJump(GroupRule):
     """A group's committed offset jumps ahead over records it cannot have read: they were skipped (a reset to latest).
 
-    Reported if it resumed at the log end after Kafka had forgotten its offset (`after_expiry`), or after its offset was
-    below the log start offset (only what retention had left counts as skipped). Also if an operator moved an idle group
-    (`operator_reset`; info), if it advanced faster than `max_rate`, or if a lagging group jumped to the log end `surge`
-    times faster than it had ever read while lagging (at least three moves show that).
-    Not: catching up, transaction markers, a re-created topic, unread records that were deleted (retention_overrun).
+    Reported if it resumed at the log end after Kafka had forgotten its offset, by expiry or deletion (`after_expiry`),
+    or if an operator moved an idle group (`operator_reset`; info). Else the pace decides. Too fast is more than
+    `max_rate`, or a lagging group that reaches the log end `surge` times faster than its present consumers ever read
+    while they lagged, as at least three moves show. It must also be faster than 5 % of `max_rate`, unless its offset
+    was below the log start offset: then it was reset for certain. Records that retention deleted, or that the group had
+    read before it moved backwards, do not count as skipped.
+    Not: catching up, gaps of compacted topics and of transaction markers, offsets that the log never had
+    (foreign_offset), a re-created topic, unread records that were deleted (retention_overrun), a group's first commit
+    (new_partition_skipped).
     Recovers when the group moves back to where it jumped from, to read what it skipped.
     """
 
     title = "{group} skipped {records} records on {topic}[{partition}]"
     moves_position = True
     advice: ClassVar[Mapping[str, Advice]] = {
+        "operator_reset": Advice(),
         "": Advice(
             now="Have {reader} read {place} offsets {low}-{high} before retention deletes them.",
             prevent="Set auto.offset.reset=none or earliest for {reader}.",
@@ -61,7 +97,7 @@ class OffsetJump(GroupRule):
         if old is None or new is None:
             return super().timeline(finding, day)
         where = f"{reader(finding.subject)} on {place(finding.subject)}"
-        return f"{where}: jumped {old:,} -> {new:,}, {finding.records.skipped:,} records skipped"
+        return f"{where}: jumped {old:,} -> {new:,}, {count(finding.records.skipped, 'record')} skipped"
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
         """Return the scope of each commit that advanced further than those before, and of what may explain it later."""
@@ -92,46 +128,106 @@ class OffsetJump(GroupRule):
         return [Scope(cluster, group, topic, partition) for group in groups if self.applies_to(group, topic)]
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
-        history, readings = facts.history(Commit, *scope.series), facts.history(LogOffsets, *scope.in_partition)
-        commits = drop_unmoved(history)
+        history = facts.history(Commit, *scope.series)
+        moves = list(pairwise(drop_unmoved(history)))
+        if not any((after.offset or 0) - (before.offset or 0) >= self.min_records for before, after in moves):
+            return
+        commits = drop_unmoved(drop_foreign(facts, history))
         for index, (before, after) in enumerate(pairwise(commits)):
-            old, new = before.offset or 0, after.offset or 0
-            reading = readings.as_of(after.at)
-            log_start = reading.log_start if reading is not None else 0
-            skipped = new - max(old, log_start)
-            if skipped < self.min_records or is_recreated(facts, scope.in_partition, before.at, after.at):
+            if (after.offset or 0) - (before.offset or 0) < self.min_records:
                 continue
-            is_forgotten = any(commit.offset is None for commit in history.between(before.at - 1, after.at - 1))
-            recent = commits[max(index + 2 - _RECENT, 0) : index + 2]
-            if not is_forgotten and old >= log_start and self._is_readable(recent, facts):
+            jump = self._measure(before, after, facts)
+            if jump.skipped < self.min_records or is_recreated(facts, scope.in_partition, before.at, after.at):
                 continue
-            by_operator = is_moved_by_operator(facts, before, after, self.min_records)
-            to_latest = _is_to_latest(readings, before, after)
-            unread = _log_end(readings, after.start) - max(old, log_start)
-            is_reset = to_latest and (is_forgotten or old < log_start) and unread >= self.min_records
-            earlier = commits[max(index - _PACE, 0) : index + 1]
-            if not (by_operator or is_reset or self._is_too_fast(earlier, after, readings, to_latest=to_latest)):
+            is_reset = jump.forgotten is not None or jump.is_out_of_range
+            if not is_reset and self._is_readable(commits[max(index + 2 - _RECENT, 0) : index + 2], facts):
                 continue
-            labels = {"to_latest": to_latest, "after_expiry": is_forgotten, "operator_reset": by_operator}
-            yield self.make_finding(
-                scope,
-                after,
-                detail=(
-                    f"{scope.group} on {scope.topic}[{scope.partition}] {_describe(labels)}: {old:,} -> {new:,}, "
-                    f"{skipped:,} records skipped"
-                ),
-                severity=Severity.INFO if by_operator else None,
-                labels=[label for label, applies in labels.items() if applies],
-                previous={"offset": old},
-                current={"offset": new},
-                records=Records(skipped=skipped),
-            )
+            by_operator = is_moved_by_operator(facts, before, after)
+            if not by_operator and not self._is_skip(jump, commits[max(index - _PACE, 0) : index + 1], facts):
+                continue
+            yield self._finding(scope, jump, facts, by_operator=by_operator)
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         old = int(finding.previous["offset"])
         commits = facts.history(Commit, *scope.series).after(finding.at)
         moved_back = (commit.at for commit in commits if commit.offset is not None and commit.offset <= old)
         return recovered(finding, earliest(moved_back, find_deletion(facts, scope.in_partition, finding.at)))
+
+    def _measure(self, before: Commit, after: Commit, facts: Facts) -> _Jump:
+        readings = facts.history(LogOffsets, after.cluster, after.topic, after.partition)
+        reading = readings.as_of(after.at)
+        log_start = reading.log_start if reading is not None else 0
+        first = max(before.offset or 0, log_start, read_before(facts, after))
+        # A reset comes after the last sighting of the old offset; consumers commit within a minute after it.
+        begin = max(after.start, after.at - LATENESS_MS)
+        end = log_end(readings, max(before.at, begin - CLOCK_SLACK_MS))
+        return _Jump(
+            before,
+            after,
+            first,
+            unread=log_end(readings, begin) - first,
+            is_to_latest=0 < end <= (after.offset or 0),
+            is_out_of_range=(before.offset or 0) < log_start,
+            forgotten=find_forgotten(facts, after),
+        )
+
+    def _is_skip(self, jump: _Jump, earlier: list[Commit], facts: Facts) -> bool:
+        """Return whether the group cannot have read the records. earlier: the commits up to the jump."""
+        has_unread = jump.is_to_latest and jump.unread >= self.min_records
+        if jump.forgotten is not None:
+            return has_unread
+        known = facts.history(TopicSettings, jump.after.cluster, jump.after.topic)
+        settings = known.as_of(jump.after.at + LATENESS_MS)
+        if settings is not None and (settings.is_compacted or jump.rate > self.max_rate):
+            return not settings.is_compacted
+        pace = self._find_pace(jump, earlier, facts)
+        # A sink that was slow may be fast again, and the true pace of its consumers higher than was ever observed.
+        least = 0 if jump.is_out_of_range else self.max_rate / 20
+        return has_unread and pace > 0 and jump.rate > max(self.surge * pace, least)
+
+    def _find_pace(self, jump: _Jump, earlier: list[Commit], facts: Facts) -> float:
+        """Return the highest rate at which the group's present consumers have read while lagging; 0 if unknown."""
+        readings = facts.history(LogOffsets, jump.after.cluster, jump.after.topic, jump.after.partition)
+        state = facts.history(GroupState, jump.after.cluster, jump.after.group).as_of(jump.after.at)
+        rates = [
+            ((later.offset or 0) - (commit.offset or 0)) * 1000 / max(later.at - commit.at, 1)
+            for commit, later in pairwise(earlier)
+            if (state is None or commit.at >= state.at)
+            and self._is_lagging(commit, readings)
+            and self._is_lagging(later, readings)
+        ]
+        return max(rates) if len(rates) >= _RHYTHM else 0
+
+    def _is_lagging(self, commit: Commit, readings: History[LogOffsets]) -> bool:
+        return log_end(readings, commit.at) - (commit.offset or 0) >= self.min_records
+
+    def _finding(self, scope: Scope, jump: _Jump, facts: Facts, *, by_operator: bool) -> Finding:
+        before, after, forgotten = jump.before, jump.after, jump.forgotten
+        old, new = before.offset or 0, after.offset or 0
+        labels = {
+            "to_latest": jump.is_to_latest,
+            "after_expiry": forgotten is not None,
+            "operator_reset": by_operator,
+        }
+        why = "" if forgotten is None else why_forgotten(facts, before, after) or FORGOTTEN
+        found = [label for label, applies in labels.items() if applies]
+        return self.make_finding(
+            scope,
+            after,
+            # An offset that the log may never have had proves to be one (foreign_offset) at the next reading.
+            known_at=after.seen + (CLOCK_SLACK_MS if is_beyond_growth(facts, after) else 0),
+            since=None if forgotten is None else absent_until(facts, forgotten, after),
+            detail=(
+                f"{scope.group} on {scope.topic}[{scope.partition}] {_describe(labels, why)}: {old:,} -> {new:,}, "
+                f"{count(jump.skipped, 'record')} skipped"
+            ),
+            severity=Severity.INFO if by_operator else None,
+            labels=found,
+            previous={"offset": old},
+            current={"offset": new, **({"forgotten": why} if why else {})},
+            records=Records(skipped=jump.skipped),
+            checks=check_commit_causes(facts, before, after, found),
+        )
 
     def _is_readable(self, commits: list[Commit], facts: Facts) -> bool:
         """Return whether the last of these moves went little further, in little more time, than those before. Cheap.
@@ -145,44 +241,15 @@ class OffsetJump(GroupRule):
             return advance * 1000 <= self.max_rate * max(took, 1000) and not is_stopped(facts, commits[-1])
         return took <= 3 * max(earlier)[0] and advance <= 2 * max(earlier_advance for _, earlier_advance in earlier)
 
-    def _is_too_fast(
-        self, earlier: list[Commit], after: Commit, readings: History[LogOffsets], *, to_latest: bool
-    ) -> bool:
-        """Return whether no consumer reads that fast, or this group never did. earlier: the moves up to the jump."""
-        before = earlier[-1]
-        # Commits may come in bunches after a coordinator was down for a moment: measure over a second at least.
-        rate = ((after.offset or 0) - (before.offset or 0)) * 1000 / max(after.at - before.start, 1000)
-        earlier_rates = [
-            ((later.offset or 0) - (commit.offset or 0)) * 1000 / max(later.at - commit.at, 1)
-            for commit, later in pairwise(earlier)
-            if self._is_lagging(commit, readings) and self._is_lagging(later, readings)
-        ]
-        can_surge = to_latest and len(earlier_rates) >= _RHYTHM and self._is_lagging(before, readings)
-        return rate > self.max_rate or (can_surge and rate > self.surge * max(earlier_rates) > 0)
 
-    def _is_lagging(self, commit: Commit, readings: History[LogOffsets]) -> bool:
-        return _log_end(readings, commit.at) - (commit.offset or 0) >= self.min_records
-
-
-def _describe(labels: Mapping[str, bool]) -> str:
+def _describe(labels: Mapping[str, bool], forgotten: str) -> str:
     if labels["operator_reset"]:
         return "was moved ahead by an operator"
-    jump = "jumped to the log end" if labels["to_latest"] else "jumped ahead"
-    return f"{jump} after its committed offset expired" if labels["after_expiry"] else jump
+    if labels["after_expiry"]:
+        return f"resumed at the log end after its committed offset {forgotten}"
+    return "jumped to the log end" if labels["to_latest"] else "jumped ahead"
 
 
 def _is_below_log_start(facts: Facts, before: Commit, after: Observation) -> bool:
     reading = facts.history(LogOffsets, before.cluster, before.topic, before.partition).as_of(after.at)
     return reading is not None and reading.log_start > (before.offset or 0)
-
-
-def _log_end(readings: History[LogOffsets], at: int) -> int:
-    """Return the log end offset as known at that moment, or 0 if it was not known."""
-    reading = readings.as_of(at)
-    return 0 if reading is None else reading.log_end
-
-
-def _is_to_latest(readings: History[LogOffsets], before: Commit, after: Commit) -> bool:
-    """Return whether the jump went to the log end offset or beyond, as of when the group may have been reset."""
-    end = _log_end(readings, max(before.at, after.start - CLOCK_SLACK_MS))
-    return 0 < end <= (after.offset or 0)

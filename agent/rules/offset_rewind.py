@@ -1,44 +1,63 @@
 """offset_rewind: a committed offset, or the position of a Flink subtask, moves backwards."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice, pairwise
+from operator import attrgetter
+from typing import Any, ClassVar, NamedTuple
 
 from msgspec.structs import replace
 
-from agent.engine.facts import LATENESS_MS, Facts, History
-from agent.engine.rule import Advice, GroupRule, Scope, recovered
+from agent.engine.facts import LATENESS_MS, LONG_AFTER, Facts, History
+from agent.engine.rule import Advice, CauseCheck, GroupRule, Scope, ended, recovered
 from agent.model.findings import Finding, Records, Severity, reader
 from agent.model.observations.base import Observation
-from agent.model.observations.flink import Position
-from agent.model.observations.kafka import Commit, LogOffsets
-from agent.model.text import count, is_bounded, place, recovery, time_range
+from agent.model.observations.flink import FlinkJob, Position
+from agent.model.observations.kafka import Commit, GroupState, LogOffsets
+from agent.model.text import count, is_bounded, ordinal, place, recovery, time_range
 from agent.model.times import clock
-from agent.rules.queries.advice import DEDUPLICATE, DURABLE_WRITES
-from agent.rules.queries.operators import is_moved_by_operator, operator_known_at
-from agent.rules.queries.partitions import (
-    earliest,
-    find_deletion,
-    find_truncations,
-    has_unclean_election,
-    is_recreated,
+from agent.rules.queries.advice import DEDUPLICATE, DEDUPLICATE_BY_KEY, DURABLE_WRITES, REUSED_OFFSETS
+from agent.rules.queries.causes import (
+    FORGOTTEN,
+    check_commit_causes,
+    check_recreation,
+    prevent_forgetting,
+    why_forgotten,
 )
-from agent.rules.queries.restores import find_restore_context, is_explained_by_restore
-from agent.rules.queries.subjects import groups_of
-
-Offset: TypeAlias = Commit | Position
+from agent.rules.queries.operators import (
+    is_moved_by_operator,
+    is_small_step_without_members,
+    operator_known_at,
+)
+from agent.rules.queries.partitions import Truncation, find_deletion, is_recreated
+from agent.rules.queries.positions import drop_foreign
+from agent.rules.queries.progress import undisturbed_since
+from agent.rules.queries.restores import RestoreContext, find_restore_context, is_explained_by_restore
+from agent.rules.queries.rewinds import (
+    Move,
+    Offset,
+    find_decreases,
+    find_later,
+    find_reset_label,
+    find_return,
+    find_truncation,
+    is_reordered,
+    order_known_at,
+)
+from agent.rules.queries.subjects import coordinator_of, groups_of
 
 _HOW = {
     "operator_reset": "was reset by an operator",
     "checkpoint_restore": "was moved back by a checkpoint restore",
-    "after_expiry": "rewound after its committed offset expired",
+    "after_expiry": "rewound after its committed offset {forgotten}",
     "to_earliest": "was reset to the log start",
     "to_divergence": "was reset to the divergence point",
     "": "rewound",
 }
 """What happened, by label; the first label that a finding has decides."""
 
-_PACE_MS = 3_000
+_JITTER = 10
+"""Rewinds of fewer records are ordinary, however small the topic is."""
+
 _CACHED_MS = 60_000
 """Flink never reports an older position; 40 s were seen after an idle time."""
 
@@ -50,55 +69,81 @@ class _Rewind(NamedTuple):
 
     before: Offset
     after: Offset
-    committed: list[Offset]
+    committed: list[Move]
+
+    @property
+    def move(self) -> Move:
+        """The move without the commits."""
+        return Move(self.before, self.after)
 
 
 class OffsetRewind(GroupRule):
     """A group's committed offset, or a Flink subtask's position, moves backwards by at least `min_records`.
 
-    The records in between are reprocessed.
-    Labels: `to_earliest` (at the log start offset, or as near as a poll can see; critical), `to_divergence` (to where
-    the log was truncated), `after_expiry` (Kafka had forgotten the offset), `operator_reset` (an operator moved an idle
-    group, or reset a Kafka Streams application; info), `checkpoint_restore` (a Flink job was restored from a savepoint
-    or checkpoint; info). With polls, the new offset is an upper bound: the consumer has moved on since. For a Kafka
-    Streams application with stores it is reported 5 s later, when an operator's reset is visible.
-    Not: a re-created topic, a rewind of less than `min_records`, an offset older than the last one seen, a position
-    that may come from a cache in Flink: it must be below what was read a minute before, or a second reading or a
-    committed offset must have moved back with it.
-    Recovers when the old offset is committed, or reached, again.
+    The records in between are reprocessed, except those that a truncation removed: they are lost, and new records reuse
+    their offsets. In a small topic, a rewind over more than half of what the reader had read is enough.
+    Labels: `to_earliest` (to the log start offset; critical), `to_divergence` (to the truncation point, KIP-320),
+    `after_expiry` (Kafka had forgotten the offset), `operator_reset` (an operator moved an idle group, or reset a Kafka
+    Streams application; info), `checkpoint_restore` (a Flink job was restored from a savepoint or checkpoint; info).
+    Where a reader was reset to is decided by the lines of its log, by its pace since, and by the truncation of the log;
+    if they do not decide it, there is no label. With polls, the new offset is an upper bound: the consumer has moved on
+    since. For a Kafka Streams application with stores it is reported 5 s later, when an operator's reset is visible.
+    Not: a re-created topic, a smaller rewind, an offset older than the last one seen, an older commit that arrives late
+    (the next one is above both at once), a position that may come from a cache in Flink: it must be below what was read
+    a minute before, or a second reading or a committed offset must have moved back with it.
+    Without a label, a rewind of a group without members by no more than it advances at a time is info: MirrorMaker's
+    translated offsets, or the last records of a consumer by assign().
+    Recovers when the old offset, or that of an earlier rewind which has not recovered, is committed or reached again.
+    Ends when the topic or the committed offset is deleted, or the Flink job has ended.
     """
 
     title = "{reader} rewound {records} records on {topic}[{partition}]"
     moves_position = True
+    moves_reader = True
     advice: ClassVar[Mapping[str, Advice]] = {
         "operator_reset": Advice(),
         "checkpoint_restore": Advice(),
-        "after_expiry": Advice(
-            now=DEDUPLICATE, prevent="Set offsets.retention.minutes longer than the longest pause of {reader}."
-        ),
-        "to_divergence": Advice(now=DEDUPLICATE, prevent=DURABLE_WRITES),
+        "after_expiry": Advice(now=DEDUPLICATE, prevent=prevent_forgetting(FORGOTTEN)),
+        "to_divergence": Advice(now=REUSED_OFFSETS, prevent=DURABLE_WRITES),
         "": Advice(
             now=DEDUPLICATE,
             prevent="Set auto.offset.reset=none for {reader} if it should rather stop than reprocess everything.",
         ),
     }
+    after_truncation: ClassVar[Mapping[bool, Advice]] = {
+        False: Advice(now=REUSED_OFFSETS, prevent=DURABLE_WRITES),
+        True: Advice(now=DEDUPLICATE_BY_KEY, prevent=DURABLE_WRITES),
+    }
+    """Advice after a truncation, by whether records are reprocessed as well."""
     observes = (Commit, Position)
 
     min_records: int = 1000
-    """The smallest rewind reported, in records."""
+    """The smallest rewind reported, in records; of a small topic, more than half of what the reader had read."""
+
+    @classmethod
+    def title_for(cls, finding: Finding) -> str:
+        is_loss = finding.records.lost and not finding.records.reread
+        return "{records} records that {reader} had read on {topic}[{partition}] are lost" if is_loss else cls.title
+
+    @classmethod
+    def advice_for(cls, finding: Finding) -> Advice:
+        if finding.records.lost and finding.severity is not Severity.INFO:
+            return cls.after_truncation[finding.records.reread > 0]
+        advice = super().advice_for(finding)
+        is_forgotten = advice is cls.advice["after_expiry"] and "forgotten" in finding.current
+        return advice._replace(prevent=prevent_forgetting(finding.current["forgotten"])) if is_forgotten else advice
 
     @classmethod
     def describe(cls, finding: Finding, day: str) -> str:
         if "offset" not in finding.previous or "offset" not in finding.current:
             return super().describe(finding, day)
         is_open = finding.recovered_at is None
-        least = "at least " if is_bounded(finding) else ""
-        reprocessed = f"{count(finding.records.reread, 'record')} {'are being' if is_open else 'were'} reprocessed"
         # The second clause of `detail` predicts when the reader has caught up.
         prediction = f"; {finding.detail.partition('; ')[2].removesuffix(' UTC')}".rstrip("; ") if is_open else ""
+        words = "caught up" if finding.records.reread else "beyond the old offset again"
         return (
             f"{_who(finding)} on {_move(finding)} {time_range(finding, day)}; "
-            f"{least}{reprocessed}{prediction}{recovery(finding, day, 'caught up')}"
+            f"{_describe_impact(finding)}{prediction}{recovery(finding, day, words)}"
         )
 
     @classmethod
@@ -108,17 +153,16 @@ class OffsetRewind(GroupRule):
         return f"{reader(finding.subject)} on {_move(finding)}"
 
     @classmethod
-    def ruled_out(cls, findings: Iterable[Finding]) -> list[str]:
-        findings = list(findings)
-        labels = {label for finding in findings for label in finding.labels}
-        causes = []
-        if any("group" in finding.subject for finding in findings):
-            causes += ["operator reset"] * ("operator_reset" not in labels)
-            causes += ["expired offsets"] * ("after_expiry" not in labels)
-        restores = [finding.current["restores"] for finding in findings if "restores" in finding.current]
-        if restores and not any(restores):
-            causes.append("checkpoint restore")
-        return [*causes, *super().ruled_out(findings)]
+    def title_suffix(cls, findings: Iterable[Finding]) -> str:
+        """Return how often one reader has rewound on one partition, if more than once."""
+        rewinds: dict[tuple[Any, ...], list[int]] = {}
+        for finding in findings:
+            names = (reader(finding.subject), finding.subject.get("topic"), finding.subject.get("partition"))
+            rewinds.setdefault(names, []).append(finding.at)
+        times = max(rewinds.values(), key=len, default=[])
+        if len(times) < 2:
+            return ""
+        return f": {ordinal(len(times))} rewind since {clock(min(times))[:5]}"
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
         if not isinstance(observation, Commit | Position) or observation.offset is None:
@@ -133,11 +177,13 @@ class OffsetRewind(GroupRule):
         return (scope,) if any(after < before for before, after in pairwise(recent)) else ()
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
-        history = _offsets(scope, facts)
-        for before, after in find_decreases(history, self.min_records):
+        history, least = _offsets(scope, facts), lambda before: self._least(before, facts)
+        for before, after in find_decreases(drop_foreign(facts, history), least):
             rewind = _Rewind(before, after, list(self._find_commits(scope, before, after, facts)))
+            if is_reordered(facts, rewind.move):
+                continue
             if isinstance(after, Commit):
-                known_at: int | None = operator_known_at(facts, after)
+                known_at: int | None = max(operator_known_at(facts, after), order_known_at(facts, rewind.move))
             else:
                 known_at = _confirm_position(rewind, history)
             if known_at is not None and not is_recreated(facts, scope.in_partition, before.at, after.at):
@@ -146,25 +192,54 @@ class OffsetRewind(GroupRule):
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         old = int(finding.previous["offset"])
         later = _offsets(scope, facts).after(finding.at)
-        regained = (state.at for state in later if (state.offset or 0) >= old)
-        return recovered(finding, earliest(regained, find_deletion(facts, scope.in_partition, finding.at)))
+        regained_at = next((state.at for state in later if (state.offset or 0) >= old), None)
+        end = min(_find_ends(finding, scope, facts), default=None)
+        if end is not None and (regained_at is None or end[0] < regained_at):
+            return ended(finding, *end)
+        return recovered(finding, regained_at)
 
-    def _find_commits(self, scope: Scope, before: Offset, after: Offset, facts: Facts) -> Iterator[Offset]:
-        """Yield the commits of the partition that moved back when a position there did."""
+    def reconcile(self, findings: Sequence[Finding]) -> list[Finding]:
+        """Return the findings recovered no earlier than earlier rewinds from a higher offset.
+
+        A reader that rewinds again on its way back has not caught up before it regains the old position.
+        """
+        reconciled: list[Finding] = []
+        for finding in sorted(findings, key=attrgetter("at")):
+            behind = [
+                earlier
+                for earlier in reconciled
+                if earlier.severity is not Severity.INFO and earlier.previous["offset"] >= finding.previous["offset"]
+            ]
+            last = max(behind, key=_over_at, default=finding)
+            if _over_at(last) > _over_at(finding):
+                reason = {"ended": last.current["ended"]} if "ended" in last.current else {}
+                finding = replace(finding, recovered_at=last.recovered_at, current={**finding.current, **reason})  # noqa: PLW2901
+            reconciled.append(finding)
+        return reconciled
+
+    def _find_commits(self, scope: Scope, before: Offset, after: Offset, facts: Facts) -> Iterator[Move]:
+        """Yield the moves backwards of offsets committed in the partition, when a position there moved back."""
         for group in groups_of(facts, *scope.in_partition) if scope.job is not None else ():
             commits = facts.history(Commit, scope.cluster, group, *scope.in_partition[1:])
-            for high, low in find_decreases(commits, self.min_records):
+            for high, low in find_decreases(commits, lambda before: self._least(before, facts)):
                 if low.start <= after.at + LATENESS_MS and before.at - LATENESS_MS <= low.at and high.at <= after.at:
-                    yield low
+                    yield Move(high, low)
 
     def _finding(self, scope: Scope, rewind: _Rewind, known_at: int, facts: Facts) -> Finding:
         before, after, _ = rewind
-        old, new = before.offset or 0, after.offset or 0
-        log_start = _log_start(scope, after, facts)
-        labels = list(self._find_labels(scope, rewind, log_start, facts))
+        log_start = _log_start(after, facts)
+        truncation = find_truncation(facts, rewind.move)
+        labels = list(self._find_labels(rewind, log_start, truncation, facts))
         severity = Severity.CRITICAL if "to_earliest" in labels else None
-        if "operator_reset" in labels or "checkpoint_restore" in labels:
+        is_meant = "operator_reset" in labels or "checkpoint_restore" in labels
+        forgotten = {}
+        if isinstance(before, Commit) and isinstance(after, Commit):
+            forgotten = {"forgotten": why_forgotten(facts, before, after)} if "after_expiry" in labels else {}
+            is_meant = is_meant or (not labels and is_small_step_without_members(facts, before, after))
+        if is_meant:
             severity = Severity.INFO
+        coordinator = None if scope.group is None else coordinator_of(facts, scope.cluster, scope.group)
+        held = {} if coordinator is None else {"coordinator": coordinator}
         start = {"log_start": log_start} if "to_earliest" in labels else {}
         context = find_restore_context(facts, scope.in_partition, before.at, after.at)
         finding = self.make_finding(
@@ -172,62 +247,95 @@ class OffsetRewind(GroupRule):
             after,
             detail="",
             known_at=known_at,
+            since=find_return(facts, after) if isinstance(after, Commit) and "after_expiry" in labels else None,
             severity=severity,
             labels=labels,
-            previous={"offset": old},
-            current={"offset": new, **start, **(context._asdict() if context is not None else {})},
-            records=Records(reread=old - new),
+            previous={"offset": before.offset},
+            current={
+                "offset": after.offset,
+                **start,
+                **held,
+                **forgotten,
+                **(context._asdict() if context is not None else {}),
+            },
+            records=_count_records(rewind, truncation, is_divergence="to_divergence" in labels),
             subject=_flink_subject(after),
+            checks=_check_causes(scope, rewind, labels, context, facts),
         )
-        return replace(finding, detail=f"{_who(finding)} on {_move(finding)}{_predict(old, after, scope, facts)}")
+        prediction = _predict(facts, rewind.move) if finding.records.reread else ""
+        return replace(
+            finding,
+            detail=f"{_who(finding)} on {_move(finding)}{prediction}",
+            undisturbed_since=undisturbed_since(_offsets(scope, facts), after.at),
+        )
 
-    def _find_labels(self, scope: Scope, rewind: _Rewind, log_start: int | None, facts: Facts) -> Iterator[str]:
+    def _find_labels(
+        self, rewind: _Rewind, log_start: int | None, truncation: Truncation | None, facts: Facts
+    ) -> Iterator[str]:
         before, after, committed = rewind
-        old = before.offset or 0
         # Each reading shows the reader at some moment after its rewind: the lowest is nearest to where it went.
-        new = min(state.offset or 0 for state in (after, *committed))
-        truncated_to = [
-            truncation.after.log_end
-            for truncation in find_truncations(facts, scope.in_partition)
-            if truncation.after.log_end < old
-            and before.at <= truncation.after.at <= after.at + LATENESS_MS
-            and truncation.before.at <= after.at
-        ]
-        is_below_truncation = bool(truncated_to) and new < min(truncated_to) - self.min_records
-        start = new if log_start is None else log_start
-        near = max(self.min_records, (old - start) * 0.05)
-        if is_below_truncation:  # not divergence but out of range: reset to the log start, and read on since
-            near = max(near, _estimate_read_since(after, _offsets(scope, facts)))
-        if log_start is not None and new - start <= near:
-            yield "to_earliest"
-        elif not is_below_truncation and (
-            truncated_to or has_unclean_election(facts, scope.in_partition, before.at, after.at)
-        ):
-            yield "to_divergence"
+        move = min((rewind.move, *committed), key=lambda move: move.after.offset or 0)
+        label = find_reset_label(facts, move, self.min_records, log_start=log_start, truncation=truncation)
+        if label is not None:
+            yield label
         if is_explained_by_restore(facts, before, after):
             yield "checkpoint_restore"
         if isinstance(before, Commit) and isinstance(after, Commit):
-            commits = facts.history(Commit, *scope.series).between(before.at - 1, after.at - 1)
-            if any(commit.offset is None for commit in commits):
+            if why_forgotten(facts, before, after):
                 yield "after_expiry"
-            if is_moved_by_operator(facts, before, after, self.min_records):
+            if is_moved_by_operator(facts, before, after):
                 yield "operator_reset"
 
+    def _least(self, before: Offset, facts: Facts) -> int:
+        """Return the smallest rewind to report: more than half of what the reader had read, at most `min_records`."""
+        log_start = _log_start(before, facts)
+        if log_start is None:
+            return self.min_records
+        return min(self.min_records, max(_JITTER, ((before.offset or 0) - log_start) // 2 + 1))
 
-def find_decreases(history: Iterable[Offset], min_records: int) -> Iterator[tuple[Offset, Offset]]:
-    """Yield (the highest before, the one after) of decreases by at least `min_records`, oldest first.
 
-    Small steps add up.
-    """
-    highest: Offset | None = None
-    for state in history:
-        if state.offset is None:
-            continue
-        if highest is None or highest.offset is None or state.offset >= highest.offset:
-            highest = state
-        elif highest.offset - state.offset >= min_records:
-            yield highest, state
-            highest = state
+def _find_ends(finding: Finding, scope: Scope, facts: Facts) -> Iterator[tuple[int, str]]:
+    """Yield when and why the reader or the partition ceased to exist after the rewind."""
+    deleted_at = find_deletion(facts, scope.in_partition, finding.at)
+    if deleted_at is not None:
+        yield deleted_at, "the topic was deleted"
+    if scope.group is not None:
+        forgotten = (
+            commit for commit in facts.history(Commit, *scope.series).after(finding.at) if commit.offset is None
+        )
+        for commit in islice(forgotten, 1):
+            state = facts.history(GroupState, scope.cluster, scope.group).as_of(commit.at + LATENESS_MS)
+            is_deleted = state is not None and state.state == "Dead"
+            yield commit.at, "the group was deleted" if is_deleted else "the committed offset was deleted or expired"
+    if scope.job is not None:
+        job = facts.history(FlinkJob, finding.subject.get("flink"), scope.job).last
+        if job is not None and job.ended:
+            yield max(job.ended_at or job.at, finding.at), f"the job is {job.state}"
+
+
+def _over_at(finding: Finding) -> int:
+    return LONG_AFTER if finding.recovered_at is None else finding.recovered_at
+
+
+def _count_records(rewind: _Rewind, truncation: Truncation | None, *, is_divergence: bool) -> Records:
+    """Return what became of the records between the two offsets: those that a truncation removed are lost."""
+    old, new = rewind.before.offset or 0, rewind.after.offset or 0
+    end = old if truncation is None else truncation.after.log_end
+    if is_divergence:  # the log may have grown since, and the reader has read on
+        return Records(lost=old - min(end, new))
+    return Records(reread=max(end - new, 0), lost=old - end)
+
+
+def _check_causes(
+    scope: Scope, rewind: _Rewind, labels: Iterable[str], context: RestoreContext | None, facts: Facts
+) -> Iterator[CauseCheck]:
+    before, after, _ = rewind
+    if isinstance(before, Commit) and isinstance(after, Commit):
+        yield from check_commit_causes(facts, before, after, labels)
+    else:
+        yield check_recreation(facts, scope.in_partition, before.at, after.at)
+    if context is not None and not context.restores:
+        yield CauseCheck("checkpoint_restore", evidence="no job was restored")
 
 
 def _who(finding: Finding) -> str:
@@ -241,9 +349,24 @@ def _who(finding: Finding) -> str:
 def _move(finding: Finding) -> str:
     """Return where the reader moved, how, and from which offset to which: "t[3] rewound: 5,547 -> 327 or lower"."""
     how = next(words for label, words in _HOW.items() if not label or label in finding.labels)
-    bound = " or lower" if is_bounded(finding) else ""
+    is_lowest = finding.current["offset"] <= finding.current.get("log_start", 0)
+    bound = " or lower" if is_bounded(finding) and not is_lowest else ""
     offsets = f"{finding.previous['offset']:,} -> {finding.current['offset']:,}"
+    how = how.format(forgotten=finding.current.get("forgotten", FORGOTTEN))
     return f"{place(finding.subject)} {how}: {offsets}{bound}"
+
+
+def _describe_impact(finding: Finding) -> str:
+    """Return what became of the records between the two offsets, in words."""
+    least = "at least " if is_bounded(finding) else ""
+    reread, lost = finding.records.reread, finding.records.lost
+    singular, plural = ("is being", "are being") if finding.recovered_at is None else ("was", "were")
+    verb = singular if reread == 1 else plural
+    parts = [f"{least}{count(reread, 'record')} {verb} reprocessed"] if reread or not lost else []
+    if lost:
+        are = "is" if lost == 1 else "are"
+        parts.append(f"at least {count(lost, 'record')} that it had read {are} lost and their offsets reused")
+    return ", ".join(parts)
 
 
 def _confirm_position(rewind: _Rewind, readings: History[Commit] | History[Position]) -> int | None:
@@ -251,7 +374,7 @@ def _confirm_position(rewind: _Rewind, readings: History[Commit] | History[Posit
     before, after, committed = rewind
     following = next((reading for reading in readings if reading.at > after.at), None)
     older = readings.as_of(after.at - _CACHED_MS)
-    times = [max(low.seen, after.seen) for low in committed]
+    times = [max(move.after.seen, after.seen) for move in committed]
     if following is not None and (following.offset or 0) < (before.offset or 0):
         times.append(following.seen)
     if older is not None and (after.offset or 0) < (older.offset or 0):
@@ -259,11 +382,11 @@ def _confirm_position(rewind: _Rewind, readings: History[Commit] | History[Posit
     return min(times, default=None)
 
 
-def _log_start(scope: Scope, after: Offset, facts: Facts) -> int | None:
-    readings = facts.history(LogOffsets, *scope.in_partition)
-    soon_after = (reading for reading in readings if reading.at <= after.at + LATENESS_MS)
-    reading = readings.as_of(after.at) or next(soon_after, None)
-    return None if reading is None else reading.log_start
+def _log_start(reading: Offset, facts: Facts) -> int | None:
+    readings = facts.history(LogOffsets, reading.cluster, reading.topic, reading.partition)
+    soon_after = (offsets for offsets in readings if offsets.at <= reading.at + LATENESS_MS)
+    offsets = readings.as_of(reading.at) or next(soon_after, None)
+    return None if offsets is None else offsets.log_start
 
 
 def _scope(observation: Offset) -> Scope:
@@ -292,28 +415,13 @@ def _flink_subject(observation: Offset) -> dict[str, Any]:
     return {name: value for name, value in names.items() if value is not None}
 
 
-def _predict(old: int, after: Offset, scope: Scope, facts: Facts) -> str:
+def _predict(facts: Facts, move: Move) -> str:
     """Return when the reader will have caught up at the pace of the first seconds, as a clause; empty if unknown."""
-    later = _find_later(after, _offsets(scope, facts))
-    low, high = after.offset or 0, (later.offset or 0) if later is not None else 0
-    if later is None or not low < high < old:
+    later, after, low = find_later(facts, move), move.after, move.after.offset or 0
+    if later is None:
         return ""
-    rate = (high - low) * 1000 / (later.at - after.at)
-    remaining_ms = round((old - low) * 1000 / rate)
+    rate = ((later.offset or 0) - low) * 1000 / (later.at - after.at)
+    remaining_ms = round(((move.before.offset or 0) - low) * 1000 / rate)
     if remaining_ms >= _PREDICTABLE_MS:
         return ""
     return f"; at {rate:,.0f} records/s caught up by about {clock(after.at + remaining_ms)} UTC"
-
-
-def _estimate_read_since(after: Offset, history: History[Commit] | History[Position]) -> float:
-    """Return how many records the reader may have reprocessed before the reading that shows its rewind."""
-    later = _find_later(after, history)
-    if later is None:
-        return 0
-    return ((later.offset or 0) - (after.offset or 0)) / (later.at - after.at) * (after.at - after.start)
-
-
-def _find_later(after: Offset, history: History[Commit] | History[Position]) -> Offset | None:
-    """Return the reading some seconds after a rewind, which shows the reader's pace."""
-    later = history.between(after.at + _PACE_MS - 1, after.at + LATENESS_MS)
-    return next((state for state in later if state.offset is not None), None)

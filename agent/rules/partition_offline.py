@@ -1,21 +1,20 @@
 """partition_offline: a partition has no leader."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from agent.engine.condition_rule import Condition, LastingConditionRule
-from agent.engine.facts import Facts, History
-from agent.engine.rule import Advice, Scope, TopicRule
+from agent.engine.condition_rule import Condition, PartitionConditionRule
+from agent.engine.rule import Advice, Scope
 from agent.model.observations.kafka import PartitionState
 from agent.model.text import join_names
 from agent.model.times import clock
 from agent.rules.queries.partitions import is_deleted, leader_of
 
 
-class PartitionOffline(LastingConditionRule, TopicRule):
+class PartitionOffline(PartitionConditionRule):
     """A partition has had no leader for `after`: it can be neither written nor read.
 
-    Recovers when a broker leads it again or the partition is deleted.
+    Recovers when a broker leads it again; over when the partition is deleted.
     """
 
     title = "{topic}[{partition}] is offline: it has no leader"
@@ -25,13 +24,6 @@ class PartitionOffline(LastingConditionRule, TopicRule):
             only_while_open=True,
         ),
     }
-    observes = (PartitionState,)
-
-    def find_scope(self, observation: PartitionState) -> Scope | None:
-        return Scope.of_partition(observation) if self.topics.match(observation.topic) else None
-
-    def find_history(self, scope: Scope, facts: Facts) -> History[Any]:
-        return facts.history(PartitionState, *scope.in_partition)
 
     def holds(self, observation: PartitionState) -> bool:
         return leader_of(observation) is None and not is_deleted(observation)

@@ -1,4 +1,4 @@
-"""retention_overrun: records are deleted before an active group has read them."""
+"""retention_overrun: records are deleted before a group has read them."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
@@ -6,37 +6,58 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
-from agent.engine.facts import LATENESS_MS, Facts
-from agent.engine.rule import Advice, GroupRule, Scope, recovered
-from agent.model.config_types import Duration
-from agent.model.findings import Finding, Records, reader
+from agent.engine.facts import LATENESS_MS, LONG_AFTER, Facts, History
+from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
+from agent.model.config_types import PositiveDuration
+from agent.model.findings import Finding, Records, Severity, reader
 from agent.model.observations.base import Observation
-from agent.model.observations.kafka import Commit, GroupState, LogOffsets
-from agent.model.text import place
-from agent.rules.queries.partitions import (
-    CLOCK_SLACK_MS,
-    commit_intervals,
-    drop_unmoved,
-    earliest,
-    find_deletion,
-    is_recreated,
-)
+from agent.model.observations.kafka import Commit, GroupState, LogOffsets, TopicSettings
+from agent.model.text import count, day_of, instant, place, span
+from agent.rules.queries.operators import has_consumers
+from agent.rules.queries.partitions import CLOCK_SLACK_MS, drop_unmoved, earliest, find_deletion, is_recreated
 from agent.rules.queries.subjects import groups_of
+from agent.rules.queries.unread import MARKER, REGULAR, first_unread, read_until, remembered
+
+_TENFOLD = 10
+
+_MIN_CRITICAL = 1_000
+"""The smallest loss, in records, that is critical when it has grown tenfold."""
+
+_FRESH_MS = 600_000
+"""Records younger than this are not deleted by retention together with all others of a log."""
 
 
 class RetentionOverrun(GroupRule):
-    """The log start offset passes the committed offset of an active group: retention deleted unread records.
+    """The log start offset passes the committed offset of a group: records that it has not read are deleted.
 
-    Or DeleteRecords did. A group is active by its own rhythm: it has a member for the partition, or has committed the
-    topic within max(`alive`, 3 x its longest interval). What is deleted while its offset stays there adds up.
-    Not: abandoned groups, groups at the end of their log, a re-created topic, a log start offset that had already
-    passed when first seen, an offset that may have been committed before the log start offset was read (Kafka Streams
-    deletes what it has committed: if both are polled, reported when the offset is still lower 5 s later).
-    Recovers when the group commits an offset within the log.
+    A group counts until it is abandoned: `abandoned_after` after it last had members for the partition or moved its
+    offset, by its own rhythm. What is deleted while the group reads adds up; critical when that is tenfold. What is
+    deleted while it has no members adds up when it returns.
+    Labels: `purged` (records younger than retention.ms, or all of the log: DeleteRecords), `while_away` (an abandoned
+    group has returned).
+    If offsets are polled, the group may have read on before the log start offset was read: Kafka Streams deletes what
+    it has committed. Reported 5 s later if the offset is still lower, or has advanced at more than thrice its pace.
+    Not: groups at the end of their log, a single offset at the log end (it may be a transaction marker), a re-created
+    topic, a log start offset that had already passed when first seen, unless the group reads on.
+    Recovers when the group commits an offset within the log. Over when the group or topic is deleted, or the group is
+    abandoned.
     """
 
     title = "{group} lost {records} unread records on {topic}[{partition}] to retention"
+    titles: ClassVar[Mapping[str, str]] = {
+        "purged": "{group} lost {records} unread records on {topic}[{partition}] to DeleteRecords",
+        "while_away": "{group} lost {records} unread records on {topic}[{partition}] while it was away",
+    }
     advice: ClassVar[Mapping[str, Advice]] = {
+        "purged": Advice(
+            now="Find out who deleted the records of {topic} at {start} (kafka-delete-records, Admin.deleteRecords). "
+            "If {reader} needs them, restore them from the source system.",
+            prevent="Delete records of {topic} only after every group has read them; restrict Delete on it by ACL.",
+        ),
+        "while_away": Advice(
+            now="If {reader} needs the deleted records, restore them from the source system.",
+            prevent="Keep retention.ms and retention.bytes of {topic} longer than {reader} may be away.",
+        ),
         "": Advice(
             now="Raise retention.ms and retention.bytes of {topic} until {reader} has caught up. Deleted records can "
             "only be recovered from the source system.",
@@ -45,8 +66,8 @@ class RetentionOverrun(GroupRule):
     }
     observes = (Commit, LogOffsets)
 
-    alive: Duration = 60_000
-    """How long after its last commit a group is active in any case."""
+    abandoned_after: PositiveDuration = 86_400_000
+    """How long after it last read a group is abandoned."""
 
     @classmethod
     def timeline(cls, finding: Finding, day: str) -> str:
@@ -54,23 +75,33 @@ class RetentionOverrun(GroupRule):
         if offset is None or start is None:
             return super().timeline(finding, day)
         where = f"{reader(finding.subject)} on {place(finding.subject)}"
-        return f"{where}: {finding.records.lost:,} unread records deleted (read to {offset:,}, log starts at {start:,})"
+        lost = count(finding.records.lost, "unread record")
+        return f"{where}: {lost} deleted (read to {offset:,}, log starts at {start:,})"
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
         match observation:
-            case LogOffsets(cluster=cluster, topic=topic, partition=partition, log_start=log_start):
+            case LogOffsets(at=at, cluster=cluster, topic=topic, partition=partition, log_start=log_start):
                 last = facts.history(LogOffsets, cluster, topic, partition).changes[-2:]
                 if last[0].log_start >= log_start:
                     return ()
                 groups = [
                     group
                     for group in groups_of(facts, cluster, topic, partition)
-                    for commit in [facts.history(Commit, cluster, group, topic, partition).as_of(observation.at)]
-                    if commit is not None and commit.offset is not None and commit.offset < log_start
+                    for commits in [facts.history(Commit, cluster, group, topic, partition)]
+                    if any(
+                        commit.offset is not None and commit.offset < log_start
+                        for commit in (*commits.before(at + 1, 2), *commits.after(at))
+                    )
                 ]
-            case Commit(cluster=cluster, topic=topic, partition=partition, offset=int() as offset, at=at):
-                later = facts.history(LogOffsets, cluster, topic, partition).after(at - 1)
-                groups = [observation.group] if any(reading.log_start > offset for reading in later) else []
+            case Commit(cluster=cluster, group=group, topic=topic, partition=partition, offset=int() as offset):
+                reading = facts.history(LogOffsets, cluster, topic, partition).last
+                if reading is None:
+                    return ()
+                if offset >= reading.log_start:
+                    before = facts.history(Commit, cluster, group, topic, partition).changes[-2:][0]
+                    if before.offset is None or before.offset >= reading.log_start:
+                        return ()
+                groups = [group]
             case _:
                 return ()
         return [Scope(cluster, group, topic, partition) for group in groups if self.applies_to(group, topic)]
@@ -78,58 +109,159 @@ class RetentionOverrun(GroupRule):
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         history = facts.history(Commit, *scope.series)
         for before, after in pairwise(facts.history(LogOffsets, *scope.in_partition)):
-            commit = history.as_of(after.at)
-            offset = commit.offset if commit is not None else None
-            if commit is None or offset is None or not before.log_start <= offset < after.log_start:
+            commit = _find_overtaken(history, before, after)
+            if commit is None or commit.offset is None:
                 continue
-            later = (commit for commit in history.after(after.at) if commit.at <= after.at + LATENESS_MS)
-            if any(commit.start <= after.at and (commit.offset or 0) >= after.log_start for commit in later):
+            offset = commit.offset
+            if after.log_start == after.log_end <= offset + MARKER:
                 continue
             if is_recreated(facts, scope.in_partition, min(before.at, commit.at), after.at):
                 continue
-            if self._is_active(scope, after.at, facts):
-                polled_ms = CLOCK_SLACK_MS if after.since is not None else 0
-                yield self.make_finding(
-                    scope,
-                    after,
-                    known_at=max(after.seen + polled_ms, commit.seen),
-                    detail=_describe(scope, offset, after.log_start),
-                    previous={"offset": offset, "log_start": before.log_start},
-                    current={"log_start": after.log_start},
-                    records=Records(lost=after.log_start - offset),
-                )
+            read = read_until(facts, scope, after.at)
+            if read is None or after.at > read + self.abandoned_after:
+                continue
+            polled_ms = CLOCK_SLACK_MS if after.since is not None else 0
+            purge = _describe_purge(facts, scope, before, after)
+            yield self.make_finding(
+                scope,
+                after,
+                known_at=max(after.seen + polled_ms, commit.seen),
+                detail=f"{_describe(scope, offset, after.log_start)}{purge}",
+                labels=("purged",) if purge else (),
+                previous={"offset": offset, "log_start": before.log_start},
+                current={"log_start": after.log_start, "first_log_start": after.log_start},
+                records=Records(lost=after.log_start - offset),
+            )
+        yield from self._returned(scope, facts)
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Return the finding with the losses until now, recovered when the group commits within the log again."""
-        readings, commits = (
-            facts.history(LogOffsets, *scope.in_partition),
-            facts.history(Commit, *scope.series).after(finding.at),
+        if "while_away" in finding.labels:
+            return recovered(finding, finding.at)
+        readings = facts.history(LogOffsets, *scope.in_partition)
+        commits = facts.history(Commit, *scope.series).after(finding.at)
+        within = (
+            commit.at
+            for commit in commits
+            if commit.offset is not None and commit.offset >= _log_start(readings.as_of(commit.at))
         )
-        within = (commit.at for commit in commits if (commit.offset or 0) >= _log_start(readings.as_of(commit.at)))
-        over = earliest(within, find_deletion(facts, scope.in_partition, finding.at))
-        reading = readings.last if over is None else readings.as_of(over)
-        offset = int(finding.previous["offset"])
-        start = int(finding.current["log_start"]) if reading is None else max(reading.log_start, offset)
-        grown = replace(
-            finding,
-            detail=_describe(scope, offset, start),
-            current={"log_start": start},
-            records=Records(lost=start - offset),
-        )
-        return recovered(grown, over)
+        returned = next(within, None)
+        over = self._end(finding, scope, facts)
+        if returned is not None and (over is None or returned <= over[0]):
+            return recovered(self._grown(finding, scope, readings.as_of(returned)), returned)
+        counted_until = read_until(facts, scope, readings.confirmed) or finding.at
+        grown = self._grown(finding, scope, readings.as_of(max(counted_until, finding.at)))
+        if over is None:
+            return grown
+        return ended(grown, *over) if over[0] <= facts.now else recovered(grown, over[0])
 
-    def _is_active(self, scope: Scope, at: int, facts: Facts) -> bool:
-        cluster, group, topic, partition = scope.series
-        state = facts.history(GroupState, cluster, group).as_of(at)
-        assigned = {pair for member in state.members for pair in member.partitions} if state is not None else set()
-        if assigned:
-            return (topic, partition) in assigned
-        for history in facts.histories(Commit, cluster=cluster, group=group, topic=topic):
-            commits = [commit for commit in drop_unmoved(history) if commit.at <= at]
-            longest = max(commit_intervals(commits[-20:]), default=0)
-            if longest and at - commits[-1].at <= max(self.alive, 3 * longest):
-                return True
-        return False
+    def _returned(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
+        """Yield what was lost by an abandoned group, or before the group was first observed, when it returns."""
+        readings = facts.history(LogOffsets, *scope.in_partition)
+        for before, after in pairwise(facts.history(Commit, *scope.series)):
+            reading = readings.as_of(after.at)
+            old, new = before.offset, after.offset
+            if reading is None or old is None or new is None or not old < reading.log_start <= new:
+                continue
+            if self._was_reported(scope, before, after, facts):
+                continue
+            if is_recreated(facts, scope.in_partition, before.at, after.at):
+                continue
+            since = max((known.at for known in remembered(readings) if known.log_start <= old), default=None)
+            yield self.make_finding(
+                scope,
+                after,
+                known_at=max(after.seen, reading.seen),
+                detail=f"{_describe(scope, old, reading.log_start)} before it read on",
+                labels=("while_away",),
+                previous={"offset": old} | ({} if since is None else {"last_within_at": since}),
+                current={"log_start": reading.log_start, "offset": new},
+                records=Records(lost=reading.log_start - old),
+            )
+
+    def _was_reported(self, scope: Scope, before: Commit, after: Commit, facts: Facts) -> bool:
+        """Return whether the log start offset passed `before` while the group was observed and not abandoned."""
+        readings = remembered(facts.history(LogOffsets, *scope.in_partition))
+        passed = next((reading for reading in readings if reading.log_start > (before.offset or 0)), None)
+        if passed is None or passed is readings[0]:
+            return False
+        read = read_until(facts, scope, passed.at)
+        return passed.at > after.at or (read is not None and passed.at <= read + self.abandoned_after)
+
+    def _grown(self, finding: Finding, scope: Scope, reading: LogOffsets | None) -> Finding:
+        """Return the finding with what had been deleted by that reading, critical if that is tenfold."""
+        offset, first = int(finding.previous["offset"]), int(finding.current["first_log_start"])
+        start = max(first, _log_start(reading))
+        if reading is None or start <= int(finding.current["log_start"]):
+            return finding
+        lost = start - offset
+        is_tenfold = lost >= max(_TENFOLD * (first - offset), _MIN_CRITICAL)
+        day = day_of(finding.at)
+        window = f"between {instant(finding.start, day)} and {instant(reading.at, day)} UTC"
+        return replace(
+            finding,
+            severity=(is_tenfold and self.effective_severity(Severity.CRITICAL)) or finding.severity,
+            detail=f"{_describe(scope, offset, start)} {window}",
+            current={"log_start": start, "first_log_start": first},
+            records=Records(lost=lost),
+        )
+
+    def _end(self, finding: Finding, scope: Scope, facts: Facts) -> tuple[int, str] | None:
+        """Return when and why nothing more can be lost to the group, perhaps in the future."""
+        cluster, group, *_ = scope.series
+        states = facts.history(GroupState, cluster, group).after(finding.at)
+        commits = facts.history(Commit, *scope.series).after(finding.at)
+        forgotten = (commit.at for commit in commits if commit.offset is None)
+        reasons = {
+            "the topic was deleted": find_deletion(facts, scope.in_partition, finding.at),
+            "the group was deleted": earliest((state.at for state in states if state.state == "Dead"), None),
+            "its committed offset was deleted": earliest(forgotten, None),
+        }
+        state = facts.history(GroupState, cluster, group).last
+        if state is None or not has_consumers(state):
+            read = read_until(facts, scope, LONG_AFTER)
+            if read is not None:
+                away = f"{group} has not read for {span(self.abandoned_after)} and counts as abandoned"
+                reasons[away] = max(read, finding.at) + self.abandoned_after
+        return min(((at, reason) for reason, at in reasons.items() if at is not None), default=None)
+
+
+def _find_overtaken(history: History[Commit], before: LogOffsets, after: LogOffsets) -> Commit | None:
+    """Return the group's last commit below the log start offset when that passed it, or None.
+
+    A commit within the log that may have been made before the rise was seen shows that nothing is lost, unless no
+    consumer of this pace can have read so far.
+    """
+    if after.log_start <= before.log_start:
+        return None
+    commits = history.before(after.at + LATENESS_MS + 1, len(history.changes))
+    low = next(
+        (
+            index
+            for index in range(len(commits) - 1, -1, -1)
+            if commits[index].at <= after.at and (commits[index].offset or 0) < after.log_start
+        ),
+        None,
+    )
+    if low is None or commits[low].offset is None or (commits[low].offset or 0) < before.log_start:
+        return None
+    following = next((commit for commit in commits[low + 1 :] if (commit.offset or 0) >= after.log_start), None)
+    if following is None or following.start > after.at:
+        return commits[low]
+    if following.at <= before.at:
+        return None
+    return None if _can_have_read(commits[: low + 1], following.at, after.log_start) else commits[low]
+
+
+def _can_have_read(commits: list[Commit], until: int, offset: int) -> bool:
+    """Return whether a reader that made these commits may have read up to the offset by then, at thrice its pace."""
+    moves = drop_unmoved(commits)
+    if len(moves) < REGULAR:
+        return True
+    pace = max(
+        ((after.offset or 0) - (before.offset or 0)) / max(after.at - before.at, 1) for before, after in pairwise(moves)
+    )
+    return (moves[-1].offset or 0) + 3 * pace * (until - moves[-1].at) >= offset
 
 
 def _log_start(reading: LogOffsets | None) -> int:
@@ -139,5 +271,28 @@ def _log_start(reading: LogOffsets | None) -> int:
 def _describe(scope: Scope, offset: int, start: int) -> str:
     return (
         f"{scope.group} had read {scope.topic}[{scope.partition}] up to {offset:,} when the log start offset rose to "
-        f"{start:,}: {start - offset:,} unread records deleted"
+        f"{start:,}: {count(start - offset, 'unread record')} deleted"
     )
+
+
+def _describe_purge(facts: Facts, scope: Scope, before: LogOffsets, after: LogOffsets) -> str:
+    """Return what shows that it was not retention, as the end of a sentence; empty if it may have been.
+
+    Retention deletes what is older than retention.ms, or what exceeds retention.bytes, but not all that has just been
+    written.
+    """
+    youngest = first_unread(remembered(facts.history(LogOffsets, *scope.in_partition)), after.log_start - 1)
+    if youngest is None or youngest[0] is None:
+        return ""
+    age = after.at - youngest[0]
+    young = f"by DeleteRecords, not by retention (the youngest was at most {span(max(age, 1_000))} old"
+    settings = facts.history(TopicSettings, scope.cluster, scope.topic).as_of(after.at)
+    if settings is not None:
+        is_within = settings.retention_ms < 0 or age < settings.retention_ms
+        if settings.retention_bytes >= 0 or not is_within:
+            return ""
+        limit = "unlimited" if settings.retention_ms < 0 else span(settings.retention_ms)
+        return f" {young}; retention.ms is {limit})"
+    if after.log_start < before.log_end or age > _FRESH_MS:
+        return ""
+    return f" {young}; none was left)"

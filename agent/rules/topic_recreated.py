@@ -1,29 +1,62 @@
 """topic_recreated: a topic was deleted and re-created under its name."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
-from agent.engine.facts import LATENESS_MS, Facts
+from agent.engine.facts import LATENESS_MS, RETENTION_MS, Facts
 from agent.engine.rule import Advice, EventRule, Scope, TopicRule
-from agent.model.findings import Finding, Severity
+from agent.model.config_types import Duration
+from agent.model.findings import Finding, Records, Severity
 from agent.model.observations.base import Observation
-from agent.model.observations.kafka import PartitionState
-from agent.rules.queries.partitions import find_incarnation_ends, is_deleted
-from agent.rules.queries.subjects import partitions_in
+from agent.model.observations.kafka import Commit, GroupState, LogOffsets, PartitionState
+from agent.model.text import MAX_PLACES, join_names, more
+from agent.rules.queries.partitions import (
+    CLOCK_SLACK_MS,
+    IncarnationEnd,
+    commit_intervals,
+    drop_unmoved,
+    find_incarnation_ends,
+    is_deleted,
+)
+from agent.rules.queries.subjects import groups_of, partitions_in
+
+_RHYTHM = 20
+"""How many commits show how often a group commits."""
+
+
+class _Log(NamedTuple):
+    """Of a group in one partition: the unread records when its topic was deleted, of all in the log."""
+
+    unread: int
+    size: int
 
 
 class TopicRecreated(EventRule, TopicRule):
     """A topic has another id (before Kafka 2.8: another czxid of its znode), or exists again after its deletion. Info.
 
     Its offsets start at 0 again: no other rule reports this as a rewind or a truncation.
+    A warning, with the label `unread`, if a group had not read `min_records` of the old topic, or most of it: they are
+    lost. What was written since the group could have committed last does not count, nor do abandoned groups.
+    Label `unproven`: the topic was missing from the metadata, and neither ids nor log ends show whether it is another.
     Not: an id that was unknown before, a UUID in place of a czxid (an upgrade to 2.8), a topic that was missing from
-    the metadata for a while and is back under its old id.
+    the metadata for however long and is back under its old id, or with its old log.
     """
 
     title = "{topic} was deleted and re-created"
+    titles: ClassVar[Mapping[str, str]] = {
+        "unread": "{topic} was deleted and re-created: {records} unread records are lost",
+        "unproven": "{topic} was missing from the metadata",
+    }
     default_severity = Severity.INFO
     recreates_topic = True
     advice: ClassVar[Mapping[str, Advice]] = {
+        "unread": Advice(
+            now="Find out who deleted {topic}. What its groups had not read can only be recovered from the source "
+            "system.",
+            prevent="Before you delete {topic}, wait until its groups have read it; restrict deletion by ACLs.",
+        ),
+        "unproven": Advice(now="Find out why {topic} was missing from the metadata, and whether it was re-created."),
         "": Advice(
             now="Find out who deleted {topic}, unless it was intended. Its offsets start at 0 again.",
             prevent="Set auto.create.topics.enable=false and restrict the deletion of topics by ACLs.",
@@ -31,39 +64,110 @@ class TopicRecreated(EventRule, TopicRule):
     }
     observes = (PartitionState,)
 
+    min_records: int = 100
+    """Fewest unread records of a group that make it a warning; most of a smaller topic do as well."""
+
+    abandoned_after: Duration = 86_400_000
+    """How long after its last commit a group without members still reads the topic."""
+
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
         if not isinstance(observation, PartitionState) or is_deleted(observation):
             return ()
         if not self.topics.match(observation.topic):
             return ()
-        history = facts.history(PartitionState, observation.cluster, observation.topic, observation.partition).changes[
-            -2:
-        ]
-        changed = len(history) > 1 and (is_deleted(history[0]) or history[0].topic_id != observation.topic_id)
+        history = facts.history(PartitionState, observation.cluster, observation.topic, observation.partition)
+        before = history.changes[-2] if len(history.changes) > 1 else None
+        changed = before is not None and (is_deleted(before) or before.topic_id != observation.topic_id)
         return (Scope(observation.cluster, topic=observation.topic),) if changed else ()
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Yield each incarnation after the first, at the earliest state of any of its partitions."""
         topic = scope.topic or ""
-        beginnings = [
-            (end.new, end.old_id)
+        endings = [
+            (end, end.new)
             for partition in partitions_in(facts, scope.cluster, topic)
-            for end in find_incarnation_ends(facts.history(PartitionState, scope.cluster, topic, partition))
+            for end in find_incarnation_ends(facts, (scope.cluster, topic, partition))
             if end.new is not None
         ]
-        reported: list[PartitionState] = []
-        for state, old_id in sorted(beginnings, key=lambda beginning: (beginning[0].at, beginning[0].partition)):
-            if any(_is_same_incarnation(earlier, state) for earlier in reported):
-                continue
-            reported.append(state)
-            ids = f"{old_id or 'unknown'} -> {state.topic_id or 'unknown'}"
-            yield self.make_finding(
-                scope,
-                state,
-                detail=f"{topic} was deleted and re-created (id {ids})",
-                previous={"topic_id": old_id},
-                current={"topic_id": state.topic_id},
-            )
+        reported: list[tuple[PartitionState, list[IncarnationEnd]]] = []
+        for end, new in sorted(endings, key=lambda ending: (ending[1].at, ending[1].partition)):
+            ends = next((ends for first, ends in reported if _is_same_incarnation(first, new)), None)
+            if ends is None:
+                reported.append((new, [end]))
+            else:
+                ends.append(end)
+        for new, ends in reported:
+            yield self._describe(scope, new, ends, facts)
+
+    def _describe(self, scope: Scope, new: PartitionState, ends: list[IncarnationEnd], facts: Facts) -> Finding:
+        """Return the finding of the incarnation that begins with `new`. ends: of the old one, by partition."""
+        is_certain, old_id = any(end.is_certain for end in ends), ends[0].old_id
+        unread = self._find_unread(scope, ends, facts) if is_certain else {}
+        ids = f"id {old_id or 'unknown'} -> {new.topic_id or 'unknown'}"
+        detail = f"{scope.topic} was deleted and re-created ({ids})"
+        if not is_certain:
+            detail = f"{scope.topic} was missing from the metadata; it may have been deleted and re-created ({ids})"
+        of_groups = {group: sum(log.unread for log in logs.values()) for group, logs in unread.items()}
+        if unread:
+            largest = sorted(of_groups, key=lambda group: (-of_groups[group], group))
+            names = join_names(f"{group} ({of_groups[group]:,})" for group in largest[:MAX_PLACES])
+            rest = "".join(f" {left}" for left in more(len(largest) - MAX_PLACES, "more group"))
+            detail += f"; records not read by {names}{rest} are lost"
+        lost = Counter[int]()
+        for logs in unread.values():
+            for partition, log in logs.items():
+                lost[partition] = max(lost[partition], log.unread)
+        return self.make_finding(
+            scope,
+            new,
+            severity=Severity.WARNING if unread else None,
+            labels=("unread",) if unread else () if is_certain else ("unproven",),
+            detail=detail,
+            previous={"topic_id": old_id},
+            current={"topic_id": new.topic_id, **({"unread": of_groups} if unread else {})},
+            records=Records(lost=lost.total()),
+        )
+
+    def _find_unread(self, scope: Scope, ends: list[IncarnationEnd], facts: Facts) -> dict[str, dict[int, _Log]]:
+        """Return the unread records of the old topic, by group and partition."""
+        by_group: dict[str, dict[int, _Log]] = {}
+        for end in ends:
+            partition = end.first.partition
+            for group in groups_of(facts, scope.cluster, end.first.topic, partition):
+                log = self._measure_unread(group, end.first, facts)
+                if log is not None:
+                    by_group.setdefault(group, {})[partition] = log
+        return {group: logs for group, logs in by_group.items() if self._is_much(logs.values())}
+
+    def _is_much(self, logs: Iterable[_Log]) -> bool:
+        unread, size = map(sum, zip(*logs, strict=True))
+        return bool(unread >= self.min_records or 2 * unread > size)
+
+    def _measure_unread(self, group: str, deleted: PartitionState, facts: Facts) -> _Log | None:
+        """Return what the group had surely not read when the partition was deleted; None if it did not read it."""
+        partition, begin = (deleted.cluster, deleted.topic, deleted.partition), deleted.start
+        history = facts.history(Commit, deleted.cluster, group, deleted.topic, deleted.partition)
+        commits = drop_unmoved(commit for commit in history if commit.at <= begin)
+        # Kafka forgets the offsets of a deleted topic at once, so only an earlier tombstone is the group's own.
+        last = history.as_of(begin - LATENESS_MS)
+        if not commits or (last is not None and last.offset is None) or not self._is_reading(commits[-1], begin, facts):
+            return None
+        # What was written since the last moment at which it may have committed may have been read.
+        uncommitted_ms = min(max(commit_intervals(commits[-_RHYTHM:]), default=0), RETENTION_MS)
+        log = facts.history(LogOffsets, *partition).as_of(begin - uncommitted_ms - CLOCK_SLACK_MS)
+        if log is None:
+            return None
+        return _Log(max(log.log_end - max(commits[-1].offset or 0, log.log_start), 0), log.log_end - log.log_start)
+
+    def _is_reading(self, commit: Commit, at: int, facts: Facts) -> bool:
+        """Return whether the group of the commit had a member for the partition, or if unknown, committed recently."""
+        history, begin = facts.history(GroupState, commit.cluster, commit.group), at - LATENESS_MS
+        # While a topic is being deleted, its groups have already dropped its partitions.
+        states = [state for state in (history.as_of(begin), *history.between(begin, at)) if state is not None]
+        assigned = {pair for state in states for member in state.members for pair in member.partitions}
+        if assigned:
+            return (commit.topic, commit.partition) in assigned
+        return commit.at >= at - self.abandoned_after
 
 
 def _is_same_incarnation(earlier: PartitionState, later: PartitionState) -> bool:

@@ -1,4 +1,4 @@
-"""unclean_election: a partition's new leader was not in its ISR."""
+"""unclean_election: a partition's new leader was neither in its ISR nor an eligible leader replica."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar
@@ -17,8 +17,9 @@ class UncleanElection(TopicRule):
     """A leader was elected that was not in the ISR: records that it had not replicated are lost.
 
     Kafka does so with unclean.leader.election.enable=true. Inferred from polls: the new leader was not in the last ISR.
-    Not: a leader that had caught up between two polls (an old in-sync replica is then in the ISR with it), a
-    reassignment (the replicas differ), a re-created topic.
+    Not: an eligible leader replica (KIP-966), which has all committed records; on clusters that may have an ELR which
+    cannot be read, the election is reported only if the log was truncated. A leader that had caught up between two
+    polls (an old in-sync replica is then in the ISR with it), a reassignment (the replicas differ), a re-created topic.
     Recovers when the replicas that were in sync before are in sync again.
     """
 
@@ -47,7 +48,7 @@ class UncleanElection(TopicRule):
         return (Scope.of_partition(observation),) if is_outside else ()
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
-        for before, after in find_unclean_elections(facts.history(PartitionState, *scope.in_partition)):
+        for before, after in find_unclean_elections(facts, scope.in_partition):
             old, new = leader_of(before), leader_of(after)
             brokers = [broker for broker in (*before.isr, new) if broker is not None]
             yield self.make_finding(

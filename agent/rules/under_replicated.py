@@ -3,17 +3,20 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from agent.engine.condition_rule import Condition, LastingConditionRule
+from agent.engine.condition_rule import Condition, PartitionConditionRule
 from agent.engine.facts import Facts, History
-from agent.engine.rule import Advice, Scope, TopicRule
+from agent.engine.rule import Advice, Scope
 from agent.model.observations.kafka import PartitionState
 from agent.model.times import clock
+from agent.rules.queries.partitions import infer_reassignments
 
 
-class UnderReplicated(LastingConditionRule, TopicRule):
+class UnderReplicated(PartitionConditionRule):
     """A partition's ISR has been smaller than its replica set for `after`.
 
-    Recovers when all replicas are in sync again or the partition is deleted.
+    Not: a replica that a reassignment adds (KIP-455) and that has not caught up yet; a replica that it removes, if
+    enough others are in sync.
+    Recovers when all replicas are in sync again; over when the partition is deleted.
     """
 
     title = "{topic}[{partition}] is under-replicated"
@@ -23,20 +26,17 @@ class UnderReplicated(LastingConditionRule, TopicRule):
             only_while_open=True,
         ),
     }
-    observes = (PartitionState,)
-
-    def find_scope(self, observation: PartitionState) -> Scope | None:
-        return Scope.of_partition(observation) if self.topics.match(observation.topic) else None
 
     def find_history(self, scope: Scope, facts: Facts) -> History[Any]:
-        return facts.history(PartitionState, *scope.in_partition)
+        return infer_reassignments(super().find_history(scope, facts))
 
     def holds(self, observation: PartitionState) -> bool:
-        return len(observation.isr) < len(observation.replicas)
+        needed = len(observation.replicas) - len(observation.removing)
+        return len(observation.isr) < needed and bool(_out_of_sync(observation))
 
     def describe_condition(self, scope: Scope, begin: PartitionState, before: object) -> Condition:
         del before
-        missing = sorted(set(begin.replicas) - set(begin.isr))
+        missing = _out_of_sync(begin)
         where = f"{scope.topic}[{scope.partition}]"
         return Condition(
             f"{where}: replicas {', '.join(map(str, missing))} out of sync since {clock(begin.at)} UTC",
@@ -44,3 +44,8 @@ class UnderReplicated(LastingConditionRule, TopicRule):
             previous={"replicas": list(begin.replicas)},
             current={"isr": list(begin.isr)},
         )
+
+
+def _out_of_sync(state: PartitionState) -> list[int]:
+    """Return the brokers whose replicas should be in sync and are not, sorted."""
+    return sorted(set(state.replicas) - set(state.isr) - set(state.adding))

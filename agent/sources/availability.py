@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from agent.model.observations.base import Available, Observation, Unavailable
 
@@ -17,6 +17,9 @@ class Unit(NamedTuple):
 
 SOURCE = Unit()
 """The whole source."""
+
+Reasons: TypeAlias = dict[Unit, str]
+"""What is unavailable, and why, as a sentence."""
 
 
 class AvailabilityTracker:

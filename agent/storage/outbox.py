@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from agent.model.findings import Incident
+from agent.model.findings import Incident, Severity
 from agent.storage.database import connect, transaction
 
 Handle: TypeAlias = Mapping[str, Any]
@@ -50,11 +50,15 @@ class Outbox:
         self._receiver = receiver
 
     def heads(self) -> list[tuple[str, int]]:
-        """Return (incident id, seq) of the next delivery of each incident; incidents not yet delivered come first."""
+        """Return (incident id, seq) of the next delivery of each incident.
+
+        Incidents not yet delivered come first, of them the critical ones.
+        """
         rows = self._db.execute(
-            "SELECT incident, seq FROM outbox JOIN deliveries USING (receiver, incident) WHERE receiver = ?"
-            " ORDER BY number > 0 OR handle IS NOT NULL, seq",
-            (self._receiver,),
+            "SELECT incident, seq FROM outbox JOIN deliveries USING (receiver, incident)"
+            " JOIN incidents ON id = incident WHERE receiver = ? ORDER BY CASE WHEN number > 0 OR handle IS NOT NULL"
+            " THEN 2 ELSE coalesce(json_extract(body, '$.severity'), '') != ? END, seq",
+            (self._receiver, Severity.CRITICAL.value),
         )
         first: dict[str, int] = {}
         for incident_id, seq in rows:

@@ -158,7 +158,10 @@ def _find_wrong_rewind(draw: Draw, truth: UncleanReset, incident: dict[str, Any]
     if "to_earliest" not in rewind["labels"]:
         yield f"the reset is labelled {rewind['labels']}, not to_earliest"
     old, new = rewind["previous"]["offset"], rewind["current"]["offset"]
-    if not (truth.rewind.to <= new < old <= truth.rewind.position and rewind["records"]["reread"] == old - new):
+    if not (
+        truth.rewind.to <= new < old <= truth.rewind.position
+        and rewind["records"]["reread"] + rewind["records"]["lost"] == old - new
+    ):
         yield f"reported {old} -> {new}, {rewind['records']}; actual {truth.rewind.position} -> {truth.rewind.to}"
 
 

@@ -56,7 +56,15 @@ def test_replay_prints_json_and_exits_with_1(lines: Path) -> None:
         "labels": ["to_earliest"],
         "position": None,
         "previous": {"offset": 7832},
-        "current": {"offset": 0, "log_start": 0},
+        "current": {
+            "offset": 0,
+            "log_start": 0,
+            "ruled_out": {"after_expiry": "read at 09:35:00.0 and 09:35:01.7"},
+            "not_ruled_out": {
+                "operator_reset": "the members of g are unknown",
+                "topic_recreation": "topic ids are unknown",
+            },
+        },
         "records": {"reread": 7832, "lost": 0, "skipped": 0},
         "detail": "g on t[0] was reset to the log start: 7,832 -> 0",
     }

@@ -1,19 +1,22 @@
 """Recorded observations make the incidents they would have made live: sorted, without history."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from agent.cli.replay import RecordingError, batches, in_time_order, read, replay, without_history
 from agent.config.settings import load
 from agent.engine.engine import Engine
 from agent.engine.facts import LATENESS_MS
 from agent.model.encoding import to_json
-from agent.model.findings import Incident
+from agent.model.findings import Incident, Severity
 from agent.model.observations.base import Observation, Tick
 from agent.model.observations.kafka import BrokerRegistration, Commit
 from agent.model.times import rfc3339
 from agent.storage.journal import Journal
+from tests import builders
 from tests.builders import BEGINNING
 
 SHIPPED = load(Path(__file__).parents[2] / "rules.toml", need_clusters=False)
@@ -124,3 +127,39 @@ def test_incidents_are_in_the_order_of_opening() -> None:
     assert [rfc3339(incident.opened_at) for incident in made] == sorted(
         rfc3339(incident.opened_at) for incident in made
     )
+
+
+@pytest.mark.parametrize("lead", [-20_000, 0, 20_000])
+@pytest.mark.parametrize("size", [1, 3, 1_000])
+def test_replay_names_incidents_as_the_daemon_did(size: int, lead: int) -> None:
+    """ZooKeeper's clock is ahead or behind, and batches are cut anywhere."""
+    commits = [
+        *(commit(1_000 * second, 10_000 + 100 * second) for second in range(100)),
+        *(commit(1_000 * second, 100 * second - 10_000) for second in range(100, 130)),
+    ]
+    sessions = [
+        replace(broker(at, session), at=BEGINNING + at + lead, since=BEGINNING + at + lead, seen_at=BEGINNING + at + 40)
+        for at, session in ((0, "0xa"), (94_000, None), (101_000, "0xb"))
+    ]
+    states = [
+        replace(
+            builders.partition_state(second, leader),
+            at=builders.after(second) + lead,
+            seen_at=builders.after(second) + 50,
+        )
+        for second, leader in ((0, 1), (95, 2))
+    ]
+    observations: list[Observation] = [*commits, *sessions, *states]
+    arrived = sorted(observations, key=lambda reading: reading.seen_at or reading.at)
+    live, incidents = Engine(SHIPPED.rules, SHIPPED.correlations), dict[str, Incident]()
+    for start in range(0, len(arrived), size):
+        incidents |= {incident.id: incident for incident in live.take(arrived[start : start + size])}
+    incidents |= {incident.id: incident for incident in live.catch_up()}
+    (reported,) = loud(incidents.values())
+    assert [cause.kind for cause in reported.causes] == ["broker_session_lost", "leader_moved"]
+    for recorded in (arrived, sorted(arrived, key=lambda reading: reading.at)):
+        assert loud(replayed(*recorded)) == [reported]
+
+
+def loud(incidents: Iterable[Incident]) -> list[Incident]:
+    return [incident for incident in incidents if incident.severity is not Severity.INFO and incident.findings]

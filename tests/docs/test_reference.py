@@ -10,7 +10,7 @@ import tomli
 from agent.cli.docs import DIRECTORY, PAGES
 from agent.cli.main import main
 from agent.config.checks import Check, Spark
-from agent.config.correlation_checks import KEYS, PLACEHOLDERS
+from agent.config.correlation_checks import PLACEHOLDERS, SHARED_KEYS
 from agent.config.credentials import Credential
 from agent.config.kafka_properties import kafka_property_problem
 from agent.config.problems import NAMED_TABLES
@@ -117,7 +117,7 @@ def test_placeholders_and_shared_keys_are_documented() -> None:
     title = rows(text["[correlations.NAME]"])["title"][2]
     assert set(re.findall(r"{(\w+)}", title)) == set(PLACEHOLDERS)
     shares = rows(text["[[correlations.NAME.steps]]"])["shares"][2]
-    assert set(re.findall(r"`(\w+)`", shares)) == set(KEYS)
+    assert set(re.findall(r"`([a-z]+)`", shares)) == set(SHARED_KEYS)
 
 
 def test_secrets_are_rejected_as_text() -> None:
@@ -140,4 +140,4 @@ def test_all_observations_and_their_fields_are_documented() -> None:
 def test_incident_json_is_documented() -> None:
     documented = sections("incidents.md")
     assert set(rows(documented["Incident"])) == set(Incident.__struct_fields__)
-    assert set(rows(documented["Finding"])) == set(Finding.__struct_fields__) - {"known_at"}
+    assert set(rows(documented["Finding"])) == set(Finding.__struct_fields__) - {"known_at", "undisturbed_since"}

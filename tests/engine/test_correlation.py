@@ -101,7 +101,7 @@ def test_disjoint_sets_and_missing_keys_share_nothing() -> None:
 
 @pytest.mark.parametrize(("seconds", "incidents"), [(10, 1), (10.1, 2)])
 def test_clocks_may_differ_by_five_seconds_on_either_side(seconds: float, incidents: int) -> None:
-    cause = finding("cause", broker=1)
+    cause = finding("cause", severity=Severity.INFO, broker=1)
     effect = finding("effect", broker=1)
     late_cause = Finding(**{**_fields(cause), "at": effect.at + round(seconds * 1000)})
     assert can_precede(late_cause, effect) is (incidents == 1)
@@ -230,8 +230,8 @@ def test_position_and_commits_of_a_job_are_one_incident() -> None:
     assert len(clusters_of(committed, finding("rewind", "23:25:41", group="audit", **place))) == 2
 
 
-def test_another_rule_on_the_same_group_is_another_incident() -> None:
-    subject = rewind().subject
+def test_another_rule_on_another_partition_of_the_group_is_another_incident() -> None:
+    subject = {**rewind().subject, "partition": 3}
     assert len(clusters_of(rewind(), Finding(**{**_fields(rewind()), "rule": "jump", "subject": subject}))) == 2
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from agent.engine.facts import FLOOR, LONG_AFTER, RETENTION_MS, Change, Facts, History
 from agent.model.observations.base import Available, Unavailable
 from agent.model.observations.checks import CheckFinding
-from agent.model.observations.kafka import Commit, GroupState, Member
+from agent.model.observations.kafka import Commit, GroupState, LogOffsets, Member
 from agent.rules.queries.subjects import groups_of, partitions_in, partitions_of
 from tests.builders import BEGINNING, after, check_finding, check_run, commit, log_offsets, partition_state, tick
 
@@ -93,6 +93,25 @@ def test_long_history_keeps_the_retention_and_some_before_it() -> None:
     assert all(older.at <= newer.at for older, newer in pairwise(kept))
 
 
+def test_log_offsets_are_remembered_more_sparsely_the_older() -> None:
+    facts = Facts()
+    for second in range(0, 7_200, 2):
+        facts.absorb(log_offsets(second, second))
+    history = facts.history(LogOffsets, "main", "t", 0)
+    times = [reading.at for reading in history.older]
+    assert times[0] == after(0)
+    assert times == sorted(times)
+    assert times[-1] < history.changes[0].at
+    assert 20 < len(times) < 60
+
+
+def test_other_histories_remember_nothing_older() -> None:
+    facts = Facts()
+    for second in range(7_200):
+        facts.absorb(commit(second, second))
+    assert list(facts.history(Commit, "main", "g", "t", 0).older) == []
+
+
 def test_short_history_is_kept_however_old() -> None:
     """Rules need the commit interval of slow committers."""
     slow = [commit(3_600 * number, number) for number in range(2 * FLOOR)]
@@ -118,6 +137,35 @@ def test_group_had_members_from_when_they_were_observed() -> None:
     assert facts.had_members("main", "g", 20)
     assert facts.had_members("main", "g", LONG_AFTER)
     assert not facts.had_members("main", "h", LONG_AFTER)
+
+
+def test_peak_is_kept_however_long_the_group_reads_behind_it() -> None:
+    facts = Facts()
+    assert facts.peaks(commit(0, 0)) == []
+    peaks = [commit(0, 9_000), commit(2, 9_500)]
+    for change in (peaks[0], commit(1, 100), peaks[1], commit(3, 0)):
+        facts.absorb(change)
+    for second in range(4, 4_000):
+        facts.absorb(commit(second, second))
+    assert peaks[0] not in facts.history(Commit, "main", "g", "t", 0).changes
+    assert facts.peaks(commit(1, 100)) == peaks[:1]
+    assert facts.peaks(commit(4_000, 9_600)) == peaks[:2]
+    assert facts.peaks(commit(4_000, 9_600, partition=1)) == []
+
+
+def test_peak_counts_across_a_forgotten_offset() -> None:
+    facts = Facts()
+    for change in (commit(0, 900), commit(1, None), commit(2, 100)):
+        facts.absorb(change)
+    assert facts.peaks(commit(2, 100)) == [commit(0, 900)]
+
+
+def test_old_peaks_are_dropped_except_the_furthest() -> None:
+    facts = Facts()
+    for hour in range(200):
+        facts.absorb(commit(3_600 * hour, 5_000 - hour))
+        facts.absorb(commit(3_600 * hour + 60, 1_000))
+    assert facts.peaks(commit(3_600 * 200, 9_000)) == [commit(0, 5_000), commit(3_600 * 199, 4_801)]
 
 
 def test_latest_state_is_dated_by_its_last_confirmation() -> None:

@@ -13,7 +13,15 @@ from structlog.testing import capture_logs
 
 from agent.model.config_types import NameFilter
 from agent.model.observations.base import Availability, Available, Observation, Unavailable
-from agent.model.observations.kafka import BrokerRegistration, Commit, GroupState, LogOffsets, PartitionState
+from agent.model.observations.kafka import (
+    BrokerRegistration,
+    ClusterSettings,
+    Commit,
+    GroupState,
+    LogOffsets,
+    PartitionState,
+    TopicSettings,
+)
 from agent.sources.kafka.source import KafkaSource, KafkaSourceSettings
 from testbed.consumers import SubscribedConsumer
 from testbed.groups import delete_group
@@ -94,7 +102,12 @@ def test_all_facts_about_a_cluster_are_observed(cluster: Cluster) -> None:
     assert empty.members == ()
     assert [fact.broker for fact in seen.all(BrokerRegistration, session=None, epoch=-1)] == [2005, 2011, 2024]
     assert seen.all(Unavailable) == []
-    order = [PartitionState, BrokerRegistration, GroupState, LogOffsets, Commit]
+    settings = seen.all(TopicSettings, topic=name)
+    assert [(fact.cleanup_policy, fact.retention_ms) for fact in settings] == [("delete", 604_800_000)]
+    versions = {"0.11.0.0": "0.11.0", "3.9.1": "3.9", "4.1.1": "4.0"}
+    assert [fact.version for fact in seen.all(ClusterSettings)] == [versions[cluster.version]]
+    assert {fact.type for fact in seen.all(GroupState)} == {None if cluster.version == "0.11.0.0" else "classic"}
+    order = [ClusterSettings, TopicSettings, PartitionState, BrokerRegistration, GroupState, LogOffsets, Commit]
     for batch in seen.batches:
         kinds = [order.index(type(fact)) for fact in batch]
         assert kinds == sorted(kinds)

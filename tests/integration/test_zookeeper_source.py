@@ -1,6 +1,7 @@
 """The ZooKeeper source against real ZooKeeper and brokers: sessions, leaders, topics, and our own connection."""
 
 import json
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -13,9 +14,13 @@ from kazoo.client import KazooClient
 from agent.model.config_types import NameFilter
 from agent.model.observations.base import Available, Observation, Unavailable
 from agent.model.observations.kafka import BrokerRegistration, Controller, PartitionState
+from agent.model.observations.zookeeper import ZooKeeperHealth
+from agent.sources.zookeeper.health import Answer, Server, ask_servers
+from agent.sources.zookeeper.session import Session
 from agent.sources.zookeeper.source import ZooKeeperSource
 from testbed.artifacts import KAFKA
 from testbed.kafka import Cluster
+from testbed.processes import free_port
 from testbed.proxy import Proxy
 from testbed.servers import ZooKeeperServer
 from testbed.waiting import wait_until
@@ -95,6 +100,10 @@ def _replicas(seen: Seen, partition: int) -> list[tuple[int, ...]]:
 
 def _state(leader: int, epoch: int, isr: list[int]) -> dict[str, object]:
     return {"controller_epoch": 1, "leader": leader, "version": 1, "leader_epoch": epoch, "isr": isr}
+
+
+def _is_missing(client: KazooClient, path: str) -> bool:
+    return client.exists(path) is None
 
 
 def test_topics_that_another_source_needs_are_watched(kafka_3_9: Cluster) -> None:
@@ -284,6 +293,81 @@ def test_an_undecodable_znode_is_unavailable_alone(server: ZooKeeperServer, clie
         seen.wait_for(source, Available, topic="good", partition=1)
         client.delete(f"{topics}/bad")
         seen.wait_for(source, Available, topic="bad")
+
+
+def test_reassignments_of_all_versions_are_observed(server: ZooKeeperServer, client: KazooClient) -> None:
+    """In the topic since 2.4, dated by it; in a znode of their own before, until that is deleted."""
+    path, seen = f"/{named('k')}", Seen()
+    topic, reassignments = f"{path}/brokers/topics/t", f"{path}/admin/reassign_partitions"
+    client.create(f"{path}/brokers/ids/7", _BROKER, ephemeral=True, makepath=True)
+    _write(client, topic, {"version": 2, "partitions": {"0": [1, 2]}})
+    _write(client, f"{topic}/partitions/0/state", _state(1, 0, [1, 2]))
+    with _watching(f"{server.address}{path}", seen) as source:
+        seen.wait_for(source, PartitionState, replicas=(1, 2))
+        new = {"version": 2, "partitions": {"0": [7, 1, 2]}}
+        _write(client, topic, new | {"adding_replicas": {"0": [7]}, "removing_replicas": {"0": [2]}})
+        added = seen.wait_for(source, PartitionState, adding=(7,), removing=(2,))
+        assert added.at == client.get(topic)[1].mtime
+        _write(client, topic, new)
+        seen.mark()
+        seen.wait_for(source, PartitionState, adding=(), removing=())
+        target = {"topic": "t", "partition": 0, "replicas": [7, 1]}
+        _write(client, reassignments, {"version": 1, "partitions": [target]})
+        seen.wait_for(source, PartitionState, adding=(7,), removing=(2,))
+        seen.mark()
+        client.delete(reassignments)
+        seen.wait_for(source, PartitionState, adding=(), removing=())
+    assert seen.all(Unavailable) == []
+
+
+def test_health_of_a_running_server_is_observed(server: ZooKeeperServer, client: KazooClient) -> None:
+    path, seen = f"/{named('k')}", Seen()
+    client.ensure_path(path)
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        gone = f"127.0.0.1:{closed.getsockname()[1]}"
+    with _watching(f"{server.address},{gone}{path}", seen) as source:
+        health = seen.wait_for(source, ZooKeeperHealth)
+    assert (health.serving, health.not_serving, health.unreachable) == ((server.address,), (), (gone,))
+    assert health.expiries == 0
+
+
+def test_server_without_a_quorum_does_not_serve(tmp_path: Path) -> None:
+    """It is one of three, and the others do not run."""
+    lonely = ZooKeeperServer(KAFKA["3.9.1"], tmp_path)
+    ports = [(free_port(), free_port()) for _ in range(3)]
+    with (tmp_path / "zoo.cfg").open("a") as config:
+        config.write("initLimit=10\nsyncLimit=5\n")
+        config.writelines(
+            f"server.{number}=127.0.0.1:{quorum}:{election}\n" for number, (quorum, election) in enumerate(ports, 1)
+        )
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "myid").write_text("1")
+    with lonely:
+        asked = Server("127.0.0.1", lonely.port)
+        wait_until(lambda: ask_servers([asked])[Answer.NOT_SERVING], "a server that does not serve", seconds=30)
+
+
+def test_expired_sessions_are_counted(server: ZooKeeperServer, client: KazooClient) -> None:
+    """Each ephemeral znode shows when its session has expired; the last one survives a short disconnection."""
+    with Proxy("127.0.0.1", server.port) as link:
+        session = Session(link.address, {"timeout": _SESSION_SECONDS})
+        session.start()
+        try:
+            for expiries in range(3):
+                wait_until(lambda: session.disconnected_since is None, "a connection", seconds=30)
+                assert session.expiries == expiries
+                path = f"/{named('session')}"
+                session.client.create(path, ephemeral=True)
+                link.cut()
+                if expiries < 2:
+                    wait_until(partial(_is_missing, client, path), "an expired session", seconds=30)
+                else:
+                    wait_until(lambda: session.disconnected_since is not None, "a lost connection", seconds=30)
+                link.heal()
+            wait_until(lambda: session.disconnected_since is None, "a connection", seconds=30)
+            assert session.expiries == 2
+        finally:
+            session.close()
 
 
 def test_changes_during_downtime_are_emitted_at_start(server: ZooKeeperServer, client: KazooClient) -> None:

@@ -214,3 +214,41 @@ def test_an_info_incident_that_escalates_is_posted_in_full(state_file: Path, sto
         dispatcher.deliver_due(outbox)
     outbox.close()
     assert [number for _, number in receiver.accepted] == [0, 1]
+
+
+def test_new_incidents_overtake_the_edits_that_are_waiting(state_file: Path, store: IncidentStore) -> None:
+    """Of the new ones the critical come first, however many edits a storm has left."""
+    posted = [replace(samples.eventful(), id=f"INC-{number:08}") for number in range(5)]
+    store.save(1, posted)
+    receiver, outbox = ScriptedReceiver(), Outbox(state_file, "slack")
+    dispatcher = Dispatcher(state_file, receiver, clock=Clock())
+    dispatcher.deliver_due(outbox)
+    while store.pending():
+        dispatcher.deliver_due(outbox)
+    receiver.accepted.clear()
+    store.save(2, [replace(incident, title="changed") for incident in posted])
+    warning = replace(samples.eventful(), id="INC-00000008", severity=Severity.WARNING)
+    store.save(3, [warning])
+    store.save(4, [replace(warning, id="INC-00000009", severity=Severity.CRITICAL)])
+    dispatcher.deliver_due(outbox)
+    assert [incident_id for incident_id, _ in receiver.accepted][:3] == ["INC-00000009", "INC-00000008", posted[0].id]
+
+
+def test_what_is_queued_during_a_round_is_delivered_before_the_rest(state_file: Path, store: IncidentStore) -> None:
+    waiting = [replace(samples.eventful(), id=f"INC-{number:08}", severity=Severity.WARNING) for number in range(5)]
+    store.save(1, waiting)
+
+    class Interrupted(ScriptedReceiver):
+        def deliver(self, message: Message, handle: Handle | None) -> Handle:
+            if not self.accepted:
+                with IncidentStore(state_file, ["slack"]) as other:
+                    other.save(2, [replace(samples.eventful(), id="INC-00000009", severity=Severity.CRITICAL)])
+                dispatcher.wake()
+            return super().deliver(message, handle)
+
+    receiver = Interrupted()
+    dispatcher = Dispatcher(state_file, receiver)
+    dispatcher.start()
+    wait_until_delivered(store)
+    assert dispatcher.close(2)
+    assert [incident_id for incident_id, _ in receiver.accepted[:3]] == [waiting[0].id, "INC-00000009", waiting[1].id]

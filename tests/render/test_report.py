@@ -70,14 +70,30 @@ def test_rows_that_matter_least_are_left_out() -> None:
 
 
 def test_only_what_the_findings_support_is_ruled_out() -> None:
-    assert report(samples.incident()).ruled_out == "operator reset · expired offsets · topic re-creation"
+    assert report(samples.incident()).ruled_out == (
+        "operator reset (flink-job kept committing from 23:25:11.0 to 23:25:17.0) · "
+        "expired offsets (read at 23:25:12.0 and 23:25:13.9) · topic re-creation (same topic id)"
+    )
     reset = samples.incident(findings=(samples.rewind(labels=("operator_reset", "after_expiry")),))
-    assert report(reset).ruled_out == "topic re-creation"
+    assert report(reset).ruled_out == "topic re-creation (same topic id)"
+    unchecked = samples.incident(findings=(samples.rewind(current={"offset": 0}),))
+    assert report(unchecked).ruled_out == ""
     recreated = samples.rewind(
         kind="topic_recreated", subject={"cluster": "main", "topic": "topic-124"}, detail="Re-created."
     )
     assert "re-creation" not in report(samples.incident(findings=(samples.rewind(), recreated))).ruled_out
     assert report(samples.incident(findings=(samples.session_expiry(),))).ruled_out == ""
+
+
+def test_a_cause_that_one_finding_leaves_open_is_not_ruled_out() -> None:
+    doubts = {"operator_reset": "all members of g left or changed between 23:25:10.0 and 23:25:13.9"}
+    unsure = samples.rewind(3, 10, 0, group="g", current={"offset": 0, "not_ruled_out": doubts})
+    rendered = report(samples.incident(findings=(samples.rewind(), unsure)))
+    assert rendered.ruled_out.startswith("expired offsets (")
+    assert rendered.possible == f"operator reset: {doubts['operator_reset']}"
+    assert f"Possible    {rendered.possible}" in rendered.lines()
+    operators = samples.rewind(4, 20, 0, labels=("operator_reset",), current={"offset": 0})
+    assert report(samples.incident(findings=(unsure, operators))).possible == ""
 
 
 def test_partitions_with_a_leader_change_but_no_rewind_are_named() -> None:

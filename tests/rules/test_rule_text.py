@@ -128,26 +128,16 @@ def test_a_recovered_rewind_says_when_the_reader_caught_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "current", "causes"),
+    ("current", "words", "prevent"),
     [
-        ((), {}, ["operator reset", "expired offsets", "topic re-creation"]),
-        (("operator_reset",), {}, ["expired offsets", "topic re-creation"]),
-        (("after_expiry",), {"restores": 1}, ["operator reset", "topic re-creation"]),
-        ((), {"restores": 0}, ["operator reset", "expired offsets", "checkpoint restore", "topic re-creation"]),
+        ({}, "expired or was deleted", "Find out whether"),
+        ({"forgotten": "expired"}, "expired", "Set offsets.retention.minutes"),
+        ({"forgotten": "was deleted"}, "was deleted", "Find out who or what deleted"),
     ],
 )
-def test_a_rewind_rules_out_what_was_looked_for_and_not_found(
-    labels: tuple[str, ...], current: dict[str, int], causes: list[str]
-) -> None:
-    assert KINDS["offset_rewind"].ruled_out([rewind(labels=labels, current={"offset": 0} | current)]) == causes
-
-
-def test_a_flink_position_rules_out_no_operator() -> None:
-    position = rewind(subject=PARTITION | {"job": "d7"}, current={"offset": 0, "restores": 0})
-    assert KINDS["offset_rewind"].ruled_out([position]) == ["checkpoint restore", "topic re-creation"]
-
-
-def test_only_rules_about_positions_rule_out_re_creation() -> None:
-    assert KINDS["log_truncated"].ruled_out([found("log_truncated", "", PARTITION)]) == ["topic re-creation"]
-    assert KINDS["under_replicated"].ruled_out([found("under_replicated", "", PARTITION)]) == []
-    assert KINDS["log_truncated"].ruled_out([]) == []
+def test_a_rewind_says_why_the_offset_was_forgotten(current: dict[str, str], words: str, prevent: str) -> None:
+    forgotten = rewind(labels=("after_expiry", "to_earliest"), current={"offset": 0} | current)
+    assert KINDS["offset_rewind"].timeline(forgotten, DAY) == (
+        f"flink-job on topic-124[8] rewound after its committed offset {words}: 12,223 -> 0"
+    )
+    assert KINDS["offset_rewind"].advice_for(forgotten).prevent.startswith(prevent)

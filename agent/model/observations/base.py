@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable
 from operator import attrgetter
 from typing import Any, ClassVar, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 Subject: TypeAlias = tuple[Hashable, ...]
 
@@ -32,6 +32,9 @@ class Observation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     history_floor: ClassVar[int] = 24
     """How many changes a history keeps however old they are: enough for a slow committer's rhythm."""
 
+    memory_ms: ClassVar[int] = 0
+    """How far back a thinned-out selection of older changes reaches that a history keeps besides, ms."""
+
     at: int
     seen_at: int | None = None
     since: int | None = None
@@ -50,6 +53,15 @@ class Observation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     def seen(self) -> int:
         """When the fact was seen, ms; never before it held."""
         return self.at if self.seen_at is None else max(self.seen_at, self.at)
+
+
+def not_after_seen(observation: Observation) -> Observation:
+    """Return the observation dated no later than it was seen: the clock that dates it may be ahead of ours."""
+    seen_at = observation.seen_at
+    if seen_at is None or observation.at <= seen_at:
+        return observation
+    since = None if observation.since is None else min(observation.since, seen_at)
+    return structs.replace(observation, at=seen_at, since=since)
 
 
 class Availability(Observation, frozen=True, kw_only=True, gc=False):

@@ -32,6 +32,7 @@ class LogOffsets(Observation, frozen=True, kw_only=True, tag="log_offsets", gc=F
     """
 
     key = ("cluster", "topic", "partition")
+    memory_ms = 8 * 86_400_000  # tells how old a record is, for the usual retention of a week
 
     cluster: str
     topic: str
@@ -44,6 +45,7 @@ class LastStableOffset(Observation, frozen=True, kw_only=True, tag="last_stable_
     """Where consumers with isolation.level=read_committed see a log end: before the oldest open transaction.
 
     cluster: the cluster's name in rules.toml. topic, partition: whose log it is. offset: the last stable offset.
+    held_back: whether it is below the log end, so that a transaction is open.
     """
 
     key = ("cluster", "topic", "partition")
@@ -52,6 +54,32 @@ class LastStableOffset(Observation, frozen=True, kw_only=True, tag="last_stable_
     topic: str
     partition: int
     offset: int
+    held_back: bool = True
+
+
+class OpenTransaction(Observation, frozen=True, kw_only=True, tag="open_transaction", gc=False):
+    """The transaction that holds a last stable offset back.
+
+    Read only after the last stable offset has stood still for a minute (KIP-664, brokers from 2.8 on).
+
+    cluster: the cluster's name in rules.toml. topic, partition: whose last stable offset. start_offset: of the
+    transaction's first record, which is the last stable offset. producer_id, producer_epoch: of its producer.
+    last_write_at: when the producer last wrote to the partition, ms; null if unknown. transactional_id: the producer's;
+    null if unknown. state: of the transaction according to its coordinator (`Ongoing`); null if unknown, or if the
+    coordinator does not know the producer.
+    """
+
+    key = ("cluster", "topic", "partition")
+
+    cluster: str
+    topic: str
+    partition: int
+    start_offset: int
+    producer_id: int
+    producer_epoch: int
+    last_write_at: int | None = None
+    transactional_id: str | None = None
+    state: str | None = None
 
 
 class TopicSettings(Observation, frozen=True, kw_only=True, tag="topic_settings", gc=False):
@@ -79,13 +107,15 @@ class ClusterSettings(Observation, frozen=True, kw_only=True, tag="cluster_setti
     """The settings of a cluster's brokers that decide what happens to committed offsets.
 
     cluster: the cluster's name in rules.toml. offsets_retention_ms: offsets.retention.minutes, in ms. version: the
-    oldest Kafka version among its brokers as far as known (`2.8`); null if unknown.
+    oldest Kafka version among its brokers as far as known (`2.8`); null if unknown. transaction_max_timeout_ms:
+    transaction.max.timeout.ms; null if unknown.
     """
 
     key = ("cluster",)
 
     cluster: str
     offsets_retention_ms: int
+    transaction_max_timeout_ms: int | None = None
     version: str | None = None
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import islice, pairwise
 from statistics import median
 
-from agent.engine.facts import LATENESS_MS, Facts, History
+from agent.engine.facts import LATENESS_MS, LONG_AGO, Facts, History
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, GroupState
 from agent.model.observations.streams import StreamsApplication
@@ -20,25 +20,34 @@ _SAME_POLL_MS = 500
 _DELETION_MS = 5_000
 """How long after it moved the offsets the deletions of StreamsResetter have been seen."""
 
+_VISIT_MS = 5_000
+"""How long a consumer is in an Empty group at least: group.initial.rebalance.delay.ms is 3 s."""
+
 _INTERVALS = 9
 _SAMPLE = 5
+_MOST_PARTITIONS = 50
+"""How many partitions of a group show whether anybody commits."""
+
+_MOST_UNSEEN = 1
+"""How often a partition of a group whose members show when they are there may advance without any: by an operator."""
 
 
-def is_moved_by_operator(facts: Facts, before: Commit, after: Commit, min_records: int) -> bool:
+def is_moved_by_operator(facts: Facts, before: Commit, after: Commit) -> bool:
     """Return whether an operator moved the group (kafka-consumer-groups --reset-offsets), not its consumers.
 
-    All partitions that moved back did so within 5 s or between the same two sightings, and no member consumed: a
-    group that has had members is Empty in the readings before and after; a group never seen with members committed
-    nothing for ten of its intervals before and two after. Or an operator reset a Kafka Streams application, which
-    deletes its changelogs.
+    The group is Empty in the readings before and after the move, less than a minute apart, and no consumer commits. A
+    group that only advances while it has members shows that by being Empty. Any other has consumers that do not show
+    as members (assign(), Flink, a batch job between polls): it has not advanced for ten of its intervals before, nor
+    in the minute after. Or an operator reset a Kafka Streams application, which deletes its changelogs.
+
+    Not: a group whose offset had been forgotten, which may have started again by itself.
     """
     if _is_streams_reset(facts, before, after):
-        is_idle = True
-    elif facts.had_members(after.cluster, after.group, after.at):
-        is_idle = _is_empty_around(facts, before, after)
-    else:
-        is_idle = _is_silent_around(facts, after)
-    return is_idle and _moved_together(facts, after, min_records)
+        return True
+    if find_forgotten(facts, before, after) is not None or not _is_empty_around(facts, before, after):
+        return False
+    had_members = facts.had_members(after.cluster, after.group, after.at)
+    return (had_members and not _has_unseen_consumers(facts, before, after)) or _is_silent_around(facts, after)
 
 
 def operator_known_at(facts: Facts, after: Commit) -> int:
@@ -50,21 +59,69 @@ def operator_known_at(facts: Facts, after: Commit) -> int:
     return after.seen + (_DELETION_MS if known is not None and known.stores else 0)
 
 
+def is_small_step_without_members(facts: Facts, before: Commit, after: Commit) -> bool:
+    """Return whether the offset of a group without members moved back by no more than it advances at a time.
+
+    Such offsets are a tool's (MirrorMaker translates those of another cluster), or a consumer by assign() repeats its
+    last records, as after any restart.
+    """
+    advances = [new - old for old, new in _moves(_own_history(facts, after).before(after.at, _INTERVALS)) if new > old]
+    is_small = bool(advances) and (before.offset or 0) - (after.offset or 0) <= median(advances)
+    return is_small and _is_empty_around(facts, before, after)
+
+
 def is_stopped(facts: Facts, commit: Commit) -> bool:
     """Return whether the group has had members but had none when the commit was made."""
     state = facts.history(GroupState, commit.cluster, commit.group).as_of(commit.at)
     had_members = facts.had_members(commit.cluster, commit.group, commit.at)
-    return state is not None and not has_consumers(state) and had_members
+    return state is not None and is_empty(state) and had_members
+
+
+def is_empty(state: GroupState) -> bool:
+    """Return whether the group has no members, and none is joining it.
+
+    Not if it is Dead: one that Kafka does not know but that has offsets is of another type, such as `streams`.
+    """
+    return state.state == "Empty" and not state.members
 
 
 def has_consumers(state: GroupState) -> bool:
-    """Return whether the group has members, or members are joining it."""
+    """Return whether the group has members, or members may be joining it."""
     return bool(state.members) or state.state not in ("Empty", "Dead")
+
+
+def find_forgotten(facts: Facts, before: Commit, after: Commit) -> Commit | None:
+    """Return when Kafka had forgotten the offset between two commits of a partition, as it was first seen, or None."""
+    between = _own_history(facts, after).between(before.at - 1, after.at - 1)
+    return next((commit for commit in between if commit.offset is None), None)
+
+
+def find_advances(history: History[Commit], begin: int, end: int) -> Iterator[Commit]:
+    """Yield the commits in (begin, end] that advanced the offset, oldest first."""
+    commits = [*history.before(begin + 1, 1), *history.between(begin, end)]
+    known = (commit for commit in commits if commit.offset is not None)
+    yield from (after for before, after in pairwise(known) if (after.offset or 0) > (before.offset or 0))
+
+
+def histories_of_group(facts: Facts, commit: Commit) -> Iterator[History[Commit]]:
+    """Yield the commits of the group on its partitions, at most 50 of them, the commit's own first."""
+    own = _own_history(facts, commit)
+    others = facts.histories(Commit, cluster=commit.cluster, group=commit.group)
+    yield own
+    yield from islice((history for history in others if history is not own), _MOST_PARTITIONS - 1)
 
 
 def may_coincide(first: Observation, second: Observation) -> bool:
     """Return whether both changes may have happened at the same moment."""
     return first.start <= second.at and second.start <= first.at
+
+
+def _own_history(facts: Facts, commit: Commit) -> History[Commit]:
+    return facts.history(Commit, commit.cluster, commit.group, commit.topic, commit.partition)
+
+
+def _moves(commits: list[Commit]) -> Iterator[tuple[int, int]]:
+    return pairwise(commit.offset for commit in commits if commit.offset is not None)
 
 
 def _is_streams_reset(facts: Facts, before: Commit, after: Commit) -> bool:
@@ -81,38 +138,18 @@ def _is_streams_reset(facts: Facts, before: Commit, after: Commit) -> bool:
     )
 
 
-def _moved_together(facts: Facts, move: Commit, min_records: int) -> bool:
-    begin, end = move.at - LATENESS_MS, move.at + LATENESS_MS
-    for history in _find_histories(facts, move):
-        commits = [history.as_of(begin), *history.between(begin, end)]
-        known = [commit for commit in commits if commit is not None and commit.offset is not None]
-        for before, after in pairwise(known):
-            if after.at < begin or (before.offset or 0) - (after.offset or 0) < min_records:
-                continue
-            is_same_poll = move.since is not None and may_coincide(after, move)
-            if abs(after.at - move.at) > _TOGETHER_MS and not is_same_poll:
-                return False
-    return True
-
-
-def _find_histories(facts: Facts, move: Commit) -> Iterator[History[Commit]]:
-    """Yield the commits of the group on each of its partitions, the moved one first."""
-    own = facts.history(Commit, move.cluster, move.group, move.topic, move.partition)
-    yield own
-    yield from (
-        history for history in facts.histories(Commit, cluster=move.cluster, group=move.group) if history is not own
-    )
-
-
 def _is_empty_around(facts: Facts, before: Commit, after: Commit) -> bool:
+    """Return whether the group is Empty in the readings before and after the move."""
+    if after.at - after.start > LATENESS_MS:
+        return False  # in a longer time without readings, consumers may have come and gone
     history = facts.history(GroupState, after.cluster, after.group)
     reading = history.as_of(min(after.at - 1, after.start + _SAME_POLL_MS))
-    if reading is None or has_consumers(reading):
+    if reading is None or not is_empty(reading):
         return False
     # A later state counts if it may have begun by the move; without `since`, with clock slack. The poll that shows the
     # move has read the state just before it.
-    return not any(
-        has_consumers(state)
+    return all(
+        is_empty(state)
         for state in history.after(reading.at)
         if state.at <= after.at + LATENESS_MS
         if (state.at - CLOCK_SLACK_MS if state.since is None else state.since + _SAME_POLL_MS) <= after.at
@@ -120,18 +157,50 @@ def _is_empty_around(facts: Facts, before: Commit, after: Commit) -> bool:
     )
 
 
+def _has_unseen_consumers(facts: Facts, before: Commit, move: Commit) -> bool:
+    """Return whether consumers may commit in the group while the readings show no members.
+
+    Its offsets advance then, other than at the time of the move. If members show when the group advances otherwise, an
+    operator may have moved a partition ahead once. If not, what moved it ahead between two readings is unknown, unless
+    no consumer can have joined and left in between.
+    """
+    states = facts.history(GroupState, move.cluster, move.group)
+    most, is_visible = 0, False
+    for history in histories_of_group(facts, move):
+        unseen = 0
+        for commit in find_advances(history, LONG_AGO, move.at + LATENESS_MS):
+            if abs(commit.at - move.at) <= _TOGETHER_MS or (move.since is not None and may_coincide(commit, move)):
+                continue
+            around = _states_around(states, commit)
+            unseen += bool(around) and all(map(is_empty, around))
+            is_visible = is_visible or (bool(around) and all(state.members for state in around))
+        if unseen > _MOST_UNSEEN:
+            return True
+        most = max(most, unseen)
+    can_have_read = (move.offset or 0) > (before.offset or 0) and move.at - move.start > _VISIT_MS
+    return not is_visible and (most > 0 or can_have_read)
+
+
+def _states_around(states: History[GroupState], commit: Commit) -> list[GroupState]:
+    """Return the group's states when the commit can have been made, with clock slack; none if not known throughout."""
+    first = states.as_of(commit.start - CLOCK_SLACK_MS)
+    if first is None:
+        return []
+    later = states.after(first.at)
+    return [first, *(state for state in later if min(state.start, state.at - CLOCK_SLACK_MS) <= commit.at)]
+
+
 def _is_silent_around(facts: Facts, move: Commit) -> bool:
-    intervals = (commit_intervals(history.before(move.start, _INTERVALS)) for history in _find_histories(facts, move))
+    histories = list(histories_of_group(facts, move))
+    intervals = (commit_intervals(history.before(move.start, _INTERVALS)) for history in histories)
     sample = [ms for series in islice(filter(None, intervals), _SAMPLE) for ms in series]
     interval = median(sample) if sample else 0
-    # The two intervals after the move must pass while the finding may still change: slower groups cannot be judged.
-    if not 0 < interval <= 0.75 * LATENESS_MS:
+    # Four intervals must pass in the minute after the move: slower groups cannot be judged.
+    if not 0 < interval <= LATENESS_MS / 4:
         return False
-    begin, end = move.start - 10 * interval, move.at + 2 * interval
-    for number, history in enumerate(_find_histories(facts, move)):
-        last = next(iter(history.before(move.start, 1)), None)
-        moved_by = move.at if number == 0 else move.at + _TOGETHER_MS
-        later = history.between(moved_by, math.ceil(end) - 1)
-        if (last is not None and last.at > begin) or any(not may_coincide(commit, move) for commit in later):
-            return False
-    return True
+    begin, end = math.floor(move.start - 10 * interval), move.at + LATENESS_MS
+    return not any(
+        abs(commit.at - move.at) > _TOGETHER_MS and not may_coincide(commit, move)
+        for history in histories
+        for commit in find_advances(history, begin, end)
+    )

@@ -1,29 +1,35 @@
-"""Queries about partitions: incarnations, leaders, truncations, and the commits and groups on them."""
+"""Queries about partitions: incarnations, replicas, leaders, truncations, and the commits and groups on them."""
 
+import re
 from collections.abc import Iterable, Iterator
 from itertools import islice, pairwise
 from typing import NamedTuple
 
-from agent.engine.facts import LATENESS_MS, Facts, History
+from msgspec.structs import replace
+
+from agent.engine.facts import LATENESS_MS, LONG_AFTER, Facts, History
 from agent.model.observations.base import Observation
-from agent.model.observations.kafka import Commit, GroupState, LogOffsets, PartitionState
+from agent.model.observations.kafka import ClusterSettings, Commit, GroupState, LogOffsets, PartitionState
 
 CLOCK_SLACK_MS = 5_000
 """How far the clocks of two sources may differ, and how long the log end must stay lower to count as truncated."""
 
-_FLAP_MS = 30_000
-"""How soon a topic that returns to the metadata under its old id counts as never deleted."""
+_MAJOR_VERSION = re.compile(r"\d+")
+_ELR_VERSION = 4
+"""The major Kafka version that introduced eligible leader replicas (KIP-966)."""
 
 
 class IncarnationEnd(NamedTuple):
     """The end of a partition's incarnation: its topic was deleted, and perhaps created again.
 
     first: the state that shows the end. new: the first state of the next incarnation, or None if none was seen.
+    is_certain: whether the ids or the log prove it; else the partition was only missing from the metadata.
     """
 
     old_id: str | None
     first: PartitionState
     new: PartitionState | None
+    is_certain: bool
 
 
 class Truncation(NamedTuple):
@@ -64,20 +70,39 @@ def _is_czxid(topic_id: str | None) -> bool:
     return (topic_id or "").startswith("czxid:")
 
 
-def find_incarnation_ends(history: History[PartitionState]) -> Iterator[IncarnationEnd]:
-    """Yield the ends of the partition's incarnations, oldest first."""
+def find_incarnation_ends(facts: Facts, partition: tuple[str, str, int]) -> Iterator[IncarnationEnd]:
+    """Yield the ends of the partition's incarnations, oldest first.
+
+    Deletion always changes the topic's id. A partition that was missing from the metadata and has its old id is the
+    same, however long it was missing. If an id is unknown, the log decides: one that continues was not deleted.
+    """
     known_id: str | None = None
     deleted: PartitionState | None = None
-    for state in history:
+    for state in facts.history(PartitionState, *partition):
         if is_deleted(state):
             deleted = deleted or state
             continue
-        flapped = deleted is not None and known_id == state.topic_id is not None and state.at <= deleted.at + _FLAP_MS
-        if is_other_incarnation(known_id, state.topic_id) or (deleted is not None and not flapped):
-            yield IncarnationEnd(known_id, deleted or state, state)
+        if is_other_incarnation(known_id, state.topic_id):
+            yield IncarnationEnd(known_id, deleted or state, state, is_certain=True)
+        elif deleted is not None and (known_id is None or known_id != state.topic_id):
+            continues = _log_continues(facts, partition, deleted, state.at + LATENESS_MS)
+            if not continues:
+                yield IncarnationEnd(known_id, deleted, state, is_certain=continues is False)
         known_id, deleted = state.topic_id or known_id, None
-    if deleted is not None:
-        yield IncarnationEnd(known_id, deleted, None)
+    if deleted is not None and not _log_continues(facts, partition, deleted, LONG_AFTER):
+        yield IncarnationEnd(known_id, deleted, None, is_certain=False)
+
+
+def _log_continues(facts: Facts, partition: tuple[str, str, int], deleted: PartitionState, until: int) -> bool | None:
+    """Return whether the log ends up to `until` continue those before the deletion; None if no reading shows it."""
+    history = facts.history(LogOffsets, *partition)
+    before, readings = history.as_of(deleted.start), history.between(deleted.at, until)
+    if before is None:
+        return None
+    if any(reading.log_end < before.log_end for reading in readings):
+        return False
+    # The deleted log may still have been read by a clock that is ahead.
+    return True if readings and readings[-1].at > deleted.at + CLOCK_SLACK_MS else None
 
 
 def is_recreated(facts: Facts, partition: tuple[str, str, int], before: int, now: int) -> bool:
@@ -85,7 +110,7 @@ def is_recreated(facts: Facts, partition: tuple[str, str, int], before: int, now
     known_by = now + LATENESS_MS
     return any(
         end.new is None or end.new.at > known_by or before <= end.new.at + CLOCK_SLACK_MS
-        for end in find_incarnation_ends(facts.history(PartitionState, *partition))
+        for end in find_incarnation_ends(facts, partition)
         if end.first.start - CLOCK_SLACK_MS <= now and end.first.at <= known_by
     )
 
@@ -95,11 +120,31 @@ def find_deletion(facts: Facts, partition: tuple[str, str, int], after: int) -> 
 
     Findings about the old incarnation are over then.
     """
-    ends = find_incarnation_ends(facts.history(PartitionState, *partition))
+    ends = find_incarnation_ends(facts, partition)
     return next((end.first.at for end in ends if end.first.at > after), None)
 
 
-# Leaders
+# Replicas and leaders
+
+
+def infer_reassignments(history: History[PartitionState]) -> History[PartitionState]:
+    """Return the history with `adding` set to the added replicas that have not been in sync yet.
+
+    Where no source lists reassignments (KIP-455), the replica set still shows them: a broker that joins it and not the
+    ISR is copying the log.
+    """
+    inferred: History[PartitionState] = History(history.subject)
+    before: PartitionState | None = None
+    copying: set[int] = set()
+    for state in history:
+        if before is None or is_deleted(before) or is_other_incarnation(before.topic_id, state.topic_id):
+            copying = set()
+        else:
+            copying |= set(state.replicas) - set(before.replicas)
+        copying = ((copying | set(state.adding)) & set(state.replicas)) - set(state.isr)
+        inferred.changes.append(replace(state, adding=tuple(sorted(copying))))
+        before = state
+    return inferred
 
 
 def leader_of(state: PartitionState) -> int | None:
@@ -123,28 +168,68 @@ def find_leader_changes(history: History[PartitionState]) -> Iterator[tuple[Part
             old = state
 
 
-def find_unclean_elections(history: History[PartitionState]) -> Iterator[tuple[PartitionState, PartitionState]]:
-    """Yield (state before, state after) of elections of a leader outside the ISR, oldest first.
+def find_unclean_elections(
+    facts: Facts, partition: tuple[str, str, int]
+) -> Iterator[tuple[PartitionState, PartitionState]]:
+    """Yield (state before, state after) of elections of a leader outside the ISR and the ELR, oldest first.
 
     Kafka elects such a leader only when no in-sync replica is alive, and its ISR is then itself alone. If an old
     in-sync replica is in the new ISR, or the replicas differ (a reassignment), states in between were missed: a
     replica caught up and was elected cleanly.
     """
-    for before, after in pairwise(state for state in history if state.isr or is_deleted(state)):
-        if leader_of(after) is None or is_deleted(before) or is_deleted(after):
-            continue
-        if is_other_incarnation(before.topic_id, after.topic_id):
-            continue
-        is_outside = leader_of(after) not in (leader_of(before), *before.isr)
-        if is_outside and not set(before.isr) & set(after.isr) and set(before.replicas) == set(after.replicas):
-            yield before, after
+    before: list[PartitionState] = []
+    for state in facts.history(PartitionState, *partition):
+        if is_deleted(state):
+            before = []
+        elif not state.isr:
+            before = [*before, state] if before else []
+        else:
+            if before and _is_outside_isr(before[0], state) and not _was_eligible(facts, partition, before, state):
+                yield before[0], state
+            before = [state]
+
+
+def _is_outside_isr(before: PartitionState, after: PartitionState) -> bool:
+    if leader_of(after) is None or is_other_incarnation(before.topic_id, after.topic_id):
+        return False
+    is_outside = leader_of(after) not in (leader_of(before), *before.isr)
+    return is_outside and not set(before.isr) & set(after.isr) and set(before.replicas) == set(after.replicas)
+
+
+def _was_eligible(
+    facts: Facts, partition: tuple[str, str, int], before: list[PartitionState], after: PartitionState
+) -> bool:
+    """Return whether the new leader was, or may have been, in the ELR: an election from there loses nothing.
+
+    Where the cluster may have an ELR that no source reads, the election is in doubt unless the log was truncated.
+    before: the last state with an ISR, and those without one since.
+    """
+    known = [state.elr for state in before if state.elr is not None]
+    if known:
+        return any(leader_of(after) in elr for elr in known)
+    settings = facts.history(ClusterSettings, partition[0]).as_of(after.at + LATENESS_MS)
+    version = _MAJOR_VERSION.match(settings.version or "") if settings is not None else None
+    if version is not None:
+        may_have_elr = int(version[0]) >= _ELR_VERSION
+    else:
+        # Since topic ids are UUIDs (2.8), an ISR becomes empty only if there is an ELR.
+        may_have_elr = len(before) > 1 and after.topic_id is not None and not _is_czxid(after.topic_id)
+    return may_have_elr and not _shrinks_log(facts, partition, after)
+
+
+def _shrinks_log(facts: Facts, partition: tuple[str, str, int], election: PartitionState) -> bool:
+    """Return whether a log end offset decreased around the election."""
+    history, begin = facts.history(LogOffsets, *partition), election.start - CLOCK_SLACK_MS
+    reading = history.as_of(begin)
+    readings = [*([] if reading is None else [reading]), *history.between(begin, election.at + LATENESS_MS)]
+    return any(after.log_end < before.log_end for before, after in pairwise(readings))
 
 
 def has_unclean_election(facts: Facts, partition: tuple[str, str, int], begin: int, end: int) -> bool:
     """Return whether an unclean election of the partition may have happened in [begin, end]."""
     return any(
         may_have_happened_in(after, begin, end) and after.at <= end + LATENESS_MS
-        for _, after in find_unclean_elections(facts.history(PartitionState, *partition))
+        for _, after in find_unclean_elections(facts, partition)
     )
 
 

@@ -8,6 +8,9 @@ from agent.model.observations.kafka import BrokerRegistration, Commit, Partition
 from agent.model.observations.logs import LogLine
 from agent.model.observations.streams import StreamsApplication, TaskRestore
 
+OFFSETS_TOPIC = "__consumer_offsets"
+"""The topic in which Kafka keeps committed offsets."""
+
 
 def groups_of(facts: Facts, cluster: str, topic: str, partition: int) -> list[str]:
     """Return the groups that have committed an offset of the partition, sorted."""
@@ -24,6 +27,21 @@ def partitions_of(facts: Facts, cluster: str, group: str) -> list[tuple[str, int
 def partitions_in(facts: Facts, cluster: str, topic: str) -> list[int]:
     """Return the topic's known partitions, sorted."""
     return [history.changes[0].partition for history in facts.histories(PartitionState, cluster=cluster, topic=topic)]
+
+
+def coordinator_of(facts: Facts, cluster: str, group: str) -> int | None:
+    """Return the partition of `__consumer_offsets` that holds the group's offsets; None if its size is unknown.
+
+    Kafka takes Java's String.hashCode of the group id (GroupMetadataManager.partitionFor).
+    """
+    partitions = len(partitions_in(facts, cluster, OFFSETS_TOPIC))
+    units = group.encode("utf-16-be")
+    hash_code = 0
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        hash_code = (31 * hash_code + (high << 8) + low) & 0xFFFFFFFF
+    signed = hash_code - (1 << 32) if hash_code >= 1 << 31 else hash_code
+    # Utils.abs returns 0 for the one number that has no positive counterpart.
+    return (0 if signed == -(1 << 31) else abs(signed)) % partitions if partitions else None
 
 
 def brokers_in(facts: Facts, cluster: str) -> list[int]:

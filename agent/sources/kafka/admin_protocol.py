@@ -8,12 +8,25 @@ from typing import BinaryIO, TypeAlias, TypeVar
 import msgspec
 from msgspec import Struct
 
-from agent.model.observations.kafka import Commit, GroupState, LogOffsets, PartitionState
+from agent.model.observations.kafka import (
+    Commit,
+    GroupState,
+    LastStableOffset,
+    LogOffsets,
+    OpenTransaction,
+    PartitionState,
+    TopicSettings,
+)
 from agent.sources.kafka.streams_assignment import Assignment
 
 T = TypeVar("T")
 
 TopicPartition: TypeAlias = tuple[str, int]
+
+UNKNOWN_TOPIC_OR_PARTITION = 3
+
+UNSUPPORTED = -165
+"""librdkafka's own code for a request that the broker does not know; also if there is no client for it."""
 
 
 class Message(Struct, tag=True, tag_field="kind", frozen=True):
@@ -61,7 +74,69 @@ class DescribeTopics(Message, frozen=True):
     topics: list[str]
 
 
-Request: TypeAlias = ListGroups | FetchMetadata | ListCommits | ListOffsets | DescribeGroup | ListTasks | DescribeTopics
+class ListStableOffsets(Message, frozen=True):
+    """List the last stable offsets of partitions."""
+
+    partitions: list[TopicPartition]
+
+
+class DescribeBrokerSettings(Message, frozen=True):
+    """Describe the settings of a broker."""
+
+    broker: int
+
+
+class DescribeTopicSettings(Message, frozen=True):
+    """Describe the settings of topics."""
+
+    topics: list[str]
+
+
+class ListTypedGroups(Message, frozen=True):
+    """List groups of all types with their types and states."""
+
+
+class DescribeTypedGroup(Message, frozen=True):
+    """Describe a group of a type that `DescribeGroup` does not cover: `streams` or `share`."""
+
+    group: str
+    type: str
+
+
+class ListShareOffsets(Message, frozen=True):
+    """List the start offsets of a share group, as commits."""
+
+    group: str
+
+
+class DescribeOpenTransaction(Message, frozen=True):
+    """Describe the transaction that begins at an offset of a partition."""
+
+    topic: str
+    partition: int
+    leader: int
+    offset: int
+
+
+Request: TypeAlias = (
+    ListGroups
+    | FetchMetadata
+    | ListCommits
+    | ListOffsets
+    | DescribeGroup
+    | ListTasks
+    | DescribeTopics
+    | ListStableOffsets
+    | DescribeBrokerSettings
+    | DescribeTopicSettings
+    | ListTypedGroups
+    | DescribeTypedGroup
+    | ListShareOffsets
+    | DescribeOpenTransaction
+)
+
+SECOND_CLIENT = (ListTypedGroups, DescribeTypedGroup, ListShareOffsets, DescribeOpenTransaction, DescribeTopics)
+"""What kafka-python is asked; the last one librdkafka if kafka-python cannot."""
 
 
 # --- results
@@ -78,6 +153,11 @@ class Failure(Message, frozen=True):
         """Whether a broker responded, with an error."""
         return self.code > 0
 
+    @property
+    def is_final(self) -> bool:
+        """Whether the request would fail again: the broker refuses it, or is too old for it."""
+        return (self.is_from_broker and self.code != UNKNOWN_TOPIC_OR_PARTITION) or self.code == UNSUPPORTED
+
 
 class PartitionFailure(Struct, array_like=True, frozen=True):
     """A partition without a result. failure: None if its leader is away, which brokers do not report as an error."""
@@ -88,9 +168,9 @@ class PartitionFailure(Struct, array_like=True, frozen=True):
 
 
 class Groups(Message, frozen=True):
-    """Group names from the brokers that responded, and the failures of the others."""
+    """Groups from the brokers that responded with their types (None: unknown), and the failures of the others."""
 
-    names: list[str]
+    types: dict[str, str | None]
     failures: list[Failure]
 
 
@@ -130,12 +210,66 @@ class Topic(Message, frozen=True):
 
 
 class Topics(Message, frozen=True):
-    """Descriptions of topics by name, each with its own failure."""
+    """Descriptions of topics by name, each with its own failure. reassignments: why those are unknown."""
 
     topics: dict[str, Topic | Failure]
+    reassignments: Failure | None = None
 
 
-Result: TypeAlias = Groups | Metadata | Commits | Offsets | GroupState | Tasks | Topics | Failure
+class StableOffsets(Message, frozen=True):
+    """Last stable offsets, as of when they were requested; partitions without are left out."""
+
+    offsets: list[LastStableOffset]
+
+
+class BrokerSettings(Message, frozen=True):
+    """The settings of a broker. protocol_version: its inter.broker.protocol.version; None from Kafka 4.0 on."""
+
+    offsets_retention_ms: int
+    transaction_max_timeout_ms: int
+    protocol_version: str | None
+
+
+class Settings(Message, frozen=True):
+    """The settings of topics by name, each with its own failure."""
+
+    topics: dict[str, TopicSettings | Failure]
+
+
+class TypedGroup(Struct, array_like=True, frozen=True):
+    """A group's type and state, as Kafka names them."""
+
+    type: str
+    state: str
+
+
+class TypedGroups(Message, frozen=True):
+    """Groups of all types, by name, from the brokers that responded."""
+
+    groups: dict[str, TypedGroup]
+
+
+class OpenTransactions(Message, frozen=True):
+    """The transaction that was to be described, or none if it has ended."""
+
+    transactions: list[OpenTransaction]
+
+
+Result: TypeAlias = (
+    Groups
+    | Metadata
+    | Commits
+    | Offsets
+    | GroupState
+    | Tasks
+    | Topics
+    | StableOffsets
+    | BrokerSettings
+    | Settings
+    | TypedGroups
+    | OpenTransactions
+    | Failure
+)
 
 
 # --- to and from the process

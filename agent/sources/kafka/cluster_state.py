@@ -1,30 +1,32 @@
 """State of a Kafka cluster as its brokers' responses show it: observations, and what is unavailable. Makes no calls."""
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Iterator
-from typing import TypeAlias
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+
+import msgspec
 
 from agent.model.config_types import NameFilter
 from agent.model.observations.base import Observation
-from agent.model.observations.kafka import BrokerRegistration, Commit, GroupState, PartitionState
-from agent.sources.availability import SOURCE, Unit
+from agent.model.observations.kafka import Commit, GroupState
+from agent.sources.availability import SOURCE, Reasons, Unit
 from agent.sources.base import ChangeDetector
 from agent.sources.kafka import admin_protocol as protocol
 from agent.sources.kafka.admin_client import Call, CompletedCall
 from agent.sources.kafka.admin_protocol import TopicPartition
+from agent.sources.kafka.metadata_state import MetadataState
+from agent.sources.kafka.settings_state import SettingsState
+from agent.sources.kafka.stable_offsets import Position, StableOffsets, positions
 from agent.sources.kafka.streams_discovery import StreamsApplications
 
-_UNKNOWN_TOPIC_OR_PARTITION = 3
 _NOT_COORDINATOR = 16
 
 _LEADER_SILENT = "its leader does not answer"
-
-Reasons: TypeAlias = dict[Unit, str]
 
 
 class ClusterState:
     """A cluster's groups, commits, log offsets and metadata: apply results, then take observations.
 
+    has_response: whether a broker has responded since `begin_poll`.
     client_is_stale: whether the admin client would contact brokers that no longer answer for what it asks: since
     `begin_poll` a broker has left the metadata, or a group has another coordinator.
     """
@@ -51,25 +53,30 @@ class ClusterState:
         self._detector = detector
         self._watch_partitions = watch_partitions
         self._metadata = MetadataState(cluster, known)
+        self._settings = SettingsState(cluster)
+        self._stable_offsets = StableOffsets(known)
         self.streams = StreamsApplications(cluster, streams, [fact for fact in known if _is_watched(fact, groups)])
         self.client_is_stale = False
         self._metadata_at: int | None = None
-        self._has_response = False
+        self.has_response = False
         self._failure: str | None = None
         self._observations: list[Observation] = []
         self._unavailable: dict[tuple[Hashable, ...], Reasons] = {}
-        self._groups: set[str] = set()
-        self._committed: dict[str, set[TopicPartition]] = defaultdict(set)
+        self._groups: dict[str, str | None] = {}
+        self._listed_states: dict[str, str] = {}
+        self._missing: dict[str, GroupState] = {}
+        self._committed: dict[str, dict[TopicPartition, Position]] = defaultdict(dict)
         self._leaders: dict[str, dict[int, int]] = {}
+        self._by_leader: dict[int, list[TopicPartition]] = {}
         self._offsets_at: dict[TopicPartition, int] = {}
         self._brokers: set[int] = set()
         for fact in known:
             match fact:
-                case Commit(group=group, offset=int()) if groups.match(group):
-                    self._groups.add(group)
-                    self._committed[group].add((fact.topic, fact.partition))
+                case Commit(group=group, offset=int(offset)) if groups.match(group):
+                    self._groups.setdefault(group)
+                    self._committed[group][fact.topic, fact.partition] = Position(offset, fact.at)
                 case GroupState(group=group) if _is_watched(fact, groups):
-                    self._groups.add(group)
+                    self._groups[group] = fact.type
 
     @property
     def groups(self) -> list[str]:
@@ -81,12 +88,26 @@ class ClusterState:
         """The selected groups whose state could be read at the last attempt."""
         return [group for group in self.groups if ("states", group) not in self._unavailable]
 
+    def type_of(self, group: str) -> str | None:
+        """Return a group's type as Kafka names it, or None if it is unknown."""
+        return self._groups.get(group)
+
     @property
     def watched_topics(self) -> list[str]:
         """The topics whose partitions are watched, including those that may have been deleted."""
         if not self._watch_partitions:
             return []
         return sorted({topic for (topic, _), _ in self._watched_partitions()} | self._metadata.topics)
+
+    def due_broker_settings(self, now: int) -> list[int]:
+        """Return the brokers whose settings to read."""
+        return self._settings.due_brokers(self._brokers, now)
+
+    def due_topic_settings(self, now: int) -> list[str]:
+        """Return the topics whose settings to read in one call."""
+        return self._settings.due_topics(
+            {topic for partitions in self._by_leader.values() for topic, _ in partitions}, now
+        )
 
     @property
     def all_topics(self) -> list[str]:
@@ -95,17 +116,29 @@ class ClusterState:
 
     def partitions_by_leader(self) -> dict[int, list[TopicPartition]]:
         """Return the partitions whose log offsets are watched; those without a leader become unavailable."""
-        partitions: dict[int, list[TopicPartition]] = defaultdict(list)
+        self._by_leader = defaultdict(list)
         for partition, leader in self._watched_partitions():
             if leader >= 0:
-                partitions[leader].append(partition)
+                self._by_leader[leader].append(partition)
             else:
                 self._lose_log(partition, "the partition has no leader")
-        return partitions
+        return self._by_leader
+
+    def due_transactions(self, now: int) -> list[protocol.DescribeOpenTransaction]:
+        """Return the transactions that hold last stable offsets back and have not been described lately."""
+        return [
+            protocol.DescribeOpenTransaction(fact.topic, fact.partition, leader, fact.offset)
+            for fact in self._stable_offsets.due_transactions(now)
+            if (leader := self._leaders.get(fact.topic, {}).get(fact.partition, -1)) >= 0
+        ]
+
+    def due_stable_offsets(self, now: int) -> dict[int, list[TopicPartition]]:
+        """Return the partitions whose last stable offsets to read, by leader."""
+        return self._stable_offsets.select(self._by_leader, now)
 
     def begin_poll(self) -> None:
         """Forget whether brokers responded to the previous poll."""
-        self._has_response = False
+        self.has_response = False
         self.client_is_stale = False
 
     def apply(self, completed: CompletedCall) -> None:
@@ -114,26 +147,40 @@ class ClusterState:
         match completed.result:
             case protocol.Failure() as failure:
                 self._note_failure(failure)
-                self.client_is_stale = self.client_is_stale or failure.code == _NOT_COORDINATOR
+                if isinstance(request, protocol.DescribeBrokerSettings):
+                    self._settings.apply_broker(request.broker, failure, completed.at)
+                if isinstance(request, protocol.ListCommits | protocol.DescribeGroup):
+                    self.client_is_stale = self.client_is_stale or failure.code == _NOT_COORDINATOR
                 self._unavailable[completed.call.key] = _group_reasons(completed.call, failure.text)
             case protocol.Groups() as groups:
                 self._apply_groups(groups)
             case protocol.Metadata() as metadata:
                 self._apply_metadata(metadata, completed.at)
-            case protocol.Commits() as commits if isinstance(request, protocol.ListCommits):
+            case protocol.TypedGroups(typed_groups):
+                self.has_response = True
+                self._apply_typed_groups(typed_groups)
+            case protocol.Commits() as commits if isinstance(request, protocol.ListCommits | protocol.ListShareOffsets):
                 self._apply_commits(request.group, commits, completed.at)
             case protocol.Offsets() as offsets:
                 self._apply_offsets(offsets, completed.call.sent_at)
             case GroupState() as state:
                 self._apply_group(state)
             case protocol.Tasks(assignments, undecodable) if isinstance(request, protocol.ListTasks):
-                self._has_response = True
+                self.has_response = True
                 self.streams.apply_tasks(
                     request.group, assignments, completed.call.sent_at, decodable=undecodable is None
                 )
             case protocol.Topics(topics):
-                self._has_response = True
+                self.has_response = True
                 self._observations += self._metadata.apply_topics(topics, completed.at)
+            case protocol.StableOffsets(offsets):
+                self._observations += self._stable_offsets.apply(offsets)
+            case protocol.OpenTransactions(transactions):
+                self._observations += transactions
+            case protocol.BrokerSettings() as settings if isinstance(request, protocol.DescribeBrokerSettings):
+                self._observations += self._settings.apply_broker(request.broker, settings, completed.at)
+            case protocol.Settings(topic_settings):
+                self._observations += self._settings.apply_topics(topic_settings, completed.at)
 
     def abandon(self, calls: Iterable[Call]) -> None:
         """Mark what these calls would have read as unavailable: they get no result any more."""
@@ -159,7 +206,7 @@ class ClusterState:
         overdue: calls without a result after a whole poll. client_error: what the client reports about its connections,
         which is more precise than the timeouts that follow. before: what was unavailable until now.
         """
-        if not self._has_response:
+        if not self.has_response:
             if self._failure is None:
                 return dict.fromkeys(before, "")
             return {SOURCE: f"No broker of {self._cluster} answers: {client_error or self._failure}"}
@@ -192,20 +239,28 @@ class ClusterState:
 
     def _note_failure(self, failure: protocol.Failure) -> None:
         if failure.is_from_broker:
-            self._has_response = True
+            self.has_response = True
         elif self._failure is None:
             self._failure = failure.text
 
     def _apply_groups(self, groups: protocol.Groups) -> None:
         for failure in groups.failures:
             self._note_failure(failure)
-        self._has_response = self._has_response or not groups.failures
-        self._groups.update(name for name in groups.names if name and self._selected_groups.match(name))
+        self.has_response = self.has_response or not groups.failures
+        for name, kind in groups.types.items():
+            if name and self._selected_groups.match(name):
+                self._groups[name] = kind or self._groups.get(name)
+
+    def _apply_typed_groups(self, groups: Mapping[str, protocol.TypedGroup]) -> None:
+        for name, group in groups.items():
+            if name and self._selected_groups.match(name):
+                self._groups[name] = group.type
+                self._listed_states[name] = group.state
 
     def _apply_metadata(self, metadata: protocol.Metadata, at: int) -> None:
         if not metadata.brokers:
             return  # a broker that is just starting knows nothing yet
-        self._has_response = True
+        self.has_response = True
         before, current = self._leaders, {}
         for topic, leaders in metadata.topics.items():
             if leaders is not None:
@@ -224,21 +279,26 @@ class ClusterState:
             self._observations += self._metadata.apply_brokers(brokers, at)
 
     def _apply_commits(self, group: str, result: protocol.Commits, at: int) -> None:
-        self._has_response = True
+        self.has_response = True
         before, reasons = self._committed[group], Reasons()
-        committed = {(commit.topic, commit.partition) for commit in result.commits}
+        committed = positions(result.commits, before, at)
         for failed in result.failures:
             topic, partition = failed.topic, failed.partition
             reasons[Unit(group, topic, partition)] = (
                 f"Cannot read the committed offset of {group} on {topic}[{partition}]: {_why(failed)}"
             )
-            committed |= {(topic, partition)} & before
+            if (topic, partition) in before:
+                committed[topic, partition] = before[topic, partition]
         self._observations += result.commits
         self._observations += [
             Commit(at=at, cluster=self._cluster, group=group, topic=topic, partition=partition, offset=None)
-            for topic, partition in sorted(before - committed)
+            for topic, partition in sorted(before.keys() - committed)
         ]
         self._committed[group] = committed
+        self._stable_offsets.apply_commits(group, committed, at)
+        missing = self._missing.pop(group, None)
+        if missing is not None:
+            self._apply_missing_group(missing)
         self._unavailable["commits", group] = reasons
 
     def _apply_offsets(self, result: protocol.Offsets, sent_at: int) -> None:
@@ -249,9 +309,10 @@ class ClusterState:
         for offsets in result.logs:
             partition = (offsets.topic, offsets.partition)
             if self._is_current(partition, sent_at):
-                self._has_response = True
+                self.has_response = True
                 self._unavailable.pop(("log", *partition), None)
                 self._offsets_at[partition] = sent_at
+                self._stable_offsets.apply_end(partition, offsets.log_end)
                 self._observations.append(offsets)
         for failed in result.failures:
             partition = (failed.topic, failed.partition)
@@ -267,101 +328,51 @@ class ClusterState:
 
     def _apply_group(self, state: GroupState) -> None:
         group = state.group
-        self._has_response = True
+        self.has_response = True
         self._unavailable.pop(("states", group), None)
+        if state.state == "Dead" and self._committed[group]:
+            self._missing[group] = state  # until its commits have been read
+        elif state.state == "Dead":
+            self._apply_missing_group(state)
+        else:
+            self._missing.pop(group, None)
+            self._observe_group(state)
+
+    def _apply_missing_group(self, state: GroupState) -> None:
+        """Apply the state of a group that its coordinator does not know as one of consumers.
+
+        Kafka deletes a group together with its offsets. If it has any, it is one of a type that the call cannot
+        describe: a Streams application that has moved to the streams protocol (KIP-1071).
+        """
+        group = state.group
+        if self._committed[group]:
+            self._observe_group(msgspec.structs.replace(state, state="Unknown"))
+            return
+        self._observe_group(state)
+        self._groups.pop(group, None)
+        self._listed_states.pop(group, None)
+        for call in ("commits", "tasks"):
+            self._unavailable.pop((call, group), None)
+        self.streams.forget(group)
+        self._stable_offsets.forget_group(group)
+        del self._committed[group]
+
+    def _observe_group(self, state: GroupState) -> None:
+        """Add the state with the group's type.
+
+        librdkafka does not know the states Assigning and Reconciling of KIP-848; the last listing does.
+        """
+        name = self._listed_states.get(state.group, state.state) if state.state == "Unknown" else state.state
+        state = msgspec.structs.replace(state, state=name, type=self._groups.get(state.group))
         self.streams.apply_group(state)
         self._observations.append(state)
-        if state.state == "Dead" and not self._committed[group]:
-            self._groups.discard(group)
-            for call in ("commits", "tasks"):
-                self._unavailable.pop((call, group), None)
-            self.streams.forget(group)
-            del self._committed[group]
 
     def _forget_log(self, partition: TopicPartition) -> None:
         self._offsets_at.pop(partition, None)
         self._unavailable.pop(("log", *partition), None)
+        self._stable_offsets.forget_partition(partition)
+        self._detector.forget(("last_stable_offset", self._cluster, *partition))
         self._detector.forget(("log_offsets", self._cluster, *partition))
-
-
-class MetadataState:
-    """Partitions and brokers according to the cluster's metadata, for clusters without a ZooKeeper to watch.
-
-    unavailable: topics that cannot be described, and why.
-    """
-
-    def __init__(self, cluster: str, known: Iterable[Observation]) -> None:
-        """Start from `known`, the last observation of each subject before this run."""
-        self.unavailable: Reasons = {}
-        self._cluster = cluster
-        self._partitions: dict[str, dict[int, PartitionState]] = defaultdict(dict)
-        self._unknown: set[str] = set()
-        self._brokers: set[int] = set()
-        for fact in known:
-            match fact:
-                case PartitionState() if fact.replicas:
-                    self._partitions[fact.topic][fact.partition] = fact
-                case BrokerRegistration() if not fact.gone:
-                    self._brokers.add(fact.broker)
-
-    @property
-    def topics(self) -> set[str]:
-        """The topics that existed when last described."""
-        return set(self._partitions)
-
-    def apply_brokers(self, brokers: set[int], at: int) -> list[Observation]:
-        """Return the brokers in the metadata, and those no longer in it. It has no sessions or epochs."""
-        known, self._brokers = self._brokers, brokers
-        return [
-            BrokerRegistration(
-                at=at, cluster=self._cluster, broker=broker, session=None, epoch=-1 if broker in brokers else None
-            )
-            for broker in sorted(known | brokers)
-        ]
-
-    def apply_topics(self, topics: dict[str, protocol.Topic | protocol.Failure], at: int) -> list[Observation]:
-        """Return the partitions of the topics described, and those deleted."""
-        observations: list[Observation] = []
-        for name, topic in topics.items():
-            if isinstance(topic, protocol.Topic):
-                observations += self._apply_topic(name, topic, at)
-            elif topic.code == _UNKNOWN_TOPIC_OR_PARTITION:
-                observations += self._apply_unknown_topic(name, at)
-            elif topic.is_from_broker:
-                self.unavailable[Unit(topic=name)] = f"Cannot describe topic {name}: {topic.text}"
-        return observations
-
-    def _apply_topic(self, name: str, topic: protocol.Topic, at: int) -> list[Observation]:
-        self.unavailable.pop(Unit(topic=name), None)
-        self._unknown.discard(name)
-        states = {state.partition: state for state in topic.partitions}
-        before, self._partitions[name] = self._partitions[name], states
-        return [*topic.partitions, *_deleted((last for last in before.values() if last.partition not in states), at)]
-
-    def _apply_unknown_topic(self, name: str, at: int) -> list[Observation]:
-        """Delete a topic when a broker does not know it for the second time: one broker's metadata may lag."""
-        if name not in self._unknown:
-            self._unknown.add(name)
-            return []
-        self._unknown.discard(name)
-        self.unavailable.pop(Unit(topic=name), None)
-        return _deleted(self._partitions.pop(name, {}).values(), at)
-
-
-def _deleted(states: Iterable[PartitionState], at: int) -> list[Observation]:
-    return [
-        PartitionState(
-            at=at,
-            cluster=state.cluster,
-            topic=state.topic,
-            partition=state.partition,
-            leader=None,
-            replicas=(),
-            isr=(),
-            topic_id=state.topic_id,
-        )
-        for state in states
-    ]
 
 
 def _is_watched(known: Observation, groups: NameFilter) -> bool:
@@ -372,9 +383,9 @@ def _is_watched(known: Observation, groups: NameFilter) -> bool:
 def _group_reasons(call: Call, why: str) -> Reasons:
     """Return what a failed call about a group leaves unavailable; nothing if any broker can be asked again."""
     match call.request:
-        case protocol.ListCommits(group):
+        case protocol.ListCommits(group) | protocol.ListShareOffsets(group):
             return {Unit(group=group): f"Cannot read the committed offsets of group {group}: {why}"}
-        case protocol.DescribeGroup(group):
+        case protocol.DescribeGroup(group) | protocol.DescribeTypedGroup(group):
             return {Unit(group=group): f"Cannot read the state of group {group}: {why}"}
         case _:
             return {}

@@ -11,9 +11,19 @@ import structlog
 
 from agent.model.config_types import NameFilter
 from agent.model.observations.base import Observation
-from agent.model.observations.kafka import BrokerRegistration, Commit, GroupState, LogOffsets, PartitionState
+from agent.model.observations.kafka import (
+    BrokerRegistration,
+    ClusterSettings,
+    Commit,
+    GroupState,
+    LastStableOffset,
+    LogOffsets,
+    OpenTransaction,
+    PartitionState,
+    TopicSettings,
+)
 from agent.model.observations.streams import StreamsApplication
-from agent.sources.availability import SOURCE, AvailabilityTracker, now_ms
+from agent.sources.availability import AvailabilityTracker, now_ms
 from agent.sources.base import ChangeDetector, Emit
 from agent.sources.kafka import admin_protocol as protocol
 from agent.sources.kafka.admin_client import AdminClient, Call, CompletedCall
@@ -28,8 +38,29 @@ _PARTITIONS_PER_CALL = 500
 _MIN_CLIENT_AGE_MS = 30_000
 """How long a client is kept at least when a coordinator does not answer: a restart drops all calls in flight."""
 
-_BATCH_ORDER = (PartitionState, BrokerRegistration, StreamsApplication, GroupState, LogOffsets, Commit)
+_BATCH_ORDER = (
+    ClusterSettings,
+    TopicSettings,
+    PartitionState,
+    BrokerRegistration,
+    StreamsApplication,
+    GroupState,
+    LogOffsets,
+    LastStableOffset,
+    OpenTransaction,
+    Commit,
+)
 """In a batch a re-created topic comes before its lower offsets, and a group's state before its commits."""
+
+_RETRY_MS = 600_000
+"""How long after a refusal the types of groups are requested again: the brokers may have been upgraded."""
+
+_REFUSABLE = {
+    protocol.DescribeBrokerSettings: "broker settings",
+    protocol.ListTypedGroups: "streams and share groups",
+    protocol.DescribeOpenTransaction: "producers of open transactions",
+}
+"""Requests without which the rest of a cluster is observed -> what they read, for the log."""
 
 log = structlog.get_logger(__name__)
 
@@ -88,6 +119,7 @@ class KafkaSource:
         properties = {**settings.properties, "bootstrap.servers": settings.bootstrap_servers}
         client_log = structlog.get_logger("librdkafka").bind(cluster=cluster)
         self._client = AdminClient(protocol.Setup(cluster, properties, settings.timeout), client_log)
+        self._list_types_at = 0
         self._logged: set[tuple[str, str]] = set()
         self._polling = threading.Lock()
         self._closed = False
@@ -103,7 +135,8 @@ class KafkaSource:
                 self._request_tasks,
                 self._request_commits,
                 self._request_log_offsets,
-                self._request_topics,
+                self._request_topics_and_stable_offsets,
+                self._request_settings_and_transactions,
             ):
                 if self._closed:
                     return
@@ -111,10 +144,11 @@ class KafkaSource:
                 for completed in self._client.collect(_WAIT_MS):
                     self._state.apply(completed)
                     self._log_undecodable_tasks(completed)
+                    self._log_refusals(completed)
             overdue = [call for call in self._client.in_flight if call in in_flight_before]
             self._restart_stuck_client(overdue)
             unavailable = self._state.unavailable(overdue, self._client.last_error, self._availability.unavailable)
-            if SOURCE not in unavailable:
+            if self._state.has_response:
                 self._client.last_error = None
             availability = self._availability.update(now_ms(), unavailable)
             facts = sorted(self._state.take_observations(), key=lambda fact: _BATCH_ORDER.index(type(fact)))
@@ -151,11 +185,17 @@ class KafkaSource:
 
     def _request_groups_and_metadata(self) -> None:
         self._client.send(("groups",), protocol.ListGroups())
+        if self._settings.watch_partitions and now_ms() >= self._list_types_at:
+            self._client.send(("typed groups",), protocol.ListTypedGroups())
         self._client.send(("metadata",), protocol.FetchMetadata())
 
     def _request_group_states(self) -> None:
         for group in self._state.groups:
-            self._client.send(("states", group), protocol.DescribeGroup(group))
+            match self._state.type_of(group):
+                case "streams" | "share" as kind:
+                    self._client.send(("states", group), protocol.DescribeTypedGroup(group, kind))
+                case _:
+                    self._client.send(("states", group), protocol.DescribeGroup(group))
 
     def _request_tasks(self) -> None:
         for group in self._state.streams.awaiting_tasks:
@@ -166,7 +206,9 @@ class KafkaSource:
         in_flight = {call.key for call in self._client.in_flight}
         for group in self._state.readable_groups:
             if ("states", group) not in in_flight:
-                self._client.send(("commits", group), protocol.ListCommits(group))
+                is_share = self._state.type_of(group) == "share"
+                request = protocol.ListShareOffsets(group) if is_share else protocol.ListCommits(group)
+                self._client.send(("commits", group), request)
 
     def _request_log_offsets(self) -> None:
         in_flight = {
@@ -182,10 +224,25 @@ class KafkaSource:
                 chunk = partitions[start : start + _PARTITIONS_PER_CALL]
                 self._client.send((*target, chunk[0]), protocol.ListOffsets(chunk), target)
 
-    def _request_topics(self) -> None:
+    def _request_topics_and_stable_offsets(self) -> None:
         topics = self._state.watched_topics
         if topics:
             self._client.send(("topics",), protocol.DescribeTopics(topics))
+        for leader, partitions in self._state.due_stable_offsets(now_ms()).items():
+            target = ("offsets", leader)
+            for start in range(0, len(partitions), _PARTITIONS_PER_CALL):
+                chunk = partitions[start : start + _PARTITIONS_PER_CALL]
+                self._client.send(("stable", leader, chunk[0]), protocol.ListStableOffsets(chunk), target)
+
+    def _request_settings_and_transactions(self) -> None:
+        now = now_ms()
+        for request in self._state.due_transactions(now):
+            self._client.send(("transaction", request.topic, request.partition), request)
+        for broker in self._state.due_broker_settings(now):
+            self._client.send(("broker settings", broker), protocol.DescribeBrokerSettings(broker))
+        topics = self._state.due_topic_settings(now)
+        if topics:
+            self._client.send(("topic settings",), protocol.DescribeTopicSettings(topics))
 
     def _log_undecodable_tasks(self, completed: CompletedCall) -> None:
         match completed:
@@ -194,6 +251,25 @@ class KafkaSource:
             ):
                 if self._is_new(group, reason):
                     log.warning("streams_tasks_undecodable", cluster=self.cluster, application=group, reason=reason)
+
+    def _log_refusals(self, completed: CompletedCall) -> None:
+        """Log once what cannot be read although everything else can: rules then know less than they could."""
+        request, result = completed.call.request, completed.result
+        refused: list[tuple[str, protocol.Failure | None]] = []
+        match result:
+            case protocol.Failure() if isinstance(request, tuple(_REFUSABLE)):
+                refused = [(_REFUSABLE[type(request)], result)]
+            case protocol.Settings(topics):
+                refused = [
+                    ("topic settings", topic) for topic in topics.values() if isinstance(topic, protocol.Failure)
+                ]
+            case protocol.Topics(reassignments=failure):
+                refused = [("reassignments", failure)]
+        for subject, failure in refused:
+            if failure is not None and failure.is_final and self._is_new(subject, failure.text):
+                log.warning("kafka_refuses", cluster=self.cluster, subject=subject, reason=failure.text)
+        if isinstance(request, protocol.ListTypedGroups) and isinstance(result, protocol.Failure) and result.is_final:
+            self._list_types_at = completed.at + _RETRY_MS
 
     def _log_applications(self, facts: Iterable[Observation]) -> None:
         """Log each application once, and again when it has other stores."""

@@ -13,6 +13,9 @@ from agent.sources.kafka.streams_assignment import Assignment
 _ASSIGNOR = "stream"
 """The protocol name of StreamsPartitionAssignor, in all versions."""
 
+_TYPE = "streams"
+"""The type of a group of the streams protocol (KIP-1071), whose description includes the tasks."""
+
 _CHANGELOG = "-changelog"
 _THREAD = re.compile(r"-StreamThread-\d+-consumer$")
 
@@ -53,6 +56,7 @@ class StreamsApplications:
             for group in sorted(self.applications & self._groups.keys())
             if self._reassigned_at[group] > self._tasks_read_at.get(group, 0)
             and self._groups[group].state == "Stable"
+            and self._groups[group].type != _TYPE
             and any(_partitions_by_member(self._groups[group]).values())
         ]
 
@@ -68,7 +72,7 @@ class StreamsApplications:
         if state.assignor is None and before is not None:
             state = msgspec.structs.replace(state, assignor=before.assignor)  # Kafka reports none in a rebalance
         self._groups[group] = state
-        if state.assignor == _ASSIGNOR or group in self._configured:
+        if state.assignor == _ASSIGNOR or state.type == _TYPE or group in self._configured:
             self.applications |= {group}
         elif group in self.applications:
             self.applications -= {group}

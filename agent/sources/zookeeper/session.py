@@ -20,7 +20,8 @@ _CLOSE_SECONDS = 3
 class Session:
     """A session that always reconnects; it may have expired once it was disconnected for longer than its timeout.
 
-    disconnected_since: ms; None while connected. failures: the exceptions that a call to the client may raise.
+    disconnected_since: ms; None while connected. expiries: how many sessions have expired, as later ones show.
+    failures: the exceptions that a call to the client may raise.
     """
 
     def __init__(self, connect: str, options: Mapping[str, Any], connected: Callable[[], None] = lambda: None) -> None:
@@ -29,6 +30,8 @@ class Session:
         connected: called on kazoo's thread after each (re)connection; it must not block.
         """
         self.disconnected_since: int | None = now_ms()
+        self.expiries = 0
+        self._id: int | None = None
         self._connected = connected
         self._timeout_ms = int(options.get("timeout", 10) * 1000)
         self.client = KazooClient(connect, connection_retry=_CONNECTION_RETRY, **options)
@@ -67,6 +70,9 @@ class Session:
         """Note the connection's state; called on kazoo's thread, so it must not block."""
         if state == KazooState.CONNECTED:
             self.disconnected_since = None
+            if (session := self.client.client_id) is not None:
+                self.expiries += self._id not in (None, session[0])
+                self._id = session[0]
             self._connected()
         elif self.disconnected_since is None:
             self.disconnected_since = now_ms()

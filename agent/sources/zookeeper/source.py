@@ -18,16 +18,19 @@ from agent.model.observations.base import Observation
 from agent.model.observations.kafka import PartitionState
 from agent.sources.availability import SOURCE, AvailabilityTracker, Unit, now_ms
 from agent.sources.base import ChangeDetector, Emit
+from agent.sources.zookeeper.health import HealthMonitor
 from agent.sources.zookeeper.session import Session, ZnodeReader
 from agent.sources.zookeeper.znodes import (
     BROKER_IDS,
     CONTROLLER,
     CONTROLLER_EPOCH,
     PARTITION_STATE,
+    REASSIGNMENTS,
     TOPICS,
     Topic,
     UndecodableError,
     ZnodeDecoder,
+    decode_reassignments,
     decode_topic,
     partition_state_path,
 )
@@ -84,6 +87,9 @@ class ZooKeeperSource:
         self._heartbeat_at = 0
         self._closed = False
         self._session = Session(connect, options, self._on_connected)
+        self._health = HealthMonitor(
+            cluster, connect, self._session, self._emit_health, tls=options.get("use_ssl", False)
+        )
         self._znodes = ZnodeReader(self._session.client, self._queue.put)
         threading.Thread(target=self._read_queued, name=f"zookeeper-{cluster}", daemon=True).start()
         self._session.start()
@@ -105,6 +111,7 @@ class ZooKeeperSource:
         if is_connected or SOURCE in unavailable:
             with self._emitting:
                 self._emit_changes(self._availability.update(now, unavailable))
+        self._health.measure_if_due(now)
 
     def close(self) -> None:
         """Close the session within about 3 s."""
@@ -140,13 +147,16 @@ class ZooKeeperSource:
         since = self._disconnected_at if read_all else None
         observations: list[Observation] = []
         if _PROBE in paths:
-            self._znodes.exists(BROKER_IDS)
+            with self._health.measured_request():
+                self._znodes.exists(BROKER_IDS)
         if read_all or heartbeat or any(path.startswith(BROKER_IDS) for path in paths):
             observations += self._read_brokers(since, exact=not read_all)
         if read_all or heartbeat or CONTROLLER in paths:
             observations += self._read_controller()
         state_paths = set(filter(PARTITION_STATE.fullmatch, paths))
         names = {path.split("/")[3] for path in paths - state_paths if path.startswith(f"{TOPICS}/")}
+        if read_all or heartbeat or REASSIGNMENTS in paths:
+            names |= self._read_reassignments()
         if read_all or heartbeat or TOPICS in paths:
             listed = set(self._znodes.children(TOPICS))
             names |= listed if read_all else listed - self._topics.keys()
@@ -164,6 +174,10 @@ class ZooKeeperSource:
         self._last_read_at = started_at
         with self._emitting:
             self._emit_changes(observations)
+
+    def _emit_health(self, health: Observation) -> None:
+        with self._emitting:
+            self._emit_changes([health])
 
     def _emit_changes(self, observations: Iterable[Observation]) -> None:
         changes = self._detector.changes(observations)
@@ -195,6 +209,15 @@ class ZooKeeperSource:
         controller = self._decode(Unit(topic=CONTROLLER), decode)
         return [] if controller is None else [controller]
 
+    def _read_reassignments(self) -> set[str]:
+        """Read the target replicas; return the topics whose partitions they concern, or no longer do."""
+        node = self._znodes.get([REASSIGNMENTS])[REASSIGNMENTS]
+        targets = self._decode(Unit(topic=REASSIGNMENTS), partial(decode_reassignments, node))
+        if targets is None:
+            return set()
+        before, self._decoder.reassignments = self._decoder.reassignments, targets
+        return {topic for topic, _ in dict(before.items() ^ targets.items())}
+
     def _read_topics(self, names: Iterable[str], since: int | None) -> list[Observation]:
         """Read the selected topics with their partitions; those that no longer exist are returned as deleted."""
         observations: list[Observation] = []
@@ -206,9 +229,9 @@ class ZooKeeperSource:
             topic = None if node is None else self._decode(Unit(topic=name), partial(decode_topic, path, node))
             if topic is not None:
                 self._topics[name] = topic
-                state_paths |= {partition_state_path(name, partition) for partition in topic.replicas}
+                state_paths |= {partition_state_path(name, partition) for partition in topic.assignments}
             if topic is not None or node is None:
-                partitions = () if topic is None else topic.replicas.keys()
+                partitions = () if topic is None else topic.assignments.keys()
                 gone = [state for state in self._decoder.partitions(name) if state.partition not in partitions]
                 observations += [self._decoder.deleted(state, now_ms()) for state in gone]
             if node is None:

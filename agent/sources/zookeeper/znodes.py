@@ -15,6 +15,7 @@ from agent.model.observations.kafka import BrokerRegistration, Controller, Parti
 
 BROKER_IDS, TOPICS = "/brokers/ids", "/brokers/topics"
 CONTROLLER, CONTROLLER_EPOCH = "/controller", "/controller_epoch"
+REASSIGNMENTS = "/admin/reassign_partitions"
 PARTITION_STATE = re.compile(rf"{TOPICS}/([^/]+)/partitions/(\d+)/state")
 
 Node = tuple[bytes, ZnodeStat]
@@ -24,12 +25,21 @@ class UndecodableError(ValueError):
     """A znode with unexpected content; the message names its path."""
 
 
+class Assignment(NamedTuple):
+    """The replicas of a partition; adding, removing: by a reassignment in progress (KIP-455)."""
+
+    replicas: tuple[int, ...] = ()
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+
 class Topic(NamedTuple):
-    """A topic's znode: id, creation time (ms) and the replicas of each partition."""
+    """A topic's znode: id, times of creation and of the last change (ms), and assignments by partition."""
 
     id: str
     created_at: int
-    replicas: dict[int, tuple[int, ...]]
+    changed_at: int
+    assignments: dict[int, Assignment]
 
 
 def partition_state_path(topic: str, partition: int) -> str:
@@ -42,14 +52,41 @@ def decode_topic(path: str, node: Node) -> Topic:
     content, stat = node
     fields = _decode_object(path, content)
     try:
-        replicas = {int(number): tuple(map(int, brokers)) for number, brokers in fields["partitions"].items()}
+        replicas, adding, removing = (
+            {int(number): tuple(map(int, brokers)) for number, brokers in assigned.items()}
+            for assigned in (
+                fields["partitions"],
+                fields.get("adding_replicas") or {},
+                fields.get("removing_replicas") or {},
+            )
+        )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise _undecodable(path, content) from error
-    return Topic(str(fields.get("topic_id") or f"czxid:{stat.czxid}"), stat.ctime, replicas)
+    assignments = {
+        number: Assignment(brokers, adding.get(number, ()), removing.get(number, ()))
+        for number, brokers in replicas.items()
+    }
+    return Topic(str(fields.get("topic_id") or f"czxid:{stat.czxid}"), stat.ctime, stat.mtime, assignments)
+
+
+def decode_reassignments(node: Node | None) -> dict[tuple[str, int], tuple[int, ...]]:
+    """Decode the target replicas by (topic, partition) of Kafka before 2.4. Raises UndecodableError."""
+    if node is None:
+        return {}
+    fields = _decode_object(REASSIGNMENTS, node[0])
+    try:
+        return {
+            (str(partition["topic"]), int(partition["partition"])): tuple(map(int, partition["replicas"]))
+            for partition in fields["partitions"]
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise _undecodable(REASSIGNMENTS, node[0]) from error
 
 
 class ZnodeDecoder:
     """Makes observations of znodes and keeps the last of each subject in `facts`.
+
+    reassignments: target replicas by (topic, partition), which only Kafka before 2.4 keeps outside of its topics.
 
     Changes reported by a watch are exact: ZooKeeper dates them. If changes were missed (a lost connection, a znode's
     version that skipped) they happened at an unknown time since the subject was last seen.
@@ -62,6 +99,7 @@ class ZnodeDecoder:
             fact.subject: fact for fact in known if isinstance(fact, BrokerRegistration | Controller | PartitionState)
         }
         self._versions: dict[Subject, tuple[int, int]] = {}
+        self.reassignments: dict[tuple[str, int], tuple[int, ...]] = {}
 
     def brokers(self) -> list[int]:
         """Return the brokers that were registered when last seen."""
@@ -122,9 +160,19 @@ class ZnodeDecoder:
             leader, epoch, isr = int(fields["leader"]), int(fields["leader_epoch"]), tuple(map(int, fields["isr"]))
         except (KeyError, TypeError, ValueError) as error:
             raise _undecodable(path, content) from error
+        assignment = topic.assignments.get(partition, Assignment())
+        target = self.reassignments.get((name, partition))
+        if target is not None and not assignment.adding and not assignment.removing:
+            assignment = Assignment(
+                assignment.replicas,
+                tuple(broker for broker in target if broker not in isr),
+                tuple(broker for broker in assignment.replicas if broker not in target),
+            )
         last = self._versions.get(subject)
         self._versions[subject] = (stat.czxid, stat.version)
-        at = self._not_before_last(subject, max(stat.mtime, topic.created_at))
+        before = self.facts.get(subject)
+        is_reassigned = isinstance(before, PartitionState) and before.replicas not in ((), assignment.replicas)
+        at = self._not_before_last(subject, max(stat.mtime, topic.changed_at if is_reassigned else topic.created_at))
         is_next_version = last is not None and (stat.czxid, stat.version) in (last, (last[0], last[1] + 1))
         is_new = last is None and subject not in self.facts
         return self._keep(
@@ -137,9 +185,9 @@ class ZnodeDecoder:
                 partition=partition,
                 leader=leader if leader >= 0 else None,
                 leader_epoch=epoch,
-                replicas=topic.replicas.get(partition, ()),
                 isr=isr,
                 topic_id=topic.id,
+                **assignment._asdict(),
             )
         )
 

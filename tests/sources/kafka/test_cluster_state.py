@@ -4,7 +4,14 @@ from collections.abc import Collection
 
 from agent.model.config_types import NameFilter
 from agent.model.observations.base import Observation
-from agent.model.observations.kafka import BrokerRegistration, Commit, GroupState, LogOffsets, PartitionState
+from agent.model.observations.kafka import (
+    BrokerRegistration,
+    Commit,
+    GroupState,
+    LastStableOffset,
+    LogOffsets,
+    PartitionState,
+)
 from agent.sources.availability import SOURCE, Unit
 from agent.sources.base import ChangeDetector
 from agent.sources.kafka import admin_protocol as protocol
@@ -26,8 +33,12 @@ def _state(*known: Observation) -> ClusterState:
 def _apply(
     state: ClusterState, request: protocol.Request, result: protocol.Result, sent_at: int = 1, at: int = 2
 ) -> None:
-    name = request.group if isinstance(request, protocol.ListCommits | protocol.DescribeGroup) else ""
-    kinds = {protocol.ListCommits: "commits", protocol.DescribeGroup: "states"}
+    name = getattr(request, "group", "")
+    kinds: dict[type[protocol.Request], str] = {
+        protocol.ListCommits: "commits",
+        protocol.DescribeGroup: "states",
+        protocol.DescribeTypedGroup: "states",
+    }
     key = (kinds.get(type(request), type(request).__name__), name)
     state.apply(CompletedCall(Call(key, key, sent_at, request), at, result))
 
@@ -172,13 +183,78 @@ def test_a_topic_is_deleted_when_unknown_for_the_second_time() -> None:
     assert state.watched_topics == []
 
 
-def test_a_dead_group_is_read_until_its_commits_are_gone() -> None:
+def test_a_group_is_dead_once_its_commits_are_gone() -> None:
     state = _state(_commit(0, 5))
     _apply(state, protocol.DescribeGroup("g"), _group("Dead"))
-    assert state.groups == ["g"]
+    assert (state.groups, state.take_observations()) == (["g"], [])
     _apply_commits(state)
-    _apply(state, protocol.DescribeGroup("g"), _group("Dead"))
+    assert [fact.state for fact in state.take_observations() if isinstance(fact, GroupState)] == ["Dead"]
     assert state.groups == []
+
+
+def test_a_group_with_commits_that_cannot_be_described_is_unknown() -> None:
+    """A Streams application has moved to the streams protocol, which the call does not cover: it is alive."""
+    state = _state(_commit(0, 5), GroupState(at=1, cluster="main", group="g", state="Stable", type="classic"))
+    for offset in (6, 7):
+        _apply(state, protocol.DescribeGroup("g"), _group("Dead"))
+        _apply_commits(state, offset)
+        states = [fact for fact in state.take_observations() if isinstance(fact, GroupState)]
+        assert [(fact.state, fact.type) for fact in states] == [("Unknown", "classic")]
+    assert state.groups == ["g"]
+
+
+def test_a_group_has_the_type_it_is_listed_with() -> None:
+    """One whose coordinator did not answer this time keeps its last."""
+    state = _state()
+    listings: list[dict[str, str | None]] = [{"g": "consumer"}, {"g": None}, {}]
+    for types in listings:
+        _apply(state, protocol.ListGroups(), protocol.Groups(types, []))
+        _apply(state, protocol.DescribeGroup("g"), _group("Stable"))
+    assert [fact.type for fact in state.take_observations() if isinstance(fact, GroupState)] == ["consumer"] * 3
+
+
+def test_states_unknown_to_the_client_come_from_the_listing() -> None:
+    """librdkafka does not know those of KIP-848."""
+    state = _state()
+    for listed, described in (("Reconciling", "Unknown"), ("Assigning", "Unknown"), ("Assigning", "Stable")):
+        groups = protocol.TypedGroups({"g": protocol.TypedGroup("consumer", listed)})
+        _apply(state, protocol.ListTypedGroups(), groups)
+        _apply(state, protocol.DescribeGroup("g"), _group(described))
+    facts = [fact for fact in state.take_observations() if isinstance(fact, GroupState)]
+    assert [(fact.state, fact.type) for fact in facts] == [
+        ("Reconciling", "consumer"), ("Assigning", "consumer"), ("Stable", "consumer"),
+    ]  # fmt: skip
+
+
+def test_start_offsets_of_a_share_group_are_its_commits() -> None:
+    state = _state()
+    _apply(state, protocol.ListTypedGroups(), protocol.TypedGroups({"g": protocol.TypedGroup("share", "Stable")}))
+    assert (state.groups, state.type_of("g")) == (["g"], "share")
+    _apply(state, protocol.ListShareOffsets("g"), protocol.Commits([_commit(0, 7)], []))
+    assert _taken_commits(state) == [(0, 7)]
+
+
+def test_a_refused_second_client_leaves_the_rest_available() -> None:
+    """Its coordinator errors do not make librdkafka's client stale; a group that it describes is unavailable."""
+    state = _state()
+    refused = protocol.Failure(protocol.UNSUPPORTED, "kafka-python does not support SASL mechanism OAUTHBEARER")
+    _apply(state, protocol.ListGroups(), protocol.Groups({"g": "classic"}, []))
+    _apply(state, protocol.ListTypedGroups(), refused)
+    assert _unavailable(state) == {}
+    _apply(state, protocol.DescribeTypedGroup("s", "streams"), _NOT_COORDINATOR)
+    assert (state.client_is_stale, list(_unavailable(state))) == (False, [Unit("s")])
+
+
+def test_open_transactions_are_requested_of_the_leader() -> None:
+    state = _state()
+    _apply_metadata(state, [1], {0: 1})
+    _apply_end(state, 100, sent_at=1)
+    assert state.partitions_by_leader() == state.due_stable_offsets(100_000) == {1: [("t", 0)]}
+    for at in (1, 2):
+        stable = LastStableOffset(at=at, cluster="main", topic="t", partition=0, offset=40)
+        _apply(state, protocol.ListStableOffsets([("t", 0)]), protocol.StableOffsets([stable]))
+    assert state.due_transactions(60_001) == [protocol.DescribeOpenTransaction("t", 0, 1, 40)]
+    assert [fact.offset for fact in state.take_observations() if isinstance(fact, LastStableOffset)] == [40]
 
 
 def test_the_source_is_unavailable_if_no_broker_responds() -> None:

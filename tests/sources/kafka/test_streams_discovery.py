@@ -92,6 +92,16 @@ def test_tasks_are_not_requested_of_idle_or_plain_groups() -> None:
     assert (discovery.awaiting_tasks, discovery.applications) == ([], frozenset())
 
 
+def test_a_streams_group_is_an_application_with_its_own_tasks() -> None:
+    """KIP-1071: there is no assignor, and the group's description includes the tasks."""
+    discovery = _discovery()
+    member = msgspec.structs.replace(_member(_FIRST), tasks=("0_1",) * len(_FIRST))
+    state = msgspec.structs.replace(_state(1, member), assignor=None, type="streams")
+    discovery.apply_group(state)
+    assert (discovery.applications, discovery.awaiting_tasks) == (frozenset({state.group}), [])
+    assert discovery.add_tasks(state).members == (member,)
+
+
 def test_an_application_survives_a_rebalance_and_a_stop() -> None:
     """Kafka reports no assignor then; the last one is kept. Instances are counted outside of rebalances."""
     discovery = _discovery()

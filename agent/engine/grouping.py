@@ -1,0 +1,189 @@
+"""Which findings without a common cause belong together: one event in many places, or one reader's repeated trouble.
+
+Pure: the same findings in any order give the same pairs. All pairs are of one cluster.
+"""
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+from agent.engine.facts import FINALIZATION_MS, LATENESS_MS, LONG_AFTER
+from agent.model.findings import Finding, FindingKey, Severity
+
+GROUPING_MS = LATENESS_MS
+"""Findings that begin this close together can be one event."""
+
+GROUPING_REACH_MS = 600_000 + FINALIZATION_MS
+"""How far apart in time two findings may become known and still be grouped."""
+
+RECURRENCE_MS = 7_500_000
+"""How soon a reader that recovered does the same again to count as its habit: every two hours, or more often."""
+
+STORM_SIZE = 10
+"""How many incidents may open in a minute for one cause and cluster; more are one incident."""
+
+_OFFSETS_TOPIC = "__consumer_offsets"
+
+Pair: TypeAlias = tuple[FindingKey, FindingKey]
+
+
+def key_values(finding: Finding, key: str) -> tuple[Any, ...]:
+    """Return the values of a subject key: one, several ("brokers") or none."""
+    if key == "coordinator":
+        partition = finding.subject.get("partition") if finding.subject.get("topic") == _OFFSETS_TOPIC else None
+        value = finding.current.get(key, partition)
+    else:
+        value = finding.subject.get(key)
+    return (value,) if value is not None else tuple(finding.subject.get(f"{key}s", ()))
+
+
+def find_groups(
+    findings: Sequence[Finding],
+    chained: Collection[FindingKey],
+    effects: Collection[FindingKey],
+    check_rules: Collection[str],
+) -> Iterator[Pair]:
+    """Yield pairs of findings that belong to one incident. findings: in time order.
+
+    Info findings outside of a correlation join only their like: what is worth a message must not open with them.
+    chained: the findings of complete correlations; effects: those of their last steps. check_rules: the rules whose
+    findings come from checks.
+    """
+    loud = [
+        finding for finding in findings if finding.severity is not Severity.INFO and finding.rule not in check_rules
+    ]
+    reported = [finding for finding in findings if finding.severity is not Severity.INFO or finding.key in chained]
+    quiet = [finding for finding in findings if finding.severity is Severity.INFO and finding.key not in chained]
+    yield from _find_alike(reported)
+    yield from _find_alike(quiet)
+    yield from _find_repeated(loud, effects)
+    yield from _find_coinciding(loud)
+
+
+def find_storms(
+    clusters: Iterable[Sequence[Finding]], cause_of: Mapping[FindingKey, str]
+) -> Iterator[tuple[FindingKey, ...]]:
+    """Yield the findings that join clusters of which more than STORM_SIZE open within a minute.
+
+    They have the same cluster, rule, severity and correlation, if any. cause_of: the correlation of each effect.
+    """
+    openings: dict[tuple[Any, ...], list[Finding]] = {}
+    for findings in clusters:
+        worst = min(findings, key=lambda finding: (-finding.severity.rank, finding.at, finding.key))
+        if worst.severity is not Severity.INFO:
+            kind = (worst.subject.get("cluster"), worst.rule, worst.severity, cause_of.get(worst.key))
+            openings.setdefault(kind, []).append(worst)
+    for opened in openings.values():
+        opened.sort(key=lambda finding: (finding.at, finding.key))
+        for index in range(len(opened) - STORM_SIZE):
+            window = opened[index : index + STORM_SIZE + 1]
+            if window[-1].at - window[0].at <= GROUPING_MS:
+                yield tuple(finding.key for finding in window)
+
+
+def _find_alike(findings: Iterable[Finding]) -> Iterator[Pair]:
+    """Yield pairs of findings of one rule within 60 s of each other, of one group (else job, broker or topic).
+
+    Also of one partition, if one is about where a Flink job reads and the other about the group that it commits for.
+    """
+    latest: dict[tuple[Any, ...], Finding] = {}
+    for finding in findings:
+        key = next((key for key in ("group", "job", "broker", "topic") if key_values(finding, key)), None)
+        shared = [(key, value) for value in (key_values(finding, key) if key else (None,))]
+        is_position = "job" in finding.subject
+        partition = (finding.subject.get("topic"), finding.subject.get("partition"))
+        counterpart = (partition, not is_position)
+        for other in (*shared, counterpart) if "partition" in finding.subject else shared:
+            before = latest.get((finding.rule, finding.subject.get("cluster"), *other))
+            if (
+                before is not None
+                and finding.start - before.at <= GROUPING_MS
+                and abs(finding.known_at - before.known_at) <= GROUPING_REACH_MS
+            ):
+                yield before.key, finding.key
+        for own in (*shared, (partition, is_position)):
+            latest[finding.rule, finding.subject.get("cluster"), *own] = finding
+
+
+def _find_repeated(findings: Iterable[Finding], effects: Collection[FindingKey]) -> Iterator[Pair]:
+    """Yield pairs of findings about one reader of one partition: the later begins before the earlier recovers.
+
+    Only findings with an impact on records: lag for days must not hide a rewind. Also pairs that show a habit: the same
+    again and again, of about as many records, each time recovered and without a cause.
+    """
+    readers: dict[tuple[Any, ...], list[Finding]] = {}
+    for finding in findings:
+        names = tuple(finding.subject.get(name) for name in ("cluster", "topic", "partition", "group", "job"))
+        if any(names[3:]) and names[2] is not None and _impact(finding):
+            readers.setdefault(names, []).append(finding)
+    for of_reader in readers.values():
+        of_reader.sort(key=lambda finding: (finding.start, finding.key))
+        lasting = of_reader[0]
+        for before, finding in pairwise(of_reader):
+            lasting = max(lasting, before, key=_end)
+            if finding.start <= _end(lasting) and finding.known_at <= _end(lasting) + GROUPING_REACH_MS:
+                yield lasting.key, finding.key
+            elif _is_habit(before, finding) and before.key not in effects and finding.key not in effects:
+                yield before.key, finding.key
+
+
+def _is_habit(before: Finding, finding: Finding) -> bool:
+    is_like = before.rule == finding.rule and before.severity is finding.severity is Severity.WARNING
+    fewer, more = sorted((_impact(before), _impact(finding)))
+    return is_like and more <= 2 * fewer and finding.at - before.at <= RECURRENCE_MS
+
+
+def _find_coinciding(findings: Iterable[Finding]) -> Iterator[Pair]:
+    """Yield pairs of findings about brokers, logs and sources that share a broker, topic or log file and coincide.
+
+    Each begins within a minute of when the other begins or ends: a broker goes down, or comes back with an empty disk.
+    A source that cannot read a whole cluster, or a group, shares everything in the cluster.
+    """
+    places: dict[tuple[Any, ...], list[Finding]] = {}
+    symptoms: dict[Any, list[Finding]] = {}
+    for finding in findings:
+        cluster = finding.subject.get("cluster")
+        if "source" in finding.subject and "topic" not in finding.subject:
+            symptoms.setdefault(cluster, []).append(finding)
+        elif not any(name in finding.subject for name in ("group", "job")):
+            for key in ("broker", "topic", "log"):
+                for value in key_values(finding, key):
+                    places.setdefault((cluster, key, value), []).append(finding)
+    for here in (*places.values(), *symptoms.values()):
+        yield from _coinciding_pairs(here)
+    for (cluster, *_), here in places.items():
+        seen = symptoms.get(cluster, [])
+        for finding in here if seen else ():
+            index = bisect_left(seen, finding.at, key=lambda symptom: symptom.at)
+            for symptom in seen[max(index - 1, 0) : index + 1]:
+                if max(finding.start, symptom.start) - GROUPING_MS <= min(finding.at, symptom.at):
+                    yield finding.key, symptom.key
+
+
+def _coinciding_pairs(findings: Sequence[Finding]) -> Iterator[Pair]:
+    """Yield pairs of findings of which one begins within a minute of when the other begins or ends."""
+    begins = [(finding.start, finding.at, finding, True) for finding in findings]
+    ends = [
+        (finding.recovered_at, finding.recovered_at, finding, False)
+        for finding in findings
+        if finding.recovered_at is not None and finding.recovered_at > finding.at
+    ]
+    last_begin: tuple[int, Finding] | None = None
+    last_end: tuple[int, Finding] | None = None
+    for start, at, finding, is_begin in sorted([*begins, *ends], key=lambda mark: (*mark[:2], mark[2].key, mark[3])):
+        for last in (last_begin, last_end) if is_begin else (last_begin,):
+            if last is not None and start <= last[0] + GROUPING_MS:
+                yield last[1].key, finding.key
+        if is_begin:
+            last_begin = max(last_begin or (at, finding), (at, finding), key=lambda mark: mark[0])
+        else:
+            last_end = (at, finding)
+
+
+def _impact(finding: Finding) -> int:
+    return max(finding.records.reread, finding.records.lost, finding.records.skipped)
+
+
+def _end(finding: Finding) -> int:
+    return LONG_AFTER if finding.recovered_at is None else max(finding.recovered_at, finding.at)

@@ -1,0 +1,180 @@
+"""consumer_stopped: a group that consumed regularly has no members any more and leaves records unread."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import ClassVar, NamedTuple
+
+from agent.engine.facts import Facts, History
+from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
+from agent.model.config_types import PositiveDuration
+from agent.model.findings import Finding
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import Commit, GroupState, LogOffsets
+from agent.model.text import count, places, span
+from agent.model.times import clock
+from agent.rules.queries.operators import has_consumers
+from agent.rules.queries.partitions import CLOCK_SLACK_MS, drop_unmoved
+from agent.rules.queries.subjects import groups_of, partitions_of
+from agent.rules.queries.unread import (
+    MARKER,
+    REGULAR,
+    first_not_final,
+    first_observed,
+    first_unread,
+    log_end_at,
+    remembered,
+)
+
+_MOSTLY = 10
+"""How many times longer than its longest absence a group has run if it is a service rather than a job."""
+
+_JOB_MS = 26 * 3_600_000
+"""How long a job may be away in any case: a nightly one, an hour or two late."""
+
+_FORGOTTEN_MS = 8 * 86_400_000
+
+_DEPLOYMENT_MS = 300_000
+"""How long after the old group the new one may start when a group is renamed."""
+
+
+class _Absence(NamedTuple):
+    """A time without members. uptime: how long the group ran before; longest: its longest absence before, ms."""
+
+    begin: GroupState
+    end: GroupState | None
+    uptime: int
+    longest: int
+
+
+class ConsumerStopped(GroupRule):
+    """A group that had members and committed regularly has been Empty for `after` with records to read.
+
+    A group that comes and goes is a job: reported after three times its longest absence and at least 26 hours.
+    Not: a group that ran for less than `min_uptime`, a group that has read everything, a deleted group, a group whose
+    topic a new group reads instead (it was renamed) or that runs on another cluster now.
+    Recovers when a member joins. Over when the group is deleted.
+    """
+
+    title = "{group} has stopped consuming"
+    is_ongoing = True
+    is_single = True
+    advice: ClassVar[Mapping[str, Advice]] = {
+        "": Advice(
+            now="Start the consumers of {reader}; their logs tell why they stopped. If it was retired, delete the "
+            "group (kafka-consumer-groups --delete --group {reader}).",
+            only_while_open=True,
+        ),
+    }
+    observes = ()
+    revisits = GroupState
+
+    after: PositiveDuration = 900_000
+    """How long the group may be without members."""
+    min_uptime: PositiveDuration = 1_800_000
+    """How long the group must have had members before."""
+
+    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:  # noqa: ARG002 - the base's signature
+        return ()
+
+    def revisit(self, history: History[GroupState], facts: Facts) -> Iterable[Scope]:
+        state = first_not_final(facts, history)
+        is_away = state.state == "Empty" and self.after <= facts.now - state.at <= _FORGOTTEN_MS
+        return (Scope(state.cluster, state.group),) if is_away and self.groups.match(state.group) else ()
+
+    def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
+        group = scope.group or ""
+        for absence in _absences(facts.history(GroupState, scope.cluster, group), self.after):
+            begin = absence.begin
+            if absence.uptime < self.min_uptime:
+                continue
+            is_job = absence.uptime < _MOSTLY * absence.longest
+            due = begin.at + (max(self.after, 3 * absence.longest, _JOB_MS) if is_job else self.after)
+            unread_from, partitions, records = self._find_unread(scope, facts, begin.at, due)
+            due = max(due, begin.seen, unread_from + self.after)
+            if not partitions or (absence.end is not None and absence.end.start < due):
+                continue
+            observed = (first_observed(facts, (scope.cluster, group, *pair), due) for pair in partitions)
+            known_at = min((at for at in observed if at is not None), default=None)
+            if known_at is None:
+                continue
+            if self._is_replaced(scope, facts, [topic for topic, _ in partitions], begin.at, due):
+                continue
+            where = places({"topic": topic, "partition": partition} for topic, partition in partitions)
+            yield self.make_finding(
+                scope,
+                begin,
+                known_at=known_at,
+                detail=f"{group} has had no members since {clock(begin.at)} UTC, after {span(absence.uptime)} or more "
+                f"with members: {count(records, 'record')} unread on {where}",
+                current={"state": begin.state, "unread": records},
+            )
+
+    def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
+        for state in facts.history(GroupState, scope.cluster, scope.group or "").after(finding.at):
+            if state.state == "Dead":
+                return ended(finding, state.at, "the group was deleted")
+            if has_consumers(state):
+                return recovered(finding, state.at)
+        return finding
+
+    def _find_unread(self, scope: Scope, facts: Facts, begin: int, due: int) -> tuple[int, list[tuple[str, int]], int]:
+        """Return since when there are records to read, on which partitions, and how many when they are due.
+
+        Nothing if the group has committed none of its partitions regularly.
+        """
+        group, partitions, records, times = scope.group or "", [], 0, [begin]
+        is_regular = False
+        for topic, partition in partitions_of(facts, scope.cluster, group):
+            history = facts.history(Commit, scope.cluster, group, topic, partition)
+            commit = history.as_of(due)
+            if commit is None or commit.offset is None or not self.topics.match(topic):
+                continue
+            moves = [move for move in drop_unmoved(history) if move.at <= begin + CLOCK_SLACK_MS]
+            is_regular = is_regular or len(moves) >= REGULAR
+            readings = remembered(facts.history(LogOffsets, scope.cluster, topic, partition))
+            unread = first_unread(readings, commit.offset + MARKER)
+            if unread is None:
+                continue
+            partitions.append((topic, partition))
+            times.append(unread[1])
+            records += max(int(log_end_at(readings, max(due, unread[1])) or 0) - commit.offset, 0)
+        unread_from = max(begin, min(times[1:], default=begin))
+        return (unread_from, partitions, records) if is_regular else (begin, [], 0)
+
+    def _is_replaced(self, scope: Scope, facts: Facts, topics: list[str], begin: int, known_at: int) -> bool:
+        """Return whether a new group reads one of the topics instead, or the group runs on another cluster now."""
+        cluster, group = scope.cluster, scope.group or ""
+        successors = {
+            other
+            for topic in topics
+            for _, partition in partitions_of(facts, cluster, group)
+            for other in groups_of(facts, cluster, topic, partition)
+        } - {group}
+        is_renamed = any(
+            not facts.had_members(cluster, other, begin - self.after)
+            and facts.had_members(cluster, other, begin + _DEPLOYMENT_MS)
+            for other in successors
+        )
+        return is_renamed or any(
+            has_consumers(state) and state.cluster != cluster and state.at > begin - self.after
+            for history in facts.histories(GroupState, group=group)
+            for state in [history.as_of(known_at)]
+            if state is not None
+        )
+
+
+def _absences(history: History[GroupState], after: int) -> Iterator[_Absence]:
+    """Yield the times of at least `after` ms in which the group was Empty, oldest first."""
+    up_since, longest = None, 0
+    changes = history.changes
+    for index, state in enumerate(changes):
+        if has_consumers(state):
+            up_since = state.at if up_since is None else up_since
+        elif state.state == "Dead":
+            up_since = None
+        elif state.state == "Empty" and (index == 0 or has_consumers(changes[index - 1])):
+            end = next((later for later in changes[index + 1 :] if later.state != "Empty"), None)
+            if end is not None and end.at - state.at < after:
+                continue
+            yield _Absence(state, end, 0 if up_since is None else state.at - up_since, longest)
+            if end is not None:
+                up_since, longest = None, max(longest, end.at - state.at)

@@ -1,0 +1,173 @@
+"""lag: a group reads more slowly than its topics are written, and its oldest unread records are old."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
+from typing import ClassVar, NamedTuple
+
+from pydantic import Field
+
+from agent.engine.facts import FINALIZATION_MS, Facts, History
+from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
+from agent.model.config_types import PositiveDuration
+from agent.model.findings import Finding
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import Commit, GroupState, LogOffsets
+from agent.model.text import count, place, places, span
+from agent.model.times import clock
+from agent.rules.queries.operators import has_consumers
+from agent.rules.queries.partitions import drop_unmoved
+from agent.rules.queries.subjects import partitions_of
+from agent.rules.queries.unread import (
+    REGULAR,
+    first_not_final,
+    first_unread,
+    is_waiting_for_transaction,
+    log_end_at,
+    longest_interval,
+    observed_until,
+    remembered,
+    sample_times,
+    was_written_by,
+)
+
+_INTERVALS = 3
+"""Of how many of its longest commit intervals a group's pace is measured, and its lag is ordinary."""
+
+_WINDOW_MS = FINALIZATION_MS
+"""Over how long a group's pace is measured at least: histories hold that much and what may still change."""
+
+_MINUTE_MS = 60_000
+
+_PACE = 0.9
+"""A group falls behind if it reads less than this share of what is written."""
+
+
+class _Lag(NamedTuple):
+    """How far behind a group is on a partition. age: of the oldest unread record at least, ms; rates: records/s."""
+
+    commit: Commit
+    age: int
+    unread: int
+    read_rate: float
+    write_rate: float
+
+
+class Lag(GroupRule):
+    """A group falls behind: it reads, but less than 90 % of what is written, and its oldest unread record is old.
+
+    Older than max(`longer_than`, 3 x its longest commit interval), as the history of the log end offset shows, with at
+    least `min_records` unread on the partition. Its pace is measured over the last three minutes, or three of its
+    longest intervals if that is more, in which no member joined or left.
+    Not: a group that is catching up after a deployment or a burst, a group at the log end, a group that does not read
+    at all (consumer_stalled, consumer_stopped), a read_committed group that waits for an open transaction.
+    Recovers when the oldest unread records of these partitions are half as old. Over when the group has no members any
+    more.
+    """
+
+    title = "{group} is falling behind"
+    is_ongoing = True
+    is_single = True
+    advice: ClassVar[Mapping[str, Advice]] = {
+        "": Advice(
+            now="Find out what slows {reader} down (its log, its sink), or add consumers, at most one per partition.",
+            only_while_open=True,
+        ),
+    }
+    observes = ()
+    revisits = Commit
+
+    longer_than: PositiveDuration = 900_000
+    """How old the oldest unread record may be in any case."""
+    min_records: int = Field(1000, ge=1)
+    """Fewest unread records of a partition that count."""
+
+    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:  # noqa: ARG002 - the base's signature
+        return ()
+
+    def revisit(self, history: History[Commit], facts: Facts) -> Iterable[Scope]:
+        oldest = history.changes[0]
+        log = facts.history(LogOffsets, oldest.cluster, oldest.topic, oldest.partition)
+        for commit in (oldest, first_not_final(facts, history)):  # the former is quickly found
+            offset = commit.offset
+            if offset is None or log.last is None or log.last.log_end - offset < self.min_records:
+                return ()
+            if not was_written_by(log, offset, facts.now - self.longer_than):
+                return ()
+        return (Scope(oldest.cluster, oldest.group),) if self.applies_to(oldest.group, oldest.topic) else ()
+
+    def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
+        """Yield the first of the last minutes at which the group was falling behind."""
+        cluster, group = scope.cluster, scope.group or ""
+        partitions = [pair for pair in partitions_of(facts, cluster, group) if self.topics.match(pair[0])]
+        for at in sample_times(facts.now):
+            lags = [found for pair in partitions if (found := self._find_lag(cluster, group, pair, at, facts))]
+            if not lags:
+                continue
+            worst = max(lags, key=attrgetter("age", "unread"))
+            behind = [{"topic": lag.commit.topic, "partition": lag.commit.partition} for lag in lags]
+            oldest = place({"topic": worst.commit.topic, "partition": worst.commit.partition})
+            yield self.make_finding(
+                scope,
+                worst.commit,
+                at=at,
+                since=at,
+                known_at=at,
+                detail=f"{group} reads {places(behind)} more slowly than it is written, at {clock(at)} UTC: "
+                f"{count(sum(lag.unread for lag in lags), 'record')} unread, the oldest for {span(worst.age)} or more "
+                f"({oldest}: {worst.read_rate:,.0f} records/s are read, {worst.write_rate:,.0f} written)",
+                current={
+                    "unread": sum(lag.unread for lag in lags),
+                    "age": worst.age,
+                    "behind": [[lag.commit.topic, lag.commit.partition] for lag in lags],
+                },
+            )
+            return
+
+    def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
+        cluster, group = scope.cluster, scope.group or ""
+        for state in facts.history(GroupState, cluster, group).after(finding.at):
+            if not has_consumers(state):
+                reason = "the group was deleted" if state.state == "Dead" else "the group has no members"
+                return ended(finding, state.at, reason)
+        ends = [self._caught_up(finding, (cluster, group, *pair), facts) for pair in finding.current["behind"]]
+        known = [at for at in ends if at is not None]
+        return recovered(finding, max(known) if len(known) == len(ends) else None)
+
+    def _find_lag(self, cluster: str, group: str, pair: tuple[str, int], at: int, facts: Facts) -> _Lag | None:
+        """Return the group's lag on the partition if it was falling behind at that moment."""
+        history, log = facts.history(Commit, cluster, group, *pair), facts.history(LogOffsets, cluster, *pair)
+        now = history.as_of(at)
+        if now is None or now.offset is None or at > observed_until(facts, (cluster, group, *pair)):
+            return None
+        if not was_written_by(log, now.offset, at - self.longer_than):
+            return None
+        moves = [commit for commit in drop_unmoved(history) if commit.at <= at]
+        longest = longest_interval(moves)
+        begin = at - max(_WINDOW_MS, _INTERVALS * longest)
+        before = history.as_of(begin)
+        if len(moves) < REGULAR or before is None or before.offset is None or now.offset <= before.offset:
+            return None
+        has_stopped = at - moves[-1].at > max(longest, _MINUTE_MS)
+        if has_stopped or facts.history(GroupState, cluster, group).between(begin, at):
+            return None
+        readings = remembered(log)
+        log_end, earlier_log_end = log_end_at(readings, at), log_end_at(readings, begin)
+        unread = first_unread(readings, now.offset)
+        if log_end is None or earlier_log_end is None or unread is None:
+            return None
+        age, seconds = at - unread[1], (at - begin) / 1000
+        written, read = log_end - earlier_log_end, now.offset - before.offset
+        if age < max(self.longer_than, _INTERVALS * longest) or log_end - now.offset < self.min_records:
+            return None
+        if read >= _PACE * written or is_waiting_for_transaction(facts, (cluster, *pair), now.offset, at):
+            return None
+        return _Lag(now, age, int(log_end) - now.offset, read / seconds, written / seconds)
+
+    def _caught_up(self, finding: Finding, series: tuple[str, str, str, int], facts: Facts) -> int | None:
+        """Return when the oldest unread record of the partition was half as old as it may be, or None."""
+        cluster, _, topic, partition = series
+        log = facts.history(LogOffsets, cluster, topic, partition)
+        for commit in facts.history(Commit, *series).after(finding.at):
+            if commit.offset is None or not was_written_by(log, commit.offset, commit.at - self.longer_than // 2):
+                return commit.at
+        return None

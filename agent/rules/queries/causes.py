@@ -1,0 +1,179 @@
+"""Queries about causes of a moved offset: what rules them out, or why they remain possible; why Kafka forgot it."""
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+from agent.engine.facts import LATENESS_MS, LONG_AGO, Facts
+from agent.engine.rule import CauseCheck
+from agent.model.observations.base import Unavailable
+from agent.model.observations.kafka import ClusterSettings, Commit, GroupState, PartitionState
+from agent.model.text import count, day_of, instant, span
+from agent.rules.queries.operators import find_advances, find_forgotten, histories_of_group, is_empty
+from agent.rules.queries.partitions import CLOCK_SLACK_MS
+
+OPERATOR_RESET, EXPIRY, RECREATION = "operator_reset", "after_expiry", "topic_recreation"
+
+FORGOTTEN = "expired or was deleted"
+EXPIRED = "expired"
+DELETED = "was deleted"
+
+_RESTART_MS = 10_000
+"""How long it takes at least to stop a group, reset its offsets and start it again."""
+
+_EXPIRY_BY_GROUP = (2, 1)
+"""The first Kafka version that keeps the offsets of a group with members (KIP-211)."""
+
+_TO_PREVENT = {
+    EXPIRED: "Set offsets.retention.minutes longer than the longest pause of {reader}.",
+    DELETED: "Find out who or what deleted the committed offsets of {reader}.",
+    FORGOTTEN: "Find out whether the offsets of {reader} were deleted or offsets.retention.minutes is too short.",
+}
+
+
+def prevent_forgetting(reason: str) -> str:
+    """Return the advice that prevents it, as a template. reason: as `why_forgotten` returns it."""
+    return _TO_PREVENT.get(reason, _TO_PREVENT[FORGOTTEN])
+
+
+def check_commit_causes(facts: Facts, before: Commit, after: Commit, labels: Iterable[str]) -> Iterator[CauseCheck]:
+    """Yield whether an operator, an expired offset and a new incarnation of the topic are ruled out for a move.
+
+    labels: of the finding; a cause that it has is left out. A reader without an offset needs no operator to move.
+    """
+    labels = set(labels)
+    if EXPIRY not in labels:
+        if OPERATOR_RESET not in labels:
+            yield _check_operator_reset(facts, before, after)
+        yield _check_expiry(facts, before, after)
+    yield check_recreation(facts, (after.cluster, after.topic, after.partition), before.at, after.at)
+
+
+def check_recreation(facts: Facts, partition: tuple[str, str, int], begin: int, end: int) -> CauseCheck:
+    """Return whether the topic is known not to have been re-created in [begin, end]: by one id before and after."""
+    states = facts.history(PartitionState, *partition)
+    old, new = (state.topic_id if state else None for state in map(states.as_of, (begin + CLOCK_SLACK_MS, end)))
+    if old is None or new is None:
+        return CauseCheck(RECREATION, doubt="topic ids are unknown")
+    if old != new:  # of another type since an upgrade to Kafka 2.8, or the rule would not compare the offsets
+        return CauseCheck(RECREATION, doubt="the topic ids before and after differ")
+    return CauseCheck(RECREATION, evidence="same topic id")
+
+
+def why_forgotten(facts: Facts, before: Commit, after: Commit) -> str:
+    """Return why Kafka forgot the offset between two commits, as a predicate; empty if it did not.
+
+    EXPIRED, DELETED, or FORGOTTEN if that is not known: an offset expires offsets.retention.minutes after its commit,
+    since Kafka 2.1 not while a member reads the topic.
+    """
+    gone = find_forgotten(facts, before, after)
+    if gone is None:
+        return ""
+    settings = _settings(facts, before, gone.at)
+    if settings is None:
+        return FORGOTTEN
+    committed_from, read_until = _first_known(facts, before), _last_read(facts, before, gone)
+    keeps_read = _version(settings) >= _EXPIRY_BY_GROUP
+    kept_from = [time for time in (committed_from, read_until if keeps_read else None) if time is not None]
+    if kept_from and gone.at < max(kept_from) + settings.offsets_retention_ms:
+        return DELETED
+    expires = max(before.at, read_until or before.at) + settings.offsets_retention_ms
+    return EXPIRED if gone.at >= expires else FORGOTTEN
+
+
+def _check_operator_reset(facts: Facts, before: Commit, after: Commit) -> CauseCheck:
+    """Return whether the group's consumers were active before and after the move, so that no operator made it.
+
+    Kafka refuses to reset a group that has members. A consumer that does not show as one overwrites the reset with its
+    own position.
+    """
+    group, day = after.group, day_of(after.at)
+    begin, end = instant(after.start, day), instant(after.at, day)
+    states = facts.history(GroupState, after.cluster, group)
+    reading = states.as_of(after.start)
+    if reading is not None:
+        later = [state for state in states.after(reading.at) if state.start <= after.at]
+        around = [reading, *(state for state in later if state.at <= after.at + LATENESS_MS)]
+        stayed = set.intersection(*({member.id for member in state.members} for state in around))
+        if stayed:
+            members = count(len(stayed), "member")
+            when = f"at {end}" if begin == end else f"from {begin} to {end}"
+            return CauseCheck(OPERATOR_RESET, evidence=f"{group} had {members} {when}")
+    advances = [*find_advances(next(histories_of_group(facts, after)), after.at, after.at + LATENESS_MS)]
+    last = max((commit.start for commit in _last_advances(facts, after)), default=None)
+    if advances and last is not None and (advances[0].offset or 0) < (before.offset or 0):
+        following = advances[0].at
+        if following - last <= _RESTART_MS:
+            evidence = f"{group} kept committing from {instant(last, day)} to {instant(following, day)}"
+            return CauseCheck(OPERATOR_RESET, evidence=evidence)
+    return CauseCheck(OPERATOR_RESET, doubt=_doubt_members(reading, group, begin, end))
+
+
+def _last_advances(facts: Facts, move: Commit) -> Iterator[Commit]:
+    for history in histories_of_group(facts, move):
+        yield from [*find_advances(history, move.start - LATENESS_MS, move.start)][-1:]
+
+
+def _doubt_members(reading: GroupState | None, group: str, begin: str, end: str) -> str:
+    if reading is None:
+        return f"the members of {group} are unknown"
+    if is_empty(reading):
+        return f"{group} had no members, so who commits is unknown"
+    if not reading.members:
+        return f"the members of {group} cannot be read (state {reading.state})"
+    return f"all members of {group} left or changed between {begin} and {end}"
+
+
+def _check_expiry(facts: Facts, before: Commit, after: Commit) -> CauseCheck:
+    """Return whether the offset is known not to have been forgotten before the move."""
+    day = day_of(after.at)
+    settings, committed_from = _settings(facts, before, after.at), _first_known(facts, before)
+    if settings is not None and committed_from is not None:
+        kept = settings.offsets_retention_ms
+        if after.at < committed_from + kept:
+            evidence = f"committed at {instant(before.at, day)}, kept for {span(kept)}"
+            return CauseCheck(EXPIRY, evidence=evidence)
+    begin = before.at if after.since is None else after.since
+    begun, end = instant(begin, day), instant(after.at, day)
+    is_unread = _was_unavailable(facts, after, begin) if after.since is None else after.at - begin > LATENESS_MS
+    if is_unread:
+        return CauseCheck(EXPIRY, doubt=f"the offset was not read between {begun} and {end}")
+    return CauseCheck(EXPIRY, evidence=f"read at {begun} and {end}")
+
+
+def _was_unavailable(facts: Facts, move: Commit, begin: int) -> bool:
+    """Return whether Kafka's commits could not be read at some time from `begin` to the move."""
+    for history in facts.histories(Unavailable, source="kafka", cluster=move.cluster):
+        group, topic = history.changes[0].group, history.changes[0].topic
+        if topic is not None or group not in (None, move.group):
+            continue
+        known = (history.as_of(begin), *history.between(begin, move.at))
+        if any(isinstance(report, Unavailable) for report in known):
+            return True
+    return False
+
+
+def _settings(facts: Facts, commit: Commit, at: int) -> ClusterSettings | None:
+    return facts.history(ClusterSettings, commit.cluster).as_of(at + LATENESS_MS)
+
+
+def _first_known(facts: Facts, commit: Commit) -> int | None:
+    """Return the earliest time of a commit; None if it may be older than what was observed first."""
+    history = facts.history(Commit, commit.cluster, commit.group, commit.topic, commit.partition)
+    return commit.start if history.before(commit.at, 1) else None
+
+
+def _last_read(facts: Facts, before: Commit, gone: Commit) -> int | None:
+    """Return until when at least a member of the group was assigned a partition of the topic, as far as observed."""
+    states = facts.history(GroupState, before.cluster, before.group).between(LONG_AGO, gone.at)
+    ends = [*(max(later.start, state.at) for state, later in pairwise(states)), gone.at]
+    readers = (
+        end
+        for state, end in zip(states, ends, strict=False)
+        if any(topic == before.topic for member in state.members for topic, _ in member.partitions)
+    )
+    return max(readers, default=None)
+
+
+def _version(settings: ClusterSettings) -> tuple[int, ...]:
+    numbers = (settings.version or "").split(".")
+    return tuple(int(number) for number in numbers if number.isdecimal())

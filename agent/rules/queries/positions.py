@@ -1,0 +1,110 @@
+"""Queries about committed offsets as positions: which ones the log can have had, which records were read before."""
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import TypeVar
+
+from agent.engine.facts import LATENESS_MS, Facts, History
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import Commit, GroupState, LogOffsets
+from agent.rules.queries.operators import has_consumers
+from agent.rules.queries.partitions import CLOCK_SLACK_MS, find_truncations, is_recreated
+
+T = TypeVar("T", bound=Observation)
+
+_BURST = 10
+"""How many times faster than ever observed a log may have grown between two readings."""
+
+_SLOW_GROWTH = 1.0
+"""Records per ms that any log may grow by, however slow its observed growth."""
+
+_SAME_POLL_MS = 500
+"""How far apart one poll reads the offsets of a group and those of the log."""
+
+
+def drop_foreign(facts: Facts, offsets: Iterable[T]) -> Iterator[T]:
+    """Yield the offsets, committed or of Flink subtasks, without committed ones that the log never had."""
+    return (state for state in offsets if not isinstance(state, Commit) or not is_foreign_offset(facts, state))
+
+
+def is_foreign_offset(facts: Facts, commit: Commit) -> bool:
+    """Return whether the log never had the committed offset: no reader can have reached it.
+
+    An application that mixes up two partitions commits such offsets. Unknown, thus False, without readings of the log
+    end offset from before the commit and from the minute after it.
+    """
+    if not is_beyond_growth(facts, commit):
+        return False
+    readings = facts.history(LogOffsets, commit.cluster, commit.topic, commit.partition)
+    later = readings.between(commit.at, commit.at + LATENESS_MS)
+    return bool(later) and all(reading.log_end < (commit.offset or 0) for reading in later)
+
+
+def is_beyond_growth(facts: Facts, commit: Commit) -> bool:
+    """Return whether the log cannot have grown up to the committed offset by then, as far as was known by then."""
+    readings = facts.history(LogOffsets, commit.cluster, commit.topic, commit.partition)
+    last = readings.as_of(commit.at)
+    if commit.offset is None or last is None or commit.offset <= last.log_end + _SLOW_GROWTH * CLOCK_SLACK_MS:
+        return False
+    known = [reading for reading in readings if reading.at <= commit.at]
+    rates = [(after.log_end - before.log_end) / max(after.at - before.at, 1) for before, after in pairwise(known)]
+    # A log that has not changed for long was read since then: only changes are kept.
+    elapsed = min(commit.at - last.at, LATENESS_MS) + CLOCK_SLACK_MS
+    growth = max([_SLOW_GROWTH, *(_BURST * rate for rate in rates)]) * elapsed
+    if commit.offset <= max(reading.log_end for reading in known) + growth:
+        return False
+    return not is_recreated(facts, (commit.cluster, commit.topic, commit.partition), last.at, commit.at)
+
+
+def read_before(facts: Facts, commit: Commit) -> int:
+    """Return the offset up to which the group had read the log before it moved backwards, as of the commit; else 0."""
+    partition = (commit.cluster, commit.topic, commit.partition)
+    end = log_end(facts.history(LogOffsets, *partition), commit.at)
+    return max((_read_until(facts, peak, commit, end) for peak in facts.peaks(commit)), default=0)
+
+
+def _read_until(facts: Facts, peak: Commit, commit: Commit, end: int) -> int:
+    partition = (commit.cluster, commit.topic, commit.partition)
+    if is_recreated(facts, partition, peak.at, commit.at):
+        return 0
+    # Records that were written after a truncation reuse the offsets of those that the group had read.
+    truncated_to = [
+        truncation.after.log_end
+        for truncation in find_truncations(facts, partition)
+        if peak.at - CLOCK_SLACK_MS <= truncation.after.at <= commit.at
+    ]
+    offset = min([peak.offset or 0, *truncated_to])
+    return offset if offset <= end else 0  # else foreign
+
+
+def find_forgotten(facts: Facts, after: Commit) -> Commit | None:
+    """Return the reading without an offset from which the group returned with this commit, or None.
+
+    Consumers that run all the time have their position in memory: they do not return.
+    """
+    history = facts.history(Commit, after.cluster, after.group, after.topic, after.partition)
+    last = next((commit for commit in reversed(history.changes) if commit.at < after.at), None)
+    if last is None or last.offset is not None:
+        return None
+    states = facts.history(GroupState, after.cluster, after.group)
+    state = states.as_of(last.at)
+    is_running = state is not None and all(map(has_consumers, [state, *states.between(last.at, after.at)]))
+    return None if is_running else last
+
+
+def absent_until(facts: Facts, forgotten: Commit, after: Commit) -> int | None:
+    """Return until when the group had no offset for certain, or None if its return is dated exactly.
+
+    The absence is observed once, so `after.since` may be days early. Each poll reads the log offsets too: if one of
+    them changed without an offset coming back, the offset was still absent.
+    """
+    if after.since is None or after.since > forgotten.at:
+        return after.since
+    reading = facts.history(LogOffsets, after.cluster, after.topic, after.partition).as_of(after.at - _SAME_POLL_MS)
+    return after.since if reading is None else max(after.since, reading.start)
+
+
+def log_end(readings: History[LogOffsets], at: int) -> int:
+    """Return the log end offset as known at that moment, or 0 if it was not known."""
+    reading = readings.as_of(at)
+    return 0 if reading is None else reading.log_end

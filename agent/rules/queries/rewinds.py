@@ -1,0 +1,341 @@
+"""Queries about rewinds: where a reader was reset to, since when, and whether its commits were only out of order.
+
+`auto.offset.reset` knows earliest, latest, none and by_duration (KIP-1106). A reset to the divergence point (KIP-320)
+needs brokers of 2.1 or later and a truncated log, and ends at the truncation point.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from operator import attrgetter
+from typing import NamedTuple, TypeAlias
+
+from agent.engine.facts import LATENESS_MS, Facts, History
+from agent.model.observations.flink import Position
+from agent.model.observations.kafka import ClusterSettings, Commit, GroupState, LogOffsets, PartitionState
+from agent.model.observations.logs import LogLine, whole_number
+from agent.rules.queries.partitions import (
+    CLOCK_SLACK_MS,
+    Truncation,
+    find_truncations,
+    has_unclean_election,
+    leader_of,
+)
+
+Offset: TypeAlias = Commit | Position
+
+_TRUNCATION_DETECTED = "truncation_detected"
+_CAUSES = ("fetch_offset_out_of_range", _TRUNCATION_DETECTED)
+"""The patterns of lines that say why a reader is reset: out of range, auto.offset.reset decides where to."""
+
+_READERS = ("consumer", "librdkafka")
+"""The components that log where a reader is reset to."""
+
+_PACE_MS = 3_000
+"""Over how long a reader's pace is measured, unless it catches up before."""
+
+_SECOND_MS = 1_000
+"""Over how long a pace is measured at least: commits may come in bunches."""
+
+_READINGS = 5
+"""From how many readings a pace is estimated."""
+
+_RHYTHM = 3
+"""How many commits a group's order is judged by at least."""
+
+_MAX_RATE = 1_000_000
+"""Records per second that no consumer can read from one partition."""
+
+_DETECTS_TRUNCATION = (2, 1)
+"""The first Kafka version whose consumers can ask for the divergence point (KIP-320)."""
+
+
+class Move(NamedTuple):
+    """A reader's move backwards: the highest reading before it, and the one that shows it."""
+
+    before: Offset
+    after: Offset
+
+    @property
+    def partition(self) -> tuple[str, str, int]:
+        """(cluster, topic, partition)."""
+        return self.after.cluster, self.after.topic, self.after.partition
+
+
+class _Target(NamedTuple):
+    """The lowest and the highest offset that a reader may have gone to.
+
+    cause: the pattern of the line in the reader's log that says why; None if no line does.
+    """
+
+    low: float
+    high: int
+    cause: str | None = None
+
+
+class _Rhythm(NamedTuple):
+    """The last reading before a move, the reader's highest pace until then in records per ms, the interval of readings.
+
+    A batch job's average pace would be that of its pauses.
+    """
+
+    last: Offset
+    pace: float
+    interval: int
+
+
+class _LoggedReset(NamedTuple):
+    """A reset in the reader's log. cause: as in `_Target`. to: where it went, as written; None if no line says so."""
+
+    line: LogLine
+    cause: str | None
+    to: str | None
+
+
+def find_reset_label(
+    facts: Facts,
+    move: Move,
+    min_records: int,
+    *,
+    log_start: int | None,
+    truncation: Truncation | None,
+) -> str | None:
+    """Return `to_earliest` or `to_divergence` if the evidence decides where the reader was reset to, else None.
+
+    log_start: at the move. truncation: that may explain it.
+    """
+    target = _find_target(facts, move, min_records, log_start)
+    if target.cause == _TRUNCATION_DETECTED:
+        return "to_divergence"
+    # From beyond the middle of what was read, a reader that fast may have come from anywhere.
+    is_earliest = (
+        log_start is not None
+        and target.low <= log_start
+        and target.high - log_start <= (move.before.offset or 0) - target.high
+    )
+    is_divergence = (
+        truncation is not None
+        and target.cause is None
+        and _detects_truncation(facts, move.after)
+        and target.low <= truncation.after.log_end
+        and target.high >= _lowest_divergence(facts, move, truncation, min_records)
+    )
+    if is_earliest == is_divergence:
+        return None
+    return "to_earliest" if is_earliest else "to_divergence"
+
+
+def find_truncation(facts: Facts, move: Move) -> Truncation | None:
+    """Return the truncation of the log, to the lowest offset, that the move may be due to, or None."""
+    before, after = move
+    truncations = (
+        truncation
+        for truncation in find_truncations(facts, move.partition)
+        if truncation.after.log_end < (before.offset or 0)
+        and before.at <= truncation.after.at <= after.at + LATENESS_MS
+        and truncation.before.at <= after.at
+    )
+    return min(truncations, key=lambda truncation: truncation.after.log_end, default=None)
+
+
+def find_later(facts: Facts, move: Move) -> Offset | None:
+    """Return the reading some seconds after a move that shows the reader's pace, or None.
+
+    If the reader is back where it was before that, the last reading below.
+    """
+    later: Offset | None = None
+    for state in history_of(facts, move.after).between(move.after.at, move.after.at + LATENESS_MS):
+        if state.offset is None or not (move.after.offset or 0) < state.offset < (move.before.offset or 0):
+            return later
+        later = state
+        if state.at >= move.after.at + _PACE_MS:
+            return later
+    return None
+
+
+def history_of(facts: Facts, reading: Offset) -> History[Commit] | History[Position]:
+    """Return the history that the reading belongs to."""
+    if isinstance(reading, Commit):
+        return facts.history(Commit, reading.cluster, reading.group, reading.topic, reading.partition)
+    return facts.history(Position, reading.cluster, reading.job, reading.topic, reading.partition)
+
+
+# Whether and when the reader moved
+
+
+def find_decreases(history: Iterable[Offset], least: Callable[[Offset], int]) -> Iterator[tuple[Offset, Offset]]:
+    """Yield (the highest before, the one after) of decreases, oldest first. Small steps add up.
+
+    least: the smallest decrease that counts, by the highest reading before.
+    """
+    highest: Offset | None = None
+    for state in history:
+        if state.offset is None:
+            continue
+        if highest is None or state.offset >= (highest.offset or 0):
+            highest = state
+        elif (highest.offset or 0) - state.offset >= least(highest):
+            yield highest, state
+            highest = state
+
+
+def is_reordered(facts: Facts, move: Move) -> bool:
+    """Return whether the reader did not move, but an older commit arrived late: the next one is above both again.
+
+    Asynchronous commits overtake each other. Either the next commit is there sooner than any consumer reads the records
+    in between, or the older commit is not below the last few commits and nothing happened to the log.
+    """
+    following = _find_following(facts, move)
+    if following is None or (following.offset or 0) < (move.before.offset or 0):
+        return False
+    took = max(following.at - move.after.start, 1)
+    is_too_fast = ((following.offset or 0) - (move.after.offset or 0)) * 1000 > _MAX_RATE * took
+    return isinstance(move.after, Commit) and (is_too_fast or _may_be_late(facts, move))
+
+
+def order_known_at(facts: Facts, move: Move) -> int:
+    """Return when it is known whether an older commit arrived late, in ms: with the next one, if it looks like that."""
+    if not _may_be_late(facts, move):
+        return move.after.seen
+    following = _find_following(facts, move)
+    if following is not None:
+        return max(move.after.seen, following.seen)
+    return move.after.seen + min(2 * _find_rhythm(facts, move).interval, LATENESS_MS)
+
+
+def _find_following(facts: Facts, move: Move) -> Offset | None:
+    later = history_of(facts, move.after).between(move.after.at, move.after.at + LATENESS_MS)
+    return next((state for state in later if state.offset is not None), None)
+
+
+def _may_be_late(facts: Facts, move: Move) -> bool:
+    """Return whether the reader was at the lower offset within its last commits, and nothing happened to the log."""
+    recent = [state.offset for state in history_of(facts, move.after).before(move.after.at, _READINGS)]
+    if len(recent) < _RHYTHM or None in recent or (recent[0] or 0) > (move.after.offset or 0):
+        return False
+    has_happened = has_unclean_election(facts, move.partition, move.before.at, move.after.at)
+    return not has_happened and find_truncation(facts, move) is None
+
+
+def find_return(facts: Facts, after: Commit) -> int | None:
+    """Return when the group was last known to be without members before the commit, or its `since` if that is later.
+
+    That Kafka has forgotten an offset is observed once, maybe days before the group commits again.
+    """
+    states = facts.history(GroupState, after.cluster, after.group)
+    returns = [
+        state.start
+        for idle, state in pairwise(states)
+        if not idle.members and state.members and state.start <= after.at
+    ]
+    return None if after.since is None else max([after.since, *returns])
+
+
+# Where the reader went
+
+
+def _find_target(facts: Facts, move: Move, min_records: int, log_start: int | None) -> _Target:
+    """Return where the reader may have gone: as its log says, else by its pace since, else within `min_records`."""
+    after, new = move.after, move.after.offset or 0
+    rhythm = _find_rhythm(facts, move)
+    begin = after.start
+    if isinstance(after, Commit):  # it shows the reader up to the interval between two commits later
+        returned_at = find_return(facts, after) or begin
+        begin = returned_at if returned_at > begin else max(rhythm.last.start, begin - rhythm.interval)
+    logged = _find_logged_reset(facts, move, begin)
+    cause = None if logged is None else logged.cause
+    if logged is not None:
+        begin = min(max(begin, logged.line.at), after.at)
+        named = {"BEGINNING": 0, "END": move.before.offset}.get(logged.to or "", whole_number(logged.to))
+        if named is not None:
+            return _Target(named, named, cause)
+    read = rhythm.pace * (after.at - begin)
+    later = find_later(facts, move)
+    if later is None:
+        # A batch job that commits every few minutes never shows the pace at which it reads.
+        is_slow = rhythm.interval > LATENESS_MS and log_start is not None
+        near = ((move.before.offset or 0) - (log_start or 0)) / 20 if is_slow else min_records
+        return _Target(new - max(read, near, min_records), new, cause)
+    pace = ((later.offset or 0) - new) / (later.at - after.at)
+    return _Target(new - max(read, pace * (after.at - begin)), new, cause)
+
+
+def _find_rhythm(facts: Facts, move: Move) -> _Rhythm:
+    """Return the reader's rhythm before the move; its interval from the next reading, if there is one soon."""
+    history = history_of(facts, move.after)
+    earlier = [state for state in history.before(move.after.at, _READINGS) if state.offset is not None] or [move.before]
+    first, last = earlier[0], earlier[-1]
+    took = last.at - first.at
+    paces = (
+        ((later.offset or 0) - (state.offset or 0)) / max(later.at - max(state.at, later.since or 0), _SECOND_MS)
+        for state, later in pairwise(earlier)
+    )
+    following = _find_following(facts, move)
+    interval = took / max(len(earlier) - 1, 1) if following is None else following.at - move.after.at
+    return _Rhythm(last, max([0, *paces]), round(interval))
+
+
+def _find_logged_reset(facts: Facts, move: Move, begin: int) -> _LoggedReset | None:
+    """Return the last reset since `begin` in the reader's log, or None."""
+    cluster, topic, partition = move.partition
+    lines = (
+        line
+        for history in facts.histories(LogLine, cluster=cluster, topic=topic, partition=partition)
+        for line in history
+        if line.component in _READERS and (line.pattern in _CAUSES or "to" in line.values)
+        if begin - CLOCK_SLACK_MS <= line.at <= move.after.at + CLOCK_SLACK_MS
+    )
+    reset: _LoggedReset | None = None
+    for line in sorted(lines, key=attrgetter("at", "log", "pattern")):
+        to = line.values.get("to")
+        is_continued = reset is not None and _origin(line) == _origin(reset.line) and "offset" not in line.values
+        if reset is not None and is_continued:
+            reset = reset._replace(to=to)
+        elif _is_of_reader(line, move):
+            reset = _LoggedReset(line, line.pattern if line.pattern in _CAUSES else None, to)
+    return reset
+
+
+def _origin(line: LogLine) -> tuple[str, str | None]:
+    return line.log, line.values.get("group")
+
+
+def _is_of_reader(line: LogLine, move: Move) -> bool:
+    """Return whether the reader wrote the line: by its group, else by an offset that it had reached."""
+    group = line.values.get("group")
+    if group is not None and isinstance(move.after, Commit):
+        return group == move.after.group
+    offset = whole_number(line.values.get("offset"))
+    return offset is not None and offset >= (move.before.offset or 0)
+
+
+# Where the logs diverge
+
+
+def _detects_truncation(facts: Facts, after: Offset) -> bool:
+    """Return whether consumers of the cluster may detect truncations, as far as its version is known."""
+    settings = facts.history(ClusterSettings, after.cluster).as_of(after.at + LATENESS_MS)
+    if settings is None or settings.version is None:
+        return True
+    numbers = [whole_number(part) or 0 for part in settings.version.split(".")]
+    return tuple(numbers) >= _DETECTS_TRUNCATION
+
+
+def _lowest_divergence(facts: Facts, move: Move, truncation: Truncation, min_records: int) -> float:
+    """Return an offset that the truncation point cannot be below.
+
+    A reading shows where the log ends after it has grown again. And a replica in the ISR has everything below the high
+    watermark, so the new leader has what was below it when it was last seen in the ISR.
+    """
+    readings, end = facts.history(LogOffsets, *move.partition), truncation.after.log_end
+    known = readings.before(truncation.after.at, _READINGS)
+    pace = (known[-1].log_end - known[0].log_end) / max(known[-1].at - known[0].at, 1)
+    lowest = end - max(min_records, pace * (truncation.after.at - truncation.before.at))
+    history = facts.history(PartitionState, *move.partition)
+    elected = history.as_of(truncation.after.at + CLOCK_SLACK_MS)
+    for state, following in pairwise(history):
+        if elected is None or following.at > elected.at or leader_of(elected) not in state.isr:
+            continue
+        if leader_of(elected) not in following.isr:
+            shared = readings.as_of(following.start)
+            lowest = max(lowest, min(shared.log_end, end)) if shared is not None else lowest
+    return lowest

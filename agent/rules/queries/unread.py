@@ -1,0 +1,203 @@
+"""Queries about how far behind a group is: unread records, their age, and whether anybody reads the group."""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
+from typing import Any, TypeVar
+
+from agent.engine.condition_rule import intervals_where
+from agent.engine.facts import FINALIZATION_MS, Facts, History
+from agent.engine.rule import Scope
+from agent.model.observations.base import Availability, Observation, Unavailable
+from agent.model.observations.kafka import Commit, GroupState, LastStableOffset, LogOffsets, PartitionState
+from agent.rules.queries.operators import has_consumers
+from agent.rules.queries.partitions import CLOCK_SLACK_MS, commit_intervals, drop_unmoved, is_rebalancing, leader_of
+
+T = TypeVar("T", bound=Observation)
+
+REGULAR = 4
+"""How many moves of an offset make a rhythm."""
+
+_SOURCE = "kafka"
+_RECENT = 20
+_PATIENCE_MS = 60_000
+_MINUTE_MS = 60_000
+
+MARKER = 1
+"""How many offsets at the log end may be a transaction marker rather than a record."""
+
+
+def first_not_final(facts: Facts, history: History[T]) -> T:
+    """Return what held at the beginning of the time whose findings may still change: rules revisit all of that time."""
+    return history.as_of(facts.now - FINALIZATION_MS) or history.changes[0]
+
+
+def has_unread(facts: Facts, commit: Commit) -> bool:
+    """Return whether there are records to read after the committed offset, as last observed. Cheap."""
+    offset = commit.offset
+    if offset is None:
+        return False
+    reading = facts.history(LogOffsets, commit.cluster, commit.topic, commit.partition).last
+    return reading is not None and reading.log_end > offset + MARKER
+
+
+def observed_until(facts: Facts, series: tuple[str, str, str, int]) -> int:
+    """Return until when the group, its offset and the partition's log were observed, ms.
+
+    Time that passes without observations shows nothing: Backflow was suspended, or Kafka could not be read.
+    """
+    confirmed = max(history.confirmed for history in _histories(facts, series))
+    return min([confirmed, *_unavailable_since(facts, series)])
+
+
+def first_observed(facts: Facts, series: tuple[str, str, str, int], at: int) -> int | None:
+    """Return when the group was first observed at that moment or after it, ms; None if it has not been."""
+    if any(since <= at for since in _unavailable_since(facts, series)):
+        return None
+    times = (
+        next((change.seen for change in history.after(at - 1)), history.confirmed)
+        for history in _histories(facts, series)
+        if history.confirmed >= at
+    )
+    return min(times, default=None)
+
+
+def _histories(facts: Facts, series: tuple[str, str, str, int]) -> tuple[History[Any], ...]:
+    cluster, group, topic, partition = series
+    return (
+        facts.history(Commit, *series),
+        facts.history(LogOffsets, cluster, topic, partition),
+        facts.history(GroupState, cluster, group),
+    )
+
+
+def readable_since(facts: Facts, series: tuple[str, str, str, int], begin: int, wait: int) -> int | None:
+    """Return from when, at `begin` or later, the partition had a leader and was observed for `wait` ms, or None."""
+    cluster, _, topic, partition = series
+    leaders = facts.history(PartitionState, cluster, topic, partition)
+    reports = _availability(facts, series)
+    outages = [
+        (interval.begin.start, None if interval.end is None else interval.end.at)
+        for interval in (
+            *intervals_where(leaders, lambda state: leader_of(state) is None),
+            *(found for report in reports for found in intervals_where(report, _is_unavailable)),
+        )
+    ]
+    for since, until in sorted(outages, key=lambda outage: outage[0]):
+        if since < begin + wait and (until is None or until > begin):
+            if until is None:
+                return None
+            begin = until
+    return begin
+
+
+def _is_unavailable(report: Availability) -> bool:
+    return isinstance(report, Unavailable)
+
+
+def _availability(facts: Facts, series: tuple[str, str, str, int]) -> list[History[Availability]]:
+    cluster, group, topic, partition = series
+    places = ((None, None, None), (group, None, None), (group, topic, partition), (None, topic, partition))
+    return [facts.history(Availability, _SOURCE, cluster, *place) for place in places]
+
+
+def _unavailable_since(facts: Facts, series: tuple[str, str, str, int]) -> Iterator[int]:
+    for history in _availability(facts, series):
+        if isinstance(history.last, Unavailable):
+            yield history.last.start
+
+
+def remembered(history: History[LogOffsets]) -> list[LogOffsets]:
+    """Return all readings of a log that are still known, oldest first: sparser, the older."""
+    return [*history.older, *history.changes]
+
+
+def log_end_at(readings: list[LogOffsets], at: int) -> float | None:
+    """Return the log end offset at that moment, interpolated between readings; None before the first."""
+    index = bisect_right(readings, at, key=attrgetter("at"))
+    if index in (0, len(readings)):
+        return readings[-1].log_end if index else None
+    before, after = readings[index - 1], readings[index]
+    begin = after.start if after.since is not None else before.at
+    share = max(at - begin, 0) / max(after.at - begin, 1)
+    return before.log_end + (after.log_end - before.log_end) * share
+
+
+def first_unread(readings: list[LogOffsets], offset: int) -> tuple[int | None, int] | None:
+    """Return when the record at the offset was written: after the first moment, at the latest at the second.
+
+    The first moment is None if no reading reaches that far back. None if the log has not reached beyond the offset.
+    """
+    # A log end may have decreased in between (a truncation): only what followed is about this record.
+    last_below = next((index for index in range(len(readings) - 1, -1, -1) if readings[index].log_end <= offset), -1)
+    if last_below + 1 >= len(readings):
+        return None
+    below = readings[last_below] if last_below >= 0 else None
+    after = readings[last_below + 1]
+    if below is None:
+        return None, after.at
+    return (after.start if after.since is not None else below.at), after.at
+
+
+def longest_interval(commits: list[Commit]) -> int:
+    """Return the longest time between the last moves of an offset, ms; 0 if there are fewer than two."""
+    return max(commit_intervals(commits[-_RECENT:]), default=0)
+
+
+def is_waiting_for_transaction(facts: Facts, partition: tuple[str, str, int], offset: int, at: int) -> bool:
+    """Return whether a read_committed consumer has nothing to read: a transaction is open at the offset."""
+    stable = facts.history(LastStableOffset, *partition).as_of(at)
+    return stable is not None and stable.offset <= offset
+
+
+def reads_partition(state: GroupState, topic: str, partition: int) -> bool:
+    """Return whether the group has members, and as far as known one of them reads the partition."""
+    if not has_consumers(state):
+        return False
+    assigned = {pair for member in state.members for pair in member.partitions}
+    return is_rebalancing(state) or not assigned or (topic, partition) in assigned
+
+
+def read_until(facts: Facts, scope: Scope, at: int) -> int | None:
+    """Return until when, at most `at`, the group was seen to read the partition; None if it never was.
+
+    It reads while it has members for it. Without members, as with assign(), until a minute or three of its longest
+    intervals after it moved its offset on any partition of the topic.
+    """
+    cluster, group, topic, partition = scope.series
+    states = facts.history(GroupState, cluster, group)
+    members_until = max(_members_until(states, topic, partition, at), default=None)
+    state = states.as_of(at)
+    if state is not None and has_consumers(state) and not is_rebalancing(state):
+        return members_until
+    times = [] if members_until is None else [members_until]
+    for history in facts.histories(Commit, cluster=cluster, group=group, topic=topic):
+        moves = [commit for commit in drop_unmoved(history) if commit.at <= at]
+        if len(moves) > 1 and (members_until is None or moves[-1].at > members_until + CLOCK_SLACK_MS):
+            times.append(min(at, moves[-1].at + max(_PATIENCE_MS, 3 * longest_interval(moves))))
+    return max(times, default=None)
+
+
+def _members_until(history: History[GroupState], topic: str, partition: int, at: int) -> Iterator[int]:
+    changes = history.changes
+    for index, state in enumerate(changes):
+        if state.at <= at and reads_partition(state, topic, partition):
+            yield min(at, changes[index + 1].at if index + 1 < len(changes) else at)
+
+
+def was_written_by(history: History[LogOffsets], offset: int, at: int) -> bool:
+    """Return whether the record at the offset is known to have been written by that moment. Cheap."""
+    changes: Sequence[LogOffsets] = history.changes
+    if not changes or changes[-1].log_end <= offset:
+        return False
+    if changes[0].at > at:
+        if changes[0].log_end <= offset:
+            return False
+        changes = history.older
+    index = bisect_right(changes, at, key=attrgetter("at"))
+    return index > 0 and changes[index - 1].log_end > offset
+
+
+def sample_times(now: int) -> range:
+    """Return the full minutes, ms, at which rules look at what is never a single change, as far as not final."""
+    return range((now - FINALIZATION_MS) // _MINUTE_MS * _MINUTE_MS + _MINUTE_MS, now + 1, _MINUTE_MS)

@@ -1,0 +1,48 @@
+"""reassignment_stalled: a replica that a reassignment adds does not come in sync."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from agent.engine.condition_rule import Condition, PartitionConditionRule
+from agent.engine.facts import Facts, History
+from agent.engine.rule import Advice, Scope
+from agent.model.config_types import Duration
+from agent.model.observations.kafka import PartitionState
+from agent.model.times import clock
+from agent.rules.queries.partitions import infer_reassignments
+
+
+class ReassignmentStalled(PartitionConditionRule):
+    """A reassignment or a higher replication factor has added replicas that are not in sync after `after`.
+
+    Not: one that takes hours because the log is large or throttled; raise `after` where a day is not enough.
+    Recovers when the added replicas are in sync or no longer assigned; over when the partition is deleted.
+    """
+
+    title = "the reassignment of {topic}[{partition}] does not finish"
+    advice: ClassVar[Mapping[str, Advice]] = {
+        "": Advice(
+            now="Check that brokers {brokers} are up and have disk space, and the replication throttle: "
+            "kafka-reassign-partitions.sh --list.",
+            only_while_open=True,
+        ),
+    }
+
+    after: Duration = 86_400_000
+    """How long added replicas may take to come in sync."""
+
+    def find_history(self, scope: Scope, facts: Facts) -> History[Any]:
+        return infer_reassignments(super().find_history(scope, facts))
+
+    def holds(self, observation: PartitionState) -> bool:
+        return bool(observation.adding)
+
+    def describe_condition(self, scope: Scope, begin: PartitionState, before: object) -> Condition:
+        del before
+        where, adding = f"{scope.topic}[{scope.partition}]", list(begin.adding)
+        return Condition(
+            f"{where}: replicas {', '.join(map(str, adding))} added at {clock(begin.at)} UTC, not in sync since",
+            subject={"brokers": adding},
+            previous={"replicas": [broker for broker in begin.replicas if broker not in adding]},
+            current={"isr": list(begin.isr), "adding": adding, "removing": list(begin.removing)},
+        )

@@ -1,0 +1,208 @@
+"""retention_margin: the records that a group reads next will soon be deleted."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
+from typing import ClassVar, NamedTuple
+
+from agent.engine.facts import FINALIZATION_MS, Facts, History
+from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
+from agent.model.config_types import PositiveDuration
+from agent.model.findings import Finding, reader
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import Commit, LogOffsets, TopicSettings
+from agent.model.text import count, day_of, instant, place, span
+from agent.rules.queries.partitions import drop_unmoved, find_deletion
+from agent.rules.queries.unread import (
+    MARKER,
+    first_not_final,
+    first_unread,
+    longest_interval,
+    observed_until,
+    read_until,
+    remembered,
+    sample_times,
+    was_written_by,
+)
+
+_SHARE = 5
+"""The warning comes at the earliest in the last fifth of the time for which records are kept."""
+
+_ADVANCES = 3
+"""How many rises of the log start offset show its speed."""
+
+_MIN_AGE_MS = 600_000
+"""Younger records are not about to be deleted, unless a reader deletes what it has read, as Kafka Streams does."""
+
+_INTERVALS = 3
+_WINDOW_MS = FINALIZATION_MS
+
+
+class _Margin(NamedTuple):
+    """When the next record to read may be deleted, and for how long records are kept, ms."""
+
+    deleted_from: float
+    kept: float
+
+
+class RetentionMargin(GroupRule):
+    """The oldest records that a group has not read may be deleted within `within`, and it is not catching up.
+
+    With the topic's settings: retention.ms after they were written, as the history of the log end offset shows. If
+    retention.ms is unknown or retention.bytes is set: when the log start offset will reach them at the speed at which
+    it has risen (three times or more). At the earliest in the last fifth of the time for which records are kept.
+    Not: a topic without retention, a group that reads faster than records expire, a group abandoned for a day.
+    Recovers when the margin is twice that. Over when the records are deleted (retention_overrun) or the topic is.
+    """
+
+    title = "{group} is about to lose unread records on {topic}[{partition}] to retention"
+    is_ongoing = True
+    is_single = True
+    advice: ClassVar[Mapping[str, Advice]] = {
+        "": Advice(
+            now="Raise retention.ms and retention.bytes of {topic} now (kafka-configs --alter --entity-type topics), "
+            "then start or speed up {reader}.",
+            only_while_open=True,
+        ),
+    }
+    observes = ()
+    revisits = Commit
+
+    within: PositiveDuration = 14_400_000
+    """How long before records may be deleted the warning comes at the earliest."""
+    abandoned_after: PositiveDuration = 86_400_000
+    """How long after it last read a group is abandoned."""
+
+    @classmethod
+    def timeline(cls, finding: Finding, day: str) -> str:
+        deleted_from = finding.current.get("deleted_from")
+        if deleted_from is None:
+            return super().timeline(finding, day)
+        where = f"{reader(finding.subject)} on {place(finding.subject)}"
+        return f"{where}: unread records may be deleted from {instant(deleted_from, day)} on"
+
+    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:  # noqa: ARG002 - the base's signature
+        return ()
+
+    def revisit(self, history: History[Commit], facts: Facts) -> Iterable[Scope]:
+        oldest = history.changes[0]
+        log = facts.history(LogOffsets, oldest.cluster, oldest.topic, oldest.partition)
+        for commit in (oldest, first_not_final(facts, history)):  # the former is quickly found
+            offset = commit.offset
+            if offset is None or not was_written_by(log, offset, facts.now - _MIN_AGE_MS):
+                return ()
+        if offset is None or not self.applies_to(oldest.group, oldest.topic):
+            return ()
+        last = log.changes[-1]
+        settings = facts.history(TopicSettings, oldest.cluster, oldest.topic).last
+        is_old = False
+        if settings is not None and settings.retention_ms > 0:
+            # Between two readings the record may have been written before the second: look somewhat earlier.
+            age = settings.retention_ms - 2 * self._limit(settings.retention_ms)
+            is_old = was_written_by(log, offset, facts.now - age)
+        is_near = last.log_start <= offset <= last.log_start + (last.log_end - last.log_start) / _SHARE
+        if not is_old and not is_near:
+            return ()
+        return (Scope(oldest.cluster, oldest.group, oldest.topic, oldest.partition),)
+
+    def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
+        """Yield the first of the last minutes at which the margin was too small."""
+        history = facts.history(Commit, *scope.series)
+        readings = remembered(facts.history(LogOffsets, *scope.in_partition))
+        for at in sample_times(min(facts.now, observed_until(facts, scope.series))):
+            commit = history.as_of(at)
+            if commit is None or commit.offset is None or not self._is_endangered(scope, facts, readings, at):
+                continue
+            margin = _find_margin(scope, facts, readings, commit.offset, at)
+            read = read_until(facts, scope, at)
+            if margin is None or read is None or at > read + self.abandoned_after:
+                continue
+            end = max((reading.log_end for reading in readings if reading.at <= at), default=commit.offset)
+            deleted_from, day = int(margin.deleted_from), day_of(at)
+            left = span(max(deleted_from - at, 0))
+            yield self.make_finding(
+                scope,
+                commit,
+                at=at,
+                since=at,
+                known_at=at,
+                detail=f"{scope.group} has read {scope.topic}[{scope.partition}] up to {commit.offset:,}: of "
+                f"{count(end - commit.offset, 'unread record')}, the oldest may be deleted from "
+                f"{instant(deleted_from, day)} UTC on, {left} after {instant(at, day)} UTC",
+                previous={"offset": commit.offset},
+                current={"deleted_from": deleted_from, "unread": end - commit.offset},
+            )
+            return
+
+    def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
+        log = facts.history(LogOffsets, *scope.in_partition)
+        readings, history = remembered(log), facts.history(Commit, *scope.series)
+        ends: list[tuple[int, str]] = []
+        for reading in log.after(finding.at):
+            commit = history.as_of(reading.at)
+            if commit is not None and commit.offset is not None and commit.offset < reading.log_start:
+                ends.append((reading.at, "records have been deleted"))
+                break
+        settings = facts.history(TopicSettings, scope.cluster, scope.topic).after(finding.at)
+        for at in sorted(change.at for change in [*history.after(finding.at), *settings]):
+            commit = history.as_of(at)
+            if commit is None or commit.offset is None:
+                ends.append((at, "its committed offset was deleted"))
+                break
+            margin = _find_margin(scope, facts, readings, commit.offset, at)
+            if margin is None or margin.deleted_from - at >= 2 * self._limit(margin.kept):
+                ends.append((at, ""))
+                break
+        deleted = find_deletion(facts, scope.in_partition, finding.at)
+        if deleted is not None:
+            ends.append((deleted, "the topic was deleted"))
+        if not ends:
+            return finding
+        at, reason = min(ends)
+        return ended(finding, at, reason) if reason else recovered(finding, at)
+
+    def _limit(self, kept: float) -> int:
+        """Return how long before deletion the warning comes, ms."""
+        return int(min(self.within, kept / _SHARE))
+
+    def _is_endangered(self, scope: Scope, facts: Facts, readings: list[LogOffsets], at: int) -> bool:
+        """Return whether the margin is too small at that moment and does not grow."""
+        history = facts.history(Commit, *scope.series)
+        commit = history.as_of(at)
+        offset = None if commit is None else commit.offset
+        margin = None if offset is None else _find_margin(scope, facts, readings, offset, at)
+        if margin is None or margin.deleted_from - at >= self._limit(margin.kept):
+            return False
+        moves = [move for move in drop_unmoved(history) if move.at <= at]
+        begin = at - max(_WINDOW_MS, _INTERVALS * longest_interval(moves))
+        before = history.as_of(begin)
+        earlier = (
+            None
+            if before is None or before.offset is None
+            else _find_margin(scope, facts, readings, before.offset, begin)
+        )
+        return earlier is None or margin.deleted_from - at <= earlier.deleted_from - begin
+
+
+def _find_margin(scope: Scope, facts: Facts, readings: list[LogOffsets], offset: int, at: int) -> _Margin | None:
+    """Return when the record at the offset may be deleted, as known at that moment; None if it is not known or read."""
+    known = [reading for reading in readings if reading.at <= at]
+    unread = first_unread(known, offset + MARKER)
+    if unread is None or known[-1].log_start > offset or at - unread[1] < _MIN_AGE_MS:
+        return None
+    settings = facts.history(TopicSettings, scope.cluster, scope.topic).as_of(at)
+    margins: list[_Margin] = []
+    if settings is not None and settings.retention_ms > 0 and "delete" in settings.cleanup_policy:
+        margins.append(_Margin((unread[0] or unread[1]) + settings.retention_ms, settings.retention_ms))
+    if settings is None or settings.retention_bytes > 0:
+        margins += _by_speed(known, offset, at)
+    return min(margins, default=None)
+
+
+def _by_speed(readings: list[LogOffsets], offset: int, at: int) -> Iterator[_Margin]:
+    """Yield when the log start offset reaches the offset at the speed at which it has risen, if it has."""
+    rises = [after for before, after in pairwise(readings) if after.log_start > before.log_start]
+    if len(rises) < _ADVANCES:
+        return
+    last = readings[-1]
+    speed = (rises[-1].log_start - rises[0].log_start) / max(rises[-1].at - rises[0].at, 1)
+    yield _Margin(at + (offset - last.log_start) / speed, (last.log_end - last.log_start) / speed)

@@ -1,0 +1,336 @@
+"""The admin process's second client, kafka-python, for requests that librdkafka's AdminClient does not offer.
+
+See docs/decisions/0012. It is imported when the first such request arrives: it takes 20 MB.
+"""
+
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any
+
+from kafka import errors
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
+from kafka.protocol.admin import (
+    DescribeProducersRequest,
+    DescribeTopicPartitionsRequest,
+    ListGroupsRequest,
+    ListPartitionReassignmentsRequest,
+    ListTransactionsRequest,
+)
+from kafka.protocol.metadata import FindCoordinatorRequest
+
+from agent.model.observations.kafka import Commit, GroupState, OpenTransaction
+from agent.sources.availability import now_ms
+from agent.sources.kafka import admin_protocol as protocol
+from agent.sources.kafka import second_results as results
+from agent.sources.kafka.schemas import (
+    DescribeShareGroupOffsetsRequest,
+    ShareGroupDescribeRequest,
+    StreamsGroupDescribeRequest,
+)
+
+_DEFAULTS = {
+    "client_id": "backflow",
+    "reconnect_backoff_max_ms": 2_000,
+    "metadata_max_age_ms": 30_000,
+    "receive_message_max_bytes": 100_000_000,
+    "max_in_flight_requests_per_connection": 1_000,
+}
+
+_PARTITIONS_PER_RESPONSE = 2_000
+
+_GROUP_ID_NOT_FOUND = 69
+
+_RETRY_SECONDS = 60
+"""How long requests are handed back after no broker could be connected to."""
+
+_STALE_COORDINATOR = (14, 15, 16)
+"""COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR."""
+
+
+class SecondClient:
+    """Sends requests by kafka-python, each as a coroutine of its own on one thread."""
+
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        cluster: str,
+        timeout: int,
+        respond: Callable[[int, protocol.Result], None],
+        hand_back: Callable[[protocol.NumberedRequest, str], None],
+    ) -> None:
+        """Start the thread; it connects with the first request.
+
+        timeout: of a call, ms. respond: takes the number of a request and its result. hand_back: takes a request that
+        cannot be sent, and why: the brokers are too old, or do not accept this client.
+        """
+        self._configuration = {**_DEFAULTS, **options, "request_timeout_ms": timeout}
+        self._net = NetworkSelector(**self._configuration)
+        self._manager = KafkaConnectionManager(self._net, **self._configuration)
+        self._retry_at = 0.0
+        self._cluster = cluster
+        self._timeout = timeout
+        self._respond = respond
+        self._hand_back = hand_back
+        self._coordinators: dict[str, int] = {}
+        self._net.start()
+
+    def handle(self, message: protocol.NumberedRequest) -> None:
+        """Start the call; it responds when it completes."""
+        self._manager.call_soon(self._answer, message)
+
+    async def _answer(self, message: protocol.NumberedRequest) -> None:
+        result: protocol.Result
+        try:
+            if not await self._is_connected():
+                self._hand_back(message, "kafka-python cannot connect")
+                return
+            result = await self._read(message)
+        except errors.IncompatibleBrokerVersion as error:
+            self._hand_back(message, str(error))
+            return
+        except errors.SaslAuthenticationFailedError as error:
+            self._replace_manager()  # which would repeat the error without connecting again
+            result = _failure(error)
+        except errors.KafkaError as error:
+            result = _failure(error)
+        except Exception as error:  # noqa: BLE001  a defect must not leave the request without a response
+            traceback.print_exc()
+            result = protocol.Failure(-1, f"{type(error).__name__}: {error}")
+        self._respond(message.number, result)
+
+    async def _is_connected(self) -> bool:
+        """Return whether the brokers are known, after trying to connect unless that has failed just now."""
+        if not self._manager.bootstrapped and time.monotonic() >= self._retry_at:
+            try:
+                await self._manager.bootstrap_async(self._timeout)
+            except errors.KafkaError:
+                self._retry_at = time.monotonic() + _RETRY_SECONDS
+        return bool(self._manager.bootstrapped)
+
+    def _replace_manager(self) -> None:
+        self._manager.close()
+        self._manager = KafkaConnectionManager(self._net, **self._configuration)
+
+    async def _read(self, message: protocol.NumberedRequest) -> protocol.Result:
+        match message.request:
+            case protocol.ListTypedGroups():
+                return await self._list_groups()
+            case protocol.DescribeTypedGroup(group, kind):
+                return await self._describe_group(group, kind)
+            case protocol.ListShareOffsets(group):
+                return await self._list_share_offsets(group)
+            case protocol.DescribeTopics(topics):
+                return await self._describe_topics(topics)
+            case protocol.DescribeOpenTransaction(topic, partition, leader, offset):
+                return await self._describe_open_transaction(topic, partition, leader, offset)
+            case other:
+                msg = f"{type(other).__name__} is not a request for this client"
+                raise TypeError(msg)
+
+    # --- groups
+
+    async def _list_groups(self) -> protocol.TypedGroups:
+        """List the groups of all brokers that respond."""
+        groups: dict[str, protocol.TypedGroup] = {}
+        failure: errors.KafkaError | None = None
+        brokers = [broker.node_id for broker in self._manager.cluster.brokers()]
+        for call in [self._start(self._send(ListGroupsRequest(min_version=5), broker)) for broker in brokers]:
+            try:
+                response = await call
+            except errors.KafkaError as error:
+                failure = error
+                continue
+            groups |= {
+                listed.group_id: protocol.TypedGroup(listed.group_type.lower(), listed.group_state)
+                for listed in response.groups
+            }
+        if failure is not None and not groups:
+            raise failure
+        return protocol.TypedGroups(groups)
+
+    async def _describe_group(self, group: str, kind: str) -> GroupState:
+        request_type, read_members = (
+            (StreamsGroupDescribeRequest, results.read_streams_members) if kind == "streams"
+            else (ShareGroupDescribeRequest, results.read_share_members)
+        )  # fmt: skip
+
+        def make_request() -> Any:
+            # Version 0 of ShareGroupDescribe was an early access version of another format.
+            return request_type(
+                group_ids=[group], include_authorized_operations=False, min_version=int(kind == "share")
+            )
+
+        try:
+            described = await self._ask_coordinator(group, make_request, lambda response: response.groups[0])
+        except errors.BrokerResponseError as error:
+            if error.errno != _GROUP_ID_NOT_FOUND:
+                raise
+            return GroupState(at=now_ms(), cluster=self._cluster, group=group, state="Dead", type=kind)
+        return GroupState(
+            at=now_ms(),
+            cluster=self._cluster,
+            group=group,
+            state=described.group_state,
+            members=tuple(sorted(read_members(described), key=lambda member: member.id)),
+            simple=False,
+            assignor=None,
+            type=kind,
+        )
+
+    async def _list_share_offsets(self, group: str) -> protocol.Commits:
+        """List the start offsets of a share group as its commits: where it would go on reading."""
+
+        def make_request() -> Any:
+            selected = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup(
+                group_id=group, topics=None
+            )
+            return DescribeShareGroupOffsetsRequest(groups=[selected])
+
+        described = await self._ask_coordinator(group, make_request, lambda response: response.groups[0])
+        at, commits, failures = now_ms(), [], []
+        for topic in described.topics:
+            for partition in topic.partitions:
+                if partition.error_code:
+                    failure = results.read_failure(partition.error_code, partition.error_message)
+                    failures.append(protocol.PartitionFailure(topic.topic_name, partition.partition_index, failure))
+                elif partition.start_offset >= 0:
+                    commits.append(
+                        Commit(
+                            at=at,
+                            cluster=self._cluster,
+                            group=group,
+                            topic=topic.topic_name,
+                            partition=partition.partition_index,
+                            offset=partition.start_offset,
+                        )
+                    )
+        return protocol.Commits(commits, failures)
+
+    async def _ask_coordinator(
+        self, group: str, make_request: Callable[[], Any], find_result: Callable[[Any], Any]
+    ) -> Any:
+        """Return the group's part of the coordinator's response; look the coordinator up again if it has moved."""
+        for is_last in (False, True):
+            if group not in self._coordinators:
+                self._coordinators[group] = await self._find_coordinator(group)
+            try:
+                result = find_result(await self._send(make_request(), self._coordinators[group]))
+            except errors.KafkaError:
+                self._coordinators.pop(group, None)
+                raise
+            if result.error_code in _STALE_COORDINATOR:
+                del self._coordinators[group]
+            if not result.error_code or is_last or result.error_code not in _STALE_COORDINATOR:
+                break
+        results.raise_for(result.error_code, result.error_message)
+        return result
+
+    async def _find_coordinator(self, group: str) -> int:
+        request = FindCoordinatorRequest(key_type=0, coordinator_keys=[group], min_version=4)
+        found = (await self._send(request)).coordinators[0]
+        results.raise_for(found.error_code, found.error_message)
+        return int(found.node_id)
+
+    # --- topics
+
+    async def _describe_topics(self, topics: list[str]) -> protocol.Topics:
+        """Describe topics with leader epochs, eligible leader replicas and reassignments."""
+        reassigning = self._start(self._list_reassignments())
+        described: dict[str, protocol.Topic | protocol.Failure] = {}
+        cursor = None
+        while True:
+            request = DescribeTopicPartitionsRequest(
+                topics=[DescribeTopicPartitionsRequest.TopicRequest(name=topic) for topic in topics],
+                response_partition_limit=_PARTITIONS_PER_RESPONSE,
+                cursor=cursor,
+            )
+            response = await self._send(request)
+            at = now_ms()
+            for topic in response.topics:
+                results.add_topic(described, topic, self._cluster, at)
+            if response.next_cursor is None:
+                break
+            cursor = DescribeTopicPartitionsRequest.Cursor(
+                topic_name=response.next_cursor.topic_name, partition_index=response.next_cursor.partition_index
+            )
+        try:
+            reassignments, failure = await reassigning, None
+        except errors.BrokerResponseError as error:
+            reassignments, failure = {}, _failure(error)
+        return protocol.Topics(
+            {name: results.add_reassignments(topic, reassignments) for name, topic in described.items()}, failure
+        )
+
+    async def _list_reassignments(self) -> dict[tuple[str, int], Any]:
+        response = await self._send(ListPartitionReassignmentsRequest(timeout_ms=self._timeout, topics=None))
+        results.raise_for(response.error_code, response.error_message)
+        return {
+            (topic.name, partition.partition_index): partition
+            for topic in response.topics
+            for partition in topic.partitions
+        }
+
+    # --- transactions
+
+    async def _describe_open_transaction(
+        self, topic: str, partition: int, leader: int, offset: int
+    ) -> protocol.OpenTransactions:
+        """Describe the transaction that begins at an offset of a partition; none if it has ended."""
+        selected = DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=[partition])
+        response = await self._send(DescribeProducersRequest(topics=[selected]), leader)
+        described = response.topics[0].partitions[0]
+        results.raise_for(described.error_code, described.error_message)
+        for producer in described.active_producers:
+            if producer.current_txn_start_offset == offset:
+                break
+        else:
+            return protocol.OpenTransactions([])
+        name, state = await self._find_transaction(producer.producer_id)
+        return protocol.OpenTransactions(
+            [
+                OpenTransaction(
+                    at=now_ms(),
+                    cluster=self._cluster,
+                    topic=topic,
+                    partition=partition,
+                    start_offset=offset,
+                    producer_id=producer.producer_id,
+                    producer_epoch=producer.producer_epoch,
+                    last_write_at=producer.last_timestamp if producer.last_timestamp >= 0 else None,
+                    transactional_id=name,
+                    state=state,
+                )
+            ]
+        )
+
+    async def _find_transaction(self, producer: int) -> tuple[str | None, str | None]:
+        """Return a producer's transactional.id and the state of its transaction; None if no broker names them."""
+        for broker in [broker.node_id for broker in self._manager.cluster.brokers()]:
+            request = ListTransactionsRequest(state_filters=[], producer_id_filters=[producer])
+            try:
+                response = await self._send(request, broker)
+            except errors.KafkaError:
+                continue  # the broker is down, or the permission on transactional ids is missing
+            for transaction in response.transaction_states:
+                return transaction.transactional_id, transaction.transaction_state
+        return None, None
+
+    # --- sending
+
+    def _start(self, call: Coroutine[Any, Any, Any]) -> Awaitable[Any]:
+        """Start a call that runs beside the current one."""
+        future: Awaitable[Any] = self._manager.call_soon(lambda: call)
+        return future
+
+    async def _send(self, request: Any, broker: int | None = None) -> Any:
+        """Send a request to a broker, by default any. Raises KafkaError."""
+        return await self._manager.send(request, broker, request_timeout_ms=self._timeout)
+
+
+def _failure(error: errors.KafkaError) -> protocol.Failure:
+    is_from_broker = isinstance(error, errors.BrokerResponseError) and not isinstance(
+        error, errors.RequestTimedOutError
+    )
+    return protocol.Failure(error.errno if is_from_broker else -1, str(error) or type(error).__name__)

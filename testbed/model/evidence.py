@@ -1,0 +1,149 @@
+"""What the sources have shown of an effect, and the bounds of its records that a poll can know."""
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import NamedTuple
+
+from agent.model.observations.base import Observation
+from agent.model.observations.flink import Position
+from agent.model.observations.kafka import Commit, LogOffsets, PartitionState
+from testbed.model.truth import Effect, Subject, Truth
+
+MIN_RECORDS = 1_000
+_USUAL = 30
+_SMALL_SHARE = 0.8
+
+Place = tuple[str, int]
+
+
+class Reading(NamedTuple):
+    """A reading of a committed offset, of a position or of a log: start is the log start offset, or None."""
+
+    at: int
+    offset: int | None
+    start: int | None = None
+
+
+class Sight(NamedTuple):
+    """Whether an effect could be seen, and the bounds of its records that a report may name."""
+
+    is_visible: bool
+    low: int = 0
+    high: int | None = None
+
+
+class Evidence:
+    """The observations about the subjects of a truth's effects."""
+
+    def __init__(self, truth: Truth, batches: Iterable[Iterable[Observation]]) -> None:
+        effects = [effect for event in truth.events for effect in event.effects]
+        groups = {_group(effect.subject) for effect in effects} - {None}
+        places = {_place(effect.subject) for effect in effects} - {None}
+        self._commits: dict[tuple[str, Place], list[Reading]] = defaultdict(list)
+        self._positions: dict[Place, list[Reading]] = defaultdict(list)
+        self._logs: dict[Place, list[Reading]] = defaultdict(list)
+        self._states: dict[Place, list[int]] = defaultdict(list)
+        for batch in batches:
+            for fact in batch:
+                if isinstance(fact, Commit):
+                    if fact.group in groups and (fact.topic, fact.partition) in places:
+                        series = self._commits[fact.group, (fact.topic, fact.partition)]
+                        series.append(Reading(fact.at, fact.offset))
+                elif isinstance(fact, LogOffsets):
+                    place = fact.topic, fact.partition
+                    if place in places:
+                        self._logs[place].append(Reading(fact.at, fact.log_end, fact.log_start))
+                elif isinstance(fact, Position):
+                    self._positions[fact.topic, fact.partition].append(Reading(fact.at, fact.offset))
+                elif isinstance(fact, PartitionState) and (fact.topic, fact.partition) in places:
+                    self._states[fact.topic, fact.partition].append(fact.seen)
+
+    def of(self, effect: Effect) -> Sight:
+        """Return whether the effect could be seen, and the bounds of its records."""
+        place, group = _place(effect.subject), _group(effect.subject)
+        if place is None or effect.measure == "":
+            return Sight(is_visible=True)
+        log = self._logs.get(place, [])
+        if effect.measure == "lost" and group is None:
+            return _truncation(effect, log)
+        commits = self._commits.get((str(group), place), [])
+        if effect.measure == "lost":
+            return _overrun(effect, commits, log)
+        if effect.measure == "skipped":
+            return _jump(effect, commits)
+        seen = _rewind(effect, commits, log)
+        if not seen.is_visible and place in self._positions:
+            return _rewind(effect, self._positions[place], log, confirmed=True)._replace(low=0)
+        return seen
+
+    def shows_cause(self, effect: Effect) -> bool:
+        """Return whether a change of the partition's state was seen around the effect."""
+        place = _place(effect.subject)
+        seen = self._states.get(place, []) if place is not None else []
+        return any(effect.at - 180_000 <= at <= effect.at + 45_000 for at in seen)
+
+
+def _group(subject: Subject) -> str | None:
+    group = subject.get("group")
+    return None if group is None else str(group)
+
+
+def _place(subject: Mapping[str, str | int]) -> Place | None:
+    return (str(subject["topic"]), int(subject["partition"])) if "partition" in subject else None
+
+
+def _around(readings: list[Reading], at: int) -> tuple[list[Reading], list[Reading]]:
+    """Return the readings with an offset before that moment and those since."""
+    cut = bisect_left(readings, at, key=lambda reading: reading.at)
+    return ([r for r in readings[max(0, cut - _USUAL) : cut] if r.offset is not None],
+            [r for r in readings[cut : cut + 6] if r.offset is not None])  # fmt: skip
+
+
+def _rewind(effect: Effect, readings: list[Reading], log: list[Reading], *, confirmed: bool = False) -> Sight:
+    before, after = _around(readings, effect.at)
+    high = max(effect.records, (effect.kept or 0) - (effect.after or 0)) if effect.records else 0
+    if not before or not after:
+        return Sight(is_visible=False)
+    top = max(r.offset or 0 for r in before[-3:])
+    seen = top - (after[0].offset or 0)
+    if confirmed and (len(after) < 2 or top <= (after[1].offset or 0)):
+        return Sight(is_visible=False)
+    cut = max(0, bisect_left(log, effect.at, key=lambda reading: reading.at) - 1)
+    read = top - (log[cut].start or 0) if log else MIN_RECORDS
+    is_visible = seen >= MIN_RECORDS or (read > 100 and seen >= _SMALL_SHARE * read)
+    return Sight(is_visible, min(max(seen, 0), high), high)
+
+
+def _jump(effect: Effect, commits: list[Reading]) -> Sight:
+    before, after = _around(commits, effect.at)
+    if not after:
+        return Sight(is_visible=False)
+    if not before:
+        return Sight(is_visible=effect.records >= MIN_RECORDS, high=after[0].offset)
+    seen = (after[0].offset or 0) - (before[-1].offset or 0)
+    usual = max(((b.offset or 0) - (a.offset or 0) for a, b in pairwise(before)), default=0)
+    waits = (after[0].at - before[-1].at) / max(min((b.at - a.at for a, b in pairwise(before)), default=1_000), 1_000)
+    is_visible = effect.records >= MIN_RECORDS and seen > 4 * usual * max(waits, 1.0)
+    return Sight(is_visible, 0, max(seen, effect.records))
+
+
+def _truncation(effect: Effect, log: list[Reading]) -> Sight:
+    before, after = _around(log, effect.at)
+    if not before or not after:
+        return Sight(is_visible=False)
+    seen = (before[-1].offset or 0) - (after[0].offset or 0)
+    return Sight(seen >= 100, max(seen, 0), effect.records)
+
+
+def _overrun(effect: Effect, commits: list[Reading], log: list[Reading]) -> Sight:
+    cut = bisect_left(log, effect.at, key=lambda reading: reading.at)
+    known = effect.before if effect.kept is None else effect.kept
+    commit = known or 0
+    later = [reading for reading in log[cut : cut + 3] if (reading.start or 0) > commit]
+    back = [
+        reading.at for reading in commits if reading.at > effect.at and (reading.offset or 0) >= (effect.after or 0)
+    ]
+    is_visible = effect.records >= MIN_RECORDS and bool(later) and (not back or later[0].at < back[0])
+    return Sight(is_visible, 0, max((effect.after or 0) - commit, effect.records))

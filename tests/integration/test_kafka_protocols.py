@@ -1,0 +1,121 @@
+"""The Kafka source against real brokers: what only newer protocols show, and transactions."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+from kafka.admin import KafkaAdminClient
+from kafka.structs import TopicPartition
+
+from agent.model.config_types import NameFilter
+from agent.model.observations.base import Unavailable
+from agent.model.observations.kafka import GroupState, LastStableOffset, OpenTransaction, PartitionState
+from agent.sources.kafka import stable_offsets
+from agent.sources.kafka.source import KafkaSource, KafkaSourceSettings
+from testbed.kafka import Cluster
+from testbed.traffic import fill
+from tests.integration.scenes import named
+from tests.integration.seen import Seen
+from tests.integration.test_kafka_source import _commit
+
+pytestmark = pytest.mark.integration
+
+
+@contextmanager
+def _watching(cluster: Cluster, name: str, seen: Seen) -> Iterator[KafkaSource]:
+    selected = NameFilter(include=[f"{name}*"])
+    settings = KafkaSourceSettings(
+        bootstrap_servers=cluster.bootstrap_servers,
+        timeout=5_000,
+        groups=selected,
+        topics=selected,
+        watch_partitions=cluster.kraft,
+    )
+    source = KafkaSource("main", settings, seen)
+    try:
+        yield source
+    finally:
+        source.close()
+
+
+def test_leader_epochs_and_eligible_leader_replicas_are_observed(kafka_4_1: Cluster) -> None:
+    """KIP-966: a replica that leaves the ISR below min.insync.replicas may still be elected without a loss."""
+    name, seen = named("elr"), Seen()
+    kafka_4_1.create_topic(name, assignment={0: [2005, 2011]}, config={"min.insync.replicas": "2"})
+    with _watching(kafka_4_1, name, seen) as source:
+        before = seen.wait_for(source, PartitionState, topic=name)
+        kafka_4_1.kill(2011)
+        after = seen.wait_for(source, PartitionState, topic=name, isr=(2005,))
+    assert (before.elr, after.elr) == ((), (2011,))
+    assert (before.leader_epoch, after.leader_epoch) == (0, 0)
+
+
+def test_a_reassignment_is_observed_while_it_lasts(kafka_4_1: Cluster) -> None:
+    """A throttle keeps the new replica from catching up (KIP-455)."""
+    name, seen = named("reassigned"), Seen()
+    throttled = {"leader.replication.throttled.replicas": "*", "follower.replication.throttled.replicas": "*"}
+    kafka_4_1.create_topic(name, assignment={0: [2005]}, config=throttled)
+    fill(kafka_4_1.bootstrap_servers, [(name, 0)], records=50_000)
+    admin = KafkaAdminClient(bootstrap_servers=kafka_4_1.bootstrap_servers.split(","))
+    with _watching(kafka_4_1, name, seen) as source:
+        seen.wait_for(source, PartitionState, topic=name, adding=(), removing=())
+        _throttle(kafka_4_1, 2005, "1")
+        admin.alter_partition_reassignments({TopicPartition(name, 0): [2011]})
+        seen.wait_for(source, PartitionState, topic=name, adding=(2011,), removing=(2005,))
+        _throttle(kafka_4_1, 2005, "100000000")
+        seen.wait_for(source, PartitionState, topic=name, leader=2011, replicas=(2011,), adding=(), removing=())
+    admin.close()
+
+
+def _throttle(cluster: Cluster, broker: int, rate: str) -> None:
+    """Limit what a broker's throttled replicas send, bytes/s."""
+    entry = ConfigEntry("leader.replication.throttled.rate", rate, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.BROKER, str(broker), incremental_configs=[entry])
+    cluster.admin.incremental_alter_configs([resource])[resource].result(30)
+
+
+def test_a_group_of_the_consumer_protocol_has_its_type(kafka_4_1: Cluster) -> None:
+    """KIP-848: type, state and members."""
+    name, seen = named("kip848"), Seen()
+    kafka_4_1.create_topic(name, assignment={0: [2005]})
+    consumer = Consumer(
+        {"bootstrap.servers": kafka_4_1.bootstrap_servers, "group.id": name, "group.protocol": "consumer"}
+    )
+    consumer.subscribe([name])
+    with _watching(kafka_4_1, name, seen) as source:
+
+        def is_assigned(state: GroupState) -> bool:
+            consumer.poll(0.1)
+            return any(member.partitions for member in state.members)
+
+        stable = seen.wait_for(source, GroupState, is_assigned, group=name, state="Stable")
+    consumer.close()
+    assert stable.type == "consumer"
+    assert "Unknown" not in {fact.state for fact in seen.all(GroupState)}
+
+
+def test_a_transaction_of_a_dead_producer_is_observed(kafka_3_9: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group waits at the last stable offset; the producer and its transactional.id are named; it ends."""
+    monkeypatch.setattr(stable_offsets, "_SAMPLE_MS", 2_000)
+    monkeypatch.setattr(stable_offsets, "_STANDSTILL_MS", 2_000)
+    name, seen = named("open"), Seen()
+    kafka_3_9.create_topic(name, assignment={0: [2005]})
+    fill(kafka_3_9.bootstrap_servers, [(name, 0)], records=10)
+    _commit(kafka_3_9, name, {(name, 0): 10})
+    producer = Producer({"bootstrap.servers": kafka_3_9.bootstrap_servers, "transactional.id": name})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(name, b"x", partition=0)
+    producer.flush(30)
+    fill(kafka_3_9.bootstrap_servers, [(name, 0)], records=5)
+    with _watching(kafka_3_9, name, seen) as source:
+        held_back = seen.wait_for(source, LastStableOffset, topic=name)
+        transaction = seen.wait_for(source, OpenTransaction, topic=name)
+        producer.abort_transaction(30)
+        seen.wait_for(source, LastStableOffset, topic=name, held_back=False)
+    assert (held_back.offset, held_back.held_back) == (10, True)
+    assert (transaction.start_offset, transaction.transactional_id, transaction.state) == (10, name, "Ongoing")
+    assert transaction.last_write_at is not None
+    assert seen.all(Unavailable) == []

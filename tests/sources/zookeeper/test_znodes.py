@@ -1,0 +1,79 @@
+"""Znodes of topics and reassignments, as controllers of several Kafka versions write them."""
+
+import json
+from typing import Any
+
+import pytest
+from kazoo.protocol.states import ZnodeStat
+
+from agent.model.observations.kafka import PartitionState
+from agent.sources.zookeeper.znodes import (
+    Node,
+    UndecodableError,
+    ZnodeDecoder,
+    decode_reassignments,
+    decode_topic,
+)
+
+CREATED, REASSIGNED, NOW = 1_000, 700_000, 900_000
+
+
+def _node(content: object, *, mtime: int = CREATED, version: int = 0) -> Node:
+    stat = ZnodeStat(
+        czxid=31, mzxid=32, ctime=CREATED, mtime=mtime, version=version, cversion=0, aversion=0, ephemeralOwner=0,
+        dataLength=0, numChildren=0, pzxid=31,
+    )  # fmt: skip
+    return json.dumps(content).encode(), stat
+
+
+def _topic(replicas: list[int], **more: Any) -> dict[str, Any]:
+    return {"version": 2, "partitions": {"0": replicas}, **more}
+
+
+def _state(isr: list[int], version: int = 4) -> Node:
+    content = {"controller_epoch": 1, "leader": isr[0], "version": 1, "leader_epoch": 3, "isr": isr}
+    return _node(content, mtime=2_000, version=version)
+
+
+def _decode(decoder: ZnodeDecoder, topic: Node, state: Node) -> PartitionState:
+    decoded = decode_topic("/brokers/topics/t", topic)
+    observation = decoder.partition("t", 0, decoded, state, now=NOW, since=None)
+    assert isinstance(observation, PartitionState)
+    return observation
+
+
+def test_reassignment_is_read_from_the_topic() -> None:
+    """Since 2.4 (KIP-455). The state's znode does not change with it, so the topic's dates it."""
+    decoder = ZnodeDecoder("main", ())
+    before = _decode(decoder, _node(_topic([1, 2])), _state([1, 2]))
+    reassigned = _topic([7, 1, 2], adding_replicas={"0": [7]}, removing_replicas={"0": [2]})
+    after = _decode(decoder, _node(reassigned, mtime=REASSIGNED), _state([1, 2]))
+    assert (before.replicas, before.adding, before.removing, before.at) == ((1, 2), (), (), 2_000)
+    assert (after.replicas, after.adding, after.removing) == ((7, 1, 2), (7,), (2,))
+    assert after.at == after.since == REASSIGNED
+
+
+def test_reassignment_is_read_from_its_own_znode() -> None:
+    """Before 2.4 the topic lists old and new replicas, and only the target tells them apart."""
+    decoder = ZnodeDecoder("main", ())
+    decoder.reassignments = decode_reassignments(
+        _node({"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [7, 1]}]})
+    )
+    state = _decode(decoder, _node(_topic([7, 1, 2])), _state([1, 2]))
+    assert (state.adding, state.removing) == ((7,), (2,))
+
+
+@pytest.mark.parametrize("content", [[], {"partitions": 7}, {"partitions": [{"topic": "t"}]}, {"version": 1}])
+def test_unknown_reassignments_are_undecodable(content: object) -> None:
+    with pytest.raises(UndecodableError, match="/admin/reassign_partitions"):
+        decode_reassignments(_node(content))
+
+
+@pytest.mark.parametrize("content", [{"version": 2}, _topic([1], adding_replicas={"0": "x"})])
+def test_unknown_topics_are_undecodable(content: object) -> None:
+    with pytest.raises(UndecodableError, match="/brokers/topics/t"):
+        decode_topic("/brokers/topics/t", _node(content))
+
+
+def test_no_reassignment_is_none() -> None:
+    assert decode_reassignments(None) == {}

@@ -1,0 +1,211 @@
+"""The model of Kafka, Flink and Streams: deterministic, true to its own laws, and seen as the sources would see it."""
+
+import random
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from agent.engine.engine import Engine
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import Commit, GroupState, LogOffsets, PartitionState
+from agent.sources.base import ChangeDetector
+from testbed.model.backtest import report, run_seed
+from testbed.model.clock import HOUR, MINUTE, SECOND, Clock
+from testbed.model.cluster_faults import FAULTS, unclean_election
+from testbed.model.evidence import Evidence
+from testbed.model.faults import Fault, offset_forgotten, retention_overrun, seek_back
+from testbed.model.groups import Group
+from testbed.model.kafka import Cluster
+from testbed.model.scenario import Scenario, draw
+from testbed.model.score import Scorer, run
+from testbed.model.truth import Truth, from_json, to_json
+from testbed.model.views import KafkaView
+from testbed.model.world import World
+
+RULES = Path(__file__).parents[2] / "rules.toml"
+SMALL = 1_500
+
+
+def cluster(now: int = 1_000_000_000) -> Cluster:
+    clock = Clock(now)
+    truth = Truth(seed=0, began_at=now, ended_at=now + HOUR)
+    rng = random.Random(1)  # noqa: S311 - repeatable
+    return Cluster("main", clock, rng, truth, brokers=3, has_zookeeper=True, version=(2, 4))
+
+
+def reading_group(kafka: Cluster, *, policy: str = "earliest") -> Group:
+    topic = kafka.create_topic("orders", 2, 3, end=lambda: 50_000)
+    group = Group(kafka, "billing", policy=policy, interval=5 * SECOND, members=2)
+    for log in topic.logs:
+        log.rate = 100.0
+        group.read(log, 50_000, 1_000)
+    return group
+
+
+def flat(scenario: Scenario) -> list[Observation]:
+    return [fact for batch in scenario.batches for fact in batch]
+
+
+def test_same_seed_gives_same_scenario() -> None:
+    first, second = draw(11, changes=SMALL), draw(11, changes=SMALL)
+    assert first.batches == second.batches
+    assert to_json(first.truth) == to_json(second.truth)
+    assert draw(12, changes=SMALL).batches != first.batches
+
+
+@pytest.mark.parametrize("seed", range(20, 26))
+def test_observations_obey_the_laws_of_kafka(seed: int) -> None:
+    scenario = draw(seed, changes=SMALL)
+    last: dict[object, Observation] = {}
+    for fact in flat(scenario):
+        before = last.get(fact.subject)
+        assert before is None or before.at <= fact.at, "facts of one subject arrive in order"
+        assert fact.since is None or fact.start <= fact.at
+        last[fact.subject] = fact
+        match fact:
+            case LogOffsets():
+                assert 0 <= fact.log_start <= fact.log_end
+            case PartitionState() if fact.replicas:
+                assert set(fact.isr) <= set(fact.replicas)
+                assert fact.leader is None or fact.leader in fact.isr
+            case GroupState():
+                assigned = [place for member in fact.members for place in member.partitions]
+                assert len(assigned) == len(set(assigned))
+
+
+@pytest.mark.parametrize("seed", range(30, 34))
+def test_commits_stay_within_the_log(seed: int) -> None:
+    scenario = draw(seed, faults=[], changes=SMALL)
+    ends: dict[tuple[str, int], int] = defaultdict(int)
+    for fact in reversed(flat(scenario)):
+        if isinstance(fact, LogOffsets):
+            ends[fact.topic, fact.partition] = max(ends[fact.topic, fact.partition], fact.log_end)
+    for fact in flat(scenario):
+        if isinstance(fact, Commit) and fact.offset is not None and (fact.topic, fact.partition) in ends:
+            assert fact.offset <= ends[fact.topic, fact.partition] or scenario.truth.ended_at - fact.at < 2 * MINUTE
+
+
+@pytest.mark.parametrize("seed", range(40, 46))
+def test_ordinary_life_wants_no_alarm(seed: int) -> None:
+    events = draw(seed, faults=[], changes=SMALL).truth.events
+    assert events
+    assert all("retention overran" in event.name for event in events if event.wanted == "loud")
+
+
+def test_each_fault_finds_a_target() -> None:
+    acted: set[Fault] = set()
+
+    def watched(fault: Fault) -> Fault:
+        def act(world: World) -> bool:
+            done = fault(world)
+            if done:
+                acted.add(fault)
+            return done
+
+        return act
+
+    for seed in range(60, 84):
+        draw(seed, faults=[watched(fault) for fault in set(FAULTS) - acted], changes=SMALL)
+        if acted == set(FAULTS):
+            break
+    assert acted == set(FAULTS)
+
+
+def test_reader_reads_at_its_pace_to_the_end() -> None:
+    kafka = cluster()
+    group = reading_group(kafka)
+    group.readers[0].position = 40_000
+    kafka.clock.run(kafka.clock.now + 5 * SECOND)
+    for reader in group.readers:
+        reader.catch_up(kafka.clock.now)
+    slow, fast = group.readers
+    assert (slow.position, fast.position) == (45_000, 50_500)
+
+
+def test_crash_commits_nothing_and_stop_commits() -> None:
+    for crashes in (False, True):
+        kafka = cluster()
+        group = reading_group(kafka)
+        group.interval = HOUR
+        kafka.clock.run(kafka.clock.now + 10 * SECOND)
+        group.stop(crashes=crashes)
+        assert (group.readers[0].committed == 50_000) is crashes
+
+
+def test_truncation_resets_old_clients_and_moves_new_ones_to_the_divergence() -> None:
+    for detects, to in ((False, 0), (True, 49_000)):
+        kafka = cluster()
+        group = reading_group(kafka)
+        group.detects_truncation = detects
+        kafka.elect_uncleanly(group.readers[0].log, 2, 1_000)
+        kafka.clock.run(kafka.clock.now + 2 * SECOND)
+        (event,) = kafka.truth.events
+        (effect,) = event.effects
+        assert (effect.before, effect.after) == (50_000, to)
+        assert effect.records == (0 if detects else 49_000), "what no longer exists is not read again"
+
+
+def test_controlled_shutdown_moves_leaders_first() -> None:
+    kafka = cluster()
+    group = reading_group(kafka)
+    broker = kafka.brokers[group.readers[0].log.leader or 0]
+    kafka.stop(broker, down_ms=20 * SECOND)
+    assert all(log.leader != broker.number and log.open for log in kafka.logs())
+    kafka.clock.run(kafka.clock.now + MINUTE)
+    assert all(set(log.isr) == set(log.replicas) for log in kafka.logs())
+
+
+def test_view_reduces_polls_as_the_change_detector_does() -> None:
+    kafka = cluster()
+    reading_group(kafka)
+
+    class Unreduced(KafkaView):
+        """The same polls with every fact in each."""
+
+        def _read_groups(self) -> None:
+            for shown in (self._commits, self._groups, self._logs):
+                shown.clear()
+            super()._read_groups()
+
+        def _read_commits(self) -> None:
+            for group in self._cluster.groups.values():
+                group.has_new_commits = True
+            super()._read_commits()
+
+    reduced: list[Observation] = []
+    polls: list[Observation] = []
+    for view, emit in ((KafkaView, reduced.extend), (Unreduced, polls.extend)):
+        rng = random.Random(5)  # noqa: S311 - both views poll at the same moments
+        view(kafka, kafka.clock, emit, rng, interval=10 * SECOND, newer=False)
+    kafka.clock.run(kafka.clock.now + 30 * MINUTE)
+
+    def kept(facts: list[Observation]) -> list[Observation]:
+        return [fact for fact in facts if isinstance(fact, Commit | GroupState | LogOffsets)]
+
+    assert kept(reduced) == kept(ChangeDetector().changes(kept(polls)))
+
+
+@pytest.mark.parametrize("fault", [seek_back, offset_forgotten, retention_overrun, unclean_election])
+def test_without_rules_every_visible_incident_is_missed(fault: Fault) -> None:
+    for seed in range(60, 90):
+        scenario = draw(seed, faults=[fault], changes=SMALL)
+        outcome = run(Engine({}, {}), scenario.batches)
+        result = Scorer(scenario.truth, Evidence(scenario.truth, scenario.batches), outcome).score()
+        assert result.events_found == 0
+        if result.events:
+            assert {shortfall.kind for shortfall in result.shortfalls} == {"missed"}
+            return
+    pytest.fail("no seed made the fault visible")
+
+
+def test_truth_survives_json() -> None:
+    truth = draw(61, faults=[seek_back], changes=SMALL).truth
+    assert from_json(to_json(truth)) == truth
+
+
+def test_smoke_backtest_reports_recall_of_rewinds() -> None:
+    results = [run_seed(seed, RULES, changes=SMALL)[0] for seed in (22, 28)]
+    lines = list(report(results))
+    assert any(line.startswith("recall of events") for line in lines)
+    assert all(seen.found <= seen.wanted for result in results for seen in result.by_kind.values())
