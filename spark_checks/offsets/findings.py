@@ -32,6 +32,9 @@ _WITH_BASELINE = 200
 _SOON_MS = 10_000
 """A shorter interval is reported by its end alone."""
 
+_CAUSES = ("after_session_loss", "after_leader_move", "after_truncation")
+"""Labels of what happened shortly before a move and may have caused it."""
+
 _LIVE_KINDS = ("offset_rewind", "offset_jump", "retention_overrun", "hidden_reset")
 
 
@@ -69,11 +72,13 @@ def read_live_findings(path: Path, cluster: str) -> LiveFindings:
     return found
 
 
-def is_known_live(live: LiveFindings, key: Key, begin: int, end: int) -> bool:
-    """Return whether a live rule found something about the key in [begin, end], ms."""
-    return any(
-        finding.start - CLOCK_SLACK_MS <= end and begin <= finding.at + CLOCK_SLACK_MS for finding in live.get(key, ())
-    )
+def find_live(live: LiveFindings, key: Key, begin: int, end: int) -> list[Finding]:
+    """Return what the live rules found about the key in [begin, end], ms."""
+    return [
+        finding
+        for finding in live.get(key, ())
+        if finding.start - CLOCK_SLACK_MS <= end and begin <= finding.at + CLOCK_SLACK_MS
+    ]
 
 
 class FindingBuilder:
@@ -97,8 +102,13 @@ class FindingBuilder:
     def finding(self, diagnosis: Diagnosis) -> Finding:
         """Return the finding: info if live rules reported it or if only the agent's clock may have been set back."""
         event = diagnosis.event
-        known = None if self._live is None else is_known_live(self._live, event.key, event.began, event.at)
-        live = {None: (), True: ("seen_live",), False: ("unseen_live",)}[known]
+        known = [] if self._live is None else find_live(self._live, event.key, event.began, event.at)
+        live = () if self._live is None else ("seen_live" if known else "unseen_live",)
+        labels = diagnosis.labels
+        # The live rules knew the group's members: what they call an operator's reset needs no other cause.
+        by_operator = any("operator_reset" in finding.labels for finding in known)
+        if by_operator:
+            labels = (*(label for label in labels if label not in _CAUSES), "operator_reset")
         uncertain = "clock_set_back" in diagnosis.labels
         return Finding(
             rule=NAME,
@@ -107,15 +117,15 @@ class FindingBuilder:
             at=event.at,
             since=event.began if event.move.since is not None or diagnosis.gaps else None,
             subject={"cluster": self._cluster, **event.key._asdict()},
-            labels=(*diagnosis.labels, *live),
+            labels=(*labels, *live),
             previous={"offset": event.move.before_offset},
             current={"offset": event.move.offset},
             records=diagnosis.records,
-            detail=self._describe(diagnosis),
+            detail=self._describe(diagnosis, by_operator=by_operator),
             known_at=event.at,
         )
 
-    def _describe(self, diagnosis: Diagnosis) -> str:
+    def _describe(self, diagnosis: Diagnosis, *, by_operator: bool) -> str:
         event = diagnosis.event
         parts = [_describe_move(diagnosis)]
         if event.is_rewind:
@@ -128,7 +138,8 @@ class FindingBuilder:
             parts.append(f"exact time unknown: {_describe_gap(diagnosis.gaps[0], day_of(event.at))}")
         if "clock_set_back" in diagnosis.labels:
             parts.append("time uncertain: the agent's clock was set back meanwhile")
-        return "; ".join([*parts, *_describe_context(diagnosis)])
+        causes = ["an operator reset the group"] if by_operator else _describe_context(diagnosis)
+        return "; ".join([*parts, *causes])
 
     def _describe_past(self, event: Event) -> str:
         rewinds = self._rewinds.get(event.key, [])
@@ -163,7 +174,7 @@ def _describe_move(diagnosis: Diagnosis) -> str:
     if event.began < event.at - _SOON_MS or diagnosis.gaps:
         day = day_of(event.began)
         when = f"between {day} {clock(event.began)} and {instant(event.at, day)} UTC"
-    expired = ", after its offset expired" if "after_expiry" in labels else ""
+    expired = ", after its offset expired or was deleted" if "after_expiry" in labels else ""
     if event.is_rewind:
         # A poll sees where the group is by then: it was further back and has reprocessed some records.
         least = "at least " if event.move.since is not None else ""

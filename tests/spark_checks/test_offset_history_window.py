@@ -16,7 +16,7 @@ from agent.storage.database import StorageError
 from agent.storage.incidents import IncidentStore
 from agent.storage.journal import Journal
 from spark_checks import offset_history
-from spark_checks.offsets.findings import is_known_live, read_live_findings
+from spark_checks.offsets.findings import find_live, read_live_findings
 from spark_checks.offsets.keys import Key
 from spark_checks.options import Options, Report
 
@@ -164,9 +164,9 @@ def mistakes(directory: Path, cluster: str = "main") -> list[str]:
 def test_live_findings_match_by_interval_and_key(state: Path) -> None:
     live = read_live_findings(state, "main")
     at = REWINDS[2]
-    assert is_known_live(live, KEY, at - 60_000, at - 4_000)
-    assert not is_known_live(live, KEY, at - 60_000, at - 6_000)
-    assert not is_known_live(live, KEY._replace(partition=4), at, at)
+    assert find_live(live, KEY, at - 60_000, at - 4_000)
+    assert not find_live(live, KEY, at - 60_000, at - 6_000)
+    assert not find_live(live, KEY._replace(partition=4), at, at)
     assert read_live_findings(state, "other") == {}
     with pytest.raises(StorageError, match="cannot read the agent"):
         read_live_findings(Path(__file__), "main")
