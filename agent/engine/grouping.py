@@ -138,9 +138,11 @@ def _find_coinciding(findings: Iterable[Finding]) -> Iterator[Pair]:
     """Yield pairs of findings about brokers, logs and sources that share a broker, topic or log file and coincide.
 
     Each begins within a minute of when the other begins or ends: a broker goes down, or comes back with an empty disk.
+    Of one partition, it suffices that the other lasts and is recent: replicas fall out of sync, then the log is cut.
     A source that cannot read a whole cluster, or a group, shares everything in the cluster.
     """
     places: dict[tuple[Any, ...], list[Finding]] = {}
+    partitions: dict[tuple[Any, ...], list[Finding]] = {}
     symptoms: dict[Any, list[Finding]] = {}
     for finding in findings:
         cluster = finding.subject.get("cluster")
@@ -148,8 +150,14 @@ def _find_coinciding(findings: Iterable[Finding]) -> Iterator[Pair]:
             symptoms.setdefault(cluster, []).append(finding)
         elif not any(name in finding.subject for name in ("group", "job")):
             for key in ("broker", "topic", "log"):
-                for value in key_values(finding, key):
+                for value in key_values(finding, key) or _led_by(finding, key):
                     places.setdefault((cluster, key, value), []).append(finding)
+            if "partition" in finding.subject:
+                partitions.setdefault((cluster, finding.subject["topic"], finding.subject["partition"]), []).append(
+                    finding
+                )
+    for here in partitions.values():
+        yield from _overlapping_pairs(here)
     for here in (*places.values(), *symptoms.values()):
         yield from _coinciding_pairs(here)
     for (cluster, *_), here in places.items():
@@ -159,6 +167,18 @@ def _find_coinciding(findings: Iterable[Finding]) -> Iterator[Pair]:
             for symptom in seen[max(index - 1, 0) : index + 1]:
                 if max(finding.start, symptom.start) - GROUPING_MS <= min(finding.at, symptom.at):
                     yield finding.key, symptom.key
+
+
+def _led_by(finding: Finding, key: str) -> tuple[Any, ...]:
+    """Return the broker that led the partition which cannot be read, if the key is `broker`."""
+    return (finding.current["led_by"],) if key == "broker" and "led_by" in finding.current else ()
+
+
+def _overlapping_pairs(findings: Sequence[Finding]) -> Iterator[Pair]:
+    """Yield pairs of findings of which one begins while the other lasts, unless that is known for long."""
+    for before, finding in pairwise(sorted(findings, key=lambda finding: (finding.start, finding.key))):
+        if finding.start <= _end(before) and finding.known_at <= before.known_at + GROUPING_REACH_MS:
+            yield before.key, finding.key
 
 
 def _coinciding_pairs(findings: Sequence[Finding]) -> Iterator[Pair]:

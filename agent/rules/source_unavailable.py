@@ -1,6 +1,9 @@
 """source_unavailable: a source cannot read its subject."""
 
+from collections.abc import Iterator
 from typing import Any
+
+from msgspec.structs import replace
 
 from agent.engine.condition_rule import Condition, LastingConditionRule
 from agent.engine.facts import Facts, History
@@ -8,7 +11,9 @@ from agent.engine.rule import Advice, Scope
 from agent.model.config_types import Duration
 from agent.model.findings import Finding, observed_part
 from agent.model.observations.base import Availability, Unavailable
+from agent.model.observations.kafka import PartitionState
 from agent.model.times import clock
+from agent.rules.queries.partitions import leader_of
 
 _FIND_OUT = "Find out why {source} cannot read {observed}. "
 
@@ -45,6 +50,16 @@ class SourceUnavailable(LastingConditionRule):
     def timeline(cls, finding: Finding, day: str) -> str:
         del day
         return f"{finding.subject.get('source', 'source')}: {observed_part(finding.subject)} unavailable"
+
+    def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
+        for finding in super().detect(scope, facts):
+            state = (
+                facts.history(PartitionState, *scope.in_partition).as_of(finding.at)
+                if scope.partition is not None
+                else None
+            )
+            leader = None if state is None else leader_of(state)
+            yield finding if leader is None else replace(finding, current={**finding.current, "led_by": leader})
 
     def find_scope(self, observation: Unavailable) -> Scope:
         cluster, group = observation.cluster, observation.group

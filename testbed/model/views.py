@@ -58,6 +58,7 @@ class KafkaView:
         self._groups: dict[Group, Shown] = {}
         self._logs: dict[tuple[str, int], Shown] = {}
         self._rare = ChangeDetector()
+        self._held_back: set[Log] = set()
         self._known: dict[tuple[str, int], tuple[Log, int, PartitionState]] = {}
         self._commits_seen: dict[Group, tuple[int, int]] = {}
         self._metadata_at = 0
@@ -202,10 +203,13 @@ class KafkaView:
                 )
             )
             if self._newer and log.topic.is_transactional:
+                visible = log.visible(at, committed_only=True)
                 stable = LastStableOffset(
-                    at=at, cluster=name, topic=topic, partition=partition, offset=log.visible(at, committed_only=True)
+                    at=at, cluster=name, topic=topic, partition=partition, offset=visible, held_back=visible < end
                 )
-                batch += self._rare.changes([stable])
+                if stable.held_back or log in self._held_back:  # the source tells where it is held back, and its end
+                    batch += self._rare.changes([stable])
+                (self._held_back.add if stable.held_back else self._held_back.discard)(log)
 
     def _read_metadata(self) -> None:
         now, name = self._clock.now, self._cluster.name

@@ -55,6 +55,22 @@ def test_what_begins_when_the_broker_returns_belongs_to_its_outage() -> None:
     assert len(clusters_of(DOWN, OFFLINE[1], truncation, lagging)) == 1
 
 
+def test_partition_that_its_dead_leader_does_not_answer_for_belongs_to_its_outage() -> None:
+    """It is of another topic; what it shares is the broker that led it."""
+    unread = finding("source_unavailable", "04:10:30", "04:40:12", topic="carts", partition=4, source="kafka")
+    led = replace(unread, current={"led_by": 7})
+    assert len(clusters_of(DOWN, led)) == 1
+    assert len(clusters_of(DOWN, replace(unread, current={"led_by": 8}))) == 2
+
+
+@pytest.mark.parametrize(("clock", "incidents"), [("04:16:00", 1), ("06:16:00", 2)])
+def test_election_soon_after_replicas_fell_out_of_sync_is_one_event(clock: str, incidents: int) -> None:
+    lagging = finding("under_replicated", "04:10:00", "07:00:00", topic="bills", partition=1, brokers=[5])
+    election = finding("unclean", clock, topic="bills", partition=1, brokers=[7, 5])
+    elsewhere = finding("truncated", "09:16:00", topic="bills", partition=2)
+    assert len(clusters_of(lagging, election, elsewhere)) == incidents + 1
+
+
 @pytest.mark.parametrize("clock", ["04:25:00", "06:10:00"])
 def test_later_trouble_of_a_broker_that_is_down_is_another_incident(clock: str) -> None:
     """It must not be an edit of a message from long ago."""

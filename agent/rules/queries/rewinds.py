@@ -45,6 +45,9 @@ _RHYTHM = 3
 _MAX_RATE = 1_000_000
 """Records per second that no consumer can read from one partition."""
 
+_SHARE = 4
+"""A reader that may have been reset to the log start was, if it is within this share of what it had read."""
+
 _DETECTS_TRUNCATION = (2, 1)
 """The first Kafka version whose consumers can ask for the divergence point (KIP-320)."""
 
@@ -106,22 +109,22 @@ def find_reset_label(
     target = _find_target(facts, move, min_records, log_start)
     if target.cause == _TRUNCATION_DETECTED:
         return "to_divergence"
-    # From beyond the middle of what was read, a reader that fast may have come from anywhere.
-    is_earliest = (
-        log_start is not None
-        and target.low <= log_start
-        and target.high - log_start <= (move.before.offset or 0) - target.high
-    )
-    is_divergence = (
+    old = move.before.offset or 0
+    may_be_earliest = log_start is not None and target.low <= log_start and target.high - log_start <= old - target.high
+    may_be_divergence = (
         truncation is not None
         and target.cause is None
         and _detects_truncation(facts, move.after)
         and target.low <= truncation.after.log_end
         and target.high >= _lowest_divergence(facts, move, truncation, min_records)
     )
-    if is_earliest == is_divergence:
+    if may_be_earliest == may_be_divergence:
         return None
-    return "to_earliest" if is_earliest else "to_divergence"
+    if may_be_divergence:
+        return "to_divergence"
+    # From further away, a reader that fast may have come from anywhere.
+    is_near = _SHARE * (target.high - (log_start or 0)) <= old - (log_start or 0)
+    return "to_earliest" if is_near else None
 
 
 def find_truncation(facts: Facts, move: Move) -> Truncation | None:
