@@ -10,7 +10,7 @@ from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, LogOffsets
 from agent.model.text import place
 from agent.rules.queries.partitions import confirm_truncation, earliest, find_deletion
-from agent.rules.queries.positions import is_beyond_growth, is_foreign_offset
+from agent.rules.queries.positions import is_beyond_growth, is_foreign_offset, is_log_unreadable
 
 
 class ForeignOffset(GroupRule):
@@ -18,7 +18,7 @@ class ForeignOffset(GroupRule):
 
     Nothing was read up to there and nothing is lost, but a consumer that starts from it is out of range. Reported if
     the log cannot have grown up to the offset, ten times faster than it was ever observed to grow, and the log end
-    offset is still lower 5 s after the next reading.
+    offset is still lower 5 s after the next reading, or does not change for a minute.
     Not: an offset that the log had before it was truncated (beyond_end), one that the log reaches within a minute, the
     first reading of a partition, a re-created topic.
     Recovers when the group commits an offset within the log.
@@ -80,9 +80,11 @@ class ForeignOffset(GroupRule):
         """Return when it is certain that the offset is foreign, or may be, or None if it is not."""
         partition = (commit.cluster, commit.topic, commit.partition)
         reading = next(iter(facts.history(LogOffsets, *partition).after(commit.at)), None)
-        if reading is None and facts.now < commit.seen + LATENESS_MS:
-            return commit.seen + LATENESS_MS
-        if reading is None or not is_foreign_offset(facts, commit):
+        if reading is None or reading.at > commit.at + LATENESS_MS:  # the log stands still, if it can be read
+            until = commit.at + LATENESS_MS
+            is_unknown = facts.now >= until and is_log_unreadable(facts, partition, until)
+            return None if is_unknown else commit.seen + LATENESS_MS
+        if not is_foreign_offset(facts, commit):
             return None
         certain_at = confirm_truncation(facts, partition, commit.offset or 0, commit.at, reading)
         return None if certain_at is None else max(certain_at, commit.seen)

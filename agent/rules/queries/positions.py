@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import TypeVar
 
 from agent.engine.facts import LATENESS_MS, Facts, History
-from agent.model.observations.base import Observation
+from agent.model.observations.base import Availability, Observation, Unavailable
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets
 from agent.rules.queries.operators import has_consumers
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, find_truncations, is_recreated
@@ -30,14 +30,17 @@ def drop_foreign(facts: Facts, offsets: Iterable[T]) -> Iterator[T]:
 def is_foreign_offset(facts: Facts, commit: Commit) -> bool:
     """Return whether the log never had the committed offset: no reader can have reached it.
 
-    An application that mixes up two partitions commits such offsets. Unknown, thus False, without readings of the log
-    end offset from before the commit and from the minute after it.
+    An application that mixes up two partitions commits such offsets. Unknown, thus False, if the log end offset was not
+    read before the commit, or could not be read after it. A log end that does not change in the next minute stands
+    still.
     """
     if not is_beyond_growth(facts, commit):
         return False
-    readings = facts.history(LogOffsets, commit.cluster, commit.topic, commit.partition)
-    later = readings.between(commit.at, commit.at + LATENESS_MS)
-    return bool(later) and all(reading.log_end < (commit.offset or 0) for reading in later)
+    partition = (commit.cluster, commit.topic, commit.partition)
+    later = facts.history(LogOffsets, *partition).between(commit.at, commit.at + LATENESS_MS)
+    if not later:
+        return not is_log_unreadable(facts, partition, commit.at + LATENESS_MS)
+    return all(reading.log_end < (commit.offset or 0) for reading in later)
 
 
 def is_beyond_growth(facts: Facts, commit: Commit) -> bool:
@@ -54,6 +57,14 @@ def is_beyond_growth(facts: Facts, commit: Commit) -> bool:
     if commit.offset <= max(reading.log_end for reading in known) + growth:
         return False
     return not is_recreated(facts, (commit.cluster, commit.topic, commit.partition), last.at, commit.at)
+
+
+def is_log_unreadable(facts: Facts, partition: tuple[str, str, int], at: int) -> bool:
+    """Return whether Kafka could not be asked for the log offsets of the partition at that moment."""
+    cluster, *place = partition
+    places = ((None, None), tuple(place))
+    known = (facts.history(Availability, "kafka", cluster, None, *names).as_of(at) for names in places)
+    return any(isinstance(report, Unavailable) for report in known)
 
 
 def read_before(facts: Facts, commit: Commit) -> int:
