@@ -17,8 +17,10 @@ from agent.rules.queries.partitions import (
     CLOCK_SLACK_MS,
     Truncation,
     find_truncations,
+    find_unclean_elections,
     has_unclean_election,
     leader_of,
+    may_have_happened_in,
 )
 
 Offset: TypeAlias = Commit | Position
@@ -334,7 +336,13 @@ def _lowest_divergence(facts: Facts, move: Move, truncation: Truncation, min_rec
     pace = (known[-1].log_end - known[0].log_end) / max(known[-1].at - known[0].at, 1)
     lowest = end - max(min_records, pace * (truncation.after.at - truncation.before.at))
     history = facts.history(PartitionState, *move.partition)
-    elected = history.as_of(truncation.after.at + CLOCK_SLACK_MS)
+    elections = (
+        after
+        for _, after in find_unclean_elections(facts, move.partition)
+        if may_have_happened_in(after, truncation.before.at, truncation.after.at)
+    )
+    # The old leader may be elected again within seconds.
+    elected = next(elections, history.as_of(truncation.after.at))
     for state, following in pairwise(history):
         if elected is None or following.at > elected.at or leader_of(elected) not in state.isr:
             continue
