@@ -238,7 +238,7 @@ class OffsetRewind(GroupRule):
             is_meant = is_meant or (not labels and is_small_step_without_members(facts, before, after))
         if is_meant:
             severity = Severity.INFO
-        coordinator = None if scope.group is None else coordinator_of(facts, scope.cluster, scope.group)
+        coordinator = None if scope.group is None else coordinator_of(facts, scope.cluster, scope.group, known_at)
         held = {} if coordinator is None else {"coordinator": coordinator}
         start = {"log_start": log_start} if "to_earliest" in labels else {}
         context = find_restore_context(facts, scope.in_partition, before.at, after.at)

@@ -53,11 +53,8 @@ class SourceUnavailable(LastingConditionRule):
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         for finding in super().detect(scope, facts):
-            state = (
-                facts.history(PartitionState, *scope.in_partition).as_of(finding.at)
-                if scope.partition is not None
-                else None
-            )
+            is_partition = scope.topic is not None and scope.partition is not None
+            state = facts.history(PartitionState, *scope.in_partition).as_of(finding.at) if is_partition else None
             leader = None if state is None else leader_of(state)
             yield finding if leader is None else replace(finding, current={**finding.current, "led_by": leader})
 

@@ -57,7 +57,7 @@ def test_rewind_ends_normal_progress() -> None:
 def test_coordinator_is_found_as_kafka_does(group: str, partition: int) -> None:
     """String.hashCode: 96354, 1794106052, -2147483648 and 0."""
     facts = Facts()
-    assert coordinator_of(facts, CLUSTER, group) is None
     for number in range(50):
-        facts.absorb(partition_state(0, 1, number, OFFSETS_TOPIC))
-    assert coordinator_of(facts, CLUSTER, group) == partition
+        facts.absorb(partition_state(10, 1, number, OFFSETS_TOPIC))
+    assert coordinator_of(facts, CLUSTER, group, after(9)) is None
+    assert coordinator_of(facts, CLUSTER, group, after(10)) == partition

@@ -29,12 +29,13 @@ def partitions_in(facts: Facts, cluster: str, topic: str) -> list[int]:
     return [history.changes[0].partition for history in facts.histories(PartitionState, cluster=cluster, topic=topic)]
 
 
-def coordinator_of(facts: Facts, cluster: str, group: str) -> int | None:
-    """Return the partition of `__consumer_offsets` that holds the group's offsets; None if its size is unknown.
+def coordinator_of(facts: Facts, cluster: str, group: str, at: int) -> int | None:
+    """Return the partition of `__consumer_offsets` that holds the group's offsets; None if unknown at that moment.
 
     Kafka takes Java's String.hashCode of the group id (GroupMetadataManager.partitionFor).
     """
-    partitions = len(partitions_in(facts, cluster, OFFSETS_TOPIC))
+    states = facts.histories(PartitionState, cluster=cluster, topic=OFFSETS_TOPIC)
+    partitions = sum(history.changes[0].at <= at for history in states)
     units = group.encode("utf-16-be")
     hash_code = 0
     for high, low in zip(units[::2], units[1::2], strict=True):
