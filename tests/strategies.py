@@ -53,7 +53,8 @@ def delay(observations: Sequence[Observation], delays: Sequence[int], wobble: in
     for number, observation in enumerate(observations):
         subject = observation.subject
         subject_delay = delay_of.setdefault(subject, delays[len(delay_of) % len(delays)])
-        arrival = observation.at + min(subject_delay + (number * 7_919 % wobble if wobble else 0), LATENESS_MS)
+        late = min(subject_delay + (number * 7_919 % wobble if wobble else 0), LATENESS_MS)
+        arrival = max(observation.at + late, observation.seen)
         latest[subject] = max(arrival, latest.get(subject, arrival))
         keyed.append((latest[subject], subject_delay, number))
     return [observations[number] for *_, number in sorted(keyed)]

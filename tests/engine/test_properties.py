@@ -135,7 +135,7 @@ def test_live_incidents_equal_a_replay_whatever_comes_late(
 def test_live_equals_replay_for_arbitrary_observations(
     observations: list[Observation], delays: list[int], wobble: int, sizes: list[int]
 ) -> None:
-    ordered = sorted(observations, key=lambda observation: observation.at)
+    ordered = sorted(observations, key=lambda observation: observation.seen)
     end = final_tick(ordered)
     incidents = run_live([*split(delay(ordered, delays, wobble), sizes), [end]])
     assert without_ids(incidents.values()) == without_ids(replay([*ordered, end], engine()))
