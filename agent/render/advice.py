@@ -44,7 +44,8 @@ def _fields(findings: Sequence[Finding], day: str) -> dict[str, Any]:
     """Return the first finding's names; what only a rule or only a check knows comes from whichever finding has it."""
     finding = findings[0]
     known = {name: value for finding in findings for name, value in finding.current.items()}
-    values = (finding.previous.get("offset"), finding.current.get("offset"), finding.current.get("log_start"))
+    sides = (finding.previous, finding.current)
+    values = [finding.current.get("log_start"), *(side.get("offset", side.get("log_end")) for side in sides)]
     offsets = [value for value in values if isinstance(value, int)]
     pause = "" if finding.recovered_at is None else f" for {span(max(0, finding.recovered_at - finding.at))}"
     return {

@@ -9,12 +9,13 @@ from agent.model.findings import Finding, Records, reader
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, LogOffsets
 from agent.model.text import count, place
-from agent.rules.queries.advice import DURABLE_WRITES, REUSED_OFFSETS
+from agent.rules.queries.advice import REUSED_OFFSETS, prevent_truncation
 from agent.rules.queries.causes import check_recreation
 from agent.rules.queries.partitions import (
     confirm_truncation,
     earliest,
     find_deletion,
+    find_replicas,
     has_unclean_election,
     is_recreated,
 )
@@ -39,11 +40,14 @@ class BeyondEnd(GroupRule):
         "": Advice(
             now="Watch {reader} on {place}: its next fetch is out of range, and auto.offset.reset decides where it "
             f"resumes. {REUSED_OFFSETS}",
-            prevent=DURABLE_WRITES,
             only_while_open=True,
         ),
     }
     observes = (Commit, LogOffsets)
+
+    @classmethod
+    def advice_for(cls, finding: Finding) -> Advice:
+        return super().advice_for(finding)._replace(prevent=prevent_truncation(finding))
 
     @classmethod
     def timeline(cls, finding: Finding, day: str) -> str:
@@ -108,7 +112,7 @@ class BeyondEnd(GroupRule):
             ),
             labels=("unclean",) if is_unclean else (),
             previous={"offset": offset},
-            current={"log_end": reading.log_end},
+            current={"log_end": reading.log_end, **find_replicas(facts, scope.in_partition, reading.at)},
             records=Records(lost=offset - reading.log_end),
             checks=[check_recreation(facts, scope.in_partition, commit.at, reading.at)],
         )

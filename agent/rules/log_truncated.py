@@ -9,11 +9,12 @@ from agent.model.findings import Finding, Records
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, LogOffsets
 from agent.model.text import count
-from agent.rules.queries.advice import DURABLE_WRITES, REUSED_OFFSETS
+from agent.rules.queries.advice import REUSED_OFFSETS, prevent_truncation
 from agent.rules.queries.causes import check_recreation
 from agent.rules.queries.partitions import (
     earliest,
     find_deletion,
+    find_replicas,
     find_truncations,
     has_unclean_election,
     is_recreated,
@@ -37,15 +38,18 @@ class LogTruncated(TopicRule):
     moves_position = True
     advice: ClassVar[Mapping[str, Advice]] = {
         "": Advice(
-            now="Have the producers of {topic} resend what they wrote to {place} shortly before {start}. "
-            f"{REUSED_OFFSETS}",
-            prevent=DURABLE_WRITES,
+            now="Have the producers of {topic} resend what they wrote to {place} before {start} "
+            f"(offsets {{low}}-{{high}}). {REUSED_OFFSETS}",
         ),
     }
     observes = (LogOffsets,)
 
     min_records: int = 1
     """The smallest truncation reported, in records."""
+
+    @classmethod
+    def advice_for(cls, finding: Finding) -> Advice:
+        return super().advice_for(finding)._replace(prevent=prevent_truncation(finding))
 
     @classmethod
     def timeline(cls, finding: Finding, day: str) -> str:
@@ -77,7 +81,7 @@ class LogTruncated(TopicRule):
                 detail=f"{scope.topic}[{scope.partition}]: {ends}, at least {count(lost, 'record')} lost{read}",
                 labels=("unclean",) if is_unclean else (),
                 previous={"log_end": before.log_end},
-                current={"log_end": after.log_end},
+                current={"log_end": after.log_end, **find_replicas(facts, scope.in_partition, after.at)},
                 records=Records(lost=lost),
                 checks=[check_recreation(facts, scope.in_partition, before.at, after.at)],
             )

@@ -8,7 +8,7 @@ from agent.engine.rule import Advice, EventRule, GroupRule
 from agent.model.findings import Finding
 from agent.model.observations.checks import CheckFinding
 from agent.model.text import place
-from agent.rules.queries.advice import DEDUPLICATE, DURABLE_WRITES, REUSED_OFFSETS
+from agent.rules.queries.advice import DEDUPLICATE, DURABLE_WRITES, RESEND
 
 
 class OffsetHistory(EventRule, CheckRule, GroupRule):
@@ -29,7 +29,7 @@ class OffsetHistory(EventRule, CheckRule, GroupRule):
         "after_expiry": Advice(
             now=DEDUPLICATE, prevent="Set offsets.retention.minutes above the longest pause of {reader}."
         ),
-        "to_divergence": Advice(now=REUSED_OFFSETS, prevent=DURABLE_WRITES),
+        "to_divergence": Advice(now=RESEND, prevent=DURABLE_WRITES),
     }
 
     min_records: int = 1000

@@ -15,7 +15,7 @@ from agent.model.observations.flink import FlinkJob, Position
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets
 from agent.model.text import count, is_bounded, ordinal, place, recovery, time_range
 from agent.model.times import clock
-from agent.rules.queries.advice import DEDUPLICATE, DEDUPLICATE_BY_KEY, DURABLE_WRITES, REUSED_OFFSETS
+from agent.rules.queries.advice import DEDUPLICATE, DEDUPLICATE_BY_KEY, RESEND
 from agent.rules.queries.causes import (
     FORGOTTEN,
     check_commit_causes,
@@ -104,17 +104,21 @@ class OffsetRewind(GroupRule):
         "operator_reset": Advice(),
         "checkpoint_restore": Advice(),
         "after_expiry": Advice(now=DEDUPLICATE, prevent=prevent_forgetting(FORGOTTEN)),
-        "to_divergence": Advice(now=REUSED_OFFSETS, prevent=DURABLE_WRITES),
-        "": Advice(
+        "to_divergence": Advice(now=RESEND),
+        "to_earliest": Advice(
             now=DEDUPLICATE,
             prevent="Set auto.offset.reset=none for {reader} if it should rather stop than reprocess everything.",
         ),
+        "": Advice(
+            now=DEDUPLICATE,
+            prevent="Find out in the log of {reader} what moved it back: auto.offset.reset, a seek() or older offsets.",
+        ),
     }
     after_truncation: ClassVar[Mapping[bool, Advice]] = {
-        False: Advice(now=REUSED_OFFSETS, prevent=DURABLE_WRITES),
-        True: Advice(now=DEDUPLICATE_BY_KEY, prevent=DURABLE_WRITES),
+        False: Advice(now=RESEND),
+        True: Advice(now=f"{DEDUPLICATE_BY_KEY} Have the producers of {{topic}} resend the lost records."),
     }
-    """Advice after a truncation, by whether records are reprocessed as well."""
+    """Advice after a truncation, by whether records are reprocessed as well; log_truncated says what prevents it."""
     observes = (Commit, Position)
 
     min_records: int = 1000

@@ -141,3 +141,18 @@ def test_a_rewind_says_why_the_offset_was_forgotten(current: dict[str, str], wor
         f"flink-job on topic-124[8] rewound after its committed offset {words}: 12,223 -> 0"
     )
     assert KINDS["offset_rewind"].advice_for(forgotten).prevent.startswith(prevent)
+
+
+@pytest.mark.parametrize("kind", ["log_truncated", "beyond_end"])
+@pytest.mark.parametrize(
+    ("replicas", "prevent"),
+    [({}, "Set unclean.leader"), ({"replicas": 3}, "Set unclean.leader"), ({"replicas": 1}, "Replicate {topic}")],
+)
+def test_a_truncated_single_replica_should_be_replicated(kind: str, replicas: dict[str, int], prevent: str) -> None:
+    truncated = rewind(kind=kind, previous={"log_end": 900}, current={"log_end": 100} | replicas)
+    assert KINDS[kind].advice_for(truncated).prevent.startswith(prevent)
+
+
+@pytest.mark.parametrize(("labels", "prevent"), [((), "Find out in the log of"), (("to_earliest",), "Set auto.offset")])
+def test_a_rewind_without_a_label_blames_no_reset(labels: tuple[str, ...], prevent: str) -> None:
+    assert KINDS["offset_rewind"].advice_for(rewind(labels=labels)).prevent.startswith(prevent)

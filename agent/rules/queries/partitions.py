@@ -58,6 +58,12 @@ def is_deleted(state: PartitionState) -> bool:
     return not state.replicas
 
 
+def find_replicas(facts: Facts, partition: tuple[str, str, int], at: int) -> dict[str, int]:
+    """Return how many replicas the partition had, as `replicas`; empty if unknown."""
+    state = facts.history(PartitionState, *partition).as_of(at)
+    return {} if state is None or is_deleted(state) else {"replicas": len(state.replicas)}
+
+
 def is_other_incarnation(old: str | None, new: str | None) -> bool:
     """Return whether two topic ids prove two incarnations.
 
