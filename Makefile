@@ -1,5 +1,5 @@
 # Backflow's commands. `make` alone lists them; everything lives in .venv and build/.
-.PHONY: help setup setup-python demo test test-fast backtest acceptance coverage lint docs reference messages lock clean
+.PHONY: help setup setup-python demo test test-fast backtest acceptance coverage lint docs reference messages lock dist clean
 BIN := .venv/bin
 
 help: ## list these commands
@@ -51,8 +51,11 @@ messages: setup-python ## renew the golden messages in tests/messages
 
 lock: setup-python ## renew requirements.lock from pyproject.toml; `make lock LOCK=--upgrade` takes newer versions
 	@CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \
-	    --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --extra dev \
+	    --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --extra dev --extra spark \
 	    --output-file requirements.lock $(LOCK) pyproject.toml
+
+dist: setup-python ## build the wheel and the source distribution into build/dist
+	@$(BIN)/python -m build --no-isolation --outdir build/dist
 
 clean: ## remove what commands leave behind, including .venv
 	@rm -rf .venv build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage *.egg-info

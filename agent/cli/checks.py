@@ -29,6 +29,7 @@ from agent.cli.common import EPILOG, FAILED, FOUND, WRONG, config_option, fail, 
 from agent.config.checks import size
 from agent.config.credentials import CredentialError
 from agent.config.problems import did_you_mean
+from agent.config.requirements import find_pyspark_problem, find_spark_problem
 from agent.config.settings import Settings
 from agent.engine.check_rule import CheckInput
 from agent.model.findings import Finding
@@ -139,6 +140,8 @@ def _value(options: Sequence[str], name: str) -> str | None:
 
 def _run(name: str, options: Sequence[str], *, as_json: bool) -> Outcome:
     """Run the check and print its findings as text or as JSON lines; Ctrl-C ends it with all its processes."""
+    if problem := find_spark_problem():
+        fail(FAILED, problem)
     summary = ""
     with ExitStack() as display:
         show = display.enter_context(_progress(name))
@@ -200,6 +203,8 @@ def _failure(name: str, outcome: Outcome) -> str:
 
 def _help(context: click.Context, name: str) -> str:
     """Return the check's own help as that of a subcommand, with the options common to all checks."""
+    if problem := find_pyspark_problem():
+        fail(FAILED, problem)
     shown = subprocess.run([sys.executable, "-m", "spark_checks", name, "--help"], stdout=subprocess.PIPE, check=False)
     if shown.returncode:
         sys.exit(shown.returncode)  # it has printed the reason

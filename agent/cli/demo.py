@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from agent.cli.common import EPILOG, WRONG, fail
+from agent.cli.common import EPILOG, FAILED, WRONG, fail
+from agent.config.requirements import find_spark_problem
 
 
 class _DemoCommand(click.Command):
@@ -43,4 +44,6 @@ def demo_command(scenario: str, seed: int | None, directory: Path) -> None:
 
     if scenario not in demos.SCENARIOS:
         fail(WRONG, f"no scenario {scenario!r}; there are: {', '.join(demos.SCENARIOS)}")
+    if problem := find_spark_problem():
+        fail(FAILED, problem)
     sys.exit(demos.SCENARIOS[scenario](directory, seed))

@@ -12,6 +12,7 @@ import structlog
 from agent.cli.common import EPILOG, FAILED, WRONG, config_option, config_path, fail, load_or_exit
 from agent.config.credentials import Credential, CredentialError
 from agent.config.problems import Problem, SettingsError, describe_path
+from agent.config.requirements import find_spark_problem
 from agent.config.settings import Settings, load
 from agent.config.toml_places import KeyPath, find_places
 from agent.daemon import logging
@@ -38,6 +39,9 @@ def run_command(config: Path | None) -> None:
         reason = error.strerror or str(error)
         fail(FAILED, f"cannot create the state directory {directory}: {reason}; set state_directory in [agent]")
     logging.configure(settings.agent.log_format)
+    if settings.spark.enabled and (problem := find_spark_problem()):
+        log.warning("spark_checks_disabled", reason=problem)
+        settings = settings._replace(spark=settings.spark.model_copy(update={"enabled": False}))
     from agent.daemon.daemon import Daemon  # noqa: PLC0415 - the clients take a second to load
 
     try:
@@ -78,6 +82,8 @@ def check_config_command(config: Path | None) -> None:
     places = find_places(path.read_text(encoding="utf-8-sig"))
     for key, message in missing_paths(settings):
         click.echo(f"{path}:{places[key].line}: warning: [{key[0]}.{key[1]}] {key[2]}: {message}", err=True)
+    if settings.spark.enabled and (missing := find_spark_problem()):
+        click.echo(f"{path}: warning: {missing}; without, set enabled = false in [spark]", err=True)
     mistakes = []
     for problem, source in secret_problems(settings, path):
         if source.file is not None:

@@ -133,7 +133,7 @@ def test_missing_paths_are_warnings_with_their_lines(tmp_path: Path) -> None:
         f'1 = "{tmp_path}/none"\n2 = "hdfs://nn/none"\n3 = "{tmp_path}"\n4 = "{long}"\n'
         f'[logs.brokers]\npaths = ["{tmp_path}/*.log",\n "{tmp_path}/*.txt",\n "{tmp_path}/*/"]\n'
         f'[flink.jobs]\nrest = ["http://127.0.0.1:8081"]\nzookeeper = "127.0.0.1:2181"\n'
-        f'storage_directory = "{tmp_path}/ha"\n',
+        f'storage_directory = "{tmp_path}/ha"\n[spark]\nenabled = false\n',
         encoding="utf-8",
     )
     result = run("check-config", "--config", config)
@@ -145,6 +145,20 @@ def test_missing_paths_are_warnings_with_their_lines(tmp_path: Path) -> None:
         f"{config}:4: warning: [clusters.main] log_directories: {tmp_path}/none does not exist",
         f"{config}:7: warning: [clusters.main] log_directories: {long} cannot be accessed: File name too long",
     ]
+
+
+def test_check_config_warns_without_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    config = tmp_path / "rules.toml"
+    config.write_text('[clusters.main]\nbootstrap_servers = "127.0.0.1:9092"\n', encoding="utf-8")
+    result = run("check-config", "--config", config)
+    assert result.exit_code == 0
+    assert result.stderr == (
+        f"{config}: warning: Spark checks need Java, but none is in JAVA_HOME, {tmp_path}: install a JDK, 17 or newer, "
+        "or set JAVA_HOME; without, set enabled = false in [spark]\n"
+    )
+    config.write_text(config.read_text(encoding="utf-8") + "[spark]\nenabled = false\n", encoding="utf-8")
+    assert run("check-config", "--config", config).stderr == ""
 
 
 def test_check_config_lists_all_mistakes(tmp_path: Path) -> None:
