@@ -6,6 +6,7 @@ With ZooKeeper it is read from znodes, under KRaft from the controller's log and
 import json
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -49,7 +50,7 @@ class View(Protocol):
         """Return the topic's partitions; empty when the topic does not exist."""
 
     def topics(self) -> list[str]:
-        """Return the names of all topics."""
+        """Return the names of all topics, including those that are being deleted."""
 
 
 class ZooKeeperView:
@@ -74,7 +75,8 @@ class ZooKeeperView:
         return {number: state for number, state in found.items() if state is not None}
 
     def topics(self) -> list[str]:
-        return list(self._client.retry(self._client.get_children, "/brokers/topics"))
+        children = partial(self._client.retry, self._client.get_children)
+        return sorted({*children("/brokers/topics"), *children("/admin/delete_topics")})
 
     def _replicas(self, topic: str) -> dict[str, list[int]]:
         found: dict[str, list[int]] = (self._read(f"/brokers/topics/{topic}") or {"partitions": {}})["partitions"]
