@@ -14,7 +14,7 @@ import msgspec
 from agent.engine.check_requests import CheckRequest
 from agent.model.findings import Finding, Incident, Status
 from agent.storage.database import connect, transaction
-from agent.storage.outbox import queue_check_report, queue_log_entry, queue_message
+from agent.storage.outbox import Handle, queue_check_report, queue_log_entry, queue_message
 
 _TABLES_BY_INCIDENT = {"outbox": "incident", "check_reports": "incident", "deliveries": "incident", "incidents": "id"}
 
@@ -29,6 +29,19 @@ class CheckReport(NamedTuple):
     request: CheckRequest | None
     lines: tuple[str, ...]
     plot: bytes | None = None
+
+
+class Delivery(NamedTuple):
+    """How far an incident has come with one receiver.
+
+    handle: the receiver's own, None before the first message is confirmed. waiting: how many messages and entries are
+    pending. attempted_at: when the oldest attempt began whose outcome is unknown (ms), or None.
+    """
+
+    receiver: str
+    handle: Handle | None
+    waiting: int
+    attempted_at: int | None
 
 
 class IncidentStore:
@@ -56,6 +69,23 @@ class IncidentStore:
             (Status.CLOSED.value, closed_since),
         )
         return [_decode(body) for (body,) in rows]
+
+    def deliveries(self, incident_id: str) -> list[Delivery]:
+        """Return how far the incident has come with each receiver, by name."""
+        rows = self._db.execute(
+            "SELECT receiver, handle, count(seq), min(attempted_at) FROM deliveries"
+            " LEFT JOIN outbox USING (receiver, incident) WHERE incident = ? GROUP BY receiver ORDER BY receiver",
+            (incident_id,),
+        )
+        return [
+            Delivery(receiver, None if handle is None else msgspec.json.decode(handle), waiting, attempted_at)
+            for receiver, handle, waiting, attempted_at in rows
+        ]
+
+    def check_reports(self, incident_id: str) -> list[tuple[str, ...]]:
+        """Return the lines of each check report about the incident, the oldest first."""
+        rows = self._db.execute("SELECT lines FROM check_reports WHERE incident = ? ORDER BY number", (incident_id,))
+        return [tuple(msgspec.json.decode(lines)) for (lines,) in rows]
 
     def pending(self) -> int:
         """Return how many deliveries are pending, for all receivers."""
