@@ -2,6 +2,7 @@
 
 import click
 
+from agent.cli.alert import test_alert_command
 from agent.cli.backtest import backtest_command
 from agent.cli.checks import check_command, digest_command
 from agent.cli.common import EPILOG
@@ -25,6 +26,7 @@ def main() -> None:
 for command in (
     run_command,
     check_config_command,
+    test_alert_command,
     test_rules_command,
     replay_command,
     backtest_command,

@@ -30,7 +30,17 @@ def lines(tmp_path: Path) -> Path:
 def test_help_lists_all_commands_and_exit_statuses() -> None:
     result = run("--help")
     assert result.exit_code == 0
-    for command in ("run", "check-config", "test-rules", "replay", "incidents", "check", "digest", "demo"):
+    for command in (
+        "run",
+        "check-config",
+        "test-alert",
+        "test-rules",
+        "replay",
+        "incidents",
+        "check",
+        "digest",
+        "demo",
+    ):
         assert command in result.output
         assert "Exit status: 0" in run(command, "--help").output
 

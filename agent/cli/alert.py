@@ -1,0 +1,80 @@
+"""The command `test-alert`: send a marked incident through every receiver and to every channel, and clear it."""
+
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Iterable
+from itertools import product
+from pathlib import Path
+
+import click
+from msgspec.structs import replace
+
+from agent.cli.common import CLEAN, EPILOG, FAILED, config_option, fail, load_or_exit
+from agent.config.credentials import CredentialError
+from agent.model.findings import Incident, Severity, Status
+from agent.notify.base import Message, NotDelivered, Receiver
+from agent.render.report import report
+
+_SEVERITIES = (Severity.CRITICAL, Severity.WARNING)
+"""What is posted by itself."""
+
+
+@click.command("test-alert", epilog=EPILOG)
+@config_option
+def test_alert_command(config: Path | None) -> None:
+    """Send a marked incident through every receiver, to each channel that a route names, and clear it at once.
+
+    It needs no running agent, and leaves nothing in its state.
+    """
+    settings = load_or_exit(config, need_clusters=False)
+    from agent.daemon.wiring import make_receivers  # noqa: PLC0415 - the clients take a second to load
+
+    try:
+        receivers = make_receivers(settings, sys.stdout)
+    except CredentialError as error:
+        fail(FAILED, str(error))
+    failed = False
+    for receiver in receivers:
+        for channel, incident in _incidents(receiver, settings.clusters or ["test"]).items():
+            where = receiver.name if channel == receiver.name else f"{receiver.name} {channel}"
+            try:
+                _send_and_clear(receiver, incident)
+            except NotDelivered as error:
+                failed = True
+                click.echo(f"{where}: not delivered: {error}", err=True)
+            else:
+                click.echo(f"{where}: delivered {incident.id} and cleared it")
+    if settings.slack is None:
+        click.echo("Nobody is notified: incidents are printed to the console until [slack] is configured")
+    sys.exit(FAILED if failed else CLEAN)
+
+
+def _incidents(receiver: Receiver, clusters: Iterable[str]) -> dict[str, Incident]:
+    """Return an incident for each channel of the receiver, which its routes send there."""
+    incidents: dict[str, Incident] = {}
+    for severity, cluster in product(_SEVERITIES, clusters):
+        now = time.time_ns() // 1_000_000
+        incident = Incident(
+            id=f"INC-TEST{secrets.token_hex(2).upper()}",
+            status=Status.OPEN,
+            severity=severity,
+            title="test alert: nothing is wrong",
+            cluster=cluster,
+            opened_at=now,
+            updated_at=now,
+        )
+        incidents.setdefault(receiver.channel(Message(incident, report(incident)), None), incident)
+    return incidents
+
+
+def _send_and_clear(receiver: Receiver, incident: Incident) -> None:
+    """Post the incident, reply in its thread, and edit it as recovered. Raises NotDelivered."""
+    sent = f"Sent by `backflow test-alert` on {socket.gethostname()}. No action is needed."
+    opened = replace(report(incident), paragraph=sent)
+    handle = receiver.deliver(Message(incident, opened), None)
+    receiver.deliver(Message(incident, opened, number=1, lines=("the thread of the test alert",)), handle)
+    recovered = replace(incident, status=Status.RECOVERED, recovered_at=incident.opened_at)
+    message = Message(recovered, replace(report(recovered), state="RECOVERED", paragraph=sent))
+    receiver.deliver(message, handle)
