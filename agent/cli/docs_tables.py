@@ -59,7 +59,7 @@ _COMMON: Mapping[str, str] = {
 
 def option_rows(model: type[ConfigModel], anchors: Mapping[type[ConfigModel], str]) -> Iterator[str]:
     """Yield the Markdown table of a model's keys."""
-    meanings = _attribute_docs(model)
+    meanings = attribute_docs(model)
     yield "| Key | Type | Default | Meaning |"
     yield "|---|---|---|---|"
     for name, field in model.model_fields.items():
@@ -69,7 +69,7 @@ def option_rows(model: type[ConfigModel], anchors: Mapping[type[ConfigModel], st
 
 def field_rows(struct: type[msgspec.Struct], leave_out: Collection[str] = ()) -> list[str]:
     """Return the Markdown table of a struct's fields in JSON."""
-    meanings = {**_COMMON, **split_docstring(struct)[1], **_attribute_docs(struct)}
+    meanings = {**_COMMON, **split_docstring(struct)[1], **attribute_docs(struct)}
     hints = typing.get_type_hints(struct)
     rows = ["| Field | Type | Meaning |", "|---|---|---|"]
     for field in msgspec.structs.fields(struct):
@@ -80,7 +80,7 @@ def field_rows(struct: type[msgspec.Struct], leave_out: Collection[str] = ()) ->
     return rows
 
 
-def _attribute_docs(model: type) -> dict[str, str]:
+def attribute_docs(model: type) -> dict[str, str]:
     """Return the literals under the fields of a class and of its bases, each as one line."""
     docs: dict[str, str] = {}
     for owner in model.__mro__:

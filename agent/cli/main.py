@@ -11,6 +11,7 @@ from agent.cli.incidents import incidents_command
 from agent.cli.replay import replay_command
 from agent.cli.rule_tests import test_rules_command
 from agent.cli.run import check_config_command, run_command
+from agent.cli.schema import schema_command
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}, epilog=EPILOG)
@@ -26,6 +27,7 @@ def main() -> None:
 for command in (
     run_command,
     check_config_command,
+    schema_command,
     test_alert_command,
     test_rules_command,
     replay_command,
