@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 from agent.engine.check_requests import CheckRequest, request_checks
-from agent.engine.correlation import Chain, Correlation, FindingCluster, cluster_findings, find_chains, horizon
+from agent.engine.correlation import Chain, Correlation, FindingCluster, cluster_findings, find_chains, has_only_ended, horizon
 from agent.engine.evaluator import Changes
 from agent.engine.facts import FINALIZATION_MS, LONG_AFTER
 from agent.engine.impact_and_root_cause import title, total_impact, worst_first
@@ -94,8 +94,7 @@ class Incidents:
         if unavailable != self._unavailable:
             self._unavailable = unavailable
             self._outdated.update(self._clusters)
-        self._take(changes, now)
-        changed = self._recompose() if changes.found or changes.withdrawn else []
+        changed = self._recompose() if self._take(changes, now) else []
         while self.next_due <= now:
             self._outdated.add(heappop(self._checks)[1])
         outdated = [owner for owner in self._clusters if owner in self._outdated]
@@ -108,23 +107,35 @@ class Incidents:
         self._retire(outdated, now)
         return changed
 
-    def _take(self, changes: Changes, now: int) -> None:
+    def _take(self, changes: Changes, now: int) -> bool:
+        """Take changed findings in and return whether any of them may join others than before."""
         # A finding that late facts date differently is withdrawn under its old key and found under another: the
         # incident stays the same.
         redated: dict[tuple[str, str], str | None] = {}
         for key in changes.withdrawn:
             self._recent.pop(key, None)
             redated[key[:2]] = self._owner_of.pop(key, None)
+        may_join = bool(changes.withdrawn)
         for finding in changes.found:
             key = finding.key
             owner = self._owner_of.get(key) or redated.get(key[:2])
             is_recent = max(finding.at, finding.known_at) + self.horizon > now
             if owner in self._joinable or (owner is None and is_recent):
+                before = self._recent.get(key)
                 self._recent[key] = finding
                 if owner is not None:
                     self._owner_of[key] = owner
-            elif owner is not None:
+                if before is None or owner is None or not self._is_quiet(owner) or not has_only_ended(before, finding):
+                    may_join = True
+                    continue
+            if owner is not None:
                 self._keep(owner, _replaced(self._clusters[owner], finding))
+        return may_join
+
+    def _is_quiet(self, owner: str) -> bool:
+        """Return whether the incident consists of info findings that no correlation joined."""
+        cluster = self._clusters[owner]
+        return cluster.correlation is None and cluster.severity is Severity.INFO
 
     def _keep(self, owner: str, cluster: FindingCluster) -> None:
         """Keep the cluster of an incident; if it is another than before, the incident is outdated."""
