@@ -3,10 +3,13 @@
 Pure: findings in, clusters out; the same findings in any order give the same clusters.
 """
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import product
+from itertools import accumulate, product
+from operator import attrgetter
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
 from pydantic import Field
 
 from agent.engine.facts import FINALIZATION_MS
@@ -121,6 +124,14 @@ def has_recovered_between(cause: Finding, effect: Finding) -> bool:
     return is_dated and cause.at + CLOCK_SLACK_MS < (effect.undisturbed_since or 0)
 
 
+def has_only_ended(old: Finding, new: Finding) -> bool:
+    """Return whether all that changed about an info finding is when its subject recovered.
+
+    Outside of a complete chain it joins what it joined before (`find_groups`).
+    """
+    return new.severity is Severity.INFO and replace(new, recovered_at=old.recovered_at) == old
+
+
 def flatten(steps: Iterable[Sequence[Finding]]) -> list[Finding]:
     """Return the findings of all steps."""
     return [finding for step in steps for finding in step]
@@ -179,11 +190,11 @@ def find_chains(
 
     In the order of the correlations and of their root causes in time. check_rules: as in `reach`.
     """
-    ordered = sort_by_time(findings)
+    index = _StepIndex(findings)
     return [
         chain
         for name, correlation in correlations.items()
-        for chain in _chains(name, correlation, ordered, check_rules)
+        for chain in _chains(name, correlation, index, check_rules)
     ]
 
 
@@ -203,34 +214,32 @@ def _complete(chain: Chain, correlations: Mapping[str, Correlation]) -> _Complet
 
 
 def _chains(
-    name: str, correlation: Correlation, findings: Sequence[Finding], check_rules: Collection[str]
+    name: str, correlation: Correlation, index: "_StepIndex", check_rules: Collection[str]
 ) -> Iterator[Chain]:
     first, *rest = correlation.steps
     required = steps_before_checks(correlation, check_rules) if correlation.run_checks else 0
     required = required or len(correlation.steps)
-    roots = [finding for finding in findings if finding.rule in first.rules]
-    effects = [
-        finding for finding in findings if finding.rule in rest[-1].rules and finding.severity is not Severity.INFO
-    ]
-    if not roots or (required == len(correlation.steps) and not effects):
-        return
+    roots = index.findings_of(first)
+    if required == len(correlation.steps):
+        effects = [effect for effect in index.findings_of(rest[-1]) if effect.severity is not Severity.INFO]
+        roots = list(_before_effects(roots, effects, correlation.within))
     span = reach(correlation, check_rules)
     # An index a step, by the keys that it must share: one expired session has thousands of leader changes to look up.
-    indexes = [_index(step, effects if step is rest[-1] else findings) for step in rest]
+    by_keys = [index.by_keys(step, is_effect=step is rest[-1]) for step in rest]
     for root in roots:
         found: list[list[Finding]] = [[root]]
-        for step, index in zip(rest, indexes, strict=True):
+        for step, members in zip(rest, by_keys, strict=True):
             matches = {
                 finding.key: finding
                 for earlier in flatten(found)
                 for values in product(*(key_values(earlier, key) for key in step.shares))
-                for finding in index.get(values, ())
-                if finding.key != earlier.key
+                for finding in members.get(values, ())
+                if finding.start - root.at <= correlation.within
+                and finding.key != earlier.key
+                and _is_within_reach(root, finding, span)
                 and not has_recovered_between(earlier, finding)
                 and can_precede(earlier, finding, _slack(root, earlier, finding, correlation, check_rules))
                 and can_precede(root, finding, _slack(root, earlier, finding, correlation, check_rules))
-                and finding.start - root.at <= correlation.within
-                and _is_within_reach(root, finding, span)
             }
             if not matches and not step.optional:
                 break
@@ -261,13 +270,43 @@ def _is_dated_ahead(finding: Finding) -> bool:
     return _is_dated_by_source(finding) and finding.known_at <= finding.at
 
 
-def _index(step: Step, findings: Iterable[Finding]) -> dict[tuple[Any, ...], list[Finding]]:
-    index: dict[tuple[Any, ...], list[Finding]] = {}
-    for finding in findings:
-        if finding.rule in step.rules:
-            for values in product(*(key_values(finding, key) for key in step.shares)):
-                index.setdefault(values, []).append(finding)
-    return index
+def _before_effects(roots: Iterable[Finding], effects: Iterable[Finding], within: int) -> Iterator[Finding]:
+    """Yield the roots that an effect may have followed, by their times alone: most leader changes have no effect."""
+    by_start = sorted(effects, key=attrgetter("start"))
+    starts = [effect.start for effect in by_start]
+    ends = list(accumulate((effect.at for effect in by_start), max))
+    slack = within + CLOCK_LEAD_MS + 2 * CLOCK_SLACK_MS
+    for root in roots:
+        count = bisect_right(starts, root.at + within)
+        if count and root.start <= ends[count - 1] + slack:
+            yield root
+
+
+class _StepIndex:
+    """Findings by the rules of a step, and by the keys that a step shares; correlations have many steps in common."""
+
+    def __init__(self, findings: Iterable[Finding]) -> None:
+        self._of_rule: dict[str, list[Finding]] = {}
+        self._by_keys: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Finding]]] = {}
+        for finding in sort_by_time(findings):
+            self._of_rule.setdefault(finding.rule, []).append(finding)
+
+    def findings_of(self, step: Step) -> list[Finding]:
+        """Return the findings that the step takes, by time."""
+        if step.rule is not None:
+            return self._of_rule.get(step.rule, [])
+        return sort_by_time(finding for rule in set(step.any) for finding in self._of_rule.get(rule, ()))
+
+    def by_keys(self, step: Step, *, is_effect: bool) -> dict[tuple[Any, ...], list[Finding]]:
+        """Return the findings that the step takes by the values of the keys that it shares; as an effect, no info."""
+        kind = (*step.rules, "shares", *step.shares, is_effect)
+        if kind not in self._by_keys:
+            index = self._by_keys[kind] = {}
+            for finding in self.findings_of(step):
+                if not is_effect or finding.severity is not Severity.INFO:
+                    for values in product(*(key_values(finding, key) for key in step.shares)):
+                        index.setdefault(values, []).append(finding)
+        return self._by_keys[kind]
 
 
 def _is_within_reach(first: Finding, second: Finding, span: int) -> bool:

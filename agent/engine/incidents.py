@@ -2,13 +2,14 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
+from heapq import heappop, heappush
 from itertools import product
 from typing import Any
 
 from agent.engine.check_requests import CheckRequest, request_checks
-from agent.engine.correlation import Chain, Correlation, FindingCluster, cluster_findings, find_chains, horizon
+from agent.engine.correlation import Chain, Correlation, FindingCluster, cluster_findings, find_chains, has_only_ended, horizon
 from agent.engine.evaluator import Changes
-from agent.engine.facts import FINALIZATION_MS, LONG_AFTER, LONG_AGO
+from agent.engine.facts import FINALIZATION_MS, LONG_AFTER
 from agent.engine.impact_and_root_cause import title, total_impact, worst_first
 from agent.engine.rule import Rule
 from agent.model.config_types import ConfigModel, PositiveDuration
@@ -53,7 +54,9 @@ class Incidents:
         self._joinable: set[str] = set()
         self._incidents: dict[str, Incident] = {}
         self._unavailable: tuple[Unavailable, ...] = ()
-        self._next_check = LONG_AGO
+        self._outdated: set[str] = set()
+        self._checks: list[tuple[int, str]] = []
+        self._check_of: dict[str, int] = {}
 
     def resume(self, incidents: Iterable[Incident], now: int) -> None:
         """Continue with the incidents of an earlier run, as of that moment."""
@@ -69,7 +72,8 @@ class Incidents:
                 self._owner_of[finding.key] = incident.id
                 self._recent[finding.key] = finding
         self._find_chains()
-        self._retire(now)
+        self._outdated.update(self._clusters)
+        self._retire(list(self._clusters), now)
 
     def incident_of(self, finding: FindingKey) -> str | None:
         """Return the id of the incident that contains the finding, or None if none that may still change does."""
@@ -78,41 +82,66 @@ class Incidents:
     @property
     def next_due(self) -> int:
         """When time alone changes something, ms: an incident closes. LONG_AFTER if there is none."""
-        return self._next_check if self._clusters else LONG_AFTER
+        while self._checks and self._check_of.get(self._checks[0][1]) != self._checks[0][0]:
+            heappop(self._checks)  # superseded
+        return self._checks[0][0] if self._checks else LONG_AFTER
 
     def apply(self, changes: Changes, unavailable: Sequence[Unavailable], now: int) -> list[Incident]:
         """Take changed findings in and return the incidents that changed, including merged and withdrawn ones."""
         unavailable = tuple(unavailable)
-        if not changes.found and not changes.withdrawn and unavailable == self._unavailable and now < self._next_check:
+        if not changes.found and not changes.withdrawn and unavailable == self._unavailable and now < self.next_due:
             return []
-        self._unavailable = unavailable
-        self._take(changes, now)
-        changed = self._recompose() if changes.found or changes.withdrawn else []
-        for owner, cluster in self._clusters.items():
-            incident = self._incident(owner, cluster, now)
+        if unavailable != self._unavailable:
+            self._unavailable = unavailable
+            self._outdated.update(self._clusters)
+        changed = self._recompose() if self._take(changes, now) else []
+        while self.next_due <= now:
+            self._outdated.add(heappop(self._checks)[1])
+        outdated = [owner for owner in self._clusters if owner in self._outdated]
+        self._outdated.clear()
+        for owner in outdated:
+            incident = self._incident(owner, self._clusters[owner], now)
             if incident != self._incidents.get(owner):
                 self._incidents[owner] = incident
                 changed.append(incident)
-        self._retire(now)
+        self._retire(outdated, now)
         return changed
 
-    def _take(self, changes: Changes, now: int) -> None:
+    def _take(self, changes: Changes, now: int) -> bool:
+        """Take changed findings in and return whether any of them may join others than before."""
         # A finding that late facts date differently is withdrawn under its old key and found under another: the
         # incident stays the same.
         redated: dict[tuple[str, str], str | None] = {}
         for key in changes.withdrawn:
             self._recent.pop(key, None)
             redated[key[:2]] = self._owner_of.pop(key, None)
+        may_join = bool(changes.withdrawn)
         for finding in changes.found:
             key = finding.key
             owner = self._owner_of.get(key) or redated.get(key[:2])
             is_recent = max(finding.at, finding.known_at) + self.horizon > now
             if owner in self._joinable or (owner is None and is_recent):
+                before = self._recent.get(key)
                 self._recent[key] = finding
                 if owner is not None:
                     self._owner_of[key] = owner
-            elif owner is not None:
-                self._clusters[owner] = _replaced(self._clusters[owner], finding)
+                if before is None or owner is None or not self._is_quiet(owner) or not has_only_ended(before, finding):
+                    may_join = True
+                    continue
+            if owner is not None:
+                self._keep(owner, _replaced(self._clusters[owner], finding))
+        return may_join
+
+    def _is_quiet(self, owner: str) -> bool:
+        """Return whether the incident consists of info findings that no correlation joined."""
+        cluster = self._clusters[owner]
+        return cluster.correlation is None and cluster.severity is Severity.INFO
+
+    def _keep(self, owner: str, cluster: FindingCluster) -> None:
+        """Keep the cluster of an incident; if it is another than before, the incident is outdated."""
+        if self._clusters.get(owner) != cluster:
+            self._clusters[owner] = cluster
+            self._outdated.add(owner)
 
     def _find_chains(self) -> list[Chain]:
         """Return the chains of all recent findings, and keep the checks that they request."""
@@ -129,13 +158,13 @@ class Incidents:
         for cluster, claims in zip(clusters, self._claims(clusters), strict=True):
             survivor = self._survivor(claims, cluster)
             self._joinable.add(survivor)
-            self._clusters[survivor] = cluster
+            self._keep(survivor, cluster)
             self._owner_of.update((finding.key, survivor) for finding in cluster.findings)
             gone += [_emptied(self._incidents[claim], survivor) for claim in sorted(claims) if claim != survivor]
         merged = {incident.id for incident in gone}
         gone += [_emptied(self._incidents[owner], None) for owner in sorted(before - self._joinable - merged)]
         for incident in gone:
-            del self._clusters[incident.id], self._incidents[incident.id]
+            self._forget(incident.id)
         return gone
 
     def _claims(self, clusters: list[FindingCluster]) -> list[list[str]]:
@@ -247,24 +276,30 @@ class Incidents:
             return max(finding.at, finding.known_at) + max(self.horizon, self._lifetimes.forget_after)
         return max(finding.at, finding.known_at, finding.recovered_at or 0) + self.horizon
 
-    def _retire(self, now: int) -> None:
+    def _retire(self, owners: Iterable[str], now: int) -> None:
         """Stop clustering what nothing can join any more, forget what is closed, and note when to look again."""
-        checks = [now + self.horizon]
-        for owner, cluster in list(self._clusters.items()):
-            incident = self._incidents[owner]
+        for owner in owners:
+            incident, cluster = self._incidents[owner], self._clusters[owner]
             joinable_until = max(map(self._joinable_until, cluster.findings))
             final_at = max(joinable_until, incident.updated_at + FINALIZATION_MS)
-            checks += [joinable_until, final_at, self._closes_at(cluster, incident.recovered_at)]
-            if joinable_until > now:
-                continue
-            self._joinable.discard(owner)
-            for finding in cluster.findings:
-                self._recent.pop(finding.key, None)
-            if incident.status is Status.CLOSED and final_at <= now:
-                del self._clusters[owner], self._incidents[owner]
+            if joinable_until <= now:
+                self._joinable.discard(owner)
                 for finding in cluster.findings:
-                    self._owner_of.pop(finding.key, None)
-        self._next_check = min(check for check in checks if check > now)
+                    self._recent.pop(finding.key, None)
+                if incident.status is Status.CLOSED and final_at <= now:
+                    self._forget(owner)
+                    for finding in cluster.findings:
+                        self._owner_of.pop(finding.key, None)
+                    continue
+            checks = (joinable_until, final_at, self._closes_at(cluster, incident.recovered_at))
+            check = min((check for check in checks if check > now), default=now + self.horizon)
+            if self._check_of.get(owner) != check:
+                self._check_of[owner] = check
+                heappush(self._checks, (check, owner))
+
+    def _forget(self, owner: str) -> None:
+        del self._clusters[owner], self._incidents[owner]
+        self._check_of.pop(owner, None)
 
 
 def _emptied(incident: Incident, merged_into: str | None) -> Incident:

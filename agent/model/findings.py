@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import msgspec
@@ -40,7 +41,7 @@ class Records(Struct, frozen=True, forbid_unknown_fields=True):
         return Records(self.reread + other.reread, self.lost + other.lost, self.skipped + other.skipped)
 
 
-class Finding(Struct, frozen=True, kw_only=True):
+class Finding(Struct, frozen=True, kw_only=True, dict=True):
     """A finding of a rule, identified by rule, subject and `at`: a repeated one replaces the earlier one.
 
     rule: its name in rules.toml. kind: the rule's kind. severity: info, warning or critical. at: when it happened.
@@ -69,7 +70,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     known_at: int = 0
     undisturbed_since: int | None = None
 
-    @property
+    @cached_property
     def key(self) -> FindingKey:
         """Its identity: (rule, subject as canonical JSON, at)."""
         return (self.rule, msgspec.json.encode(self.subject, order="sorted").decode(), self.at)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
-from agent.engine.facts import LATENESS_MS, Facts, History
+from agent.engine.facts import FINALIZATION_MS, LATENESS_MS, Facts, History
 from agent.engine.rule import Advice, GroupRule, Scope, recovered
 from agent.model.findings import Finding, Records, Severity, reader
 from agent.model.observations.base import Observation
@@ -21,7 +21,6 @@ from agent.rules.queries.positions import (
     log_end,
     read_before,
 )
-from agent.rules.queries.subjects import groups_of, partitions_of
 
 _RHYTHM = 3
 """How many moves show a group's pace."""
@@ -100,47 +99,40 @@ class OffsetJump(GroupRule):
         return f"{where}: jumped {old:,} -> {new:,}, {count(finding.records.skipped, 'record')} skipped"
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
-        """Return the scope of each commit that advanced further than those before, and of what may explain it later."""
+        """Return the scope of each commit that advanced further than those before, as far as is known by now."""
+        histories: Iterable[History[Commit]]
         match observation:
-            case Commit(cluster=cluster, group=group, topic=topic, partition=partition, offset=int() as offset):
-                recent = facts.history(Commit, cluster, group, topic, partition).changes[-_RECENT:]
-                old = recent[-2].offset if len(recent) > 1 else offset
-                if old is not None and offset - old < self.min_records:
-                    return ()
-                known = drop_unmoved(recent)
-                is_suspicious = len(known) > 1 and (
-                    len(known) < len(recent)
-                    or not self._is_readable(known, facts)
-                    or _is_below_log_start(facts, known[-2], observation)
-                )
-                groups = [group] if is_suspicious else []
-            case LogOffsets(cluster=cluster, topic=topic, partition=partition, log_start=log_start):
-                last = facts.history(LogOffsets, cluster, topic, partition).changes[-2:]
-                groups = [*groups_of(facts, cluster, topic, partition)] if last[0].log_start < log_start else []
+            case Commit(cluster=cluster, group=group, topic=topic, partition=partition, at=at):
+                histories, since = [facts.history(Commit, cluster, group, topic, partition)], at - 1
+            case LogOffsets(cluster=cluster, topic=topic, partition=partition, at=at, log_start=log_start):
+                before = facts.history(LogOffsets, cluster, topic, partition).changes[-2:][0]
+                has_risen = before.log_start < log_start
+                histories = facts.histories(Commit, cluster=cluster, topic=topic, partition=partition)
+                histories, since = histories if has_risen else (), at
             case GroupState(cluster=cluster, group=group, at=at):
-                return [
-                    Scope(cluster, group, *pair)
-                    for pair in partitions_of(facts, cluster, group)
-                    if facts.history(Commit, cluster, group, *pair).after(at) and self.applies_to(group, pair[0])
-                ]
+                histories, since = facts.histories(Commit, cluster=cluster, group=group), at
             case _:
                 return ()
-        return [Scope(cluster, group, topic, partition) for group in groups if self.applies_to(group, topic)]
+        moved = [history.changes[-1] for history in histories if self._is_suspicious(history, since, facts)]
+        return [
+            Scope(commit.cluster, commit.group, commit.topic, commit.partition)
+            for commit in moved
+            if self.applies_to(commit.group, commit.topic)
+        ]
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         history = facts.history(Commit, *scope.series)
-        moves = list(pairwise(drop_unmoved(history)))
-        if not any((after.offset or 0) - (before.offset or 0) >= self.min_records for before, after in moves):
+        if not any(self._may_skip(before, after, facts) for before, after in pairwise(drop_unmoved(history))):
             return
         commits = drop_unmoved(drop_foreign(facts, history))
         for index, (before, after) in enumerate(pairwise(commits)):
-            if (after.offset or 0) - (before.offset or 0) < self.min_records:
+            if not self._may_skip(before, after, facts):
+                continue
+            is_reset = find_forgotten(facts, after) is not None or _is_below_log_start(facts, before, after)
+            if not is_reset and self._is_readable(commits[max(index + 2 - _RECENT, 0) : index + 2], facts):
                 continue
             jump = self._measure(before, after, facts)
             if jump.skipped < self.min_records or is_recreated(facts, scope.in_partition, before.at, after.at):
-                continue
-            is_reset = jump.forgotten is not None or jump.is_out_of_range
-            if not is_reset and self._is_readable(commits[max(index + 2 - _RECENT, 0) : index + 2], facts):
                 continue
             by_operator = is_moved_by_operator(facts, before, after)
             if not by_operator and not self._is_skip(jump, commits[max(index - _PACE, 0) : index + 1], facts):
@@ -152,6 +144,30 @@ class OffsetJump(GroupRule):
         commits = facts.history(Commit, *scope.series).after(finding.at)
         moved_back = (commit.at for commit in commits if commit.offset is not None and commit.offset <= old)
         return recovered(finding, earliest(moved_back, find_deletion(facts, scope.in_partition, finding.at)))
+
+    def _is_suspicious(self, history: History[Commit], since: int, facts: Facts) -> bool:
+        """Return whether a commit after `since` advanced further than those before. Cheap: called per commit."""
+        changes = history.changes
+        for index in range(len(changes) - 1, 0, -1):
+            before, after = changes[index - 1], changes[index]
+            if after.at <= since:
+                break
+            if after.offset is None or after.offset - (before.offset or 0) < self.min_records:
+                continue
+            recent = changes[max(index + 1 - _RECENT, 0) : index + 1]
+            known = drop_unmoved(recent)
+            if len(known) > 1 and (
+                len(known) < len(recent)
+                or not self._is_readable(known, facts)
+                or _is_below_log_start(facts, known[-2], after)
+            ):
+                return True
+        return False
+
+    def _may_skip(self, before: Commit, after: Commit, facts: Facts) -> bool:
+        """Return whether the move is large enough, and a finding about it would not be final."""
+        is_large = (after.offset or 0) - (before.offset or 0) >= self.min_records
+        return is_large and after.seen > facts.now - FINALIZATION_MS - CLOCK_SLACK_MS
 
     def _measure(self, before: Commit, after: Commit, facts: Facts) -> _Jump:
         readings = facts.history(LogOffsets, after.cluster, after.topic, after.partition)
