@@ -146,10 +146,11 @@ def cluster_findings(
     correlations: Mapping[str, Correlation],
     chains: Iterable[Chain],
     check_rules: Collection[str] = (),
+    delay_rules: Collection[str] = (),
 ) -> list[FindingCluster]:
     """Join all findings into clusters, in order of their first finding.
 
-    chains: what `find_chains` found of them. check_rules: as in `reach`.
+    chains: what `find_chains` found of them. check_rules: as in `reach`. delay_rules: as in `find_groups`.
     """
     ordered = sort_by_time(findings)
     by_key = {finding.key: finding for finding in ordered}
@@ -159,7 +160,7 @@ def cluster_findings(
         sets.join([*chain.causes, *chain.effects])
     effects = {key for chain in complete for key in chain.effects}
     chained = effects.union(*(chain.causes for chain in complete))
-    for pair in find_groups(ordered, chained, effects, check_rules):
+    for pair in find_groups(ordered, chained, effects, check_rules, delay_rules):
         sets.join(pair)
     cause_of = {key: chain.correlation for chain in complete for key in chain.effects}
     for keys in find_storms([[by_key[key] for key in keys] for _, keys in sets.members()], cause_of):

@@ -63,9 +63,13 @@ class Evidence:
     def of(self, effect: Effect) -> Sight:
         """Return whether the effect could be seen, and the bounds of its records."""
         place, group = _place(effect.subject), _group(effect.subject)
-        if place is None or effect.measure == "":
+        if place is None:
             return Sight(is_visible=True)
         log = self._logs.get(place, [])
+        if effect.kinds[0] == "topic_recreated":
+            return _deletion(effect, self._commits.get((str(group), place), []), log)
+        if effect.measure == "":
+            return Sight(is_visible=True)
         if effect.measure == "lost" and group is None:
             return _truncation(effect, log)
         commits = self._commits.get((str(group), place), [])
@@ -113,7 +117,9 @@ def _rewind(effect: Effect, readings: list[Reading], log: list[Reading], *, conf
     cut = max(0, bisect_left(log, effect.at, key=lambda reading: reading.at) - 1)
     read = top - (log[cut].start or 0) if log else MIN_RECORDS
     is_visible = seen >= MIN_RECORDS or (read > 100 and seen >= _SMALL_SHARE * read)
-    return Sight(is_visible, min(max(seen, 0), high), high)
+    # What a truncation removed cannot be read again.
+    low = min(top, (effect.after or 0) + effect.records) - (after[0].offset or 0)
+    return Sight(is_visible, min(max(low, 0), high), high)
 
 
 def _jump(effect: Effect, commits: list[Reading]) -> Sight:
@@ -135,6 +141,17 @@ def _truncation(effect: Effect, log: list[Reading]) -> Sight:
         return Sight(is_visible=False)
     seen = (before[-1].offset or 0) - (after[0].offset or 0)
     return Sight(seen >= 100, max(seen, 0), effect.records)
+
+
+def _deletion(effect: Effect, commits: list[Reading], log: list[Reading]) -> Sight:
+    """Return whether unread records were seen that are older than the time between two commits."""
+    until = bisect_left(log, effect.at, key=lambda reading: reading.at)
+    before, _ = _around(commits, effect.at)
+    if not before or not until:
+        return Sight(is_visible=False)
+    waits = max((b.at - a.at for a, b in pairwise(before)), default=0)
+    old = [r for r in log[:until] if before[-1].at < r.at - waits and (r.offset or 0) - (before[-1].offset or 0) > 100]
+    return Sight(is_visible=bool(old) and log[until - 1].at - old[0].at > waits)
 
 
 def _overrun(effect: Effect, commits: list[Reading], log: list[Reading]) -> Sight:
