@@ -175,7 +175,8 @@ def find_unclean_elections(
 
     Kafka elects such a leader only when no in-sync replica is alive, and its ISR is then itself alone. If an old
     in-sync replica is in the new ISR, or the replicas differ (a reassignment), states in between were missed: a
-    replica caught up and was elected cleanly.
+    replica caught up and was elected cleanly. So it may have been if no state was read for longer than a minute, unless
+    the log was truncated.
     """
     before: list[PartitionState] = []
     for state in facts.history(PartitionState, *partition):
@@ -184,8 +185,11 @@ def find_unclean_elections(
         elif not state.isr:
             before = [*before, state] if before else []
         else:
-            if before and _is_outside_isr(before[0], state) and not _was_eligible(facts, partition, before, state):
-                yield before[0], state
+            if before and _is_outside_isr(before[0], state):
+                is_unseen = any(later.at - later.start > LATENESS_MS for later in (*before[1:], state))
+                is_certain = not is_unseen or _shrinks_log(facts, partition, state)
+                if is_certain and not _was_eligible(facts, partition, before, state):
+                    yield before[0], state
             before = [state]
 
 
