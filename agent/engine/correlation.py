@@ -112,7 +112,9 @@ def can_precede(earlier: Finding, later: Finding, slack: int = 0) -> bool:
     slack: how much more `later` may be dated too early, ms. A check dates what it finds in a log by the records' own
     timestamps, which are their producers' clocks.
     """
-    return earlier.start - CLOCK_SLACK_MS <= later.at + CLOCK_SLACK_MS + slack
+    # Between two polls each, both are dated by Backflow's own clock.
+    clocks = 0 if _is_polled(earlier) and _is_polled(later) else 2 * CLOCK_SLACK_MS
+    return earlier.start <= later.at + clocks + slack
 
 
 def has_recovered_between(cause: Finding, effect: Finding) -> bool:
@@ -251,6 +253,10 @@ def _slack(
         return correlation.within
     is_ahead = root.key != cause.key and _is_dated_ahead(root) and _is_dated_ahead(cause)
     return CLOCK_LEAD_MS if is_ahead and not _is_dated_by_source(effect) else 0
+
+
+def _is_polled(finding: Finding) -> bool:
+    return finding.since is not None and finding.since < finding.at
 
 
 def _is_dated_by_source(finding: Finding) -> bool:
