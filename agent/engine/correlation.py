@@ -17,6 +17,9 @@ from agent.model.findings import Finding, FindingKey, Severity
 CLOCK_SLACK_MS = 5_000
 """By how much the interval of each finding is widened before its order is decided: clocks of two sources differ."""
 
+SAME_POLL_MS = 500
+"""How far apart one poll reads what it dates: what was still unchanged then explains nothing that the poll shows."""
+
 CLOCK_LEAD_MS = 30_000
 """By how much a source's clock may be ahead if it dates several causes no earlier than they were seen."""
 
@@ -112,8 +115,8 @@ def can_precede(earlier: Finding, later: Finding, slack: int = 0) -> bool:
     slack: how much more `later` may be dated too early, ms. A check dates what it finds in a log by the records' own
     timestamps, which are their producers' clocks.
     """
-    # Between two polls each, both are dated by Backflow's own clock.
-    clocks = 0 if _is_polled(earlier) and _is_polled(later) else 2 * CLOCK_SLACK_MS
+    # What happened between two polls is dated by Backflow's own clock.
+    clocks = -SAME_POLL_MS if _is_polled(earlier) and _is_polled(later) else 2 * CLOCK_SLACK_MS
     return earlier.start <= later.at + clocks + slack
 
 
