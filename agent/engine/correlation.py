@@ -20,6 +20,9 @@ from agent.model.findings import Finding, FindingKey, Severity
 CLOCK_SLACK_MS = 5_000
 """By how much the interval of each finding is widened before its order is decided: clocks of two sources differ."""
 
+SAME_POLL_MS = 500
+"""How far apart one poll reads what it dates: what was still unchanged then explains nothing that the poll shows."""
+
 CLOCK_LEAD_MS = 30_000
 """By how much a source's clock may be ahead if it dates several causes no earlier than they were seen."""
 
@@ -115,7 +118,9 @@ def can_precede(earlier: Finding, later: Finding, slack: int = 0) -> bool:
     slack: how much more `later` may be dated too early, ms. A check dates what it finds in a log by the records' own
     timestamps, which are their producers' clocks.
     """
-    return earlier.start - CLOCK_SLACK_MS <= later.at + CLOCK_SLACK_MS + slack
+    # What happened between two polls is dated by Backflow's own clock.
+    clocks = -SAME_POLL_MS if _is_polled(earlier) and _is_polled(later) else 2 * CLOCK_SLACK_MS
+    return earlier.start <= later.at + clocks + slack
 
 
 def has_recovered_between(cause: Finding, effect: Finding) -> bool:
@@ -157,10 +162,11 @@ def cluster_findings(
     correlations: Mapping[str, Correlation],
     chains: Iterable[Chain],
     check_rules: Collection[str] = (),
+    delay_rules: Collection[str] = (),
 ) -> list[FindingCluster]:
     """Join all findings into clusters, in order of their first finding.
 
-    chains: what `find_chains` found of them. check_rules: as in `reach`.
+    chains: what `find_chains` found of them. check_rules: as in `reach`. delay_rules: as in `find_groups`.
     """
     ordered = sort_by_time(findings)
     by_key = {finding.key: finding for finding in ordered}
@@ -170,7 +176,7 @@ def cluster_findings(
         sets.join([*chain.causes, *chain.effects])
     effects = {key for chain in complete for key in chain.effects}
     chained = effects.union(*(chain.causes for chain in complete))
-    for pair in find_groups(ordered, chained, effects, check_rules):
+    for pair in find_groups(ordered, chained, effects, check_rules, delay_rules):
         sets.join(pair)
     cause_of = {key: chain.correlation for chain in complete for key in chain.effects}
     for keys in find_storms([[by_key[key] for key in keys] for _, keys in sets.members()], cause_of):
@@ -259,6 +265,10 @@ def _slack(
         return correlation.within
     is_ahead = root.key != cause.key and _is_dated_ahead(root) and _is_dated_ahead(cause)
     return CLOCK_LEAD_MS if is_ahead and not _is_dated_by_source(effect) else 0
+
+
+def _is_polled(finding: Finding) -> bool:
+    return finding.since is not None and finding.since < finding.at
 
 
 def _is_dated_by_source(finding: Finding) -> bool:

@@ -25,6 +25,9 @@ STORM_SIZE = 10
 
 _OFFSETS_TOPIC = "__consumer_offsets"
 
+_ANY = "*"
+"""No topic has this name: stands for all that a group reads."""
+
 Pair: TypeAlias = tuple[FindingKey, FindingKey]
 
 
@@ -43,12 +46,13 @@ def find_groups(
     chained: Collection[FindingKey],
     effects: Collection[FindingKey],
     check_rules: Collection[str],
+    delay_rules: Collection[str],
 ) -> Iterator[Pair]:
     """Yield pairs of findings that belong to one incident. findings: in time order.
 
     Info findings outside of a correlation join only their like: what is worth a message must not open with them.
     chained: the findings of complete correlations; effects: those of their last steps. check_rules: the rules whose
-    findings come from checks.
+    findings come from checks. delay_rules: those whose findings are about a reader that does not keep up.
     """
     loud = [
         finding for finding in findings if finding.severity is not Severity.INFO and finding.rule not in check_rules
@@ -58,7 +62,10 @@ def find_groups(
     yield from _find_alike(reported)
     yield from _find_alike(quiet)
     yield from _find_repeated(loud, effects)
-    yield from _find_coinciding(loud)
+    yield from _find_delays(loud, delay_rules)
+    # What happened to a broker explains what coincides with it, even if by itself it is worth no message.
+    brokers = [f for f in reported if f.severity is Severity.INFO and {"broker", "topic"} & f.subject.keys() == {"broker"}]
+    yield from _find_coinciding([*loud, *brokers])
 
 
 def find_storms(
@@ -86,6 +93,7 @@ def _find_alike(findings: Iterable[Finding]) -> Iterator[Pair]:
     """Yield pairs of findings of one rule within 60 s of each other, of one group (else job, broker or topic).
 
     Also of one partition, if one is about where a Flink job reads and the other about the group that it commits for.
+    Also of one topic, if records are lost: they are lost to all who read it.
     """
     latest: dict[tuple[Any, ...], Finding] = {}
     for finding in findings:
@@ -94,6 +102,8 @@ def _find_alike(findings: Iterable[Finding]) -> Iterator[Pair]:
         is_position = "job" in finding.subject
         partition = (finding.subject.get("topic"), finding.subject.get("partition"))
         counterpart = (partition, not is_position)
+        if finding.records.lost and "group" in finding.subject:
+            shared.append(("topic", finding.subject.get("topic")))
         for other in (*shared, counterpart) if "partition" in finding.subject else shared:
             before = latest.get((finding.rule, finding.subject.get("cluster"), *other))
             if (
@@ -132,6 +142,27 @@ def _is_habit(before: Finding, finding: Finding) -> bool:
     is_like = before.rule == finding.rule and before.severity is finding.severity is Severity.WARNING
     fewer, more = sorted((_impact(before), _impact(finding)))
     return is_like and more <= 2 * fewer and finding.at - before.at <= RECURRENCE_MS
+
+
+def _find_delays(findings: Iterable[Finding], delay_rules: Collection[str]) -> Iterator[Pair]:
+    """Yield pairs of overlapping findings about one group on one topic of which the later known is about a delay.
+
+    A reader is reset or stops, falls behind, is about to lose records, and loses them: one story. A finding about all
+    that the group reads has every topic.
+    """
+    lasting: dict[tuple[Any, Any, Any], Finding] = {}
+    for finding in sorted(findings, key=lambda finding: (finding.known_at, finding.key)):
+        cluster, group, topic = (finding.subject.get(name) for name in ("cluster", "group", "topic"))
+        if group is None:
+            continue
+        earlier = [lasting.get((cluster, group, name)) for name in ((_ANY, None) if topic is None else (topic, None))]
+        for before in earlier if finding.rule in delay_rules else ():
+            if before is None or finding.known_at > _end(before) + GROUPING_REACH_MS:
+                continue
+            if max(before.start, finding.start) <= min(_end(before), _end(finding)) + GROUPING_MS:
+                yield before.key, finding.key
+        for name in (topic, _ANY):
+            lasting[cluster, group, name] = max(lasting.get((cluster, group, name), finding), finding, key=_end)
 
 
 def _find_coinciding(findings: Iterable[Finding]) -> Iterator[Pair]:

@@ -46,6 +46,7 @@ class Incidents:
         self._correlations = correlations
         self._rules = rules
         self._check_rules = frozenset(name for name, rule in rules.items() if CheckFinding in rule.observes)
+        self._delay_rules = frozenset(name for name, rule in rules.items() if rule.is_delay)
         self._lifetimes = lifetimes
         self.horizon = horizon(correlations, self._check_rules)
         self._recent: dict[FindingKey, Finding] = {}
@@ -152,7 +153,9 @@ class Incidents:
     def _recompose(self) -> list[Incident]:
         """Cluster all recent findings, identify each cluster, and return the incidents merged or withdrawn."""
         chains = self._find_chains()
-        clusters = cluster_findings(self._recent.values(), self._correlations, chains, self._check_rules)
+        clusters = cluster_findings(
+            self._recent.values(), self._correlations, chains, self._check_rules, self._delay_rules
+        )
         before, self._joinable = self._joinable, set()
         gone: list[Incident] = []
         for cluster, claims in zip(clusters, self._claims(clusters), strict=True):

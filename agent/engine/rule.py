@@ -109,6 +109,9 @@ class Rule(ConfigModel):
     is_single: ClassVar[bool] = False
     """Whether a scope has one open finding at most: what is detected until it recovers belongs to it."""
 
+    is_delay: ClassVar[bool] = False
+    """Whether a finding is about a reader that does not keep up, or what that costs: it joins what lasts already."""
+
     changes_leader: ClassVar[bool] = False
     """Whether a finding is a leader change: `previous` and `current` name the leader."""
 

@@ -49,6 +49,7 @@ class ConsumerStalled(GroupRule):
     title = "{group} is stuck on {topic}[{partition}]"
     is_ongoing = True
     is_single = True
+    is_delay = True
     advice: ClassVar[Mapping[str, Advice]] = {
         "": Advice(
             now="Read the log of {reader}'s consumer of {place}: the record at offset {low} may fail again and again, "

@@ -57,6 +57,7 @@ class ConsumerStopped(GroupRule):
     title = "{group} has stopped consuming"
     is_ongoing = True
     is_single = True
+    is_delay = True
     advice: ClassVar[Mapping[str, Advice]] = {
         "": Advice(
             now="Start the consumers of {reader}; their logs tell why they stopped. If it was retired, delete the "

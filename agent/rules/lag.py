@@ -67,6 +67,7 @@ class Lag(GroupRule):
     title = "{group} is falling behind"
     is_ongoing = True
     is_single = True
+    is_delay = True
     advice: ClassVar[Mapping[str, Advice]] = {
         "": Advice(
             now="Find out what slows {reader} down (its log, its sink), or add consumers, at most one per partition.",

@@ -16,7 +16,7 @@ from agent.rules.queries.partitions import CLOCK_SLACK_MS, drop_unmoved, earlies
 from agent.rules.queries.positions import (
     absent_until,
     drop_foreign,
-    find_forgotten,
+    find_absence,
     is_beyond_growth,
     log_end,
     read_before,
@@ -184,7 +184,7 @@ class OffsetJump(GroupRule):
             unread=log_end(readings, begin) - first,
             is_to_latest=0 < end <= (after.offset or 0),
             is_out_of_range=(before.offset or 0) < log_start,
-            forgotten=find_forgotten(facts, after),
+            forgotten=find_absence(facts, after),
         )
 
     def _is_skip(self, jump: _Jump, earlier: list[Commit], facts: Facts) -> bool:

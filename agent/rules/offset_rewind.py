@@ -270,8 +270,8 @@ class OffsetRewind(GroupRule):
         return replace(
             finding,
             detail=f"{_who(finding)} on {_move(finding)}{prediction}",
-            # A reader without an offset is reset when it returns: nothing else is the cause.
-            undisturbed_since=after.at if forgotten else undisturbed_since(_offsets(scope, facts), after.at),
+            # A reader without an offset is reset when it returns: no disturbance is the cause.
+            undisturbed_since=LONG_AFTER if forgotten else undisturbed_since(_offsets(scope, facts), after.at),
         )
 
     def _find_labels(

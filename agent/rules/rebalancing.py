@@ -20,6 +20,8 @@ from agent.model.text import count, instant
 from agent.model.times import clock
 from agent.rules.queries.partitions import is_rebalancing
 from agent.rules.queries.streams import TopicPartition, thread
+from agent.rules.queries.subjects import partitions_of
+from agent.rules.queries.unread import first_observed
 
 _STARTUP_MS = 60_000
 """How long after a group was without members its members may still be joining."""
@@ -89,10 +91,13 @@ class Rebalancing(Rule):
         for interval in intervals_over([history], lambda at: _is_in_rebalance(history.as_of(at))):
             begin = interval.begin
             if begin not in repeated and self._is_long(interval):
+                known_at = self._observed_at(scope, interval, facts)
+                if known_at is None:
+                    continue
                 yield self.make_finding(
                     scope,
                     begin,
-                    known_at=interval.known_at(self.longer_than),
+                    known_at=known_at,
                     labels=("long",),
                     detail=f"{scope.group} has been rebalancing, consuming nothing, for more than "
                     f"{duration_text(self.longer_than)} since {clock(begin.at)} UTC",
@@ -161,6 +166,13 @@ class Rebalancing(Rule):
     def _is_long(self, interval: Interval) -> bool:
         """Return whether it certainly took long: by polls, it may have ended right after it was last observed."""
         return interval.end is None or interval.end.start > interval.begin.at + self.longer_than
+
+    def _observed_at(self, scope: Scope, interval: Interval, facts: Facts) -> int | None:
+        """Return when it was first observed to take long, or None: time alone shows nothing if nothing is read."""
+        cluster, group, due = scope.cluster, scope.group or "", interval.known_at(self.longer_than)
+        times = [first_observed(facts, (cluster, group, *pair), due) for pair in partitions_of(facts, cluster, group)]
+        times += [] if interval.end is None else [max(due, interval.end.seen)]
+        return min((at for at in times if at is not None), default=None if times else due)
 
     def _repeated_rebalances(self, scope: Scope, changes: list[GroupState], facts: Facts) -> list[GroupState]:
         """Return the rebalances that reach the threshold, if the one before did not."""

@@ -57,6 +57,7 @@ class RetentionMargin(GroupRule):
     title = "{group} is about to lose unread records on {topic}[{partition}] to retention"
     is_ongoing = True
     is_single = True
+    is_delay = True
     advice: ClassVar[Mapping[str, Advice]] = {
         "": Advice(
             now="Raise retention.ms and retention.bytes of {topic} now (kafka-configs --alter --entity-type topics), "

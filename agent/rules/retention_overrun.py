@@ -48,6 +48,7 @@ class RetentionOverrun(GroupRule):
         "purged": "{group} lost {records} unread records on {topic}[{partition}] to DeleteRecords",
         "while_away": "{group} lost {records} unread records on {topic}[{partition}] while it was away",
     }
+    is_delay = True
     advice: ClassVar[Mapping[str, Advice]] = {
         "purged": Advice(
             now="Find out who deleted the records of {topic} at {start} (kafka-delete-records, Admin.deleteRecords). "

@@ -54,8 +54,10 @@ class SourceUnavailable(LastingConditionRule):
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         for finding in super().detect(scope, facts):
             is_partition = scope.topic is not None and scope.partition is not None
-            state = facts.history(PartitionState, *scope.in_partition).as_of(finding.at) if is_partition else None
-            leader = None if state is None else leader_of(state)
+            states = facts.history(PartitionState, *scope.in_partition) if is_partition else ()
+            leaders = [leader_of(state) for state in states if state.at <= finding.at]
+            # That the partition has no leader any more is seen together with its unavailability.
+            leader = next((broker for broker in reversed(leaders) if broker is not None), None)
             yield finding if leader is None else replace(finding, current={**finding.current, "led_by": leader})
 
     def find_scope(self, observation: Unavailable) -> Scope:

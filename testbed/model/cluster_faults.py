@@ -220,10 +220,11 @@ def topic_recreated(world: World) -> bool:
     readers = [reader for log in old.logs for reader in log.readers]
     lags = world.seconds(60, 400)
     event = world.begin(f"{old.name} was created again", lags + 300_000, wanted="loud")
+    slow = world.begin(f"the sinks of all that read {old.name} were slow", lags)
     for group in dict.fromkeys(reader.group for reader in readers):
         world.claim(group, lags + 20 * MINUTE)
         group.set_pace(0)
-        world.standstill(event, group, lags)
+        world.standstill(slow, group, lags)
 
     def recreate() -> None:
         world.cluster.delete_topic(old)

@@ -9,11 +9,14 @@ from typing import NamedTuple
 from agent.model.observations.base import Observation
 from agent.model.observations.flink import Position
 from agent.model.observations.kafka import Commit, LogOffsets, PartitionState
+from testbed.model.clock import SECOND
 from testbed.model.truth import Effect, Subject, Truth
 
 MIN_RECORDS = 1_000
 _USUAL = 30
 _SMALL_SHARE = 0.8
+_SURGE = 10
+"""How many times faster a consumer may be than it has had to be so far."""
 
 Place = tuple[str, int]
 
@@ -40,7 +43,8 @@ class Evidence:
     def __init__(self, truth: Truth, batches: Iterable[Iterable[Observation]]) -> None:
         effects = [effect for event in truth.events for effect in event.effects]
         groups = {_group(effect.subject) for effect in effects} - {None}
-        places = {_place(effect.subject) for effect in effects} - {None}
+        places = {place for effect in effects if (place := _place(effect.subject)) is not None}
+        topics = {topic for topic, _ in places}
         self._commits: dict[tuple[str, Place], list[Reading]] = defaultdict(list)
         self._positions: dict[Place, list[Reading]] = defaultdict(list)
         self._logs: dict[Place, list[Reading]] = defaultdict(list)
@@ -48,7 +52,7 @@ class Evidence:
         for batch in batches:
             for fact in batch:
                 if isinstance(fact, Commit):
-                    if fact.group in groups and (fact.topic, fact.partition) in places:
+                    if fact.group in groups and fact.topic in topics:
                         series = self._commits[fact.group, (fact.topic, fact.partition)]
                         series.append(Reading(fact.at, fact.offset))
                 elif isinstance(fact, LogOffsets):
@@ -63,20 +67,38 @@ class Evidence:
     def of(self, effect: Effect) -> Sight:
         """Return whether the effect could be seen, and the bounds of its records."""
         place, group = _place(effect.subject), _group(effect.subject)
-        if place is None or effect.measure == "":
+        if place is None:
             return Sight(is_visible=True)
         log = self._logs.get(place, [])
+        if effect.kinds[0] == "topic_recreated":
+            return _deletion(effect, self._commits.get((str(group), place), []), log)
+        if effect.measure == "":
+            return Sight(is_visible=True)
         if effect.measure == "lost" and group is None:
             return _truncation(effect, log)
         commits = self._commits.get((str(group), place), [])
         if effect.measure == "lost":
             return _overrun(effect, commits, log)
         if effect.measure == "skipped":
-            return _jump(effect, commits)
+            return _jump(effect, commits) if commits[:1] and commits[0].at < effect.at else self._start(effect, log)
         seen = _rewind(effect, commits, log)
         if not seen.is_visible and place in self._positions:
             return _rewind(effect, self._positions[place], log, confirmed=True)._replace(low=0)
         return seen
+
+    def _start(self, effect: Effect, log: list[Reading]) -> Sight:
+        """Return whether what a group skipped on a new partition shows: no consumer of its pace can have read it."""
+        group, (topic, partition) = _group(effect.subject), _place(effect.subject) or ("", 0)
+        begun = [r for r in self._commits.get((str(group), (topic, partition)), []) if r.at >= effect.at]
+        read = [r.at for r in log if r.at < effect.at]
+        if not begun or not read:
+            return Sight(is_visible=False)
+        pace = max(
+            (_pace(readings, effect.at) for (other, place), readings in self._commits.items()
+             if other == group and place[0] == topic), default=0.0,
+        )  # fmt: skip
+        needed = effect.records * SECOND / max(begun[0].at - read[-1], SECOND)
+        return Sight(effect.records >= MIN_RECORDS and needed > _SURGE * pace, high=begun[0].offset)
 
     def shows_cause(self, effect: Effect) -> bool:
         """Return whether a change of the partition's state was seen around the effect."""
@@ -113,7 +135,16 @@ def _rewind(effect: Effect, readings: list[Reading], log: list[Reading], *, conf
     cut = max(0, bisect_left(log, effect.at, key=lambda reading: reading.at) - 1)
     read = top - (log[cut].start or 0) if log else MIN_RECORDS
     is_visible = seen >= MIN_RECORDS or (read > 100 and seen >= _SMALL_SHARE * read)
-    return Sight(is_visible, min(max(seen, 0), high), high)
+    # What a truncation removed cannot be read again.
+    low = min(top, (effect.after or 0) + effect.records) - (after[0].offset or 0)
+    return Sight(is_visible, min(max(low, 0), high), high)
+
+
+def _pace(readings: list[Reading], until: int) -> float:
+    """Return the highest pace that the readings show until then, records/s."""
+    known = [reading for reading in readings if reading.offset is not None and reading.at < until]
+    steps = (((b.offset or 0) - (a.offset or 0)) * SECOND / max(b.at - a.at, SECOND) for a, b in pairwise(known))
+    return max(steps, default=0.0)
 
 
 def _jump(effect: Effect, commits: list[Reading]) -> Sight:
@@ -135,6 +166,17 @@ def _truncation(effect: Effect, log: list[Reading]) -> Sight:
         return Sight(is_visible=False)
     seen = (before[-1].offset or 0) - (after[0].offset or 0)
     return Sight(seen >= 100, max(seen, 0), effect.records)
+
+
+def _deletion(effect: Effect, commits: list[Reading], log: list[Reading]) -> Sight:
+    """Return whether unread records were seen that are older than the time between two commits."""
+    until = bisect_left(log, effect.at, key=lambda reading: reading.at)
+    before, _ = _around(commits, effect.at)
+    if not before or not until:
+        return Sight(is_visible=False)
+    waits = max((b.at - a.at for a, b in pairwise(before)), default=0)
+    old = [r for r in log[:until] if before[-1].at < r.at - waits and (r.offset or 0) - (before[-1].offset or 0) > 100]
+    return Sight(is_visible=bool(old) and log[until - 1].at - old[0].at > waits)
 
 
 def _overrun(effect: Effect, commits: list[Reading], log: list[Reading]) -> Sight:

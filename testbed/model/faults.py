@@ -93,10 +93,19 @@ def _reset_after_session_loss(world: World, groups: Sequence[Group]) -> bool:
 
 
 def _judge_hidden(world: World, reader: Reader, effect: Effect) -> None:
-    """Want a report of a hidden reset only if it lasts: it shows in no other way than by a standstill."""
+    """Want a report of a hidden reset only if it lasts: it shows in no other way than by a standstill.
+
+    If all that its reader reads stands still, nothing tells it from a sink that is down.
+    """
     gain = max(reader.pace - reader.log.rate, 1.0)
     lasts = effect.records / max(reader.pace, 1.0) * SECOND
-    effect.must = lasts > 90_000 + 4 * world.kafka_view.interval + 4 * reader.group.interval and gain > 1
+    group = reader.group
+    member = next(readers for number in range(group.size) if reader in (readers := group.of_member(number)))
+    is_alone = all(other.is_stuck or other.position < (other.committed or 0) for other in member)
+    if is_alone:
+        effect.kinds += ("consumer_stalled", "consumer_stopped")
+    standstill = 1_200_000 if is_alone else 90_000
+    effect.must = lasts > standstill + 4 * world.kafka_view.interval + 10 * group.interval and gain > 1
     effect.measure = ""
 
 
@@ -207,6 +216,7 @@ def retention_overrun(world: World) -> bool:
     world.claim(group, back + 30 * MINUTE)
     event = world.begin(f"{group.name} was overrun by retention", back, wanted="loud", causes_forbidden=DISTURBANCES)
     world.standstill(event, group, back)
+    group.overrun = event
     if stops:
         group.stop()
     else:
@@ -217,27 +227,18 @@ def retention_overrun(world: World) -> bool:
     def expire(step: int) -> None:
         for reader in readers:
             log, end = reader.log, reader.log.end(world.now)
-            log.cause = event
             unread = end - int(reader.position)
             log_cut = int(reader.position) + int(unread * step / (steps + 0.5))
             world.cluster.delete_records(log, log_cut)
-            log.cause = None
 
     for step in range(1, steps + 1):
         world.clock.after(lag + (step - 1) * (back - lag) / (steps + 1), lambda step=step: expire(step))  # type: ignore[misc]
 
     def recover() -> None:
-        for reader in readers:
-            reader.log.cause = event
         if stops:
             group.start(event)
         else:
             group.set_pace(1)
-        world.clock.after(15_000, release)
-
-    def release() -> None:
-        for reader in readers:
-            reader.log.cause = None
 
     if world.rng.random() < 0.85:
         world.clock.after(back, recover)

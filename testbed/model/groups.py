@@ -83,7 +83,7 @@ class Reader:
         position = int(position)
         now = group.cluster.clock.now
         if self._overrun is None:
-            event = log.cause or group.overrun_event(now)
+            event = group.overrun_event(now)
             self._overrun = Effect(
                 kinds=("retention_overrun",), subject=self.subject, at=now, measure="lost", before=position,
                 kept=self.committed, must=not group.is_abandoned,
@@ -202,7 +202,7 @@ class Group:
         self.size = max(members, 1)
         self._last_commit = cluster.clock.now - cluster.rng.randrange(interval)
         self.disturbed_until = 0
-        self._overrun: Event | None = None
+        self.overrun: Event | None = None
         cluster.groups[name] = self
 
     def read(self, log: "Log", position: int, pace: float) -> Reader:
@@ -212,10 +212,10 @@ class Group:
 
     def overrun_event(self, now: int) -> Event:
         """Return the event of retention overrunning the group, which goes on if it did so lately."""
-        if self._overrun is None or now - self._overrun.until > _SAME_OVERRUN_MS:
+        if self.overrun is None or now - self.overrun.until > _SAME_OVERRUN_MS:
             name, wanted = f"retention overran {self.name}", "either" if self.is_abandoned else "loud"
-            self._overrun = self.cluster.truth.begin(name, now, now, self.cluster.name, wanted=wanted)
-        return self._overrun
+            self.overrun = self.cluster.truth.begin(name, now, now, self.cluster.name, wanted=wanted)
+        return self.overrun
 
     def sync(self, at: int) -> None:
         """Make the commits that were due until that moment."""

@@ -133,7 +133,8 @@ class Scorer:
         incidents = [
             incident
             for incident in self._loud
-            if any(_explains(event, f) for f in (*incident.causes, *_loud_findings(incident)))
+            if any(_explains(event, finding) for finding in _loud_findings(incident))
+            or any(is_report_of(finding, effect) for finding in incident.causes for effect in event.effects)
         ]
         result, missed = self._result, []
         result.events += 1

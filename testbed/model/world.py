@@ -13,7 +13,7 @@ from testbed.model.truth import Event, Subject, Truth
 from testbed.model.views import KafkaView
 from testbed.model.zookeeper_view import ZooKeeperView
 
-STANDSTILL = ("consumer_stalled", "consumer_stopped", "lag", "retention_margin", "rebalancing", "transaction_hanging")
+STANDSTILL = ("consumer_stalled", "consumer_stopped", "lag", "retention_margin", "rebalancing")
 """What may truly be reported of readers that do not read, whatever the reason."""
 
 ELECTIONS = ("broker_session_lost", "leader_moved", "under_replicated", "partition_offline", "broker_down")

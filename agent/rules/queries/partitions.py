@@ -14,6 +14,9 @@ from agent.model.observations.kafka import ClusterSettings, Commit, GroupState, 
 CLOCK_SLACK_MS = 5_000
 """How far the clocks of two sources may differ, and how long the log end must stay lower to count as truncated."""
 
+_RESTART_MS = 300_000
+"""How long a broker may be away that is restarted in order."""
+
 _MAJOR_VERSION = re.compile(r"\d+")
 _ELR_VERSION = 4
 """The major Kafka version that introduced eligible leader replicas (KIP-966)."""
@@ -181,7 +184,9 @@ def find_unclean_elections(
 
     Kafka elects such a leader only when no in-sync replica is alive, and its ISR is then itself alone. If an old
     in-sync replica is in the new ISR, or the replicas differ (a reassignment), states in between were missed: a
-    replica caught up and was elected cleanly.
+    replica caught up and was elected cleanly. So it may have been without any trace, unless the log was truncated, if
+    no state was read for a minute, or between two polls if the replica had been in sync within the last five minutes:
+    in a rolling restart, each broker stops as soon as the one before is back in sync.
     """
     before: list[PartitionState] = []
     for state in facts.history(PartitionState, *partition):
@@ -190,8 +195,11 @@ def find_unclean_elections(
         elif not state.isr:
             before = [*before, state] if before else []
         else:
-            if before and _is_outside_isr(before[0], state) and not _was_eligible(facts, partition, before, state):
-                yield before[0], state
+            if before and _is_outside_isr(before[0], state):
+                may_have_caught_up = _may_have_caught_up(facts, partition, before, state)
+                is_certain = not may_have_caught_up or _shrinks_log(facts, partition, state)
+                if is_certain and not _was_eligible(facts, partition, before, state):
+                    yield before[0], state
             before = [state]
 
 
@@ -200,6 +208,22 @@ def _is_outside_isr(before: PartitionState, after: PartitionState) -> bool:
         return False
     is_outside = leader_of(after) not in (leader_of(before), *before.isr)
     return is_outside and not set(before.isr) & set(after.isr) and set(before.replicas) == set(after.replicas)
+
+
+def _may_have_caught_up(
+    facts: Facts, partition: tuple[str, str, int], before: list[PartitionState], after: PartitionState
+) -> bool:
+    """Return whether the new leader may have been in the ISR without being seen there.
+
+    before: as in `_was_eligible`.
+    """
+    unseen = max(state.at - state.start for state in (*before[1:], after))
+    if unseen > LATENESS_MS:
+        return True
+    recent = facts.history(PartitionState, *partition).between(after.at - _RESTART_MS, after.at - 1)
+    earlier = facts.history(PartitionState, *partition).as_of(after.at - _RESTART_MS)
+    was_in_sync = any(leader_of(after) in state.isr for state in (earlier, *recent) if state is not None)
+    return unseen > CLOCK_SLACK_MS and was_in_sync
 
 
 def _was_eligible(

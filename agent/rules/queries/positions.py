@@ -88,7 +88,7 @@ def _read_until(facts: Facts, peak: Commit, commit: Commit, end: int) -> int:
     return offset if offset <= end else 0  # else foreign
 
 
-def find_forgotten(facts: Facts, after: Commit) -> Commit | None:
+def find_absence(facts: Facts, after: Commit) -> Commit | None:
     """Return the reading without an offset from which the group returned with this commit, or None.
 
     Consumers that run all the time have their position in memory: they do not return.
