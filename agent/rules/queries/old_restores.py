@@ -76,7 +76,7 @@ def newest_state(checkpoints: Checkpoints) -> State | None:
 def restored_state(facts: Facts, restore: Restore, newest: State) -> State | None:
     """Return what was restored, with its time as the earlier readings show or imply it; None if they do not.
 
-    A time that nobody observed is estimated from how far apart the checkpoints were.
+    A time that was not observed is estimated from how far apart the checkpoints were.
     """
     reading = restore.reading
     if reading.restored_id is None:
