@@ -28,7 +28,7 @@ _FAILURES = 3
 
 
 class _OldRestore(NamedTuple):
-    """A restore from an old state. older_by: how much further it goes back than the job could have been restored."""
+    """A restore from an old state. older_by: how far it is behind what could have been restored."""
 
     restore: Restore
     state: State
@@ -44,9 +44,9 @@ class RestoredFromOld(Rule):
     somebody chose the old one: that cannot be observed.
 
     A job with a new id continues another one that has ended: one whose checkpoint or savepoint it was restored from,
-    or that was restored from the same, or continued one of these; if no path tells, one of the same name. REST does not
-    report when the restored checkpoint was taken. If Backflow has not seen it complete, its age is estimated from its
-    id and from how often the job completed checkpoints.
+    or that was restored from the same, or continued one of these; if no path shows it, one of the same name. REST does
+    not report when the restored checkpoint was taken. If Backflow has not seen it complete, its age is estimated from
+    its id and from how often the job completed checkpoints.
     Labels: `savepoint`, `resubmitted` (under a new job id, so not by Flink itself), `checkpoints_failed` (it is the
     last completed one, but for `min_age` at least 3 checkpoints in a row had failed since).
     Not: a restore from the last completed checkpoint, however old, if none has failed since; the first start from a
