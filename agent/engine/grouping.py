@@ -1,6 +1,7 @@
 """Which findings without a common cause belong together: one event in many places, or one reader's repeated trouble.
 
-Pure: the same findings in any order give the same pairs. All pairs are of one cluster.
+Pure: the same findings in any order give the same pairs. All pairs are of one cluster, but for a Flink job's restore
+and the rewinds that it explains.
 """
 
 from bisect import bisect_left
@@ -50,7 +51,8 @@ def find_groups(
 ) -> Iterator[Pair]:
     """Yield pairs of findings that belong to one incident. findings: in time order.
 
-    Info findings outside of a correlation join only their like: what is worth a message must not open with them.
+    Info findings outside of a correlation join only their like, or the restore that explains them: what is worth a
+    message must not open with them.
     chained: the findings of complete correlations; effects: those of their last steps. check_rules: the rules whose
     findings come from checks. delay_rules: those whose findings are about a reader that does not keep up.
     """
@@ -66,6 +68,7 @@ def find_groups(
     # What happened to a broker explains what coincides with it, even if by itself it is worth no message.
     brokers = [f for f in reported if f.severity is Severity.INFO and {"broker", "topic"} & f.subject.keys() == {"broker"}]
     yield from _find_coinciding([*loud, *brokers])
+    yield from _find_explained(loud, findings)
 
 
 def find_storms(
@@ -230,6 +233,20 @@ def _coinciding_pairs(findings: Sequence[Finding]) -> Iterator[Pair]:
             last_begin = max(last_begin or (at, finding), (at, finding), key=lambda mark: mark[0])
         else:
             last_end = (at, finding)
+
+
+def _find_explained(restores: Iterable[Finding], findings: Iterable[Finding]) -> Iterator[Pair]:
+    """Yield pairs of a finding about a Flink job's restore and a rewind that this restore explains."""
+    by_restore = {
+        (finding.subject.get("cluster"), finding.subject.get("job"), finding.current["restored_at"]): finding
+        for finding in restores
+        if "restored_at" in finding.current
+    }
+    for finding in findings if by_restore else ():
+        for restore in finding.current.get("explained_by", ()):
+            explanation = by_restore.get((restore["cluster"], restore["job"], restore["restored_at"]))
+            if explanation is not None and abs(finding.known_at - explanation.known_at) <= RECURRENCE_MS:
+                yield explanation.key, finding.key
 
 
 def _impact(finding: Finding) -> int:

@@ -1,6 +1,6 @@
 """What to do about an incident: the advice of its rules, filled in."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from agent.model.findings import Finding, observed_part, reader
@@ -68,6 +68,8 @@ def _fields(findings: Sequence[Finding], day: str) -> dict[str, Any]:
         "low": f"{min(offsets):,}" if offsets else "?",
         "high": f"{max(offsets):,}" if offsets else "?",
         "pause": pause,
+        "newest": _checkpoint(finding.previous),
+        "taken": instant(finding.current.get("triggered_at", finding.start), day),
         "undeclared": _undeclared(known.get("undeclared") or ()),
     }
 
@@ -78,6 +80,12 @@ def _undeclared(stores: Sequence[str]) -> str:
         return ""
     plural = len(stores) > 1
     return f" Also check store{'s' * plural} {join_names(stores)}, which {'are' if plural else 'is'} not declared."
+
+
+def _checkpoint(state: Mapping[str, Any]) -> str:
+    """Return a Flink job's checkpoint or savepoint, with its path if it is known."""
+    name = f"{'savepoint' if state.get('savepoint') else 'checkpoint'} {state.get('id', '?')}"
+    return f"{name} ({state['path']})" if state.get("path") else name
 
 
 def _graph(finding: Finding) -> str:

@@ -197,6 +197,10 @@ def _paragraph(incident: Incident, effects: list[Finding], events: list[Statemen
         total = sum((event.finding.records for event in alike), Records())
         impact = describe_records(total, bounded=any(is_bounded(event.finding) for event in alike))
         sentences.append(_sentence(f"Affected in all: {_extent(alike)}{f': {impact}' if impact else ''}"))
+    elif worst.finding.records == Records() and incident.records != Records():
+        affected = [event for event in of_effects if event.finding.records != Records()]
+        impact = describe_records(incident.records, bounded=any(is_bounded(event.finding) for event in affected))
+        sentences.append(_sentence(f"Affected: {_extent(affected)}: {impact}") if affected else "")
     sentences += [*_flink_readers(worst), *_confirmed(alike), *_spared(incident, worst.finding)]
     return " ".join(sentences)
 

@@ -7,16 +7,13 @@ from typing import ClassVar
 from agent.engine.condition_rule import Interval, intervals_over
 from agent.engine.facts import FINALIZATION_MS, LATENESS_MS, Facts
 from agent.engine.rule import Advice, Rule, Scope, recovered
-from agent.model.config_types import NameFilter, PositiveDuration
+from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding
 from agent.model.observations.base import Observation
 from agent.model.observations.flink import FlinkJob, JobListing, Position
 from agent.model.times import clock
-from agent.rules.queries.flink import ended_at, is_listed
+from agent.rules.queries.flink import DEFAULT_NAMES, ended_at, is_listed
 from agent.rules.queries.subjects import jobs_in, read_by
-
-_DEFAULT_NAMES = NameFilter(include=["Flink Streaming Job", "Flink Java Job at *", "Flink Batch Job", "insert-into_*"])
-"""Names that Flink gives to jobs without one (StreamGraphGenerator, ExecutionEnvironment, TableEnvironment)."""
 
 
 class DuplicateJob(Rule):
@@ -90,7 +87,7 @@ class DuplicateJob(Rule):
             first, second = (_partitions_read(job, facts, known_at) for job in pair)
             if first & second:
                 return known_at if interval.lasted(known_at - interval.begin.at) else None
-        is_same_by_name = not (first and second) and not _DEFAULT_NAMES.match(name)
+        is_same_by_name = not (first and second) and not DEFAULT_NAMES.match(name)
         return late if is_same_by_name and interval.lasted(late - interval.begin.at) else None
 
 

@@ -31,7 +31,7 @@ from agent.rules.queries.operators import (
 from agent.rules.queries.partitions import Truncation, find_deletion, is_recreated
 from agent.rules.queries.positions import drop_foreign
 from agent.rules.queries.progress import undisturbed_since
-from agent.rules.queries.restores import RestoreContext, find_restore_context, is_explained_by_restore
+from agent.rules.queries.restores import RestoreContext, find_restore_context, find_restores_behind
 from agent.rules.queries.rewinds import (
     Move,
     Offset,
@@ -233,7 +233,8 @@ class OffsetRewind(GroupRule):
         before, after, _ = rewind
         log_start = _log_start(after, facts)
         truncation = find_truncation(facts, rewind.move)
-        labels = list(self._find_labels(rewind, log_start, truncation, facts))
+        restores = find_restores_behind(facts, before, after)
+        labels = list(self._find_labels(rewind, log_start, truncation, restores, facts))
         severity = Severity.CRITICAL if "to_earliest" in labels else None
         is_meant = "operator_reset" in labels or "checkpoint_restore" in labels
         forgotten = {}
@@ -260,11 +261,12 @@ class OffsetRewind(GroupRule):
                 **start,
                 **held,
                 **forgotten,
+                **({"explained_by": restores} if restores else {}),
                 **(context._asdict() if context is not None else {}),
             },
             records=_count_records(rewind, truncation, is_divergence="to_divergence" in labels),
             subject=_flink_subject(after),
-            checks=_check_causes(scope, rewind, labels, context, facts),
+            checks=() if restores else _check_causes(scope, rewind, labels, context, facts),
         )
         prediction = _predict(facts, rewind.move) if finding.records.reread else ""
         return replace(
@@ -275,7 +277,12 @@ class OffsetRewind(GroupRule):
         )
 
     def _find_labels(
-        self, rewind: _Rewind, log_start: int | None, truncation: Truncation | None, facts: Facts
+        self,
+        rewind: _Rewind,
+        log_start: int | None,
+        truncation: Truncation | None,
+        restores: Sequence[Mapping[str, Any]],
+        facts: Facts,
     ) -> Iterator[str]:
         before, after, committed = rewind
         # Each reading shows the reader at some moment after its rewind: the lowest is nearest to where it went.
@@ -283,7 +290,7 @@ class OffsetRewind(GroupRule):
         label = find_reset_label(facts, move, self.min_records, log_start=log_start, truncation=truncation)
         if label is not None:
             yield label
-        if is_explained_by_restore(facts, before, after):
+        if restores:
             yield "checkpoint_restore"
         if isinstance(before, Commit) and isinstance(after, Commit):
             if why_forgotten(facts, before, after):

@@ -169,6 +169,46 @@ def test_rewind_by_a_savepoint_is_labelled_checkpoint_restore(
     assert_no_alarm(agent)
 
 
+def test_job_started_from_an_old_savepoint_is_reported(flink: FlinkCluster, kafka_3_9: Cluster, tmp_path: Path) -> None:
+    topic, group, name = named("clicks"), named("flink"), named("job")
+    kafka_3_9.create_topic(topic, 1)
+    fill(kafka_3_9.bootstrap_servers, [(topic, 0)], 30_000)
+    program = kafka_job(name, kafka_3_9.bootstrap_servers, topic, group, delay_ms=2)
+    tables, edits = flink_table("jobs", flink, kafka="main"), {'min_age = "10m"': 'min_age = "5s"'}
+    with Agent(tmp_path, {"main": addresses(kafka_3_9)}, tables=tables, edits=edits) as agent:
+        agent.wait_until_watching()
+
+        def wait_for_checkpoint(job: str, is_wanted: Callable[[Checkpoints], bool]) -> Checkpoints:
+            fact = agent.wait_for(
+                lambda fact: isinstance(fact, Checkpoints) and fact.job == job and is_wanted(fact), "checkpoints", 120
+            )
+            assert isinstance(fact, Checkpoints)
+            return fact
+
+        first = flink.submit(program)
+        wait_for_checkpoint(first, lambda fact: fact.completed > 1)
+        savepoint = flink.savepoint(first)
+        taken = wait_for_checkpoint(first, lambda fact: fact.savepoint is not None)
+        wait_for_checkpoint(first, lambda fact: (fact.last or 0) > (taken.savepoint or 0) + 5)
+        flink.cancel(first)
+        second = flink.submit(program, savepoint)
+        restored = wait_for_checkpoint(second, lambda fact: fact.restored_savepoint)
+        incident = agent.wait_for_incident(
+            lambda incident: all(findings([incident], kind) for kind in ("restored_from_old", "offset_rewind")),
+            "the restore and the rewind in one incident",
+            120,
+        )
+    (finding,) = findings([incident], "restored_from_old")
+    assert (incident["severity"], incident["title"]) == ("warning", f"{name} was restored from an old savepoint")
+    assert finding["labels"] == ["savepoint", "resubmitted"]
+    assert (finding["subject"]["job"], finding["previous"]["jobs"]) == (second, [first])
+    assert finding["current"]["id"] == restored.restored_id == taken.savepoint
+    assert finding["current"]["triggered_at"] == taken.savepoint_triggered_at
+    assert finding["previous"]["id"] > finding["current"]["id"] + 5
+    assert finding["previous"]["path"].endswith(f"{first}/chk-{finding['previous']['id']}")
+    assert savepoint.endswith(finding["current"]["path"].rpartition("/")[2])
+
+
 def test_dead_job_put_back_is_found_at_the_failover(flink: FlinkCluster, agent: Agent) -> None:
     """Znode, file and blob of a cancelled job return while there is no leader (FLINK-10011)."""
     job = flink.submit(sequence_job(named("counter")))

@@ -52,10 +52,11 @@ class Checkpoints(Observation, frozen=True, kw_only=True, tag="checkpoints", gc=
     """A job's checkpoints since it was started on this JobManager, and what it was restored from.
 
     cluster: the Flink cluster. job: the job id, 32 hex digits. completed, failed, restored: numbers of checkpoints, as
-    REST counts them. last: id of the last completed checkpoint; null if there is none. restored_id: id of the
-    checkpoint that the job was restored from; null if it was not restored. restored_at: when it was restored.
-    restored_savepoint: whether it was restored from a savepoint. restored_path: where that checkpoint or savepoint is
-    stored.
+    REST counts them. last: id of the last completed checkpoint, savepoints not included; null if there is none.
+    last_triggered_at: when Flink triggered it: the state that it holds. last_path: where it is stored. savepoint,
+    savepoint_triggered_at: the same of the last completed savepoint. restored_id: id of the checkpoint or savepoint
+    that the job was restored from; null if it was not restored. restored_at: when it was restored. restored_savepoint:
+    whether it was restored from a savepoint. restored_path: where that checkpoint or savepoint is stored.
     """
 
     key = ("cluster", "job")
@@ -67,6 +68,10 @@ class Checkpoints(Observation, frozen=True, kw_only=True, tag="checkpoints", gc=
     failed: int
     restored: int = 0
     last: int | None = None
+    last_triggered_at: int | None = None
+    last_path: str | None = None
+    savepoint: int | None = None
+    savepoint_triggered_at: int | None = None
     restored_id: int | None = None
     restored_at: int | None = None
     restored_savepoint: bool = False

@@ -6,12 +6,16 @@ from typing import NamedTuple
 
 from agent.engine.condition_rule import Interval
 from agent.engine.facts import LATENESS_MS, LONG_AFTER, Facts, History
+from agent.model.config_types import NameFilter
 from agent.model.observations.base import Availability, Available, Unavailable
 from agent.model.observations.flink import Checkpoints, FlinkJob, JobGraph, JobListing, JobManagerLeader
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, earliest
 
 REST, ZOOKEEPER, STORAGE = "flink", "flink_zookeeper", "flink_storage"
 """The parts of a Flink source whose availability is observed on its own, by their `source` in Availability."""
+
+DEFAULT_NAMES = NameFilter(include=["Flink Streaming Job", "Flink Java Job at *", "Flink Batch Job", "insert-into_*"])
+"""Names that Flink gives to jobs without one (StreamGraphGenerator, ExecutionEnvironment, TableEnvironment)."""
 
 _MISSING_MS = 30_000
 

@@ -1,7 +1,7 @@
 """Queries about Flink restores: whether one explains a rewind, and whether checkpoints failed around it."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from agent.engine.facts import LATENESS_MS, Facts
 from agent.model.observations.flink import Checkpoints, Position
@@ -20,12 +20,15 @@ class RestoreContext(NamedTuple):
     restores: int
 
 
-def is_explained_by_restore(facts: Facts, before: Commit | Position, after: Commit | Position) -> bool:
-    """Return whether a restore of a Flink job that reads the partition may have moved the reader backwards.
+def find_restores_behind(facts: Facts, before: Commit | Position, after: Commit | Position) -> list[dict[str, Any]]:
+    """Return the restores that may have moved the reader backwards, of Flink jobs that read the partition.
+
+    Each as JSON fields of a finding: `cluster` (Flink's), `job` and `restored_at`.
 
     A savepoint or an older checkpoint may hold any older offset. The last completed checkpoint holds the offsets that
     Flink committed when it completed: restoring it moves a position to these, and no committed offset at all.
     """
+    restores: list[dict[str, Any]] = []
     new, committed = after.offset or 0, before.committed if isinstance(before, Position) else None
     reader = after.job if isinstance(after, Position) else None
     for job, history in _find_jobs(facts, (after.cluster, after.topic, after.partition)):
@@ -38,8 +41,9 @@ def is_explained_by_restore(facts: Facts, before: Commit | Position, after: Comm
             is_near = before.start - CLOCK_SLACK_MS <= restored_at <= after.at + CLOCK_SLACK_MS
             is_below_last = reader is None or (committed is not None and new < committed)
             if is_near and not (is_below_last and _is_from_last_checkpoint(history, checkpoints)):
-                return True
-    return False
+                restores.append({"cluster": checkpoints.cluster, "job": job, "restored_at": restored_at})
+                break
+    return restores
 
 
 def find_restore_context(facts: Facts, partition: tuple[str, str, int], begin: int, end: int) -> RestoreContext | None:

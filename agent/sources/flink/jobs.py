@@ -10,11 +10,13 @@ from agent.sources.flink.jobmanagers import LeaderListing
 from agent.sources.flink.positions import JobPositions
 from agent.sources.flink.rest import (
     CheckpointStatistics,
+    CompletedCheckpoint,
     Job,
     JobDetails,
     LatestCheckpoints,
     NotFoundError,
     RestEndpoint,
+    RestoredCheckpoint,
     is_tolerated,
 )
 from agent.sources.http import HttpStatusError, RequestError
@@ -160,7 +162,7 @@ def make_checkpoints(cluster: str, job: str, statistics: CheckpointStatistics, a
     if counts is None:
         return None
     latest = statistics.latest or LatestCheckpoints()
-    restored = latest.restored
+    completed, savepoint, restored = latest.completed, latest.savepoint, latest.restored
     return Checkpoints(
         at=at,
         cluster=cluster,
@@ -168,9 +170,19 @@ def make_checkpoints(cluster: str, job: str, statistics: CheckpointStatistics, a
         completed=counts.completed,
         failed=counts.failed,
         restored=counts.restored,
-        last=latest.completed.id if latest.completed else None,
+        last=completed.id if completed else None,
+        last_triggered_at=completed.trigger_timestamp if completed else None,
+        last_path=_known_path(completed),
+        savepoint=savepoint.id if savepoint else None,
+        savepoint_triggered_at=savepoint.trigger_timestamp if savepoint else None,
         restored_id=restored.id if restored else None,
         restored_at=restored.restore_timestamp if restored else None,
         restored_savepoint=restored.is_savepoint if restored else False,
-        restored_path=restored.external_path if restored else None,
+        restored_path=_known_path(restored),
     )
+
+
+def _known_path(checkpoint: CompletedCheckpoint | RestoredCheckpoint | None) -> str | None:
+    """Return where a checkpoint is stored; None for "<checkpoint-not-externally-addressable>"."""
+    path = checkpoint.external_path if checkpoint else None
+    return None if path is None or path.startswith("<") else path

@@ -155,9 +155,11 @@ class CheckpointCounts(Struct, frozen=True):
 
 
 class CompletedCheckpoint(Struct, frozen=True):
-    """The latest completed checkpoint."""
+    """The latest completed checkpoint, or the latest savepoint."""
 
     id: int
+    trigger_timestamp: int | None = None
+    external_path: str | None = None
 
 
 class RestoredCheckpoint(Struct, frozen=True):
@@ -173,6 +175,7 @@ class LatestCheckpoints(Struct, frozen=True):
     """The latest checkpoint of each kind."""
 
     completed: CompletedCheckpoint | None = None
+    savepoint: CompletedCheckpoint | None = None
     restored: RestoredCheckpoint | None = None
 
 

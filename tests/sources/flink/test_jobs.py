@@ -30,6 +30,9 @@ def test_checkpoints_show_what_was_restored(recorded: RecordedResponses) -> None
     assert (checkpoints.restored_id or 0) + checkpoints.completed == checkpoints.last
     assert (checkpoints.restored_at or 0) > recorded.jobs["reader"].start_time
     assert (checkpoints.restored_path is None) == recorded.is_1_4
+    assert (checkpoints.last_path or "").endswith(f"chk-{checkpoints.last}") != recorded.is_1_4
+    assert (checkpoints.restored_at or 0) < (checkpoints.last_triggered_at or 0)
+    assert checkpoints.savepoint is None
 
 
 def test_responses_of_2_3_are_read_like_those_of_1_20() -> None:
@@ -50,3 +53,17 @@ def test_responses_of_2_3_are_read_like_those_of_1_20() -> None:
 def test_job_without_checkpoints_has_no_observation() -> None:
     """1.4 responds with an empty object; later versions with 404."""
     assert make_checkpoints("f", "j", msgspec.convert({}, CheckpointStatistics), 7) is None
+
+
+def test_savepoint_is_read_beside_the_last_checkpoint() -> None:
+    statistics = {
+        "counts": {"completed": 9, "failed": 0},
+        "latest": {
+            "completed": {"id": 8, "trigger_timestamp": 80, "external_path": "<checkpoint-not-externally-addressable>"},
+            "savepoint": {"id": 9, "trigger_timestamp": 90, "external_path": "file:/s/savepoint-ab"},
+        },
+    }
+    checkpoints = make_checkpoints("f", "j", msgspec.convert(statistics, CheckpointStatistics), 100)
+    assert checkpoints is not None
+    assert (checkpoints.last, checkpoints.last_triggered_at, checkpoints.last_path) == (8, 80, None)
+    assert (checkpoints.savepoint, checkpoints.savepoint_triggered_at) == (9, 90)
