@@ -6,6 +6,7 @@ from pathlib import Path
 from confluent_kafka import Producer
 
 from testbed.processes import Process
+from testbed.traffic import Place
 
 _OPEN = "the transaction is open"
 
@@ -13,9 +14,9 @@ _OPEN = "the transaction is open"
 class OpenTransaction(Process):
     """A producer that has written `records` records in a transaction and does not end it; `kill` leaves it open."""
 
-    def __init__(self, bootstrap_servers: str, topic: str, partition: int, name: str, records: int, log: Path) -> None:
+    def __init__(self, bootstrap_servers: str, place: Place, name: str, records: int, log: Path) -> None:
         """name: its transactional.id."""
-        arguments = [bootstrap_servers, topic, str(partition), name, str(records)]
+        arguments = [bootstrap_servers, *map(str, place), name, str(records)]
         super().__init__("the producer", [sys.executable, "-m", "testbed.transactions", *arguments], log)
 
     def wait_until_open(self) -> None:

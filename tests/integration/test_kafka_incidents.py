@@ -3,6 +3,7 @@
 import re
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from testbed.faults import flink_reset
 from testbed.kafka import Cluster
 from testbed.servers import java_command
 from testbed.slack import Slack
-from testbed.traffic import Traffic, fill
+from testbed.traffic import Place, Traffic, fill
 from testbed.transactions import OpenTransaction
 from testbed.waiting import wait_until
 from tests.integration.scenes import (
@@ -31,7 +32,7 @@ from tests.integration.scenes import (
     watched,
 )
 
-pytestmark = pytest.mark.acceptance
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
 
 _LATE_MS = 20_000
 """How long after an event a false alarm about it would have come."""
@@ -204,7 +205,9 @@ def test_transaction_of_a_dead_producer_hangs(slack: Slack, tmp_path: Path) -> N
             SubscribedConsumer(cluster.bootstrap_servers, group, [topic]),
         ):
             agent.wait_for(committed(group, 300), f"{group} to commit")
-            with OpenTransaction(cluster.bootstrap_servers, topic, 0, name, 50, tmp_path / "producer.log") as producer:
+            with OpenTransaction(
+                cluster.bootstrap_servers, (topic, 0), name, 50, tmp_path / "producer.log"
+            ) as producer:
                 producer.wait_until_open()
             slack.wait_for(lambda: [message for message in slack.messages() if "abort" in message.words], 240)
             incident = agent.wait_for_incident(
@@ -231,7 +234,7 @@ def test_transaction_of_a_dead_producer_hangs(slack: Slack, tmp_path: Path) -> N
         assert [other["title"] for other in incidents if other["severity"] != "info"] == [incident["title"]]
         for kind in ("hidden_reset", "consumer_stalled", "offset_jump", "lag"):
             assert not findings(incidents, kind)
-        assert_only_message(slack, incident)
+        assert len(assert_only_message(slack, incident).edits) < 10
 
 
 def _run_transactions_tool(cluster: Cluster, workdir: Path, arguments: list[str]) -> None:
@@ -243,7 +246,11 @@ def _run_transactions_tool(cluster: Cluster, workdir: Path, arguments: list[str]
 # --- deleted records
 
 
-def test_delete_records_beyond_a_group_is_not_retention(kafka_3_9: Cluster, slack: Slack, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("log_start", "label"), [(22_000, "purged"), (15_000, "perhaps_purged")])
+def test_delete_records_beyond_a_group_is_not_retention(
+    log_start: int, label: str, kafka_3_9: Cluster, slack: Slack, tmp_path: Path
+) -> None:
+    """How old records are is known of those that were written while Backflow ran."""
     topic, group = named("topic"), named("slow")
     kafka_3_9.create_topic(topic)
     fill(kafka_3_9.bootstrap_servers, [(topic, 0)], 20_000)
@@ -254,26 +261,30 @@ def test_delete_records_beyond_a_group_is_not_retention(kafka_3_9: Cluster, slac
         ExplicitConsumer(kafka_3_9.bootstrap_servers, group, [(topic, 0)], rate=100) as consumer,
     ):
         agent.wait_for(committed(group, 1000), f"{group} to commit")
-        read = consumer.committed[topic, 0]
-        kafka_3_9.delete_records(topic, 0, 15_000)
+        fill(kafka_3_9.bootstrap_servers, [(topic, 0)], 5000)
         agent.wait_for(
-            lambda fact: isinstance(fact, LogOffsets) and (fact.topic, fact.log_start) == (topic, 15_000), "deletion"
+            lambda fact: isinstance(fact, LogOffsets) and fact.topic == topic and fact.log_end > 25_000, "more records"
+        )
+        read = consumer.committed[topic, 0]
+        kafka_3_9.delete_records(topic, 0, log_start)
+        agent.wait_for(
+            lambda fact: isinstance(fact, LogOffsets) and (fact.topic, fact.log_start) == (topic, log_start), "deletion"
         )
         read_until = consumer.positions[topic, 0]
         incident = agent.wait_for_incident(lambda incident: has(incident, "retention_overrun", group=group), "the loss")
-        consumer.wait_until_at(topic, 0, 15_500)
+        consumer.wait_until_at(topic, 0, log_start + 500)
         agent.wait_until_evaluated(now() + _LATE_MS)
         incidents = agent.unmerged()
         (loss,) = findings(incidents, "retention_overrun")
-        assert "purged" in loss["labels"]
-        assert loss["current"]["log_start"] == 15_000
-        assert read <= loss["previous"]["offset"] <= min(read_until, 14_000)
-        assert loss["records"]["lost"] == 15_000 - loss["previous"]["offset"]
+        assert loss["labels"] == [label]
+        assert loss["current"]["log_start"] == log_start
+        assert read <= loss["previous"]["offset"] <= min(read_until, log_start - 1000)
+        assert loss["records"]["lost"] == log_start - loss["previous"]["offset"]
         assert not findings(incidents, "offset_jump")
         assert [other["title"] for other in incidents if other["severity"] != "info"] == [incident["title"]]
         words = assert_only_message(slack, incident).words
         assert "DeleteRecords" in words
-        assert "raise retention" not in words.lower()
+        assert "Raise retention" not in words
 
 
 # --- reassignments
@@ -303,15 +314,8 @@ def test_reassignment_under_load_is_not_reported(
             agent.wait_for(committed(reader, 10_100), f"{reader} to commit")
         cluster.throttle(1)
         cluster.reassign(topic, {0: [second, third], 1: [third, first], 2: [first, second]})
-        for number in range(3):
-            agent.wait_for(
-                lambda fact, number=number: (
-                    isinstance(fact, PartitionState)
-                    and (fact.topic, fact.partition) == (topic, number)
-                    and len(fact.replicas) == 3
-                ),
-                "the reassignment",
-            )
+        for place in places:
+            agent.wait_for(partial(_is_reassigned, place), "the reassignment")
         agent.wait_until_evaluated(now() + _LATE_MS)
         cluster.throttle(100_000_000)
         for number, replicas in before.items():
@@ -324,6 +328,11 @@ def test_reassignment_under_load_is_not_reported(
         agent.wait_until_evaluated(now() + _LATE_MS)
         assert by_assign.rewinds == by_group.rewinds == []
         assert_nothing_reported(agent, slack)
+
+
+def _is_reassigned(place: Place, fact: Observation) -> bool:
+    """Return whether the partition has the replicas from before the reassignment and one that it adds."""
+    return isinstance(fact, PartitionState) and (fact.topic, fact.partition) == place and len(fact.replicas) == 3
 
 
 def test_reassignment_to_a_broker_that_dies_has_stalled(kafka_4_1: Cluster, slack: Slack, tmp_path: Path) -> None:
@@ -372,6 +381,7 @@ def test_reassignment_to_a_broker_that_dies_has_stalled(kafka_4_1: Cluster, slac
 # --- a broker down for long
 
 
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize("version", ["kafka_3_9", "kafka_4_1"])
 def test_broker_down_for_10_minutes_is_one_incident(
     version: str, slack: Slack, tmp_path: Path, request: pytest.FixtureRequest
