@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,22 +34,19 @@ class Agent(Process):
         tables: str = "",
         *,
         checks: bool = False,
-        edits: Mapping[str, str] | None = None,
+        options: Mapping[str, str] | None = None,
     ) -> None:
         """Write the configuration; the process is started separately.
 
         directory: holds configuration, state and log. clusters: the [clusters.NAME] tables. tables: TOML that is
-        appended to the shipped rules. checks: whether Spark checks run, which need 1 GiB and a core. edits: lines of
-        the shipped rules to replace, by old line.
+        appended to the shipped rules. checks: whether Spark checks run, which need 1 GiB and a core. options: options
+        of the shipped rules to change, in TOML, by `table.option`.
         """
         directory.mkdir(parents=True, exist_ok=True)
         self.config = directory / "rules.toml"
         self.state = directory / "state"
-        rules = shipped().read_text(encoding="utf-8").splitlines()
-        for old, new in (edits or {}).items():
-            rules[next(number for number, line in enumerate(rules) if line.partition("#")[0].strip() == old)] = new
         lines = [
-            *rules,
+            *_shipped_rules(options or {}),
             f"[agent]\nstate_directory = {json.dumps(str(self.state))}\n",
             tables,
         ]
@@ -70,7 +67,11 @@ class Agent(Process):
 
     def wait_for(self, matches: Callable[[Observation], bool], what: str, seconds: float = 60) -> Observation:
         """Wait until its journal holds an observation that matches, and return the first one."""
-        return wait_until(lambda: next(filter(matches, read(self.state / "journal")), None), what, seconds, every=0.5)
+        return wait_until(lambda: next(filter(matches, self.observations()), None), what, seconds, every=0.5)
+
+    def observations(self) -> Iterator[Observation]:
+        """Yield the observations in its journal."""
+        return read(self.state / "journal")
 
     def wait_until_evaluated(self, at: int, seconds: float = 60) -> None:
         """Wait until all observations taken before `at` (ms) have been evaluated.
@@ -121,6 +122,20 @@ def logs_table(name: str, paths: Sequence[str], **more: str) -> str:
     """Return the rules.toml table that follows log files written in this machine's time zone."""
     zone = os.environ.get("TZ") or str(Path("/etc/localtime").resolve()).partition("zoneinfo/")[2] or "UTC"
     return _table(f"logs.{name}", {"paths": list(paths), "time_zone": zone, **more})
+
+
+def _shipped_rules(options: Mapping[str, str]) -> list[str]:
+    """Return the lines of the shipped rules with these options changed. Raises KeyError if one is not there."""
+    lines, table, left = [], "", dict(options)
+    for line in shipped().read_text(encoding="utf-8").splitlines():
+        table = line[1:].partition("]")[0] if line.startswith("[") else table
+        name, equals, _ = line.partition(" = ")
+        value = left.pop(f"{table}.{name}", None) if equals else None
+        lines.append(line if value is None else f"{name} = {value}")
+    if left:
+        msg = f"The shipped rules do not set {', '.join(left)}."
+        raise KeyError(msg)
+    return lines
 
 
 def _table(name: str, keys: Mapping[str, Any]) -> str:

@@ -91,6 +91,17 @@ KAFKA: Mapping[str, Distribution] = {
     )
 }
 
+KAFKA_TOOLS = Distribution(
+    "kafka-tools",
+    "3.9.1",
+    (
+        "org.apache.kafka:kafka-tools:3.9.1",
+        "ch.qos.reload4j:reload4j:1.2.25",
+        "org.slf4j:slf4j-reload4j:1.7.36",
+    ),
+)
+"""The command line tools that operators use; kafka-transactions.sh is org.apache.kafka.tools.TransactionsCommand."""
+
 
 class ArtifactError(Exception):
     """Java or jars are missing; the message says what to do."""

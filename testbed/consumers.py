@@ -5,15 +5,21 @@ Each processes records at a bounded rate, so that it takes a while to reprocess 
 
 import logging
 import time
-from collections.abc import Callable, Iterable
-from typing import ClassVar, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from testbed.traffic import IMPATIENT, Place, Worker
 from testbed.waiting import wait_until
 
 T = TypeVar("T")
+
+# Under KIP-848 ("consumer") the broker has these settings.
+_PROTOCOLS: Mapping[str, Mapping[str, Any]] = {
+    "classic": {"session.timeout.ms": 6000, "heartbeat.interval.ms": 1000},
+    "consumer": {"group.protocol": "consumer"},
+}
 
 
 class Rewind(NamedTuple):
@@ -46,8 +52,13 @@ class RecordingConsumer(Worker):
     auto_commit: ClassVar[bool] = False
     """Whether librdkafka commits by itself."""
 
-    def __init__(self, bootstrap_servers: str, group: str, *, rate: float = 2000, commit_ms: int = 500) -> None:
-        """Prepare the consumer. rate: records per second in total. commit_ms: time between commits."""
+    def __init__(
+        self, bootstrap_servers: str, group: str, *, rate: float = 2000, commit_ms: int = 500, protocol: str = "classic"
+    ) -> None:
+        """Prepare the consumer.
+
+        rate: records per second in total. commit_ms: time between commits. protocol: group.protocol.
+        """
         super().__init__(group)
         self.group = group
         self.positions: dict[Place, int] = {}
@@ -66,8 +77,6 @@ class RecordingConsumer(Worker):
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": self.auto_commit,
                 "auto.commit.interval.ms": commit_ms,
-                "session.timeout.ms": 6000,
-                "heartbeat.interval.ms": 1000,
                 "fetch.wait.max.ms": 100,
                 # Short queues, so that no partition waits long behind another's backlog.
                 "fetch.message.max.bytes": 20_000,
@@ -75,6 +84,7 @@ class RecordingConsumer(Worker):
                 "fetch.queue.backoff.ms": 20,
                 "on_commit": self._on_commit,
                 **IMPATIENT,
+                **_PROTOCOLS[protocol],
             },
             logger=self._logger(),
         )
@@ -92,6 +102,11 @@ class RecordingConsumer(Worker):
             return next(rewinds, None)
 
         return self._wait(find, f"{self.group} to rewind on {topic}[{partition}]", seconds)
+
+    def seek_to_start(self) -> None:
+        """Seek to the log start offset in all its partitions, as an application does that reprocesses everything."""
+        for place in list(self.positions):
+            self._consumer.seek(TopicPartition(*place, OFFSET_BEGINNING))
 
     def _wait(self, condition: Callable[[], T | None], what: str, seconds: float) -> T:
         def check() -> T | None:
@@ -182,8 +197,9 @@ class SubscribedConsumer(RecordingConsumer):
         *,
         rate: float = 2000,
         commit_ms: int = 500,
+        protocol: str = "classic",
     ) -> None:
-        super().__init__(bootstrap_servers, group, rate=rate, commit_ms=commit_ms)
+        super().__init__(bootstrap_servers, group, rate=rate, commit_ms=commit_ms, protocol=protocol)
         self._consumer.subscribe(list(topics), on_revoke=self._on_revoke, on_lost=self._on_lost)
 
     def _on_revoke(self, consumer: Consumer, places: list[TopicPartition]) -> None:

@@ -11,7 +11,16 @@ from types import TracebackType
 from typing import Self
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+)
+from kafka.admin import KafkaAdminClient
+from kafka.structs import TopicPartition as KafkaPythonPartition
 
 from testbed.artifacts import KAFKA
 from testbed.proxy import Proxy
@@ -266,6 +275,34 @@ class Cluster:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # its replacement needs Kafka 2.3
             self._administer(lambda: self.admin.alter_configs([topic], request_timeout=30)[topic])
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Delete the records below an offset (DeleteRecords), as kafka-delete-records.sh does."""
+        place = TopicPartition(topic, partition, before)
+        self.admin.delete_records([place], request_timeout=30)[place].result()
+
+    def reassign(self, topic: str, assignment: Mapping[int, Sequence[int]]) -> None:
+        """Begin to move partitions to other brokers (KIP-455). Raises KafkaError of kafka-python."""
+        places = {KafkaPythonPartition(topic, number): list(brokers) for number, brokers in assignment.items()}
+        admin = KafkaAdminClient(bootstrap_servers=self.bootstrap_servers.split(","))
+        try:
+            for error in admin.alter_partition_reassignments(places).values():
+                if error is not None:
+                    raise error
+        finally:
+            admin.close()
+
+    def throttle(self, rate: int) -> None:
+        """Limit what each broker sends to the throttled replicas that are out of sync, bytes/s.
+
+        A topic's are set by `leader.replication.throttled.replicas`, `*` for all.
+        """
+        for broker in self.brokers:
+            entry = ConfigEntry(
+                "leader.replication.throttled.rate", str(rate), incremental_operation=AlterConfigOpType.SET
+            )
+            resource = ConfigResource(ConfigResource.Type.BROKER, str(broker), incremental_configs=[entry])
+            self.admin.incremental_alter_configs([resource])[resource].result(30)
 
     def log_directory(self, broker: int) -> Path:
         """Return the folder of the broker's partitions; it outlives the process, as a disk does."""

@@ -128,7 +128,7 @@ class OffsetJump(GroupRule):
         for index, (before, after) in enumerate(pairwise(commits)):
             if not self._may_skip(before, after, facts):
                 continue
-            is_reset = find_forgotten(facts, after) is not None or _is_below_log_start(facts, before, after)
+            is_reset = find_absence(facts, after) is not None or _is_below_log_start(facts, before, after)
             if not is_reset and self._is_readable(commits[max(index + 2 - _RECENT, 0) : index + 2], facts):
                 continue
             jump = self._measure(before, after, facts)

@@ -1,13 +1,17 @@
 """reassignment_stalled: a replica that a reassignment adds does not come in sync."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
+
+from msgspec.structs import replace
 
 from agent.engine.condition_rule import Condition, PartitionConditionRule
 from agent.engine.facts import Facts, History
 from agent.engine.rule import Advice, Scope
 from agent.model.config_types import Duration
-from agent.model.observations.kafka import PartitionState
+from agent.model.findings import Finding
+from agent.model.observations.kafka import BrokerRegistration, PartitionState
+from agent.model.text import join_names
 from agent.model.times import clock
 from agent.rules.queries.partitions import infer_reassignments
 
@@ -15,12 +19,17 @@ from agent.rules.queries.partitions import infer_reassignments
 class ReassignmentStalled(PartitionConditionRule):
     """A reassignment or a higher replication factor has added replicas that are not in sync after `after`.
 
+    Label `broker_down`: a broker that it adds is down.
     Not: one that takes hours because the log is large or throttled; raise `after` where a day is not enough.
     Recovers when the added replicas are in sync or no longer assigned; over when the partition is deleted.
     """
 
     title = "the reassignment of {topic}[{partition}] does not finish"
     advice: ClassVar[Mapping[str, Advice]] = {
+        "broker_down": Advice(
+            now="Restart brokers {brokers}, or choose others: kafka-reassign-partitions.sh --cancel, then --execute.",
+            only_while_open=True,
+        ),
         "": Advice(
             now="Check that brokers {brokers} are up and have disk space, and the replication throttle: "
             "kafka-reassign-partitions.sh --list.",
@@ -33,6 +42,18 @@ class ReassignmentStalled(PartitionConditionRule):
 
     def find_history(self, scope: Scope, facts: Facts) -> History[Any]:
         return infer_reassignments(super().find_history(scope, facts))
+
+    def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
+        for finding in super().detect(scope, facts):
+            states = [
+                facts.history(BrokerRegistration, scope.cluster, broker).as_of(finding.known_at)
+                for broker in finding.current["adding"]
+            ]
+            down = [state.broker for state in states if state is not None and state.gone]
+            if down:
+                text = f"{finding.detail}; broker{'s' * (len(down) > 1)} {join_names(down)} down"
+                finding = replace(finding, detail=text, labels=("broker_down",))  # noqa: PLW2901
+            yield finding
 
     def holds(self, observation: PartitionState) -> bool:
         return bool(observation.adding)

@@ -33,8 +33,8 @@ class RetentionOverrun(GroupRule):
     A group counts until it is abandoned: `abandoned_after` after it last had members for the partition or moved its
     offset, by its own rhythm. What is deleted while the group reads adds up; critical when that is tenfold. What is
     deleted while it has no members adds up when it returns.
-    Labels: `purged` (records younger than retention.ms, or all of the log: DeleteRecords), `while_away` (an abandoned
-    group has returned).
+    Labels: `purged` (records younger than retention.ms, or all of the log: DeleteRecords), `perhaps_purged` (written
+    before they were observed and perhaps younger than retention.ms), `while_away` (an abandoned group has returned).
     If offsets are polled, the group may have read on before the log start offset was read: Kafka Streams deletes what
     it has committed. Reported 5 s later if the offset is still lower, or has advanced at more than thrice its pace.
     Not: groups at the end of their log, a single offset at the log end (it may be a transaction marker), a re-created
@@ -46,6 +46,7 @@ class RetentionOverrun(GroupRule):
     title = "{group} lost {records} unread records on {topic}[{partition}] to retention"
     titles: ClassVar[Mapping[str, str]] = {
         "purged": "{group} lost {records} unread records on {topic}[{partition}] to DeleteRecords",
+        "perhaps_purged": "{group} lost {records} unread records on {topic}[{partition}] to retention or DeleteRecords",
         "while_away": "{group} lost {records} unread records on {topic}[{partition}] while it was away",
     }
     is_delay = True
@@ -54,6 +55,11 @@ class RetentionOverrun(GroupRule):
             now="Find out who deleted the records of {topic} at {start} (kafka-delete-records, Admin.deleteRecords). "
             "If {reader} needs them, restore them from the source system.",
             prevent="Delete records of {topic} only after every group has read them; restrict Delete on it by ACL.",
+        ),
+        "perhaps_purged": Advice(
+            now="Find out what deleted the records of {topic} at {start}: if DeleteRecords, who; if retention, raise "
+            "retention.ms until {reader} has caught up. If {reader} needs them, restore them from the source system.",
+            prevent="Find out why {reader} reads {topic} more slowly than it is written.",
         ),
         "while_away": Advice(
             now="If {reader} needs the deleted records, restore them from the source system.",
@@ -122,13 +128,13 @@ class RetentionOverrun(GroupRule):
             if read is None or after.at > read + self.abandoned_after:
                 continue
             polled_ms = CLOCK_SLACK_MS if after.since is not None else 0
-            purge = _describe_purge(facts, scope, before, after)
+            label, deletion = _explain_deletion(facts, scope, before, after)
             yield self.make_finding(
                 scope,
                 after,
                 known_at=max(after.seen + polled_ms, commit.seen),
-                detail=f"{_describe(scope, offset, after.log_start)}{purge}",
-                labels=("purged",) if purge else (),
+                detail=f"{_describe(scope, offset, after.log_start)}{deletion}",
+                labels=(label,) if label else (),
                 previous={"offset": offset, "log_start": before.log_start},
                 current={"log_start": after.log_start, "first_log_start": after.log_start},
                 records=Records(lost=after.log_start - offset),
@@ -276,24 +282,30 @@ def _describe(scope: Scope, offset: int, start: int) -> str:
     )
 
 
-def _describe_purge(facts: Facts, scope: Scope, before: LogOffsets, after: LogOffsets) -> str:
-    """Return what shows that it was not retention, as the end of a sentence; empty if it may have been.
+def _explain_deletion(facts: Facts, scope: Scope, before: LogOffsets, after: LogOffsets) -> tuple[str, str]:
+    """Return the label that says whether it was retention, and the reason as the end of a sentence.
 
-    Retention deletes what is older than retention.ms, or what exceeds retention.bytes, but not all that has just been
-    written.
+    Both are empty if it was. Retention deletes what is older than retention.ms, or what exceeds retention.bytes, but
+    not all that has just been written.
     """
-    youngest = first_unread(remembered(facts.history(LogOffsets, *scope.in_partition)), after.log_start - 1)
-    if youngest is None or youngest[0] is None:
-        return ""
-    age = after.at - youngest[0]
-    young = f"by DeleteRecords, not by retention (the youngest was at most {span(max(age, 1_000))} old"
+    written = first_unread(remembered(facts.history(LogOffsets, *scope.in_partition)), after.log_start - 1)
     settings = facts.history(TopicSettings, scope.cluster, scope.topic).as_of(after.at)
-    if settings is not None:
-        is_within = settings.retention_ms < 0 or age < settings.retention_ms
-        if settings.retention_bytes >= 0 or not is_within:
-            return ""
-        limit = "unlimited" if settings.retention_ms < 0 else span(settings.retention_ms)
-        return f" {young}; retention.ms is {limit})"
-    if after.log_start < before.log_end or age > _FRESH_MS:
-        return ""
-    return f" {young}; none was left)"
+    if written is None or (settings is not None and settings.retention_bytes >= 0):
+        return "", ""
+    most, least = None if written[0] is None else after.at - written[0], after.at - written[1]
+    purged = " by DeleteRecords, not by retention"
+    age = "" if most is None else f"the youngest was at most {span(max(most, 1_000))} old; "
+    if settings is None:
+        is_purged = most is not None and after.log_start >= before.log_end and most <= _FRESH_MS
+        return ("purged", f"{purged} ({age}none was left)") if is_purged else ("", "")
+    if settings.retention_ms < 0:
+        return "purged", f"{purged} ({age}retention.ms is unlimited)"
+    limit = span(settings.retention_ms)
+    if most is not None:
+        return ("purged", f"{purged} ({age}retention.ms is {limit})") if most < settings.retention_ms else ("", "")
+    if least >= settings.retention_ms:
+        return "", ""
+    return (
+        "perhaps_purged",
+        f" by retention or DeleteRecords (unknown: whether they were older than retention.ms, {limit})",
+    )

@@ -27,6 +27,8 @@ from agent.rules.queries.subjects import groups_of
 _MARKERS = 100
 """How far below the last stable offset a group that has read everything may stand: behind transaction markers."""
 
+_MINUTE_MS = 60_000
+
 
 class TransactionHanging(TopicRule):
     """An open transaction has held back the last stable offset of a partition for longer than Kafka allows (KIP-664).
@@ -81,12 +83,15 @@ class TransactionHanging(TopicRule):
                 yield self._make_finding(scope, standstill, facts, hangs_at, hangs_at)  # to be evaluated again then
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
-        """Return the finding with the groups that wait and the records hidden by now."""
+        """Return the finding with the groups that wait and the records hidden by now, or by the last full minute."""
         standstill = next((still for still in _standstills(scope, facts) if still.begin.at == finding.at), None)
         if standstill is None:
             return finding
-        grown = self._make_finding(scope, standstill, facts, finding.known_at, max(finding.known_at, facts.now))
-        grown = replace(grown, rule=finding.rule)
+        now = max(finding.known_at, facts.now)
+        # While records are written, their number changes with each poll, and with it the message.
+        times = (finding.known_at, self._hangs_at(standstill, facts), now // _MINUTE_MS * _MINUTE_MS)
+        at = max(time for time in times if time <= now) if standstill.end is None else now
+        grown = replace(self._make_finding(scope, standstill, facts, finding.known_at, at), rule=finding.rule)
         deleted_at = find_deletion(facts, scope.in_partition, finding.at)
         if deleted_at is not None and standstill.lasts_until(deleted_at):
             return ended(grown, deleted_at, "the topic was deleted")

@@ -17,9 +17,11 @@ class UncleanElection(TopicRule):
     """A leader was elected that was not in the ISR: records that it had not replicated are lost.
 
     Kafka does so with unclean.leader.election.enable=true. Inferred from polls: the new leader was not in the last ISR.
-    Not: an eligible leader replica (KIP-966), which has all committed records; on clusters that may have an ELR which
-    cannot be read, the election is reported only if the log was truncated. A leader that had caught up between two
-    polls (an old in-sync replica is then in the ISR with it), a reassignment (the replicas differ), a re-created topic.
+    Where the new leader may have had all records, it is reported only if the log was truncated: on clusters that may
+    have an ELR which cannot be read, and if an old in-sync replica is in the ISR with it (it may have caught up between
+    two polls).
+    Not: an eligible leader replica (KIP-966), which has all committed records; a reassignment (the replicas differ); a
+    re-created topic.
     Recovers when the replicas that were in sync before are in sync again.
     """
 
@@ -62,7 +64,7 @@ class UncleanElection(TopicRule):
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         in_sync = set(finding.previous["isr"])
-        states = facts.history(PartitionState, *scope.in_partition).after(finding.at)
+        states = facts.history(PartitionState, *scope.in_partition).after(finding.at - 1)
         restored = (
             state.at for state in states if is_deleted(state) or in_sync & set(state.replicas) <= set(state.isr)
         )

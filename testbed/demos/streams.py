@@ -52,7 +52,7 @@ def _break(kafka: Cluster, slack: Slack, directory: Path, progress: Progress) ->
         {"demo": {"bootstrap_servers": kafka.bootstrap_servers, "zookeeper": kafka.zookeeper}},
         slack,
         checks=True,
-        edits={"stores = []": f"stores = {DECLARED}"},
+        options={"rules.state_not_restored.stores": DECLARED},
     )
     first, second = instances(
         "empty", "2.1.0", kafka.bootstrap_servers, APPLICATION, directory / "streams", input_topic=INPUT

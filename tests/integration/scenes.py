@@ -11,17 +11,55 @@ from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit
 from testbed import groups
 from testbed.agent import Agent
+from testbed.consumers import AutoCommitConsumer, ExplicitConsumer, RecordingConsumer, SubscribedConsumer
 from testbed.kafka import Cluster
 from testbed.slack import Slack
+from testbed.traffic import Traffic
+from testbed.workspace import Message
 
 
 @contextmanager
-def watched(cluster: Cluster, directory: Path, slack: Slack | None = None) -> Iterator[Agent]:
-    """An agent with the shipped rules that watches the cluster."""
-    agent = Agent(directory, {"main": addresses(cluster)}, slack)
+def watched(
+    cluster: Cluster, directory: Path, slack: Slack | None = None, options: Mapping[str, str] | None = None
+) -> Iterator[Agent]:
+    """An agent with the shipped rules that watches the cluster. options: see Agent."""
+    agent = Agent(directory, {"main": addresses(cluster)}, slack, options=options)
     with agent:
         agent.wait_until_watching()
         yield agent
+
+
+@contextmanager
+def bystanders(cluster: Cluster) -> Iterator[list[RecordingConsumer]]:
+    """Three groups of different kinds that read a topic of their own, which loses nothing with one broker left."""
+    topic, (first, second, third) = named("calm"), cluster.brokers
+    rings = [[first, second, third], [second, third, first], [third, first, second]]
+    cluster.create_topic(topic, assignment=dict(enumerate(rings)))
+    places = [(topic, number) for number in range(3)]
+    with (
+        Traffic(cluster.bootstrap_servers, places, 20),
+        SubscribedConsumer(cluster.bootstrap_servers, named("calm-members"), [topic]) as members,
+        ExplicitConsumer(cluster.bootstrap_servers, named("calm-assigned"), places) as assigned,
+        AutoCommitConsumer(cluster.bootstrap_servers, named("calm-auto"), [topic]) as automatic,
+    ):
+        consumers: list[RecordingConsumer] = [members, assigned, automatic]
+        for consumer in consumers:
+            for number in range(3):
+                consumer.wait_until_at(topic, number, 20)
+        yield consumers
+
+
+def assert_only_message(slack: Slack, incident: Mapping[str, Any]) -> Message:
+    """Assert that the channel holds one message, which is the incident's, and return it."""
+    (message,) = slack.messages()
+    assert incident["id"] in message.words
+    return message
+
+
+def assert_nothing_reported(agent: Agent, slack: Slack) -> None:
+    """Assert that no incident is above info, and that nothing was posted."""
+    assert [incident["title"] for incident in agent.unmerged() if incident["severity"] != "info"] == []
+    assert slack.messages() == []
 
 
 def addresses(cluster: Cluster) -> dict[str, Any]:

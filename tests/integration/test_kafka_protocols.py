@@ -5,9 +5,6 @@ from contextlib import contextmanager
 
 import pytest
 from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
-from kafka.admin import KafkaAdminClient
-from kafka.structs import TopicPartition
 
 from agent.model.config_types import NameFilter
 from agent.model.observations.base import Unavailable
@@ -58,22 +55,13 @@ def test_a_reassignment_is_observed_while_it_lasts(kafka_4_1: Cluster) -> None:
     throttled = {"leader.replication.throttled.replicas": "*", "follower.replication.throttled.replicas": "*"}
     kafka_4_1.create_topic(name, assignment={0: [2005]}, config=throttled)
     fill(kafka_4_1.bootstrap_servers, [(name, 0)], records=50_000)
-    admin = KafkaAdminClient(bootstrap_servers=kafka_4_1.bootstrap_servers.split(","))
     with _watching(kafka_4_1, name, seen) as source:
         seen.wait_for(source, PartitionState, topic=name, adding=(), removing=())
-        _throttle(kafka_4_1, 2005, "1")
-        admin.alter_partition_reassignments({TopicPartition(name, 0): [2011]})
+        kafka_4_1.throttle(1)
+        kafka_4_1.reassign(name, {0: [2011]})
         seen.wait_for(source, PartitionState, topic=name, adding=(2011,), removing=(2005,))
-        _throttle(kafka_4_1, 2005, "100000000")
+        kafka_4_1.throttle(100_000_000)
         seen.wait_for(source, PartitionState, topic=name, leader=2011, replicas=(2011,), adding=(), removing=())
-    admin.close()
-
-
-def _throttle(cluster: Cluster, broker: int, rate: str) -> None:
-    """Limit what a broker's throttled replicas send, bytes/s."""
-    entry = ConfigEntry("leader.replication.throttled.rate", rate, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ConfigResource.Type.BROKER, str(broker), incremental_configs=[entry])
-    cluster.admin.incremental_alter_configs([resource])[resource].result(30)
 
 
 def test_a_group_of_the_consumer_protocol_has_its_type(kafka_4_1: Cluster) -> None:

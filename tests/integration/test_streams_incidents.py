@@ -64,9 +64,9 @@ def stage(broker: Cluster, tmp_path: Path) -> Iterator[Stage]:
                 variant, version, broker.bootstrap_servers, application, tmp_path, input_topic=topic, **properties
             )
             slack = closing.enter_context(Slack())
-            stores = f'stores = [{{ application = "{application}", store = "{first.store}" }}]'
-            edits = {"stores = []": stores} if declared else {}
-            agent = Agent(tmp_path / "agent", {"main": addresses(broker)}, slack, edits=edits)
+            stores = f'[{{ application = "{application}", store = "{first.store}" }}]'
+            options = {"rules.state_not_restored.stores": stores} if declared else {}
+            agent = Agent(tmp_path / "agent", {"main": addresses(broker)}, slack, options=options)
             closing.enter_context(agent)
             for app in (first, second):
                 closing.callback(app.kill)

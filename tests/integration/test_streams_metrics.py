@@ -148,8 +148,9 @@ def pair(broker: Cluster, tmp_path: Path) -> Iterator[Pair]:
 
 def _agent(broker: Cluster, directory: Path, app: StreamsApp, table: str) -> Agent:
     """An agent that watches the store, with this table in its rules."""
-    stores = f'stores = [{{ application = "{app.application_id}", store = "{app.store}" }}]'
-    return Agent(directory / "agent", {"main": addresses(broker)}, None, table, edits={"stores = []": stores})
+    stores = f'[{{ application = "{app.application_id}", store = "{app.store}" }}]'
+    options = {"rules.state_not_restored.stores": stores}
+    return Agent(directory / "agent", {"main": addresses(broker)}, None, table, options=options)
 
 
 def _wait_for_findings(agent: Agent, key: str) -> list[dict[str, Any]]:

@@ -182,11 +182,9 @@ def find_unclean_elections(
 ) -> Iterator[tuple[PartitionState, PartitionState]]:
     """Yield (state before, state after) of elections of a leader outside the ISR and the ELR, oldest first.
 
-    Kafka elects such a leader only when no in-sync replica is alive, and its ISR is then itself alone. If an old
-    in-sync replica is in the new ISR, or the replicas differ (a reassignment), states in between were missed: a
-    replica caught up and was elected cleanly. So it may have been without any trace, unless the log was truncated, if
-    no state was read for a minute, or between two polls if the replica had been in sync within the last five minutes:
-    in a rolling restart, each broker stops as soon as the one before is back in sync.
+    Kafka elects such a leader only when no in-sync replica is alive, and its ISR is then itself alone. If the replicas
+    differ, it is a reassignment. Where a replica may have been elected cleanly, having caught up without being seen in
+    the ISR, the log decides: it was truncated, or there was no such election.
     """
     before: list[PartitionState] = []
     for state in facts.history(PartitionState, *partition):
@@ -195,11 +193,8 @@ def find_unclean_elections(
         elif not state.isr:
             before = [*before, state] if before else []
         else:
-            if before and _is_outside_isr(before[0], state):
-                may_have_caught_up = _may_have_caught_up(facts, partition, before, state)
-                is_certain = not may_have_caught_up or _shrinks_log(facts, partition, state)
-                if is_certain and not _was_eligible(facts, partition, before, state):
-                    yield before[0], state
+            if before and _is_outside_isr(before[0], state) and not _may_be_clean(facts, partition, before, state):
+                yield before[0], state
             before = [state]
 
 
@@ -207,7 +202,7 @@ def _is_outside_isr(before: PartitionState, after: PartitionState) -> bool:
     if leader_of(after) is None or is_other_incarnation(before.topic_id, after.topic_id):
         return False
     is_outside = leader_of(after) not in (leader_of(before), *before.isr)
-    return is_outside and not set(before.isr) & set(after.isr) and set(before.replicas) == set(after.replicas)
+    return is_outside and set(before.replicas) == set(after.replicas)
 
 
 def _may_have_caught_up(
@@ -215,8 +210,13 @@ def _may_have_caught_up(
 ) -> bool:
     """Return whether the new leader may have been in the ISR without being seen there.
 
-    before: as in `_was_eligible`.
+    It may if an old in-sync replica is in the new ISR: then states in between were missed, in which either of them can
+    have joined the other. Likewise if no state was read for a minute, or between two polls if the replica had been in
+    sync within the last five minutes: in a rolling restart, each broker stops as soon as the one before is back.
+    before: as in `_may_be_clean`.
     """
+    if set(before[0].isr) & set(after.isr):
+        return True
     unseen = max(state.at - state.start for state in (*before[1:], after))
     if unseen > LATENESS_MS:
         return True
@@ -226,33 +226,46 @@ def _may_have_caught_up(
     return unseen > CLOCK_SLACK_MS and was_in_sync
 
 
-def _was_eligible(
+def _may_be_clean(
     facts: Facts, partition: tuple[str, str, int], before: list[PartitionState], after: PartitionState
 ) -> bool:
-    """Return whether the new leader was, or may have been, in the ELR: an election from there loses nothing.
+    """Return whether the new leader may have had all committed records: it was in the ELR, or had caught up.
 
-    Where the cluster may have an ELR that no source reads, the election is in doubt unless the log was truncated.
-    before: the last state with an ISR, and those without one since.
+    In doubt, the log decides. before: the last state with an ISR, and those without one since.
     """
     known = [state.elr for state in before if state.elr is not None]
-    if known:
-        return any(leader_of(after) in elr for elr in known)
-    settings = facts.history(ClusterSettings, partition[0]).as_of(after.at + LATENESS_MS)
+    if any(leader_of(after) in elr for elr in known):
+        return True
+    is_in_doubt = _may_have_caught_up(facts, partition, before, after) or (
+        not known and _may_have_elr(facts, partition[0], before, after)
+    )
+    return is_in_doubt and not _shrinks_log(facts, partition, after)
+
+
+def _may_have_elr(facts: Facts, cluster: str, before: list[PartitionState], after: PartitionState) -> bool:
+    settings = facts.history(ClusterSettings, cluster).as_of(after.at + LATENESS_MS)
     version = _MAJOR_VERSION.match(settings.version or "") if settings is not None else None
     if version is not None:
-        may_have_elr = int(version[0]) >= _ELR_VERSION
-    else:
-        # Since topic ids are UUIDs (2.8), an ISR becomes empty only if there is an ELR.
-        may_have_elr = len(before) > 1 and after.topic_id is not None and not _is_czxid(after.topic_id)
-    return may_have_elr and not _shrinks_log(facts, partition, after)
+        return int(version[0]) >= _ELR_VERSION
+    # Since topic ids are UUIDs (2.8), an ISR becomes empty only if there is an ELR.
+    return len(before) > 1 and after.topic_id is not None and not _is_czxid(after.topic_id)
 
 
 def _shrinks_log(facts: Facts, partition: tuple[str, str, int], election: PartitionState) -> bool:
-    """Return whether a log end offset decreased around the election."""
+    """Return whether the log end offset decreased around the election, and stayed lower."""
     history, begin = facts.history(LogOffsets, *partition), election.start - CLOCK_SLACK_MS
-    reading = history.as_of(begin)
-    readings = [*([] if reading is None else [reading]), *history.between(begin, election.at + LATENESS_MS)]
-    return any(after.log_end < before.log_end for before, after in pairwise(readings))
+    reading, end = history.as_of(begin), election.at + LATENESS_MS - CLOCK_SLACK_MS
+    readings = [*([] if reading is None else [reading]), *history.between(begin, end)]
+    return any(
+        after.log_end < before.log_end and _stays_below(history, before.log_end, after)
+        for before, after in pairwise(readings)
+    )
+
+
+def _stays_below(history: History[LogOffsets], offset: int, low: LogOffsets) -> bool:
+    """Return whether no reading of the 5 s after `low` is back at `offset`."""
+    soon = (reading for reading in history.after(low.at) if reading.at <= low.at + CLOCK_SLACK_MS)
+    return all(reading.log_end < offset for reading in soon)
 
 
 def has_unclean_election(facts: Facts, partition: tuple[str, str, int], begin: int, end: int) -> bool:
@@ -289,10 +302,7 @@ def confirm_truncation(
     # A broker that has just started reports for a moment that the log ends where it starts (seen on 0.11).
     if low.log_end > low.log_start and has_unclean_election(facts, partition, begin, low.at):
         return low.seen
-    readings = facts.history(LogOffsets, *partition).after(low.at)
-    if any(reading.log_end >= offset for reading in readings if reading.at <= low.at + CLOCK_SLACK_MS):
-        return None
-    return low.seen + CLOCK_SLACK_MS
+    return low.seen + CLOCK_SLACK_MS if _stays_below(facts.history(LogOffsets, *partition), offset, low) else None
 
 
 # Groups and their commits

@@ -22,6 +22,7 @@ class MetadataState:
         self._partitions: dict[str, dict[int, PartitionState]] = defaultdict(dict)
         self._unknown: set[str] = set()
         self._brokers: set[int] = set()
+        self._missing: set[int] = set()
         for fact in known:
             match fact:
                 case PartitionState() if fact.replicas:
@@ -35,8 +36,14 @@ class MetadataState:
         return set(self._partitions)
 
     def apply_brokers(self, brokers: set[int], at: int) -> list[Observation]:
-        """Return the brokers in the metadata, and those no longer in it. It has no sessions or epochs."""
-        known, self._brokers = self._brokers, brokers
+        """Return the brokers in the metadata, and those no longer in it. It has no sessions or epochs.
+
+        A broker that is missing for the first time is left out: the metadata of the broker that responded may be old,
+        as after a pause.
+        """
+        missing = self._brokers - brokers
+        in_doubt, self._missing = missing - self._missing, missing
+        known, self._brokers = self._brokers - in_doubt, brokers | in_doubt
         return [
             BrokerRegistration(
                 at=at, cluster=self._cluster, broker=broker, session=None, epoch=-1 if broker in brokers else None

@@ -1,0 +1,430 @@
+"""Incidents of real faults in Kafka's newer protocols, beside healthy groups: what is posted, and what is not."""
+
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import GroupState, LogOffsets, PartitionState
+from testbed.artifacts import KAFKA_TOOLS
+from testbed.consumers import ExplicitConsumer, SubscribedConsumer
+from testbed.faults import flink_reset
+from testbed.kafka import Cluster
+from testbed.servers import java_command
+from testbed.slack import Slack
+from testbed.traffic import Place, Traffic, fill
+from testbed.transactions import OpenTransaction
+from testbed.waiting import wait_until
+from tests.integration.scenes import (
+    assert_nothing_reported,
+    assert_only_message,
+    bystanders,
+    committed,
+    findings,
+    has,
+    move_offsets,
+    named,
+    now,
+    watched,
+)
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
+
+_LATE_MS = 20_000
+"""How long after an event a false alarm about it would have come."""
+
+
+@pytest.fixture
+def slack(tmp_path: Path) -> Iterator[Slack]:
+    """Slack, whose requests are kept beside the agent's log."""
+    with Slack() as slack:
+        yield slack
+        slack.dump(tmp_path / "slack.jsonl")
+
+
+# --- elections
+
+
+def test_election_from_the_elr_is_not_reported(kafka_4_1: Cluster, slack: Slack, tmp_path: Path) -> None:
+    """KIP-966: with an empty ISR, an eligible leader replica is elected, which has all that was committed."""
+    leader, follower, _ = kafka_4_1.brokers
+    topic, group = named("topic"), named("reader")
+    kafka_4_1.create_topic(topic, assignment={0: [leader, follower]}, config={"min.insync.replicas": "2"})
+
+    def is_led(by: int | None, isr: tuple[int, ...], fact: Observation) -> bool:
+        return isinstance(fact, PartitionState) and fact.topic == topic and (fact.leader, fact.isr) == (by, isr)
+
+    with (
+        bystanders(kafka_4_1),
+        watched(kafka_4_1, tmp_path, slack) as agent,
+        Traffic(kafka_4_1.bootstrap_servers, [(topic, 0)], 60),
+        ExplicitConsumer(kafka_4_1.bootstrap_servers, group, [(topic, 0)]) as consumer,
+    ):
+        agent.wait_for(committed(group, 300), f"{group} to commit")
+        kafka_4_1.freeze(follower)
+        agent.wait_for(lambda fact: is_led(leader, (leader,), fact), "an ISR of the leader alone")
+        kafka_4_1.freeze(leader)
+        agent.wait_for(lambda fact: is_led(None, (), fact) or is_led(-1, (), fact), "an empty ISR")
+        kafka_4_1.thaw(follower)
+        agent.wait_for(lambda fact: is_led(follower, (follower,), fact), "the election of the follower")
+        kafka_4_1.thaw(leader)
+        kafka_4_1.wait_for_leader(topic, 0, leader, isr=[leader, follower])
+        agent.wait_for(committed(group, consumer.positions[topic, 0] + 300), f"{group} to go on")
+        agent.wait_until_evaluated(now() + _LATE_MS)
+        assert consumer.rewinds == []
+        incidents = agent.unmerged()
+        assert findings(incidents, "leader_moved", topic=topic)
+        assert not findings(incidents, "unclean_election")
+        assert not findings(incidents, "log_truncated")
+        assert_nothing_reported(agent, slack)
+
+
+def test_unclean_election_under_kraft_is_one_incident(kafka_4_1: Cluster, slack: Slack, tmp_path: Path) -> None:
+    leader, follower, _ = kafka_4_1.brokers
+    topic, group = named("topic"), named("reader")
+    kafka_4_1.create_topic(topic, assignment={0: [leader, follower]})
+    fill(kafka_4_1.bootstrap_servers, [(topic, 0)], 4000)
+    with (
+        bystanders(kafka_4_1),
+        watched(kafka_4_1, tmp_path, slack) as agent,
+        Traffic(kafka_4_1.bootstrap_servers, [(topic, 0)], 300),
+        ExplicitConsumer(kafka_4_1.bootstrap_servers, group, [(topic, 0)], rate=3000) as consumer,
+    ):
+        agent.wait_for(committed(group, 4100), f"{group} to commit")
+        done = flink_reset(kafka_4_1, topic, 0, consumer, unreplicated=2500)
+        agent.wait_for(committed(group, done.rewind.position), f"{group} to catch up", 120)
+        incident = agent.wait_for_incident(
+            lambda incident: has(incident, "offset_rewind", group=group) and incident["status"] == "recovered",
+            "recovery",
+            120,
+        )
+        agent.wait_until_evaluated(now() + _LATE_MS)
+        incidents = agent.unmerged()
+        (election,) = findings(incidents, "unclean_election", topic=topic)
+        assert election["subject"]["brokers"] == [leader, follower]
+        (truncation,) = findings(incidents, "log_truncated", topic=topic)
+        (rewind,) = findings(incidents, "offset_rewind")
+        assert "to_divergence" in rewind["labels"]
+        assert rewind["previous"]["offset"] <= done.rewind.position
+        assert rewind["current"]["offset"] >= done.rewind.to
+        lost = done.rewind.position - done.rewind.to
+        assert 2000 < truncation["records"]["lost"] <= lost + 600
+        assert [other["title"] for other in incidents if other["severity"] != "info"] == [incident["title"]]
+        assert incident["severity"] == "critical"
+        words = assert_only_message(slack, incident).words
+        assert "unclean" in words
+        assert "lost" in words
+
+
+# --- groups of the consumer protocol (KIP-848)
+
+
+def test_seek_of_a_kip_848_group_is_one_incident(kafka_4_1: Cluster, slack: Slack, tmp_path: Path) -> None:
+    topic, group = named("topic"), named("kip848")
+    places = [(topic, 0), (topic, 1)]
+    kafka_4_1.create_topic(topic, 2)
+    fill(kafka_4_1.bootstrap_servers, places, 5000)
+    with (
+        bystanders(kafka_4_1),
+        watched(kafka_4_1, tmp_path, slack) as agent,
+        Traffic(kafka_4_1.bootstrap_servers, places, 50),
+        SubscribedConsumer(kafka_4_1.bootstrap_servers, group, [topic], rate=2000, protocol="consumer") as consumer,
+    ):
+        agent.wait_for(committed(group, 5100), f"{group} to commit")
+        for place in places:
+            consumer.wait_until_at(*place, 5100)
+        agent.wait_until_evaluated(now() + 5000)
+        consumer.seek_to_start()
+        done = [consumer.wait_for_rewind(*place) for place in places]
+        incident = agent.wait_for_incident(
+            lambda incident: has(incident, "offset_rewind", group=group) and incident["status"] == "recovered",
+            "recovery",
+            120,
+        )
+        agent.wait_until_evaluated(now() + _LATE_MS)
+        rewinds = findings(agent.unmerged(), "offset_rewind")
+        assert [rewind["subject"]["partition"] for rewind in rewinds] == [0, 1]
+        for rewind, truth in zip(rewinds, done, strict=True):
+            assert rewind["subject"]["group"] == group
+            assert "to_earliest" in rewind["labels"]
+            assert "operator_reset" not in rewind["labels"]
+            assert truth.position - 1000 < rewind["previous"]["offset"] <= truth.position
+            assert 0 < rewind["records"]["reread"] <= truth.position
+        states = [fact for fact in agent.observations() if isinstance(fact, GroupState) and fact.group == group]
+        assert {state.type for state in states if state.state != "Dead"} == {"consumer"}
+        assert [other["title"] for other in agent.unmerged() if other["severity"] != "info"] == [incident["title"]]
+        assert_only_message(slack, incident)
+
+
+def test_operator_reset_of_a_kip_848_group_is_info(kafka_4_1: Cluster, slack: Slack, tmp_path: Path) -> None:
+    topic, group = named("topic"), named("kip848")
+    kafka_4_1.create_topic(topic)
+    fill(kafka_4_1.bootstrap_servers, [(topic, 0)], 5000)
+    with bystanders(kafka_4_1), watched(kafka_4_1, tmp_path, slack) as agent:
+
+        def is_in(state: str, fact: Observation) -> bool:
+            return isinstance(fact, GroupState) and (fact.group, fact.state) == (group, state)
+
+        with SubscribedConsumer(kafka_4_1.bootstrap_servers, group, [topic], rate=5000, protocol="consumer"):
+            agent.wait_for(lambda fact: is_in("Stable", fact), "Stable")
+            agent.wait_for(committed(group, 5000), f"{group} to commit")
+        agent.wait_for(lambda fact: is_in("Empty", fact), "Empty")
+        move_offsets(kafka_4_1, group, topic, 0)
+        incident = agent.wait_for_incident(lambda incident: has(incident, "offset_rewind", group=group), "the reset")
+        with SubscribedConsumer(kafka_4_1.bootstrap_servers, group, [topic], rate=5000, protocol="consumer"):
+            agent.wait_until_evaluated(now() + _LATE_MS)
+        (rewind,) = findings(agent.unmerged(), "offset_rewind")
+        assert "operator_reset" in rewind["labels"]
+        assert (rewind["previous"]["offset"], rewind["current"]["offset"]) == (5000, 0)
+        assert incident["severity"] == "info"
+        assert_nothing_reported(agent, slack)
+
+
+# --- transactions
+
+
+def test_transaction_of_a_dead_producer_hangs(slack: Slack, tmp_path: Path) -> None:
+    """The coordinator does not end it either, as in the bugs that KIP-890 fixes. The advised command ends it."""
+    topic, group, name = "payments", "ledger", "payments-writer"
+    config = {
+        "transaction.max.timeout.ms": 60_000,
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": 3_600_000,
+    }
+    options = {"rules.transaction_hanging.after": '"90s"', "rules.transaction_hanging.waiting": '"30s"'}
+    options |= {"rules.consumer_stalled.after": '"1m"'}
+    with Cluster("3.9.1", workdir=tmp_path / "kafka", config=config) as cluster:
+        cluster.create_topic(topic)
+        with (
+            bystanders(cluster),
+            watched(cluster, tmp_path / "agent", slack, options) as agent,
+            Traffic(cluster.bootstrap_servers, [(topic, 0)], 30),
+            SubscribedConsumer(cluster.bootstrap_servers, group, [topic]),
+        ):
+            agent.wait_for(committed(group, 300), f"{group} to commit")
+            with OpenTransaction(
+                cluster.bootstrap_servers, (topic, 0), name, 50, tmp_path / "producer.log"
+            ) as producer:
+                producer.wait_until_open()
+            slack.wait_for(lambda: [message for message in slack.messages() if "abort" in message.words], 240)
+            incident = agent.wait_for_incident(
+                lambda incident: (
+                    has(incident, "transaction_hanging", topic=topic) and incident["severity"] == "critical"
+                ),
+                "the transaction to hang",
+            )
+            (hanging,) = findings([incident], "transaction_hanging")
+            assert hanging["current"]["groups"] == [group]
+            assert hanging["current"]["transactional_id"] == name
+            command = re.search(r"kafka-transactions\.sh (abort [^`]*)", assert_only_message(slack, incident).words)
+            assert command is not None
+            _run_transactions_tool(cluster, tmp_path, command[1].split())
+            incident = agent.wait_for_incident(
+                lambda incident: (
+                    has(incident, "transaction_hanging", topic=topic) and incident["status"] == "recovered"
+                ),
+                "the transaction to end",
+            )
+            agent.wait_for(committed(group, (cluster.log_end(topic, 0) or 0) + 100), f"{group} to go on")
+            agent.wait_until_evaluated(now() + _LATE_MS)
+        incidents = agent.unmerged()
+        assert [other["title"] for other in incidents if other["severity"] != "info"] == [incident["title"]]
+        for kind in ("hidden_reset", "consumer_stalled", "offset_jump", "lag"):
+            assert not findings(incidents, kind)
+        assert len(assert_only_message(slack, incident).edits) < 10
+
+
+def _run_transactions_tool(cluster: Cluster, workdir: Path, arguments: list[str]) -> None:
+    """Run kafka-transactions.sh. Raises CalledProcessError."""
+    main = ["org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", cluster.bootstrap_servers]
+    subprocess.run(java_command(KAFKA_TOOLS, 128, workdir / "tool", [*main, *arguments]), check=True, timeout=120)
+
+
+# --- deleted records
+
+
+@pytest.mark.parametrize(("log_start", "label"), [(22_000, "purged"), (15_000, "perhaps_purged")])
+def test_delete_records_beyond_a_group_is_not_retention(
+    log_start: int, label: str, kafka_3_9: Cluster, slack: Slack, tmp_path: Path
+) -> None:
+    """How old records are is known of those that were written while Backflow ran."""
+    topic, group = named("topic"), named("slow")
+    kafka_3_9.create_topic(topic)
+    fill(kafka_3_9.bootstrap_servers, [(topic, 0)], 20_000)
+    with (
+        bystanders(kafka_3_9),
+        watched(kafka_3_9, tmp_path, slack) as agent,
+        Traffic(kafka_3_9.bootstrap_servers, [(topic, 0)], 20),
+        ExplicitConsumer(kafka_3_9.bootstrap_servers, group, [(topic, 0)], rate=100) as consumer,
+    ):
+        agent.wait_for(committed(group, 1000), f"{group} to commit")
+        fill(kafka_3_9.bootstrap_servers, [(topic, 0)], 5000)
+        agent.wait_for(
+            lambda fact: isinstance(fact, LogOffsets) and fact.topic == topic and fact.log_end > 25_000, "more records"
+        )
+        read = consumer.committed[topic, 0]
+        kafka_3_9.delete_records(topic, 0, log_start)
+        agent.wait_for(
+            lambda fact: isinstance(fact, LogOffsets) and (fact.topic, fact.log_start) == (topic, log_start), "deletion"
+        )
+        read_until = consumer.positions[topic, 0]
+        incident = agent.wait_for_incident(lambda incident: has(incident, "retention_overrun", group=group), "the loss")
+        consumer.wait_until_at(topic, 0, log_start + 500)
+        agent.wait_until_evaluated(now() + _LATE_MS)
+        incidents = agent.unmerged()
+        (loss,) = findings(incidents, "retention_overrun")
+        assert loss["labels"] == [label]
+        assert loss["current"]["log_start"] == log_start
+        assert read <= loss["previous"]["offset"] <= min(read_until, log_start - 1000)
+        assert loss["records"]["lost"] == log_start - loss["previous"]["offset"]
+        assert not findings(incidents, "offset_jump")
+        assert [other["title"] for other in incidents if other["severity"] != "info"] == [incident["title"]]
+        words = assert_only_message(slack, incident).words
+        assert "DeleteRecords" in words
+        assert "Raise retention" not in words
+
+
+# --- reassignments
+
+
+@pytest.mark.parametrize("version", ["kafka_3_9", "kafka_4_1"])
+def test_reassignment_under_load_is_not_reported(
+    version: str, slack: Slack, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    cluster: Cluster = request.getfixturevalue(version)
+    first, second, third = cluster.brokers
+    topic, group, members = named("topic"), named("reader"), named("members")
+    places = [(topic, number) for number in range(3)]
+    throttled = {"leader.replication.throttled.replicas": "*"}
+    before = {0: [first, second], 1: [second, third], 2: [third, first]}
+    cluster.create_topic(topic, assignment=before, config=throttled)
+    fill(cluster.bootstrap_servers, places, 10_000)
+    options = {f"rules.{rule}.after": '"5s"' for rule in ("under_replicated", "partition_offline")}
+    with (
+        bystanders(cluster),
+        watched(cluster, tmp_path, slack, options) as agent,
+        Traffic(cluster.bootstrap_servers, places, 50),
+        ExplicitConsumer(cluster.bootstrap_servers, group, places, rate=5000) as by_assign,
+        SubscribedConsumer(cluster.bootstrap_servers, members, [topic], rate=5000) as by_group,
+    ):
+        for reader in (group, members):
+            agent.wait_for(committed(reader, 10_100), f"{reader} to commit")
+        cluster.throttle(1)
+        cluster.reassign(topic, {0: [second, third], 1: [third, first], 2: [first, second]})
+        for place in places:
+            agent.wait_for(partial(_is_reassigned, place), "the reassignment")
+        agent.wait_until_evaluated(now() + _LATE_MS)
+        cluster.throttle(100_000_000)
+        for number, replicas in before.items():
+            target = [*replicas[1:], ({first, second, third} - set(replicas)).pop()]
+            cluster.wait_for_leader(topic, number, target[0], isr=target)
+        ends = [(cluster.log_end(topic, number) or 0) + 300 for number in range(3)]
+        for number, end in enumerate(ends):
+            by_assign.wait_until_at(topic, number, end)
+            by_group.wait_until_at(topic, number, end)
+        agent.wait_until_evaluated(now() + _LATE_MS)
+        assert by_assign.rewinds == by_group.rewinds == []
+        assert_nothing_reported(agent, slack)
+
+
+def _is_reassigned(place: Place, fact: Observation) -> bool:
+    """Return whether the partition has the replicas from before the reassignment and one that it adds."""
+    return isinstance(fact, PartitionState) and (fact.topic, fact.partition) == place and len(fact.replicas) == 3
+
+
+def test_reassignment_to_a_broker_that_dies_has_stalled(kafka_4_1: Cluster, slack: Slack, tmp_path: Path) -> None:
+    first, target, third = kafka_4_1.brokers
+    topic, group = named("topic"), named("reader")
+    throttled = {"leader.replication.throttled.replicas": "*"}
+    kafka_4_1.create_topic(topic, assignment={0: [first, third]}, config=throttled)
+    fill(kafka_4_1.bootstrap_servers, [(topic, 0)], 10_000)
+    with (
+        bystanders(kafka_4_1),
+        watched(kafka_4_1, tmp_path, slack, {"rules.reassignment_stalled.after": '"90s"'}) as agent,
+        Traffic(kafka_4_1.bootstrap_servers, [(topic, 0)], 50),
+        ExplicitConsumer(kafka_4_1.bootstrap_servers, group, [(topic, 0)], rate=5000) as consumer,
+    ):
+        agent.wait_for(committed(group, 10_100), f"{group} to commit")
+        kafka_4_1.throttle(1)
+        kafka_4_1.reassign(topic, {0: [third, target]})
+        agent.wait_for(
+            lambda fact: isinstance(fact, PartitionState) and fact.topic == topic and fact.adding == (target,),
+            "KIP-455",
+        )
+        kafka_4_1.kill(target)
+        slack.wait_for(slack.messages, 150)
+        incident = agent.wait_for_incident(
+            lambda incident: has(incident, "reassignment_stalled", topic=topic), "the reassignment to stall"
+        )
+        (stalled,) = findings([incident], "reassignment_stalled")
+        assert stalled["subject"]["brokers"] == [target]
+        assert stalled["labels"] == ["broker_down"]
+        kafka_4_1.start(target)
+        kafka_4_1.throttle(100_000_000)
+        kafka_4_1.wait_for_leader(topic, 0, third, isr=[third, target], seconds=120)
+        incident = agent.wait_for_incident(
+            lambda incident: has(incident, "reassignment_stalled", topic=topic) and incident["status"] == "recovered",
+            "the reassignment to finish",
+        )
+        agent.wait_for(committed(group, consumer.positions[topic, 0] + 300), f"{group} to go on")
+        agent.wait_until_evaluated(now() + _LATE_MS)
+        assert consumer.rewinds == []
+        incidents = agent.unmerged()
+        assert not findings(incidents, "under_replicated")
+        assert [other["title"] for other in incidents if other["severity"] != "info"] == [incident["title"]]
+        assert f"broker {target} down" in assert_only_message(slack, incident).words
+
+
+# --- a broker down for long
+
+
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("version", ["kafka_3_9", "kafka_4_1"])
+def test_broker_down_for_10_minutes_is_one_incident(
+    version: str, slack: Slack, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """With the delays as shipped: followers take over, but a topic with one replica cannot be read."""
+    cluster: Cluster = request.getfixturevalue(version)
+    down, other, _ = cluster.brokers
+    topic, single, group, stuck = named("topic"), named("single"), named("reader"), named("stuck")
+    places = [(topic, number) for number in range(3)]
+    cluster.create_topic(topic, assignment={key: [down, other] for key in range(3)})
+    cluster.create_topic(single, assignment={0: [down]})
+    fill(cluster.bootstrap_servers, [(single, 0)], 50_000)
+    with (
+        bystanders(cluster),
+        watched(cluster, tmp_path, slack) as agent,
+        Traffic(cluster.bootstrap_servers, places, 50),
+        SubscribedConsumer(cluster.bootstrap_servers, group, [topic]) as reader,
+        SubscribedConsumer(cluster.bootstrap_servers, stuck, [single], rate=20) as waiting,
+    ):
+        agent.wait_for(committed(group, 300), f"{group} to commit")
+        agent.wait_for(committed(stuck, 300), f"{stuck} to commit")
+        begin = now()
+        cluster.kill(down)
+        wait_until(lambda: now() > begin + 600_000, "10 minutes to pass", 610, every=1)
+        agent.wait_until_evaluated(now())
+        incident = agent.wait_for_incident(lambda incident: has(incident, "broker_down", broker=down), "broker down")
+        assert {
+            finding["subject"]["partition"] for finding in findings([incident], "under_replicated", topic=topic)
+        } == {
+            0,
+            1,
+            2,
+        }
+        assert findings([incident], "partition_offline", topic=single)
+        cluster.start(down)
+        cluster.wait_until_in_sync()
+        waiting.wait_until_at(single, 0, waiting.committed[single, 0] + 200)
+        incident = agent.wait_for_incident(
+            lambda incident: has(incident, "broker_down", broker=down) and incident["status"] == "recovered", "recovery"
+        )
+        agent.wait_for(committed(group, reader.positions[topic, 0] + 100), f"{group} to go on")
+        agent.wait_until_evaluated(now() + _LATE_MS)
+        incidents = agent.unmerged()
+        assert not findings(incidents, "offset_rewind")
+        assert [other["title"] for other in incidents if other["severity"] != "info"] == [incident["title"]]
+        assert str(down) in assert_only_message(slack, incident).words
