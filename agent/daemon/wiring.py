@@ -1,6 +1,7 @@
 """Sources and receivers made from the configuration."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TextIO
 
 from agent.config.settings import Settings
@@ -36,7 +37,7 @@ def make_sources(settings: Settings, emit_for: Callable[[str, str], Emit], known
     for name, cluster in settings.clusters.items():
         kafka_settings = KafkaSourceSettings(
             bootstrap_servers=cluster.bootstrap_servers,
-            properties=_properties(cluster),
+            read_properties=partial(_properties, cluster),
             interval=cluster.poll_interval,
             timeout=cluster.timeout,
             groups=cluster.groups,
@@ -68,7 +69,7 @@ def make_sources(settings: Settings, emit_for: Callable[[str, str], Emit], known
             ChangelogSource(
                 name,
                 cluster.bootstrap_servers,
-                _properties(cluster),
+                partial(_properties, cluster),
                 stores,
                 emit_for(name, ChangelogSource.name),
                 known,

@@ -1,16 +1,14 @@
 """source_unavailable: a source cannot read its subject."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from msgspec.structs import replace
-
-from agent.engine.condition_rule import Condition, LastingConditionRule
+from agent.engine.condition_rule import LastingConditionRule, intervals_over
 from agent.engine.facts import Facts, History
 from agent.engine.rule import Advice, Scope
 from agent.model.config_types import Duration
 from agent.model.findings import Finding, observed_part
-from agent.model.observations.base import Availability, Unavailable
+from agent.model.observations.base import Availability, Available, Observation, Unavailable
 from agent.model.observations.kafka import PartitionState
 from agent.model.times import clock
 from agent.rules.queries.partitions import leader_of
@@ -29,7 +27,8 @@ _UNSEEN = {
 class SourceUnavailable(LastingConditionRule):
     """A source has been unable to read its subject (a cluster, a group, a partition) for `after`.
 
-    Backflow reports its blind spots. A cluster that is down, slow or does not exist yet is reported once.
+    Backflow reports its blind spots. A cluster that is down, slow or does not exist yet is reported once: its groups
+    and partitions are reported only if the rest of it can be read.
     Recovers when the source can read the subject again.
     """
 
@@ -51,12 +50,56 @@ class SourceUnavailable(LastingConditionRule):
         del day
         return f"{finding.subject.get('source', 'source')}: {observed_part(finding.subject)} unavailable"
 
+    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
+        """Return the scope of what became unavailable; of what still is when the rest becomes available."""
+        if isinstance(observation, Available) and observation.is_whole:
+            histories: list[History[Any]] = [
+                history
+                for kind in (Unavailable, Available)  # either may be the first that is known of a subject
+                for history in facts.histories(kind, source=observation.source, cluster=observation.cluster)
+            ]
+            return [self.find_scope(history.last) for history in histories if isinstance(history.last, Unavailable)]
+        return super().scopes(observation, facts)
+
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
-        for finding in super().detect(scope, facts):
-            is_partition = scope.topic is not None and scope.partition is not None
-            state = facts.history(PartitionState, *scope.in_partition).as_of(finding.at) if is_partition else None
-            leader = None if state is None else leader_of(state)
-            yield finding if leader is None else replace(finding, current={**finding.current, "led_by": leader})
+        history, whole = self.find_history(scope, facts), self._find_whole(scope, facts)
+
+        def is_reported(at: int) -> bool | None:
+            """Return True if the subject is unavailable then, and not because its whole source is; else None."""
+            is_hidden = whole is not None and isinstance(whole.as_of(at), Unavailable)
+            return None if is_hidden or not isinstance(history.as_of(at), Unavailable) else True
+
+        histories = [history] if whole is None else [history, whole]
+        for interval in intervals_over(histories, is_reported):
+            if not interval.lasted(self.after):
+                continue
+            known_at = interval.known_at(self.after)
+            reasons = [
+                outage.reason
+                for at in (known_at, interval.begin.at)
+                if isinstance(outage := history.as_of(at), Unavailable)
+            ]
+            yield self.make_finding(
+                scope,
+                interval.begin,
+                known_at=known_at,
+                detail=f"{scope.source}: {observed_part(scope.subject)} unavailable since "
+                f"{clock(interval.begin.at)} UTC: {reasons[0]}",
+                current=self._leader(scope, facts, interval.begin.at),
+            )
+
+    def _find_whole(self, scope: Scope, facts: Facts) -> History[Any] | None:
+        """Return the availability of the scope's whole source; None if the scope is about that."""
+        is_whole = (scope.group, scope.topic, scope.partition) == (None, None, None)
+        return None if is_whole else facts.history(Availability, scope.source, scope.cluster, None, None, None)
+
+    @staticmethod
+    def _leader(scope: Scope, facts: Facts, at: int) -> dict[str, int]:
+        if scope.topic is None or scope.partition is None:
+            return {}
+        state = facts.history(PartitionState, *scope.in_partition).as_of(at)
+        leader = None if state is None else leader_of(state)
+        return {} if leader is None else {"led_by": leader}
 
     def find_scope(self, observation: Unavailable) -> Scope:
         cluster, group = observation.cluster, observation.group
@@ -67,9 +110,3 @@ class SourceUnavailable(LastingConditionRule):
 
     def holds(self, observation: Availability) -> bool:
         return isinstance(observation, Unavailable)
-
-    def describe_condition(self, scope: Scope, begin: Unavailable, before: object) -> Condition:
-        del before
-        return Condition(
-            f"{scope.source}: {observed_part(scope.subject)} unavailable since {clock(begin.at)} UTC: {begin.reason}"
-        )

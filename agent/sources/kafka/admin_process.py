@@ -12,6 +12,7 @@ The source restarts this process when necessary, so nothing here retries or keep
 import logging
 import os
 import queue
+import re
 import resource
 import signal
 import sys
@@ -37,7 +38,8 @@ from agent.sources.availability import now_ms
 from agent.sources.background import run_in_thread
 from agent.sources.kafka import admin_protocol as protocol
 from agent.sources.kafka import admin_results as results
-from agent.sources.kafka.second_client_options import UntranslatableError, translate
+from agent.sources.kafka.connection_failures import parse_failure
+from agent.sources.kafka.second_client_options import UntranslatableError, find_certificate_problem, translate
 
 if TYPE_CHECKING:
     from agent.sources.kafka.second_client import SecondClient
@@ -47,6 +49,9 @@ _MAX_TIMEOUT_SECONDS = 3_600
 
 _METADATA_SECONDS = 3.0
 """Any broker can return metadata, so do not wait long for a frozen one: the client picks another next time."""
+
+_FAILED_CONNECTION = re.compile(r"FAIL \[[^]]*\] \[thrd:.*?\]: (.*)", re.DOTALL)
+"""A log line about a connection, which has reasons that no call returns."""
 
 _DEFAULTS = {"client.id": "backflow", "reconnect.backoff.max.ms": "2000"}
 
@@ -195,18 +200,37 @@ def _response(number: int, at: int, read: Callable[[int], protocol.Result]) -> p
 class _LogForwarder(logging.Handler):
     """Passes the clients' logs on; to librdkafka it takes the place of a `logging.Logger`."""
 
-    def __init__(self, outgoing: Outgoing) -> None:
+    def __init__(self, outgoing: Outgoing, properties: dict[str, str]) -> None:
         super().__init__(logging.WARNING)
         self._outgoing = outgoing
+        self._properties = properties
 
     def log(self, level: int, text: str, *values: object) -> None:
         """Queue a log line of librdkafka."""
-        line = protocol.ClientLog(level, text % values)
-        self._outgoing.put(lambda: line)
+        line = text % values
+        if (found := _FAILED_CONNECTION.match(line)) is not None:
+            self.report(found[1])
+        log_line = protocol.ClientLog(level, line)
+        self._outgoing.put(lambda: log_line)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queue a log line of kafka-python."""
         self.log(record.levelno, "%s", record.getMessage())
+
+    def report(self, text: str) -> None:
+        """Queue what a connection failed with."""
+        failure = parse_failure(text) or protocol.ConnectionFailure("", None, text)
+        if "certificate verify failed" in text:
+            run_in_thread("certificate", lambda: self._explain(failure))
+        else:
+            self._outgoing.put(lambda: failure)
+
+    def _explain(self, failure: protocol.ConnectionFailure) -> None:
+        """Queue the failure with what is wrong with the certificate, which librdkafka does not say."""
+        problem = find_certificate_problem(self._properties, failure.address)
+        text = f"the broker's certificate is not valid: {problem}" if problem else failure.text
+        explained = msgspec.structs.replace(failure, text=text)
+        self._outgoing.put(lambda: explained)
 
 
 def main() -> None:
@@ -224,22 +248,19 @@ def main() -> None:
     if setup is None:
         return
     outgoing: Outgoing = queue.SimpleQueue()
-    forwarder = _LogForwarder(outgoing)
+    forwarder = _LogForwarder(outgoing, setup.properties)
     logging.getLogger("kafka").addHandler(forwarder)
 
     def report(error: KafkaError) -> None:
         if error.code() != KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001  librdkafka's own codes are named like this
-            text = error.str()
-            outgoing.put(lambda: protocol.ClientError(text))
+            forwarder.report(error.str())
 
     try:
         properties: dict[str, Any] = {**_DEFAULTS, **setup.properties, "error_cb": report}
         admin = AdminClient(properties, logger=forwarder)
     except KafkaException as error:
-        protocol.send(
-            responses,
-            protocol.ClientError(f"the Kafka client rejects its properties: {results.read_failure(error).text}"),
-        )
+        reason = f"the Kafka client rejects its properties: {results.read_failure(error).text}"
+        protocol.send(responses, protocol.ConnectionFailure("", None, reason))
         return
     threading.Thread(target=_write, args=(responses, outgoing), daemon=True).start()
     threading.Thread(target=_poll, args=(admin,), daemon=True).start()

@@ -25,6 +25,12 @@ TopicPartition: TypeAlias = tuple[str, int]
 
 UNKNOWN_TOPIC_OR_PARTITION = 3
 
+_LOGIN_REFUSED = (33, 34, 58)
+"""UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE, SASL_AUTHENTICATION_FAILED."""
+
+_UNAUTHORIZED = (29, 30, 31)
+"""TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED."""
+
 UNSUPPORTED = -165
 """librdkafka's own code for a request that the broker does not know; also if there is no client for it."""
 
@@ -150,8 +156,13 @@ class Failure(Message, frozen=True):
 
     @property
     def is_from_broker(self) -> bool:
-        """Whether a broker responded, with an error."""
-        return self.code > 0
+        """Whether a broker responded to the request, with an error; a refused login is no response to a request."""
+        return self.code > 0 and self.code not in _LOGIN_REFUSED
+
+    @property
+    def is_unauthorized(self) -> bool:
+        """Whether the request is not permitted."""
+        return self.code in _UNAUTHORIZED
 
     @property
     def is_final(self) -> bool:
@@ -306,13 +317,19 @@ class ClientLog(Message, frozen=True):
     text: str
 
 
-class ClientError(Message, frozen=True):
-    """An error of librdkafka's connections, or the reason why the client cannot be created."""
+class ConnectionFailure(Message, frozen=True):
+    """Why a broker cannot be connected to.
 
+    address: its host and port; empty if the failure is about the client, such as a token that it cannot get. broker:
+    its id if it is known.
+    """
+
+    address: str
+    broker: int | None
     text: str
 
 
-FromProcess: TypeAlias = Response | ClientLog | ClientError
+FromProcess: TypeAlias = Response | ClientLog | ConnectionFailure
 ToProcess: TypeAlias = Setup | NumberedRequest
 
 _ENCODER = msgspec.msgpack.Encoder()

@@ -13,6 +13,7 @@ from agent.sources.base import ChangeDetector
 from agent.sources.kafka import admin_protocol as protocol
 from agent.sources.kafka.admin_client import Call, CompletedCall
 from agent.sources.kafka.admin_protocol import TopicPartition
+from agent.sources.kafka.connection_failures import ConnectionFailures
 from agent.sources.kafka.metadata_state import MetadataState
 from agent.sources.kafka.settings_state import SettingsState
 from agent.sources.kafka.stable_offsets import Position, StableOffsets, positions
@@ -21,6 +22,7 @@ from agent.sources.kafka.streams_discovery import StreamsApplications
 _NOT_COORDINATOR = 16
 
 _LEADER_SILENT = "its leader does not answer"
+_COORDINATOR_SILENT = "its coordinator does not answer"
 
 
 class ClusterState:
@@ -171,7 +173,8 @@ class ClusterState:
                     request.group, assignments, completed.call.sent_at, decodable=undecodable is None
                 )
             case protocol.Topics(topics):
-                self.has_response = True
+                for topic in topics.values():
+                    self._note_response(topic)
                 self._observations += self._metadata.apply_topics(topics, completed.at)
             case protocol.StableOffsets(offsets):
                 self._observations += self._stable_offsets.apply(offsets)
@@ -200,21 +203,32 @@ class ClusterState:
             self._metadata_at = None
         return observations
 
-    def unavailable(self, overdue: Iterable[Call], client_error: str | None, before: Collection[Unit]) -> Reasons:
+    def unavailable(
+        self, overdue: Iterable[Call], connections: ConnectionFailures, before: Collection[Unit], now: int
+    ) -> Reasons:
         """Return what is unavailable now, and why.
 
-        overdue: calls without a result after a whole poll. client_error: what the client reports about its connections,
-        which is more precise than the timeouts that follow. before: what was unavailable until now.
+        overdue: calls without a result after a whole poll. connections: why brokers cannot be connected to, which is
+        more precise than the timeouts that follow. before: what was unavailable until now.
         """
         if not self.has_response:
-            if self._failure is None:
+            if self._failure is None and connections.client_failure(now) is None:
                 return dict.fromkeys(before, "")
-            return {SOURCE: f"No broker of {self._cluster} answers: {client_error or self._failure}"}
+            return {SOURCE: f"No broker of {self._cluster} answers: {connections.reasons(now) or self._failure}"}
         self._failure = None
         unavailable: Reasons = {}
         for reasons in (*self._unavailable.values(), self._metadata.unavailable, *map(self._overdue_reasons, overdue)):
             unavailable |= reasons
-        return unavailable
+        return {unit: self._explain(unit, reason, connections, now) for unit, reason in unavailable.items()}
+
+    def _explain(self, unit: Unit, reason: str, connections: ConnectionFailures, now: int) -> str:
+        """Return the reason with why the broker that does not answer cannot be connected to, if that is known."""
+        if reason.endswith(_LEADER_SILENT) and unit.topic is not None and unit.partition is not None:
+            leader = self._leaders.get(unit.topic, {}).get(unit.partition)
+            failures = "" if leader is None else connections.reasons(now, leader)
+        else:
+            failures = connections.reasons(now) if reason.endswith(_COORDINATOR_SILENT) else ""
+        return f"{reason} ({failures})" if failures else reason
 
     def _watched_partitions(self) -> Iterator[tuple[TopicPartition, int]]:
         """Yield partition and leader (-1: none) of topics that are selected, committed to, or Streams changelogs."""
@@ -229,13 +243,19 @@ class ClusterState:
         if isinstance(call.request, protocol.ListOffsets):
             unread = self._partitions_unread_since(call.request, call.sent_at)
             return {Unit(None, *partition): _log_reason(partition, _LEADER_SILENT) for partition in unread}
-        return _group_reasons(call, "its coordinator does not answer")
+        return _group_reasons(call, _COORDINATOR_SILENT)
 
     def _partitions_unread_since(self, request: protocol.ListOffsets, sent_at: int) -> list[TopicPartition]:
         return [partition for partition in request.partitions if sent_at >= self._offsets_at.get(partition, 0)]
 
     def _lose_log(self, partition: TopicPartition, why: str) -> None:
         self._unavailable["log", *partition] = {Unit(None, *partition): _log_reason(partition, why)}
+
+    def _note_response(self, result: protocol.Topic | protocol.Failure) -> None:
+        if isinstance(result, protocol.Failure):
+            self._note_failure(result)
+        else:
+            self.has_response = True
 
     def _note_failure(self, failure: protocol.Failure) -> None:
         if failure.is_from_broker:

@@ -1,6 +1,6 @@
 """What ClusterState makes of results: late ones, refusals, incomplete ones."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from agent.model.config_types import NameFilter
 from agent.model.observations.base import Observation
@@ -16,7 +16,9 @@ from agent.sources.availability import SOURCE, Unit
 from agent.sources.base import ChangeDetector
 from agent.sources.kafka import admin_protocol as protocol
 from agent.sources.kafka.admin_client import Call, CompletedCall
+from agent.sources.kafka.admin_protocol import ConnectionFailure
 from agent.sources.kafka.cluster_state import ClusterState
+from agent.sources.kafka.connection_failures import ConnectionFailures
 
 _REFUSED = protocol.Failure(30, "refused")
 _UNKNOWN_TOPIC = protocol.Failure(3, "?")
@@ -75,8 +77,11 @@ def _taken_commits(state: ClusterState) -> list[tuple[int, int | None]]:
     return [(fact.partition, fact.offset) for fact in state.take_observations() if isinstance(fact, Commit)]
 
 
-def _unavailable(state: ClusterState, *overdue: Call, client_error: str | None = None) -> dict[Unit, str]:
-    return state.unavailable(overdue, client_error, ())
+def _unavailable(state: ClusterState, *overdue: Call, failures: Sequence[ConnectionFailure] = ()) -> dict[Unit, str]:
+    connections = ConnectionFailures()
+    for failure in failures:
+        connections.add(failure, 1_000)
+    return state.unavailable(overdue, connections, (), 1_000)
 
 
 def _list_offsets_call() -> Call:
@@ -263,6 +268,8 @@ def test_the_source_is_unavailable_if_no_broker_responds() -> None:
     assert _unavailable(state) == {}
     _apply(state, protocol.ListCommits("g"), _TIMED_OUT)
     assert _unavailable(state) == {SOURCE: "No broker of main answers: timed out"}
-    assert _unavailable(state, client_error="connection refused")[SOURCE].endswith("connection refused")
+    assert _unavailable(state, failures=[ConnectionFailure("kafka-1:9093", 1, "connection refused")])[SOURCE].endswith(
+        "connection refused"
+    )
     _apply(state, protocol.ListCommits("g"), _REFUSED)
     assert list(_unavailable(state)) == [Unit("g")]
