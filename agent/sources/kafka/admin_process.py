@@ -70,32 +70,40 @@ class _RequestHandler:
         self._seconds = setup.timeout / 1000
         self._metadata_seconds = min(self._seconds, _METADATA_SECONDS)
         self._outgoing = outgoing
+        self._making_second = threading.Lock()
 
     def handle(self, message: protocol.NumberedRequest) -> None:
         """Start the call; its response is queued when it completes."""
         if not isinstance(message.request, protocol.SECOND_CLIENT):
             self._call_librdkafka(message)
-            return
-        if self._second is None:
-            # Only some clusters need it, and it takes 20 MB.
-            from agent.sources.kafka.second_client import SecondClient  # noqa: PLC0415
+        else:
+            self._call_second(message)
 
-            try:
-                options = translate(self._setup.properties)
-            except UntranslatableError as error:
-                self._call_without_second(message, f"kafka-python does not support {error}")
-                return
-            self._second = SecondClient(
-                options, self._cluster, self._setup.timeout, self._queue, self._call_without_second
-            )
+    def _call_second(self, message: protocol.NumberedRequest) -> None:
+        with self._making_second:
+            if self._second is None:
+                # Only some clusters need it, and it takes 20 MB.
+                from agent.sources.kafka.second_client import SecondClient  # noqa: PLC0415
+
+                try:
+                    options = translate(self._setup.properties)
+                except UntranslatableError as error:
+                    self._call_without_second(message, f"kafka-python does not support {error}")
+                    return
+                self._second = SecondClient(
+                    options, self._cluster, self._setup.timeout, self._queue, self._call_without_second
+                )
         self._second.handle(message)
 
     def _call_without_second(self, message: protocol.NumberedRequest, reason: str) -> None:
         """Ask librdkafka if it knows the request, although its response is less complete."""
-        if isinstance(message.request, protocol.DescribeTopics):
-            self._call_librdkafka(message)
-        else:
-            self._queue(message.number, protocol.Failure(protocol.UNSUPPORTED, reason))
+        match message.request:
+            case protocol.DescribeTopics():
+                self._call_librdkafka(message)
+            case protocol.FetchMetadata(topics) if topics:
+                self._fetch_topics(message, topics)
+            case _:
+                self._queue(message.number, protocol.Failure(protocol.UNSUPPORTED, reason))
 
     def _call_librdkafka(self, message: protocol.NumberedRequest) -> None:
         try:
@@ -115,7 +123,7 @@ class _RequestHandler:
                 self._respond(number, lambda _: results.read_groups(listed), listed)
             case protocol.FetchMetadata():
                 metadata = run_in_thread("metadata", lambda: admin.list_topics(timeout=self._metadata_seconds))
-                self._respond(number, lambda _: results.read_metadata(metadata), metadata)
+                metadata.add_done_callback(lambda _: self._respond_metadata(message, metadata))
             case protocol.ListCommits(group):
                 selection = [ConsumerGroupTopicPartitions(group)]
                 committed = admin.list_consumer_group_offsets(
@@ -150,6 +158,12 @@ class _RequestHandler:
             case protocol.DescribeTopics(names):
                 topics = admin.describe_topics(TopicCollection(names), request_timeout=self._metadata_seconds)
                 self._respond(number, lambda at: results.read_topics(topics, cluster, at), next(iter(topics.values())))
+            case protocol.CheckTopics(names):
+                checked = admin.describe_topics(TopicCollection(names), request_timeout=self._metadata_seconds)
+                self._respond(number, lambda _: results.read_topic_checks(checked), next(iter(checked.values())))
+            case protocol.CheckGroup(group):
+                found = admin.describe_consumer_groups([group], request_timeout=_MAX_TIMEOUT_SECONDS)[group]
+                self._respond(number, lambda _: results.read_group_check(found), found)
             case protocol.ListStableOffsets(partitions):
                 stable = admin.list_offsets(
                     {TopicPartition(*partition): OffsetSpec.latest() for partition in partitions},
@@ -174,6 +188,31 @@ class _RequestHandler:
                     lambda at: results.read_topic_settings(configs, cluster, at),
                     next(iter(configs.values())),
                 )
+
+    def _respond_metadata(self, message: protocol.NumberedRequest, fetched: Future[Any]) -> None:
+        """Queue the response, or ask the second client: librdkafka cannot parse what some brokers send.
+
+        Seen with 2.16 and brokers before 2.8 that have many topics of one partition and short names.
+        """
+        error = fetched.exception()
+        if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._BAD_MSG:  # noqa: SLF001
+            self._call_second(message)
+        else:
+            at = now_ms()
+            self._outgoing.put(lambda: _response(message.number, at, lambda _: results.read_metadata(fetched.result())))
+
+    def _fetch_topics(self, message: protocol.NumberedRequest, topics: list[str]) -> None:
+        """Queue the metadata of these topics, fetched one by one."""
+        seconds = self._metadata_seconds
+
+        def fetch() -> protocol.Metadata:
+            fetched = [results.read_metadata(self._admin.list_topics(topic, timeout=seconds)) for topic in topics]
+            brokers = {broker for metadata in fetched for broker in metadata.brokers}
+            by_name = {name: leaders for metadata in fetched for name, leaders in metadata.topics.items()}
+            return protocol.Metadata(sorted(brokers), by_name)
+
+        metadata = run_in_thread("metadata", fetch)
+        self._respond(message.number, lambda _: metadata.result(), metadata)
 
     def _respond(self, number: int, read: Callable[[int], protocol.Result], *futures: Future[Any]) -> None:
         """Queue the response when these futures, one of each call to the client, are done. read: takes the time, ms."""

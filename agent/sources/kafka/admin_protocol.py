@@ -47,7 +47,9 @@ class ListGroups(Message, frozen=True):
 
 
 class FetchMetadata(Message, frozen=True):
-    """List brokers, topics, partitions and leaders."""
+    """List brokers, topics, partitions and leaders; only of these topics if no client understands the whole list."""
+
+    topics: list[str]
 
 
 class ListCommits(Message, frozen=True):
@@ -124,6 +126,18 @@ class DescribeOpenTransaction(Message, frozen=True):
     offset: int
 
 
+class CheckTopics(Message, frozen=True):
+    """Find out whether topics exist and may be described."""
+
+    topics: list[str]
+
+
+class CheckGroup(Message, frozen=True):
+    """Find out whether a group may be described."""
+
+    group: str
+
+
 Request: TypeAlias = (
     ListGroups
     | FetchMetadata
@@ -139,6 +153,8 @@ Request: TypeAlias = (
     | DescribeTypedGroup
     | ListShareOffsets
     | DescribeOpenTransaction
+    | CheckTopics
+    | CheckGroup
 )
 
 SECOND_CLIENT = (ListTypedGroups, DescribeTypedGroup, ListShareOffsets, DescribeOpenTransaction, DescribeTopics)
@@ -247,6 +263,16 @@ class Settings(Message, frozen=True):
     topics: dict[str, TopicSettings | Failure]
 
 
+class TopicChecks(Message, frozen=True):
+    """Why topics, by name, cannot be described; None for those that can."""
+
+    failures: dict[str, Failure | None]
+
+
+class GroupCheck(Message, frozen=True):
+    """The group may be described, whether or not it exists."""
+
+
 class TypedGroup(Struct, array_like=True, frozen=True):
     """A group's type and state, as Kafka names them."""
 
@@ -279,6 +305,8 @@ Result: TypeAlias = (
     | Settings
     | TypedGroups
     | OpenTransactions
+    | TopicChecks
+    | GroupCheck
     | Failure
 )
 

@@ -28,6 +28,7 @@ from agent.sources.base import ChangeDetector, Emit
 from agent.sources.kafka import admin_protocol as protocol
 from agent.sources.kafka.admin_client import AdminClient, Call, CompletedCall
 from agent.sources.kafka.cluster_state import ClusterState
+from agent.sources.kafka.permissions import Acl
 
 _WAIT_MS = 500
 """How long a step of a poll waits for results. Later ones are collected by the polls that follow."""
@@ -114,6 +115,7 @@ class KafkaSource:
             settings.topics,
             self._detector,
             known,
+            acl=Acl(settings.bootstrap_servers, _principal(settings)),
             watch_partitions=settings.watch_partitions,
             streams=settings.streams,
         )
@@ -203,7 +205,7 @@ class KafkaSource:
         self._client.send(("groups",), protocol.ListGroups())
         if self._settings.watch_partitions and now_ms() >= self._list_types_at:
             self._client.send(("typed groups",), protocol.ListTypedGroups())
-        self._client.send(("metadata",), protocol.FetchMetadata())
+        self._client.send(("metadata",), protocol.FetchMetadata(self._state.committed_topics))
 
     def _request_group_states(self) -> None:
         for group in self._state.groups:
@@ -244,6 +246,11 @@ class KafkaSource:
         topics = self._state.watched_topics
         if topics:
             self._client.send(("topics",), protocol.DescribeTopics(topics))
+        checked_topics, checked_groups = self._state.due_checks(now_ms())
+        if checked_topics:
+            self._client.send(("check topics",), protocol.CheckTopics(checked_topics))
+        for group in checked_groups:
+            self._client.send(("check group", group), protocol.CheckGroup(group))
         for leader, partitions in self._state.due_stable_offsets(now_ms()).items():
             target = ("offsets", leader)
             for start in range(0, len(partitions), _PARTITIONS_PER_CALL):
@@ -305,3 +312,8 @@ class KafkaSource:
         is_new = (application, text) not in self._logged
         self._logged.add((application, text))
         return is_new
+
+
+def _principal(settings: KafkaSourceSettings) -> str:
+    """Return our user as ACLs name it; what stands for it if our certificate or token names it."""
+    return f"User:{settings.read_properties().get('sasl.username', 'OUR_PRINCIPAL')}"
