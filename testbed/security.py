@@ -24,6 +24,8 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
+from testbed.artifacts import KAFKA
+from testbed.servers import java_command
 from testbed.waiting import wait_until
 
 T = TypeVar("T", AclBinding, AclBindingFilter)
@@ -168,6 +170,17 @@ def _binding(kind: Callable[..., T], resource: str, name: str, operation: str, u
     return kind(
         ResourceType[resource], name, pattern, f"User:{user}", "*", AclOperation[operation], AclPermissionType.ALLOW
     )
+
+
+def run_kafka_acls(arguments: str, bootstrap_servers: str, directory: Path) -> None:
+    """Run `kafka-acls` with the arguments of a documented command, as the super user. Raises CalledProcessError."""
+    config = directory / "admin.properties"
+    config.write_text("")
+    given = shlex.split(arguments.replace("\\\n", " "))
+    given[given.index("--bootstrap-server") + 1] = bootstrap_servers
+    given[given.index("--command-config") + 1] = str(config)
+    command = java_command(KAFKA["3.9.1"], 128, directory, ["kafka.admin.AclCommand", *given])
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
 
 
 def client_properties(table: Mapping[str, object]) -> dict[str, str]:

@@ -190,6 +190,7 @@ class ZooKeeperClient(ConfigModel):
         if self.sasl:
             options["sasl_options"] = _plain_fields(self.sasl, environment)
         if self.use_ssl:
+            options |= {"keyfile_password": ""}  # without one OpenSSL asks for it on the terminal
             options |= _plain_fields(self, environment, "certfile", "keyfile", "keyfile_password", "ca", "verify_certs")
             options |= {"use_ssl": True, "check_hostname": self.check_hostname}
         return options
@@ -243,6 +244,19 @@ class Cluster(ConfigModel):
     `s3://`, whatever pyarrow opens), or a digest made by `backflow digest` on the broker's host. A list if the broker
     has several. They are only read.
     """
+
+    @model_validator(mode="after")
+    def _refuse_kerberos(self) -> Self:
+        given = {name: value for name, value in self.kafka.items() if isinstance(value, str)}
+        mechanism = next((given[name] for name in ("sasl.mechanism", "sasl.mechanisms") if name in given), "GSSAPI")
+        if given.get("security.protocol", "").upper().startswith("SASL_") and mechanism.upper() == "GSSAPI":
+            msg = (
+                "SASL mechanism GSSAPI (Kerberos), librdkafka's default, is not supported: the client's packages are "
+                'built without it. Set "sasl.mechanism" to one that the brokers offer: SCRAM-SHA-512, SCRAM-SHA-256, '
+                "PLAIN or OAUTHBEARER"
+            )
+            raise ValueError(msg)
+        return self
 
     @model_validator(mode="after")
     def _require_zookeeper(self) -> Self:

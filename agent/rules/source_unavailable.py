@@ -1,7 +1,7 @@
 """source_unavailable: a source cannot read its subject."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 from agent.engine.condition_rule import LastingConditionRule, intervals_over
 from agent.engine.facts import Facts, History
@@ -23,12 +23,17 @@ _UNSEEN = {
 }
 """What is not seen while all of a source is unavailable, and what still is."""
 
+_Place: TypeAlias = tuple[str | None, str | None, int | None]
+
+_WHOLES: tuple[_Place, ...] = ((None, None, None), ("*", "*", None), (None, "*", None), ("*", None, None))
+"""Group, topic and partition of what has parts: a whole cluster, all of its groups and topics."""
+
 
 class SourceUnavailable(LastingConditionRule):
     """A source has been unable to read its subject (a cluster, a group, a partition) for `after`.
 
-    Backflow reports its blind spots. A cluster that is down, slow or does not exist yet is reported once: its groups
-    and partitions are reported only if the rest of it can be read.
+    Backflow reports its blind spots. A cluster that is down, slow or does not exist yet is reported once, and so is a
+    missing permission on all topics or groups. Single ones are reported only if the rest can be read.
     Recovers when the source can read the subject again.
     """
 
@@ -52,7 +57,7 @@ class SourceUnavailable(LastingConditionRule):
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
         """Return the scope of what became unavailable; of what still is when the rest becomes available."""
-        if isinstance(observation, Available) and observation.is_whole:
+        if isinstance(observation, Available) and _place(observation) in _WHOLES:
             histories: list[History[Any]] = [
                 history
                 for kind in (Unavailable, Available)  # either may be the first that is known of a subject
@@ -62,15 +67,20 @@ class SourceUnavailable(LastingConditionRule):
         return super().scopes(observation, facts)
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
-        history, whole = self.find_history(scope, facts), self._find_whole(scope, facts)
+        history = self.find_history(scope, facts)
+        place = (scope.group, scope.topic, scope.partition)
+        wholes = [
+            facts.history(Availability, scope.source, scope.cluster, *whole)
+            for whole in (_WHOLES[:1] if place in _WHOLES else _WHOLES)
+            if whole != place
+        ]
 
         def is_reported(at: int) -> bool | None:
-            """Return True if the subject is unavailable then, and not because its whole source is; else None."""
-            is_hidden = whole is not None and isinstance(whole.as_of(at), Unavailable)
-            return None if is_hidden or not isinstance(history.as_of(at), Unavailable) else True
+            """Return True if the subject is unavailable then, and nothing that it is a part of; else None."""
+            is_covered = any(isinstance(whole.as_of(at), Unavailable) for whole in wholes)
+            return None if is_covered or not isinstance(history.as_of(at), Unavailable) else True
 
-        histories = [history] if whole is None else [history, whole]
-        for interval in intervals_over(histories, is_reported):
+        for interval in intervals_over([history, *wholes], is_reported):
             if not interval.lasted(self.after):
                 continue
             known_at = interval.known_at(self.after)
@@ -87,11 +97,6 @@ class SourceUnavailable(LastingConditionRule):
                 f"{clock(interval.begin.at)} UTC: {reasons[0]}",
                 current=self._leader(scope, facts, interval.begin.at),
             )
-
-    def _find_whole(self, scope: Scope, facts: Facts) -> History[Any] | None:
-        """Return the availability of the scope's whole source; None if the scope is about that."""
-        is_whole = (scope.group, scope.topic, scope.partition) == (None, None, None)
-        return None if is_whole else facts.history(Availability, scope.source, scope.cluster, None, None, None)
 
     @staticmethod
     def _leader(scope: Scope, facts: Facts, at: int) -> dict[str, int]:
@@ -110,3 +115,7 @@ class SourceUnavailable(LastingConditionRule):
 
     def holds(self, observation: Availability) -> bool:
         return isinstance(observation, Unavailable)
+
+
+def _place(observation: Availability) -> _Place:
+    return observation.group, observation.topic, observation.partition

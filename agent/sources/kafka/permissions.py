@@ -74,6 +74,7 @@ class Permissions:
         self._groups = {_example(pattern): pattern for pattern in groups.include}
         self._refused_topics: set[str] = set()
         self._refused_groups: set[str] = set()
+        self._hidden: set[str] = set()
         self._topics_checked_at = self._groups_checked_at = 0
 
     def take_due(self, now: int, *, groups_exist: bool) -> tuple[list[str], list[str]]:
@@ -90,8 +91,14 @@ class Permissions:
         return topics, groups
 
     def apply_topic(self, name: str, failure: protocol.Failure | None) -> None:
-        """Update with the result of checking a topic."""
-        if name in self._topics:
+        """Update with the result of checking a topic; check all patterns now if one has just been hidden."""
+        if name not in self._topics:
+            if failure is not None and failure.is_unauthorized and name not in self._hidden:
+                self._topics_checked_at = self._groups_checked_at = 0
+                self._hidden.add(name)
+            elif failure is None:
+                self._hidden.discard(name)
+        else:
             _update(self._refused_topics, self._topics[name], failure)
 
     def apply_group(self, name: str, failure: protocol.Failure | None) -> None:
