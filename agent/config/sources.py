@@ -4,6 +4,7 @@ import codecs
 import os
 import re
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -13,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from agent.config.checks import Size
 from agent.config.credentials import Credential, resolve
+from agent.config.http_client import HttpClient
 from agent.config.kafka_properties import KafkaValue
 from agent.config.toml_places import KeyPath
 from agent.model.config_types import ConfigModel, NameFilter, PositiveDuration, non_empty
@@ -165,6 +167,13 @@ class ZooKeeperClient(ConfigModel):
     """Whether a server's certificate must be issued for its host name."""
 
     @model_validator(mode="after")
+    def _refuse_kerberos(self) -> Self:
+        if self.sasl is not None and self.sasl.mechanism == "GSSAPI" and find_spec("kerberos") is None:
+            msg = "SASL mechanism GSSAPI needs the Python package `kerberos`, which is not installed; or use DIGEST-MD5"
+            raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
     def _require_tls(self) -> Self:
         if not self.use_ssl and any((self.certfile, self.keyfile, self.keyfile_password, self.ca)):
             msg = "certfile, keyfile, keyfile_password and ca have no effect without `use_ssl = true`"
@@ -301,6 +310,8 @@ class Flink(ConfigModel):
     """Flink's `high-availability.cluster-id`."""
     zookeeper_client: ZooKeeperClient = ZooKeeperClient()
     """How to connect to ZooKeeper."""
+    http_client: HttpClient = HttpClient()
+    """How to connect to the REST addresses."""
     storage_directory: Path | None = None
     """Flink's `high-availability.storageDir` as a path on this host. It is only read."""
     kafka: str | None = None
@@ -324,6 +335,12 @@ class Flink(ConfigModel):
                 msg = f"`{min(given)}` has no effect without `zookeeper`"
                 raise ValueError(msg)
         return self
+
+    def secrets(self) -> Iterator[tuple[KeyPath, Credential]]:
+        """Yield the key path below this table and the source of each secret."""
+        for name, client in (("zookeeper_client", self.zookeeper_client), ("http_client", self.http_client)):
+            for path, source in client.secrets():
+                yield (name, *path), source
 
     @property
     def zookeeper_path(self) -> str:
@@ -353,10 +370,17 @@ class Streams(ConfigModel):
     """Its `application.id`. Default: the table's name."""
     metrics: tuple[Annotated[str, AfterValidator(_metrics_address)], ...] = ()
     """Addresses of its instances' metrics in Prometheus format, one per instance."""
+    http_client: HttpClient = HttpClient()
+    """How to connect to these addresses."""
     metrics_interval: PositiveDuration = 10_000
     """How often the metrics are read."""
     timeout: PositiveDuration = 5_000
     """How long one poll waits for responses."""
+
+    def secrets(self) -> Iterator[tuple[KeyPath, Credential]]:
+        """Yield the key path below this table and the source of each secret."""
+        for path, source in self.http_client.secrets():
+            yield ("http_client", *path), source
 
 
 class Logs(ConfigModel):

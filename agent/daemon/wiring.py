@@ -10,7 +10,7 @@ from agent.model.findings import Incident
 from agent.model.observations.base import Observation
 from agent.notify.base import Receiver
 from agent.notify.console import Console
-from agent.notify.slack import Slack
+from agent.notify.slack import Slack, configure_connections
 from agent.notify.slack_webhook import Webhook
 from agent.rules.log_pattern import LogPattern
 from agent.sources.base import Emit, Source
@@ -58,7 +58,7 @@ def make_sources(settings: Settings, emit_for: Callable[[str, str], Emit], known
                 interval=cluster.poll_interval,
                 topics=cluster.topics,
                 also=kafka.is_changelog,
-                options=cluster.zookeeper_client.options(),
+                read_options=cluster.zookeeper_client.options,
             )
             sources.append(zookeeper)
     for name, flink in settings.flink.items():
@@ -96,6 +96,7 @@ def make_receivers(settings: Settings, stream: TextIO) -> list[Receiver]:
     slack = settings.slack
     if slack is None:
         return [Console(stream)]
+    configure_connections(slack.proxy, slack.ca)
     secret = slack.read_secret().get_secret_value()
     if slack.is_webhook:
         return [Webhook(secret)]

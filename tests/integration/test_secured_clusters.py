@@ -140,7 +140,8 @@ def test_the_agents_user_can_change_nothing(secured: Secured, topic: str) -> Non
     assert commit.value.args[0].code() in {KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED}
 
 
-def test_a_rotated_password_is_one_incident_until_it_is_written(secured: Secured, topic: str, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("topic")
+def test_a_rotated_password_is_one_incident_until_it_is_written(secured: Secured, tmp_path: Path) -> None:
     secured.set_password("first-password")
     with Agent(tmp_path, {"main": secured.table()}) as agent:
         agent.wait_for(committed(_GROUP, _OFFSET), "the commit to be seen")
@@ -153,23 +154,24 @@ def test_a_rotated_password_is_one_incident_until_it_is_written(secured: Secured
             lambda fact: isinstance(fact, Available) and fact.is_whole and fact.at > written_at,
             "the cluster to be visible with the new password",
         )
-    assert topic
 
 
-def test_an_expired_certificate_is_one_incident(secured: Secured, topic: str, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("topic")
+def test_an_expired_certificate_is_one_incident(secured: Secured, tmp_path: Path) -> None:
     secured.set_password("first-password")
     with Agent(tmp_path, {"main": secured.table()}) as agent:
         agent.wait_for(committed(_GROUP, _OFFSET), "the commit to be seen")
         secured.security.issue_broker_certificate(2, expired=True)
         try:
             secured.cluster.restart(2)
-            _outage(agent, "the expired certificate to be reported", topic, "certificate has expired")
+            _outage(agent, "the expired certificate to be reported", "certificate has expired")
         finally:
             secured.security.issue_broker_certificate(2)
             secured.cluster.restart(2)
 
 
-def test_a_withdrawn_permission_is_one_incident_and_no_deletion(secured: Secured, topic: str, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("topic")
+def test_a_withdrawn_permission_is_one_incident_and_no_deletion(secured: Secured, tmp_path: Path) -> None:
     secured.set_password("first-password")
     deleted: list[Observation] = []
 
@@ -190,7 +192,6 @@ def test_a_withdrawn_permission_is_one_incident_and_no_deletion(secured: Secured
             grant(secured.cluster.admin, "TOPIC", "*", "DESCRIBE_CONFIGS")
         agent.wait_for(is_visible_again, "the topics to be visible again", 90)
     assert deleted == []
-    assert topic
 
 
 def test_a_wrong_password_is_one_incident(secured: Secured, tmp_path: Path) -> None:

@@ -163,12 +163,17 @@ class AdminClient:
                 protocol.send(_pipe(self._process.stdin), message)
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
-        """Queue the messages of a process until it ends."""
-        with _pipe(process.stdout) as stream:
-            while (message := protocol.receive(stream, _DECODER)) is not None:
-                self._received.put((process, message))
-        process.wait()
-        self._received.put((process, None))
+        """Queue the messages of a process until it ends. One that sends what cannot be decoded is ended."""
+        try:
+            with _pipe(process.stdout) as stream:
+                while (message := protocol.receive(stream, _DECODER)) is not None:
+                    self._received.put((process, message))
+        except msgspec.DecodeError as error:
+            self._log.exception("kafka_client_undecodable", reason=str(error))
+            process.kill()
+        finally:
+            process.wait()
+            self._received.put((process, None))
 
     def _complete(self, response: protocol.Response, wait_ms: int) -> CompletedCall:
         call = self._in_flight.pop(response.number)
