@@ -119,7 +119,7 @@ def ours(servers: str, partitions: int, megabytes: int) -> dict[str, Any]:
     seen: list[Observation] = []
     memory = Memory()
     begun, cpu = time.monotonic(), _cpu()
-    source = ChangelogSource("bench", servers, {}, [STORE], seen.extend, memory=megabytes * 1_000_000, interval=1_000)
+    source = ChangelogSource("bench", servers, dict, [STORE], seen.extend, memory=megabytes * 1_000_000, interval=1_000)
     changelog = source._changelogs[STORE.changelog]  # noqa: SLF001 - to know when it is through
 
     def read() -> int:

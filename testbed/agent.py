@@ -139,5 +139,12 @@ def _shipped_rules(options: Mapping[str, str]) -> list[str]:
 
 
 def _table(name: str, keys: Mapping[str, Any]) -> str:
-    """Return a TOML table; lists and strings are written as JSON, which is valid TOML."""
-    return "\n".join([f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in keys.items()), ""])
+    """Return a TOML table."""
+    return "\n".join([f"[{name}]", *(f"{key} = {_value(value)}" for key, value in keys.items()), ""])
+
+
+def _value(value: object) -> str:
+    """Return a TOML value; lists and strings are written as JSON, which is valid TOML."""
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{json.dumps(name)} = {_value(part)}' for name, part in value.items())} }}"
+    return json.dumps(value)

@@ -24,6 +24,7 @@ from kafka.structs import TopicPartition as KafkaPythonPartition
 
 from testbed.artifacts import KAFKA
 from testbed.proxy import Proxy
+from testbed.security import LISTENERS, Security
 from testbed.servers import DEFAULTS, KRAFT_DEFAULTS, ZOOKEEPER_DEFAULTS, Config, KafkaServer, ZooKeeperServer
 from testbed.views import KRaftView, PartitionView, Registration, View, ZooKeeperView, live_brokers, metadata
 from testbed.waiting import wait_until
@@ -47,6 +48,7 @@ class Cluster:
         config: Config | None = None,
         in_order: bool = False,
         offsets_on: Sequence[int] | None = None,
+        security: Security | None = None,
     ) -> None:
         """Prepare the servers; entering the context starts them.
 
@@ -54,7 +56,7 @@ class Cluster:
         whether a replica outside the ISR may be elected. config: broker properties that override servers.DEFAULTS.
         in_order: start one broker after the other, so that the first is the controller; otherwise all at once.
         offsets_on: the brokers that hold __consumer_offsets; by default the last one, so that faults of the others
-        leave commits alone.
+        leave commits alone. security: adds the listeners SASL_SSL and SSL, and an authorizer; from 2.7 on.
         """
         self.version = version
         self.brokers = tuple(brokers)
@@ -64,11 +66,17 @@ class Cluster:
         self._config: Config = {"unclean.leader.election.enable": str(unclean).lower(), **(config or {})}
         self._in_order = in_order
         self._offsets_on = list(offsets_on or self.brokers[-1:])
-        self._servers = {broker: KafkaServer("broker", broker, version, workdir) for broker in self.brokers}
+        self._security = security
+        listeners = LISTENERS if security else ()
+        self._servers = {broker: KafkaServer("broker", broker, version, workdir, listeners) for broker in self.brokers}
         self._quorum: ZooKeeperServer | KafkaServer | None = None
         self._links: dict[int, Proxy] = {}
         self._closing = ExitStack()
-        self.bootstrap_servers = ",".join(server.address for server in self._servers.values())
+        self.bootstrap_servers = self.servers("PLAINTEXT")
+
+    def servers(self, listener: str) -> str:
+        """Return the bootstrap servers of a listener."""
+        return ",".join(server.addresses[listener] for server in self._servers.values())
 
     # --- lifecycle
 
@@ -114,7 +122,7 @@ class Cluster:
         for broker, kafka in self._servers.items():
             link = self._links[broker] = self._closing.enter_context(Proxy("127.0.0.1", server.port))
             own: Config = {"broker.id": broker, "zookeeper.connect": link.address}
-            kafka.configure(DEFAULTS, ZOOKEEPER_DEFAULTS, own, self._config)
+            kafka.configure(DEFAULTS, ZOOKEEPER_DEFAULTS, own, self._security_of(broker), self._config)
         return ZooKeeperView(client)
 
     def _start_controller(self) -> View:
@@ -126,12 +134,15 @@ class Cluster:
                 "process.roles": server.role,
                 "controller.quorum.voters": f"{_CONTROLLER_NODE}@{controller.address}",
             }
-            server.configure(DEFAULTS, KRAFT_DEFAULTS, own, self._config)
+            server.configure(DEFAULTS, KRAFT_DEFAULTS, own, self._security_of(server.node), self._config)
         with ThreadPoolExecutor() as pool:
             list(pool.map(KafkaServer.format, servers))
         self._quorum = self._closing.enter_context(controller)
         controller.wait_until_started()
         return KRaftView(self.admin, controller.log)
+
+    def _security_of(self, node: int) -> Config:
+        return {} if self._security is None else self._security.broker_properties(node, kraft=self.kraft)
 
     def _wait_until_up(self, broker: int) -> None:
         self._servers[broker].wait_until_started()

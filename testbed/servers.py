@@ -108,11 +108,13 @@ _HEAP_MB = 384
 class KafkaServer(Process):
     """A broker or a KRaft controller. Its log directory outlives the process, as a disk does."""
 
-    def __init__(self, role: str, node: int, version: str, workdir: Path) -> None:
-        """role: "broker" or "controller"."""
+    def __init__(self, role: str, node: int, version: str, workdir: Path, listeners: Sequence[str] = ()) -> None:
+        """role: "broker" or "controller". listeners: those beside PLAINTEXT or CONTROLLER."""
         self.node = node
         self.role = role
-        self.address = f"127.0.0.1:{free_port()}"
+        first = "CONTROLLER" if role == "controller" else "PLAINTEXT"
+        self.addresses = {listener: f"127.0.0.1:{free_port()}" for listener in (first, *listeners)}
+        self.address = self.addresses[first]
         self._home = workdir / f"{role}-{node}"
         self.log_dir = self._home / "log"
         self._properties = self._home / "server.properties"
@@ -122,10 +124,9 @@ class KafkaServer(Process):
 
     def configure(self, *layers: Config) -> None:
         """Write server.properties; later layers override earlier ones."""
-        listener = "CONTROLLER" if self.role == "controller" else "PLAINTEXT"
         properties: dict[str, str | int | float] = {
             "log.dirs": str(self.log_dir),
-            "listeners": f"{listener}://{self.address}",
+            "listeners": ",".join(f"{listener}://{address}" for listener, address in self.addresses.items()),
         }
         for layer in layers:
             properties |= layer

@@ -82,6 +82,10 @@ class Slack(ConfigModel):
     """systemd credential that holds the address of an incoming webhook."""
     base_url: Annotated[str, AfterValidator(_address)] = "https://slack.com/api/"
     """Address of Slack's Web API."""
+    proxy: Annotated[str, AfterValidator(_address)] | None = None
+    """Address of an HTTP proxy for Slack. Default: that of the environment (`https_proxy`)."""
+    ca: Path | None = None
+    """PEM file with the certificates of trusted authorities, such as a proxy's. Default: those of the system."""
     routes: tuple[Route, ...] = ()
     """Channels for some of the incidents."""
 

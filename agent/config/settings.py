@@ -108,6 +108,10 @@ class Settings(NamedTuple):
         for name, cluster in self.clusters.items():
             for path, source in cluster.secrets():
                 yield ("clusters", name, *path), source, partial(resolve, source)
+        for table, endpoints in (("flink", self.flink), ("streams", self.streams)):
+            for name, settings in endpoints.items():
+                for path, source in settings.secrets():
+                    yield (table, name, *path), source, partial(resolve, source)
 
 
 def shipped() -> Path:

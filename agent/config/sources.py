@@ -4,6 +4,7 @@ import codecs
 import os
 import re
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -13,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from agent.config.checks import Size
 from agent.config.credentials import Credential, resolve
+from agent.config.http_client import HttpClient
 from agent.config.kafka_properties import KafkaValue
 from agent.config.toml_places import KeyPath
 from agent.model.config_types import ConfigModel, NameFilter, PositiveDuration, non_empty
@@ -165,6 +167,13 @@ class ZooKeeperClient(ConfigModel):
     """Whether a server's certificate must be issued for its host name."""
 
     @model_validator(mode="after")
+    def _refuse_kerberos(self) -> Self:
+        if self.sasl is not None and self.sasl.mechanism == "GSSAPI" and find_spec("kerberos") is None:
+            msg = "SASL mechanism GSSAPI needs the Python package `kerberos`, which is not installed; or use DIGEST-MD5"
+            raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
     def _require_tls(self) -> Self:
         if not self.use_ssl and any((self.certfile, self.keyfile, self.keyfile_password, self.ca)):
             msg = "certfile, keyfile, keyfile_password and ca have no effect without `use_ssl = true`"
@@ -190,6 +199,7 @@ class ZooKeeperClient(ConfigModel):
         if self.sasl:
             options["sasl_options"] = _plain_fields(self.sasl, environment)
         if self.use_ssl:
+            options |= {"keyfile_password": ""}  # without one OpenSSL asks for it on the terminal
             options |= _plain_fields(self, environment, "certfile", "keyfile", "keyfile_password", "ca", "verify_certs")
             options |= {"use_ssl": True, "check_hostname": self.check_hostname}
         return options
@@ -245,6 +255,19 @@ class Cluster(ConfigModel):
     """
 
     @model_validator(mode="after")
+    def _refuse_kerberos(self) -> Self:
+        given = {name: value for name, value in self.kafka.items() if isinstance(value, str)}
+        mechanism = next((given[name] for name in ("sasl.mechanism", "sasl.mechanisms") if name in given), "GSSAPI")
+        if given.get("security.protocol", "").upper().startswith("SASL_") and mechanism.upper() == "GSSAPI":
+            msg = (
+                "SASL mechanism GSSAPI (Kerberos), librdkafka's default, is not supported: the client's packages are "
+                'built without it. Set "sasl.mechanism" to one that the brokers offer: SCRAM-SHA-512, SCRAM-SHA-256, '
+                "PLAIN or OAUTHBEARER"
+            )
+            raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
     def _require_zookeeper(self) -> Self:
         if self.zookeeper is None and self.zookeeper_client != ZooKeeperClient():
             msg = "`zookeeper_client` has no effect without `zookeeper`"
@@ -287,6 +310,8 @@ class Flink(ConfigModel):
     """Flink's `high-availability.cluster-id`."""
     zookeeper_client: ZooKeeperClient = ZooKeeperClient()
     """How to connect to ZooKeeper."""
+    http_client: HttpClient = HttpClient()
+    """How to connect to the REST addresses."""
     storage_directory: Path | None = None
     """Flink's `high-availability.storageDir` as a path on this host. It is only read."""
     kafka: str | None = None
@@ -310,6 +335,12 @@ class Flink(ConfigModel):
                 msg = f"`{min(given)}` has no effect without `zookeeper`"
                 raise ValueError(msg)
         return self
+
+    def secrets(self) -> Iterator[tuple[KeyPath, Credential]]:
+        """Yield the key path below this table and the source of each secret."""
+        for name, client in (("zookeeper_client", self.zookeeper_client), ("http_client", self.http_client)):
+            for path, source in client.secrets():
+                yield (name, *path), source
 
     @property
     def zookeeper_path(self) -> str:
@@ -339,10 +370,17 @@ class Streams(ConfigModel):
     """Its `application.id`. Default: the table's name."""
     metrics: tuple[Annotated[str, AfterValidator(_metrics_address)], ...] = ()
     """Addresses of its instances' metrics in Prometheus format, one per instance."""
+    http_client: HttpClient = HttpClient()
+    """How to connect to these addresses."""
     metrics_interval: PositiveDuration = 10_000
     """How often the metrics are read."""
     timeout: PositiveDuration = 5_000
     """How long one poll waits for responses."""
+
+    def secrets(self) -> Iterator[tuple[KeyPath, Credential]]:
+        """Yield the key path below this table and the source of each secret."""
+        for path, source in self.http_client.secrets():
+            yield ("http_client", *path), source
 
 
 class Logs(ConfigModel):

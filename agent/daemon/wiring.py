@@ -1,6 +1,7 @@
 """Sources and receivers made from the configuration."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TextIO
 
 from agent.config.settings import Settings
@@ -9,7 +10,7 @@ from agent.model.findings import Incident
 from agent.model.observations.base import Observation
 from agent.notify.base import Receiver
 from agent.notify.console import Console
-from agent.notify.slack import Slack
+from agent.notify.slack import Slack, configure_connections
 from agent.notify.slack_webhook import Webhook
 from agent.rules.log_pattern import LogPattern
 from agent.sources.base import Emit, Source
@@ -36,7 +37,7 @@ def make_sources(settings: Settings, emit_for: Callable[[str, str], Emit], known
     for name, cluster in settings.clusters.items():
         kafka_settings = KafkaSourceSettings(
             bootstrap_servers=cluster.bootstrap_servers,
-            properties=_properties(cluster),
+            read_properties=partial(_properties, cluster),
             interval=cluster.poll_interval,
             timeout=cluster.timeout,
             groups=cluster.groups,
@@ -57,7 +58,7 @@ def make_sources(settings: Settings, emit_for: Callable[[str, str], Emit], known
                 interval=cluster.poll_interval,
                 topics=cluster.topics,
                 also=kafka.is_changelog,
-                options=cluster.zookeeper_client.options(),
+                read_options=cluster.zookeeper_client.options,
             )
             sources.append(zookeeper)
     for name, flink in settings.flink.items():
@@ -68,7 +69,7 @@ def make_sources(settings: Settings, emit_for: Callable[[str, str], Emit], known
             ChangelogSource(
                 name,
                 cluster.bootstrap_servers,
-                _properties(cluster),
+                partial(_properties, cluster),
                 stores,
                 emit_for(name, ChangelogSource.name),
                 known,
@@ -95,6 +96,7 @@ def make_receivers(settings: Settings, stream: TextIO) -> list[Receiver]:
     slack = settings.slack
     if slack is None:
         return [Console(stream)]
+    configure_connections(slack.proxy, slack.ca)
     secret = slack.read_secret().get_secret_value()
     if slack.is_webhook:
         return [Webhook(secret)]

@@ -93,6 +93,9 @@ def observed_part(subject: Mapping[str, Any]) -> str:
     if table is not None:
         return f"all of [{table}.{cluster}]"
     group, topic, partition = (subject.get(name) for name in ("group", "topic", "partition"))
+    patterns = [f"{noun} {name}" for noun, name in (("groups", group), ("topics", topic)) if "*" in (name or "")]
+    if patterns:
+        return f"{' and '.join(patterns)} of {cluster}"
     place = topic if partition is None else f"{topic}[{partition}]"
     named = [*([f"group {group}"] if group is not None else []), *([str(place)] if topic is not None else [])]
     return f"{' on '.join(named)} of {cluster}" if named else f"cluster {cluster}"

@@ -8,11 +8,13 @@ channel given by name is looked up first, with the scope channels:read (groups:r
 import http.client
 import logging
 import re
+import ssl
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
-from urllib.request import HTTPRedirectHandler, build_opener, install_opener
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, ProxyHandler, build_opener, install_opener
 
 import structlog
 from slack_sdk import WebClient
@@ -60,8 +62,19 @@ class _RefuseRedirects(HTTPRedirectHandler):
         """Return no request, so that the redirect is an error."""
 
 
-# slack_sdk's clients have no setting for it; both open their connections with this opener.
-install_opener(build_opener(_RefuseRedirects))
+def configure_connections(proxy: str | None = None, ca: Path | None = None) -> None:
+    """Set how all Slack clients of the process connect: without redirects, which slack_sdk has no setting for.
+
+    slack_sdk's own settings for proxies and TLS follow redirects. proxy: an address; by default the environment's
+    (`https_proxy`). ca: PEM file of trusted authorities; by default the system's. Raises OSError.
+    """
+    proxies = [] if proxy is None else [ProxyHandler({"http": proxy, "https": proxy})]
+    install_opener(
+        build_opener(_RefuseRedirects, HTTPSHandler(context=ssl.create_default_context(cafile=ca)), *proxies)
+    )
+
+
+configure_connections()
 
 
 class Slack:
@@ -81,6 +94,7 @@ class Slack:
         self._channel_of = channel_of
         self._ids: dict[str, str] = {}
         self._client = WebClient(token=token, base_url=base_url, timeout=timeout, logger=SILENT, retry_handlers=[])
+        self._client.proxy = None  # that of the environment, which would follow redirects
 
     def channel(self, message: Message, handle: Handle | None) -> str:
         """Return the channel that has the incident's message, or will have it."""

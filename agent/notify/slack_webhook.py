@@ -26,6 +26,7 @@ class Webhook:
         """url: as given by Slack. timeout: seconds per call."""
         self.name = name
         self._client = WebhookClient(url, timeout=timeout, logger=SILENT, retry_handlers=[])
+        self._client.proxy = None  # that of the environment, which would follow redirects
 
     def channel(self, message: Message, handle: Handle | None) -> str:
         """Return the name: a webhook has one channel."""

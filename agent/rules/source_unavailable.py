@@ -1,16 +1,14 @@
 """source_unavailable: a source cannot read its subject."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeAlias
 
-from msgspec.structs import replace
-
-from agent.engine.condition_rule import Condition, LastingConditionRule
+from agent.engine.condition_rule import LastingConditionRule, intervals_over
 from agent.engine.facts import Facts, History
 from agent.engine.rule import Advice, Scope
 from agent.model.config_types import Duration
 from agent.model.findings import Finding, observed_part
-from agent.model.observations.base import Availability, Unavailable
+from agent.model.observations.base import Availability, Available, Observation, Unavailable
 from agent.model.observations.kafka import PartitionState
 from agent.model.times import clock
 from agent.rules.queries.partitions import leader_of
@@ -25,11 +23,17 @@ _UNSEEN = {
 }
 """What is not seen while all of a source is unavailable, and what still is."""
 
+_Place: TypeAlias = tuple[str | None, str | None, int | None]
+
+_WHOLES: tuple[_Place, ...] = ((None, None, None), ("*", "*", None), (None, "*", None), ("*", None, None))
+"""Group, topic and partition of what has parts: a whole cluster, all of its groups and topics."""
+
 
 class SourceUnavailable(LastingConditionRule):
     """A source has been unable to read its subject (a cluster, a group, a partition) for `after`.
 
-    Backflow reports its blind spots. A cluster that is down, slow or does not exist yet is reported once.
+    Backflow reports its blind spots. A cluster that is down, slow or does not exist yet is reported once, and so is a
+    missing permission on all topics or groups. Single ones are reported only if the rest can be read.
     Recovers when the source can read the subject again.
     """
 
@@ -51,14 +55,57 @@ class SourceUnavailable(LastingConditionRule):
         del day
         return f"{finding.subject.get('source', 'source')}: {observed_part(finding.subject)} unavailable"
 
+    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
+        """Return the scope of what became unavailable; of what still is when the rest becomes available."""
+        if isinstance(observation, Available) and _place(observation) in _WHOLES:
+            histories: list[History[Any]] = [
+                history
+                for kind in (Unavailable, Available)  # either may be the first that is known of a subject
+                for history in facts.histories(kind, source=observation.source, cluster=observation.cluster)
+            ]
+            return [self.find_scope(history.last) for history in histories if isinstance(history.last, Unavailable)]
+        return super().scopes(observation, facts)
+
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
-        for finding in super().detect(scope, facts):
-            is_partition = scope.topic is not None and scope.partition is not None
-            states = facts.history(PartitionState, *scope.in_partition) if is_partition else ()
-            leaders = [leader_of(state) for state in states if state.at <= finding.at]
-            # That the partition has no leader any more is seen together with its unavailability.
-            leader = next((broker for broker in reversed(leaders) if broker is not None), None)
-            yield finding if leader is None else replace(finding, current={**finding.current, "led_by": leader})
+        history = self.find_history(scope, facts)
+        place = (scope.group, scope.topic, scope.partition)
+        wholes = [
+            facts.history(Availability, scope.source, scope.cluster, *whole)
+            for whole in (_WHOLES[:1] if place in _WHOLES else _WHOLES)
+            if whole != place
+        ]
+
+        def is_reported(at: int) -> bool | None:
+            """Return True if the subject is unavailable then, and nothing that it is a part of; else None."""
+            is_covered = any(isinstance(whole.as_of(at), Unavailable) for whole in wholes)
+            return None if is_covered or not isinstance(history.as_of(at), Unavailable) else True
+
+        for interval in intervals_over([history, *wholes], is_reported):
+            if not interval.lasted(self.after):
+                continue
+            known_at = interval.known_at(self.after)
+            reasons = [
+                outage.reason
+                for at in (known_at, interval.begin.at)
+                if isinstance(outage := history.as_of(at), Unavailable)
+            ]
+            yield self.make_finding(
+                scope,
+                interval.begin,
+                known_at=known_at,
+                detail=f"{scope.source}: {observed_part(scope.subject)} unavailable since "
+                f"{clock(interval.begin.at)} UTC: {reasons[0]}",
+                current=self._leader(scope, facts, interval.begin.at),
+            )
+
+    @staticmethod
+    def _leader(scope: Scope, facts: Facts, at: int) -> dict[str, int]:
+        if scope.topic is None or scope.partition is None:
+            return {}
+        states = [state for state in facts.history(PartitionState, *scope.in_partition) if state.at <= at]
+        # That the partition has no leader any more is seen together with its unavailability.
+        leader = next((leader for state in reversed(states) if (leader := leader_of(state)) is not None), None)
+        return {} if leader is None else {"led_by": leader}
 
     def find_scope(self, observation: Unavailable) -> Scope:
         cluster, group = observation.cluster, observation.group
@@ -70,8 +117,6 @@ class SourceUnavailable(LastingConditionRule):
     def holds(self, observation: Availability) -> bool:
         return isinstance(observation, Unavailable)
 
-    def describe_condition(self, scope: Scope, begin: Unavailable, before: object) -> Condition:
-        del before
-        return Condition(
-            f"{scope.source}: {observed_part(scope.subject)} unavailable since {clock(begin.at)} UTC: {begin.reason}"
-        )
+
+def _place(observation: Availability) -> _Place:
+    return observation.group, observation.topic, observation.partition

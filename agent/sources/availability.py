@@ -21,11 +21,15 @@ SOURCE = Unit()
 Reasons: TypeAlias = dict[Unit, str]
 """What is unavailable, and why, as a sentence."""
 
+_LASTING_UPDATES = 3
+"""In how many updates in a row another reason must be given before it replaces the earlier one."""
+
 
 class AvailabilityTracker:
     """Turns the currently unavailable units into Unavailable and Available observations, for a ChangeDetector.
 
-    The first reason is kept until the unit is available again, so that one outage is one fact.
+    One outage is one fact as long as its reason is. The first reason is often a timeout and a better one follows, so a
+    reason that lasts replaces the earlier one; reasons that alternate do not.
     """
 
     def __init__(self, source: str, cluster: str, known: Iterable[Observation] = ()) -> None:
@@ -37,6 +41,7 @@ class AvailabilityTracker:
             for outage in known
             if isinstance(outage, Unavailable) and (outage.source, outage.cluster) == (source, cluster)
         }
+        self._next_reasons: dict[Unit, tuple[str, int]] = {}
 
     @property
     def unavailable(self) -> frozenset[Unit]:
@@ -50,7 +55,7 @@ class AvailabilityTracker:
         """
         if SOURCE in unavailable:
             unavailable = {**self._reasons, SOURCE: unavailable[SOURCE]}
-        reasons = {unit: self._reasons.get(unit, reason) for unit, reason in unavailable.items()}
+        reasons = {unit: self._lasting_reason(unit, reason) for unit, reason in unavailable.items()}
         recovered = [unit for unit in self._reasons if unit not in reasons]
         self._reasons = reasons
         common: dict[str, Any] = {"at": at, "source": self._source, "cluster": self._cluster}
@@ -58,6 +63,20 @@ class AvailabilityTracker:
             *(Available(**common, **unit._asdict()) for unit in recovered),
             *(Unavailable(**common, **unit._asdict(), reason=reason) for unit, reason in reasons.items()),
         ]
+
+    def _lasting_reason(self, unit: Unit, reason: str) -> str:
+        """Return the unit's reason; an empty one says nothing new."""
+        before = self._reasons.get(unit)
+        if before is None or before == reason or not reason:
+            self._next_reasons.pop(unit, None)
+            return reason if before is None else before
+        last, count = self._next_reasons.get(unit, ("", 0))
+        count = count + 1 if last == reason else 1
+        if count >= _LASTING_UPDATES:
+            self._next_reasons.pop(unit, None)
+            return reason
+        self._next_reasons[unit] = (reason, count)
+        return before
 
 
 def now_ms() -> int:

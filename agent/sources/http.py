@@ -6,8 +6,11 @@ import socket
 import ssl
 import time
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
+
+from agent.config.credentials import CredentialError
+from agent.config.http_client import HttpClient
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -36,50 +39,77 @@ class HttpStatusError(RequestError):
 class Endpoint:
     """An HTTP address. It keeps no connection, so that several threads may use it."""
 
-    def __init__(self, url: str) -> None:
-        """Take an http or https URL without a trailing slash; its path is the prefix of all request paths."""
+    def __init__(self, url: str, client: HttpClient | None = None) -> None:
+        """Take an http or https URL without a trailing slash; its path is the prefix of all request paths.
+
+        client: how to authenticate. Secrets and certificates are read again after a request was refused.
+        """
         self.url = url
         parts = urlsplit(url)
         self.host, self._prefix = parts.hostname or "", parts.path
         self.port = parts.port or (443 if parts.scheme == "https" else 80)
-        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._client = client or HttpClient()
+        self._is_tls = parts.scheme == "https"
+        self._access: _Access | None = None
 
     def get(self, path: str, accept: str, deadline: float) -> bytes:
         """Return the body of the response to GET. deadline: of time.monotonic(). Raises RequestError."""
         began = time.monotonic()
         try:
-            status, reason, location, body = self._get(path, accept, deadline)
+            access = self._access = self._access or self._read_access()
+        except (CredentialError, OSError) as error:
+            msg = f"{self.url} is not asked: {error}"
+            raise RequestError(msg) from error
+        try:
+            status, reason, location, body = self._get(path, accept, deadline, access)
         except TimeoutError as error:
             msg = f"{self.url} does not answer {path} within {max(deadline - began, 0):.1f} s"
             raise RequestTimeoutError(msg) from error
         except OSError as error:
-            msg = f"{self.url} cannot be reached: {error.strerror or error}"
+            self._access = None
+            is_certificate = isinstance(error, ssl.SSLCertVerificationError)
+            reason = error.verify_message if is_certificate else error.strerror
+            msg = f"{self.url} cannot be reached: {reason or error}"
             raise RequestError(msg) from error
         except (http.client.HTTPException, ValueError) as error:
             msg = f"{self.url} sent an invalid HTTP response to {path}: {_quote(repr(error))}"
             raise RequestError(msg) from error
+        if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            self._access = None
         if status not in (HTTPStatus.OK, HTTPStatus.NO_CONTENT):
             what = f"redirects to {location}" if location else f"answers {path} with {status} {reason}: {_quote(body)}"
             msg = f"{self.url} {what}"
             raise HttpStatusError(msg, status)
         return body
 
-    def _get(self, path: str, accept: str, deadline: float) -> tuple[int, str, str | None, bytes]:
+    def _read_access(self) -> "_Access":
+        return _Access(self._client.headers(), self._client.tls_context() if self._is_tls else None)
+
+    def _get(self, path: str, accept: str, deadline: float, access: "_Access") -> tuple[int, str, str | None, bytes]:
         """Return the status, its reason, the Location header and the body."""
         connection: http.client.HTTPConnection
         timeout = _seconds_until(deadline)
-        if self._tls is None:
+        if access.tls is None:
             connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout)
         else:
-            connection = http.client.HTTPSConnection(self.host, self.port, timeout=timeout, context=self._tls)
+            connection = http.client.HTTPSConnection(self.host, self.port, timeout=timeout, context=access.tls)
         try:
-            connection.request("GET", self._prefix + path, headers={"Accept": accept, "Connection": "close"})
+            connection.request(
+                "GET", self._prefix + path, headers={"Accept": accept, "Connection": "close", **access.headers}
+            )
             with _Response(connection.sock, deadline) as response:
                 response.begin()
                 body = response.read()
                 return response.status, response.reason, response.getheader("Location"), body
         finally:
             connection.close()
+
+
+class _Access(NamedTuple):
+    """Headers with secrets, and the TLS settings; None without TLS."""
+
+    headers: dict[str, str]
+    tls: ssl.SSLContext | None
 
 
 class _Response(http.client.HTTPResponse):

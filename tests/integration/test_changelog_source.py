@@ -47,7 +47,7 @@ def store(request: pytest.FixtureRequest) -> DeclaredStore:
 @contextmanager
 def _open_source(broker: Cluster, seen: Seen, *stores: DeclaredStore) -> Iterator[ChangelogSource]:
     source = ChangelogSource(
-        "main", broker.bootstrap_servers, {"log_level": "0"}, stores, seen, memory=MEMORY, interval=1_000
+        "main", broker.bootstrap_servers, lambda: {"log_level": "0"}, stores, seen, memory=MEMORY, interval=1_000
     )
     try:
         yield source

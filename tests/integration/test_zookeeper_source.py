@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.security import make_digest_acl
 
 from agent.model.config_types import NameFilter
 from agent.model.observations.base import Available, Observation, Unavailable
@@ -75,7 +76,7 @@ def _watching(
         interval=1000,
         topics=NameFilter(include=[topics]),
         also=also,
-        options={"timeout": _SESSION_SECONDS},
+        read_options=lambda: {"timeout": _SESSION_SECONDS},
     )
     try:
         yield source
@@ -295,6 +296,57 @@ def test_an_undecodable_znode_is_unavailable_alone(server: ZooKeeperServer, clie
         seen.wait_for(source, Available, topic="bad")
 
 
+_HOSTILE = (
+    b"[" * 100_000,
+    b'{"leader": 1e999, "leader_epoch": 0, "isr": [1]}',
+    b'{"leader": 1' + b"0" * 40 + b', "leader_epoch": 0, "isr": [1]}',
+    b'{"partitions": {"0": [1]}, "topic_id": "\\ud800"}',
+    b"\xff\xfe",
+    b"null",
+)
+"""What Kafka never writes: deep nesting, numbers without end, half characters, other encodings."""
+
+
+def test_hostile_znodes_are_skipped_and_reported(server: ZooKeeperServer, client: KazooClient) -> None:
+    path, seen = f"/{named('k')}", Seen()
+    client.ensure_path(f"{path}/brokers/ids/foo")
+    client.create(f"{path}/brokers/ids/7", b"{}", ephemeral=True)
+    for number, content in enumerate(_HOSTILE):
+        _write(client, f"{path}/brokers/topics/bad-{number}", content)
+        _write(client, f"{path}/brokers/topics/good/partitions/{number}/state", content)
+    _write(client, f"{path}/brokers/topics/good", {"partitions": {str(number): [1] for number in range(7)}})
+    _write(client, f"{path}/brokers/topics/good/partitions/6/state", _state(1, 0, [1]))
+    _write(client, f"{path}/controller", _HOSTILE[0])
+    with _watching(f"{server.address}{path}", seen) as source:
+        seen.wait_for(source, BrokerRegistration, broker=7)
+        seen.wait_for(source, PartitionState, topic="good", partition=6)
+        seen.wait_for(source, Unavailable, topic="/brokers/ids/foo")
+        seen.wait_for(source, Unavailable, topic="/controller")
+        for number in range(len(_HOSTILE)):
+            seen.wait_for(source, Unavailable, topic="good", partition=number)
+            seen.wait_for(source, Unavailable, topic=f"bad-{number}")
+        client.delete(f"{path}/brokers/ids/foo")
+        seen.wait_for(source, Available, topic="/brokers/ids/foo")
+        _write(client, f"{path}/brokers/topics/good/partitions/6/state", _state(2, 1, [2]))
+        seen.wait_for(source, PartitionState, topic="good", partition=6, leader=2)
+
+
+def test_unreadable_znodes_are_unavailable_alone(server: ZooKeeperServer, client: KazooClient) -> None:
+    path, seen = f"/{named('k')}", Seen()
+    topics = f"{path}/brokers/topics"
+    client.ensure_path(f"{path}/brokers/ids")
+    for topic in ("good", "hidden"):
+        _write(client, f"{topics}/{topic}", {"partitions": {"0": [1]}})
+        _write(client, f"{topics}/{topic}/partitions/0/state", _state(1, 0, [1]))
+    nobody = [make_digest_acl("kafka", "password", all=True)]
+    client.set_acls(f"{topics}/hidden", nobody)
+    with _watching(f"{server.address}{path}", seen) as source:
+        seen.wait_for(source, PartitionState, topic="good", partition=0)
+        outage = seen.wait_for(source, Unavailable, topic="hidden")
+        assert "/brokers/topics/hidden does not let Backflow read it" in outage.reason
+        assert not [fact for fact in seen.all(Unavailable) if fact.is_whole]
+
+
 def test_reassignments_of_all_versions_are_observed(server: ZooKeeperServer, client: KazooClient) -> None:
     """In the topic since 2.4, dated by it; in a znode of their own before, until that is deleted."""
     path, seen = f"/{named('k')}", Seen()
@@ -350,7 +402,7 @@ def test_server_without_a_quorum_does_not_serve(tmp_path: Path) -> None:
 def test_expired_sessions_are_counted(server: ZooKeeperServer, client: KazooClient) -> None:
     """Each ephemeral znode shows when its session has expired; the last one survives a short disconnection."""
     with Proxy("127.0.0.1", server.port) as link:
-        session = Session(link.address, {"timeout": _SESSION_SECONDS})
+        session = Session(link.address, lambda: {"timeout": _SESSION_SECONDS})
         session.start()
         try:
             for expiries in range(3):

@@ -15,13 +15,25 @@ def _reported(observations: list[Observation]) -> list[tuple[str, Unit]]:
     ]
 
 
-def test_the_first_reason_is_kept_for_the_whole_outage() -> None:
+def _reasons(observations: list[Observation]) -> list[str]:
+    return [outage.reason for outage in observations if isinstance(outage, Unavailable)]
+
+
+def test_a_reason_that_lasts_replaces_the_first_one() -> None:
     tracker, detector = AvailabilityTracker("kafka", "main"), ChangeDetector()
-    first = detector.changes(tracker.update(1, {_GROUP: "timed out"}))
-    assert [outage.reason for outage in first if isinstance(outage, Unavailable)] == ["timed out"]
-    assert detector.changes(tracker.update(2, {_GROUP: "refused"})) == []
-    assert _reported(detector.changes(tracker.update(3, {}))) == [("Available", _GROUP)]
-    assert detector.changes(tracker.update(4, {})) == []
+    assert _reasons(detector.changes(tracker.update(1, {_GROUP: "timed out"}))) == ["timed out"]
+    assert detector.changes(tracker.update(2, {_GROUP: "password refused"})) == []
+    assert detector.changes(tracker.update(3, {_GROUP: "password refused"})) == []
+    assert _reasons(detector.changes(tracker.update(4, {_GROUP: "password refused"}))) == ["password refused"]
+    assert _reported(detector.changes(tracker.update(5, {}))) == [("Available", _GROUP)]
+    assert detector.changes(tracker.update(6, {})) == []
+
+
+def test_alternating_reasons_are_one_outage() -> None:
+    tracker, detector = AvailabilityTracker("kafka", "main"), ChangeDetector()
+    detector.changes(tracker.update(1, {_GROUP: "timed out"}))
+    for at in range(2, 12):
+        assert detector.changes(tracker.update(at, {_GROUP: ("refused", "", "timed out", "refused")[at % 4]})) == []
 
 
 def test_parts_keep_their_state_while_the_source_is_unavailable() -> None:

@@ -8,7 +8,7 @@ import re
 import struct
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,10 +68,13 @@ class HaMetadata(NamedTuple):
 class HaZooKeeper:
     """A ZooKeeper session that reads a Flink cluster's metadata when polled, without watches."""
 
-    def __init__(self, connect: str, path: str, cluster: str, options: Mapping[str, Any]) -> None:
-        """connect: servers and chroot. path: the Flink cluster's znode. options: KazooClient's keyword arguments."""
+    def __init__(self, connect: str, path: str, cluster: str, read_options: Callable[[], Mapping[str, Any]]) -> None:
+        """connect: servers and chroot. path: the Flink cluster's znode.
+
+        read_options: returns KazooClient's keyword arguments with the current secrets.
+        """
         self._connect, self._path, self._cluster = connect, path, cluster
-        self._session = Session(connect, options)
+        self._session = Session(connect, read_options)
         self._session.start()
 
     def read(self) -> HaMetadata:
@@ -80,7 +83,7 @@ class HaZooKeeper:
         if self._session.disconnected_since is not None:
             if not self._session.is_lost(now):
                 raise DisconnectedError
-            msg = f"ZooKeeper at {self._connect} does not answer"
+            msg = f"ZooKeeper at {self._connect} does not answer{self._session.failure}"
             raise HaUnavailableError(msg)
         try:
             metadata = read_metadata(

@@ -8,6 +8,7 @@ from functools import partial
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from agent.config.http_client import HttpClient
 from agent.sources.background import run_in_thread
 from agent.sources.flink.rest import ConfigEntry, Job, JobsOverview, NotFoundError, OldJobsOverview, RestEndpoint
 from agent.sources.http import HttpStatusError, RequestError
@@ -26,8 +27,8 @@ class LeaderListing(NamedTuple):
 class JobManagers:
     """The REST addresses of a cluster. The one that responded last is asked first, then all others at once."""
 
-    def __init__(self, urls: Iterable[str]) -> None:
-        self._endpoints = [RestEndpoint(url) for url in urls]
+    def __init__(self, urls: Iterable[str], client: HttpClient | None = None) -> None:
+        self._endpoints = [RestEndpoint(url, client) for url in urls]
         self._preferred: RestEndpoint | None = None
         self._overview_paths: dict[str, str] = {}
         self._rpc_addresses: dict[str, str] = {}

@@ -85,11 +85,11 @@ class FlinkSource:
         """The number of checkpoints of each graph: at the last poll, and as reported."""
         self._files = {file.file for file in known if isinstance(file, JobGraphFile) and file.modified_at is not None}
         self._unlisted: frozenset[str] = frozenset()
-        self._job_managers = JobManagers(settings.rest)
+        self._job_managers = JobManagers(settings.rest, settings.http_client)
         self._jobs = Jobs(cluster, settings, topics)
         self._file_listing: Future[list[JobGraphFile]] | None = None
         self._zookeeper = (
-            HaZooKeeper(settings.zookeeper, settings.zookeeper_path, cluster, settings.zookeeper_client.options())
+            HaZooKeeper(settings.zookeeper, settings.zookeeper_path, cluster, settings.zookeeper_client.options)
             if settings.zookeeper is not None
             else None
         )

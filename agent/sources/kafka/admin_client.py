@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -14,8 +14,10 @@ from typing import IO, BinaryIO, TypeAlias, cast
 import msgspec
 import structlog
 
+from agent.config.credentials import CredentialError
 from agent.sources.availability import now_ms
 from agent.sources.kafka import admin_protocol as protocol
+from agent.sources.kafka.connection_failures import ConnectionFailures
 
 Key: TypeAlias = tuple[Hashable, ...]
 
@@ -47,13 +49,15 @@ class CompletedCall:
 class AdminClient:
     """Admin client with at most one call per key in flight, which does not wait for targets that were slow last time.
 
-    The process is started when first needed, and again after it has ended. last_error: what it last reported about its
-    connections.
+    The process is started when first needed, and again after it has ended. connection_failures: what it reported about
+    its connections.
     """
 
-    def __init__(self, setup: protocol.Setup, log: structlog.typing.FilteringBoundLogger) -> None:
-        self.last_error: str | None = None
-        self._setup = setup
+    def __init__(self, read_setup: Callable[[], protocol.Setup], log: structlog.typing.FilteringBoundLogger) -> None:
+        """read_setup: called for each start of the process, as secrets may have changed; may raise CredentialError."""
+        self.connection_failures = ConnectionFailures()
+        self._read_setup = read_setup
+        self._setup: protocol.Setup | None = None
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
         self._started_at = 0
@@ -102,8 +106,8 @@ class AdminClient:
                     completed.append(self._complete(message, wait_ms))
                 case protocol.ClientLog(level, text):
                     self._log.debug("librdkafka_log", text=text, severity=level)
-                case protocol.ClientError(text):
-                    self.last_error = text
+                case protocol.ConnectionFailure() as failure:
+                    self.connection_failures.add(failure, now_ms())
                 case None:
                     completed += self._fail_all(process)
         self._slow_targets.update(self._in_flight[number].target for number in self._awaited)
@@ -117,6 +121,13 @@ class AdminClient:
         self._keys.clear()
         self._awaited.clear()
 
+    def is_outdated(self) -> bool:
+        """Return whether the process works with other secrets than there are now."""
+        try:
+            return self._process is not None and self._read_setup() != self._setup
+        except CredentialError:  # it is being written; the process goes on with the last one
+            return False
+
     def close(self) -> None:
         """End the process at once."""
         process, self._process = self._process, None
@@ -129,9 +140,15 @@ class AdminClient:
         """Return whether the process runs, after starting it if it does not."""
         if self._process is None and self.age_ms >= _RESTART_MS:
             self._started_at = now_ms()
+            try:
+                self._setup = self._read_setup()
+            except CredentialError as error:
+                self.connection_failures.add(protocol.ConnectionFailure("", None, str(error)), now_ms())
+                return False
             path = os.pathsep.join(filter(None, sys.path))  # the process finds this package where we did
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "agent.sources.kafka.admin_process"],
+                # -P: not in the working directory.
+                [sys.executable, "-P", "-m", "agent.sources.kafka.admin_process"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env={**os.environ, "PYTHONPATH": path},
@@ -146,12 +163,17 @@ class AdminClient:
                 protocol.send(_pipe(self._process.stdin), message)
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
-        """Queue the messages of a process until it ends."""
-        with _pipe(process.stdout) as stream:
-            while (message := protocol.receive(stream, _DECODER)) is not None:
-                self._received.put((process, message))
-        process.wait()
-        self._received.put((process, None))
+        """Queue the messages of a process until it ends. One that sends what cannot be decoded is ended."""
+        try:
+            with _pipe(process.stdout) as stream:
+                while (message := protocol.receive(stream, _DECODER)) is not None:
+                    self._received.put((process, message))
+        except msgspec.DecodeError as error:
+            self._log.exception("kafka_client_undecodable", reason=str(error))
+            process.kill()
+        finally:
+            process.wait()
+            self._received.put((process, None))
 
     def _complete(self, response: protocol.Response, wait_ms: int) -> CompletedCall:
         call = self._in_flight.pop(response.number)

@@ -12,6 +12,7 @@ The source restarts this process when necessary, so nothing here retries or keep
 import logging
 import os
 import queue
+import re
 import resource
 import signal
 import sys
@@ -37,7 +38,8 @@ from agent.sources.availability import now_ms
 from agent.sources.background import run_in_thread
 from agent.sources.kafka import admin_protocol as protocol
 from agent.sources.kafka import admin_results as results
-from agent.sources.kafka.second_client_options import UntranslatableError, translate
+from agent.sources.kafka.connection_failures import parse_failure
+from agent.sources.kafka.second_client_options import UntranslatableError, find_certificate_problem, translate
 
 if TYPE_CHECKING:
     from agent.sources.kafka.second_client import SecondClient
@@ -47,6 +49,9 @@ _MAX_TIMEOUT_SECONDS = 3_600
 
 _METADATA_SECONDS = 3.0
 """Any broker can return metadata, so do not wait long for a frozen one: the client picks another next time."""
+
+_FAILED_CONNECTION = re.compile(r"FAIL \[[^]]*\] \[thrd:.*?\]: (.*)", re.DOTALL)
+"""A log line about a connection, which has reasons that no call returns."""
 
 _DEFAULTS = {"client.id": "backflow", "reconnect.backoff.max.ms": "2000"}
 
@@ -65,32 +70,40 @@ class _RequestHandler:
         self._seconds = setup.timeout / 1000
         self._metadata_seconds = min(self._seconds, _METADATA_SECONDS)
         self._outgoing = outgoing
+        self._making_second = threading.Lock()
 
     def handle(self, message: protocol.NumberedRequest) -> None:
         """Start the call; its response is queued when it completes."""
         if not isinstance(message.request, protocol.SECOND_CLIENT):
             self._call_librdkafka(message)
-            return
-        if self._second is None:
-            # Only some clusters need it, and it takes 20 MB.
-            from agent.sources.kafka.second_client import SecondClient  # noqa: PLC0415
+        else:
+            self._call_second(message)
 
-            try:
-                options = translate(self._setup.properties)
-            except UntranslatableError as error:
-                self._call_without_second(message, f"kafka-python does not support {error}")
-                return
-            self._second = SecondClient(
-                options, self._cluster, self._setup.timeout, self._queue, self._call_without_second
-            )
+    def _call_second(self, message: protocol.NumberedRequest) -> None:
+        with self._making_second:
+            if self._second is None:
+                # Only some clusters need it, and it takes 20 MB.
+                from agent.sources.kafka.second_client import SecondClient  # noqa: PLC0415
+
+                try:
+                    options = translate(self._setup.properties)
+                except UntranslatableError as error:
+                    self._call_without_second(message, f"kafka-python does not support {error}")
+                    return
+                self._second = SecondClient(
+                    options, self._cluster, self._setup.timeout, self._queue, self._call_without_second
+                )
         self._second.handle(message)
 
     def _call_without_second(self, message: protocol.NumberedRequest, reason: str) -> None:
         """Ask librdkafka if it knows the request, although its response is less complete."""
-        if isinstance(message.request, protocol.DescribeTopics):
-            self._call_librdkafka(message)
-        else:
-            self._queue(message.number, protocol.Failure(protocol.UNSUPPORTED, reason))
+        match message.request:
+            case protocol.DescribeTopics():
+                self._call_librdkafka(message)
+            case protocol.FetchMetadata(topics) if topics:
+                self._fetch_topics(message, topics)
+            case _:
+                self._queue(message.number, protocol.Failure(protocol.UNSUPPORTED, reason))
 
     def _call_librdkafka(self, message: protocol.NumberedRequest) -> None:
         try:
@@ -110,7 +123,7 @@ class _RequestHandler:
                 self._respond(number, lambda _: results.read_groups(listed), listed)
             case protocol.FetchMetadata():
                 metadata = run_in_thread("metadata", lambda: admin.list_topics(timeout=self._metadata_seconds))
-                self._respond(number, lambda _: results.read_metadata(metadata), metadata)
+                metadata.add_done_callback(lambda _: self._respond_metadata(message, metadata))
             case protocol.ListCommits(group):
                 selection = [ConsumerGroupTopicPartitions(group)]
                 committed = admin.list_consumer_group_offsets(
@@ -145,6 +158,12 @@ class _RequestHandler:
             case protocol.DescribeTopics(names):
                 topics = admin.describe_topics(TopicCollection(names), request_timeout=self._metadata_seconds)
                 self._respond(number, lambda at: results.read_topics(topics, cluster, at), next(iter(topics.values())))
+            case protocol.CheckTopics(names):
+                checked = admin.describe_topics(TopicCollection(names), request_timeout=self._metadata_seconds)
+                self._respond(number, lambda _: results.read_topic_checks(checked), next(iter(checked.values())))
+            case protocol.CheckGroup(group):
+                found = admin.describe_consumer_groups([group], request_timeout=_MAX_TIMEOUT_SECONDS)[group]
+                self._respond(number, lambda _: results.read_group_check(found), found)
             case protocol.ListStableOffsets(partitions):
                 stable = admin.list_offsets(
                     {TopicPartition(*partition): OffsetSpec.latest() for partition in partitions},
@@ -169,6 +188,31 @@ class _RequestHandler:
                     lambda at: results.read_topic_settings(configs, cluster, at),
                     next(iter(configs.values())),
                 )
+
+    def _respond_metadata(self, message: protocol.NumberedRequest, fetched: Future[Any]) -> None:
+        """Queue the response, or ask the second client: librdkafka cannot parse what some brokers send.
+
+        Seen with 2.16 and brokers before 2.8 that have many topics of one partition and short names.
+        """
+        error = fetched.exception()
+        if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._BAD_MSG:  # noqa: SLF001
+            self._call_second(message)
+        else:
+            at = now_ms()
+            self._outgoing.put(lambda: _response(message.number, at, lambda _: results.read_metadata(fetched.result())))
+
+    def _fetch_topics(self, message: protocol.NumberedRequest, topics: list[str]) -> None:
+        """Queue the metadata of these topics, fetched one by one."""
+        seconds = self._metadata_seconds
+
+        def fetch() -> protocol.Metadata:
+            fetched = [results.read_metadata(self._admin.list_topics(topic, timeout=seconds)) for topic in topics]
+            brokers = {broker for metadata in fetched for broker in metadata.brokers}
+            by_name = {name: leaders for metadata in fetched for name, leaders in metadata.topics.items()}
+            return protocol.Metadata(sorted(brokers), by_name)
+
+        metadata = run_in_thread("metadata", fetch)
+        self._respond(message.number, lambda _: metadata.result(), metadata)
 
     def _respond(self, number: int, read: Callable[[int], protocol.Result], *futures: Future[Any]) -> None:
         """Queue the response when these futures, one of each call to the client, are done. read: takes the time, ms."""
@@ -195,18 +239,37 @@ def _response(number: int, at: int, read: Callable[[int], protocol.Result]) -> p
 class _LogForwarder(logging.Handler):
     """Passes the clients' logs on; to librdkafka it takes the place of a `logging.Logger`."""
 
-    def __init__(self, outgoing: Outgoing) -> None:
+    def __init__(self, outgoing: Outgoing, properties: dict[str, str]) -> None:
         super().__init__(logging.WARNING)
         self._outgoing = outgoing
+        self._properties = properties
 
     def log(self, level: int, text: str, *values: object) -> None:
         """Queue a log line of librdkafka."""
-        line = protocol.ClientLog(level, text % values)
-        self._outgoing.put(lambda: line)
+        line = text % values
+        if (found := _FAILED_CONNECTION.match(line)) is not None:
+            self.report(found[1])
+        log_line = protocol.ClientLog(level, line)
+        self._outgoing.put(lambda: log_line)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queue a log line of kafka-python."""
         self.log(record.levelno, "%s", record.getMessage())
+
+    def report(self, text: str) -> None:
+        """Queue what a connection failed with."""
+        failure = parse_failure(text) or protocol.ConnectionFailure("", None, text)
+        if "certificate verify failed" in text:
+            run_in_thread("certificate", lambda: self._explain(failure))
+        else:
+            self._outgoing.put(lambda: failure)
+
+    def _explain(self, failure: protocol.ConnectionFailure) -> None:
+        """Queue the failure with what is wrong with the certificate, which librdkafka does not say."""
+        problem = find_certificate_problem(self._properties, failure.address)
+        text = f"the broker's certificate is not valid: {problem}" if problem else failure.text
+        explained = msgspec.structs.replace(failure, text=text)
+        self._outgoing.put(lambda: explained)
 
 
 def main() -> None:
@@ -224,22 +287,19 @@ def main() -> None:
     if setup is None:
         return
     outgoing: Outgoing = queue.SimpleQueue()
-    forwarder = _LogForwarder(outgoing)
+    forwarder = _LogForwarder(outgoing, setup.properties)
     logging.getLogger("kafka").addHandler(forwarder)
 
     def report(error: KafkaError) -> None:
         if error.code() != KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001  librdkafka's own codes are named like this
-            text = error.str()
-            outgoing.put(lambda: protocol.ClientError(text))
+            forwarder.report(error.str())
 
     try:
         properties: dict[str, Any] = {**_DEFAULTS, **setup.properties, "error_cb": report}
         admin = AdminClient(properties, logger=forwarder)
     except KafkaException as error:
-        protocol.send(
-            responses,
-            protocol.ClientError(f"the Kafka client rejects its properties: {results.read_failure(error).text}"),
-        )
+        reason = f"the Kafka client rejects its properties: {results.read_failure(error).text}"
+        protocol.send(responses, protocol.ConnectionFailure("", None, reason))
         return
     threading.Thread(target=_write, args=(responses, outgoing), daemon=True).start()
     threading.Thread(target=_poll, args=(admin,), daemon=True).start()

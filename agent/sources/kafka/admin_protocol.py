@@ -25,6 +25,12 @@ TopicPartition: TypeAlias = tuple[str, int]
 
 UNKNOWN_TOPIC_OR_PARTITION = 3
 
+_LOGIN_REFUSED = (33, 34, 58)
+"""UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE, SASL_AUTHENTICATION_FAILED."""
+
+_UNAUTHORIZED = (29, 30, 31)
+"""TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED."""
+
 UNSUPPORTED = -165
 """librdkafka's own code for a request that the broker does not know; also if there is no client for it."""
 
@@ -41,7 +47,9 @@ class ListGroups(Message, frozen=True):
 
 
 class FetchMetadata(Message, frozen=True):
-    """List brokers, topics, partitions and leaders."""
+    """List brokers, topics, partitions and leaders; only of these topics if no client understands the whole list."""
+
+    topics: list[str]
 
 
 class ListCommits(Message, frozen=True):
@@ -118,6 +126,18 @@ class DescribeOpenTransaction(Message, frozen=True):
     offset: int
 
 
+class CheckTopics(Message, frozen=True):
+    """Find out whether topics exist and may be described."""
+
+    topics: list[str]
+
+
+class CheckGroup(Message, frozen=True):
+    """Find out whether a group may be described."""
+
+    group: str
+
+
 Request: TypeAlias = (
     ListGroups
     | FetchMetadata
@@ -133,6 +153,8 @@ Request: TypeAlias = (
     | DescribeTypedGroup
     | ListShareOffsets
     | DescribeOpenTransaction
+    | CheckTopics
+    | CheckGroup
 )
 
 SECOND_CLIENT = (ListTypedGroups, DescribeTypedGroup, ListShareOffsets, DescribeOpenTransaction, DescribeTopics)
@@ -150,8 +172,13 @@ class Failure(Message, frozen=True):
 
     @property
     def is_from_broker(self) -> bool:
-        """Whether a broker responded, with an error."""
-        return self.code > 0
+        """Whether a broker responded to the request, with an error; a refused login is no response to a request."""
+        return self.code > 0 and self.code not in _LOGIN_REFUSED
+
+    @property
+    def is_unauthorized(self) -> bool:
+        """Whether the request is not permitted."""
+        return self.code in _UNAUTHORIZED
 
     @property
     def is_final(self) -> bool:
@@ -236,6 +263,16 @@ class Settings(Message, frozen=True):
     topics: dict[str, TopicSettings | Failure]
 
 
+class TopicChecks(Message, frozen=True):
+    """Why topics, by name, cannot be described; None for those that can."""
+
+    failures: dict[str, Failure | None]
+
+
+class GroupCheck(Message, frozen=True):
+    """The group may be described, whether or not it exists."""
+
+
 class TypedGroup(Struct, array_like=True, frozen=True):
     """A group's type and state, as Kafka names them."""
 
@@ -268,6 +305,8 @@ Result: TypeAlias = (
     | Settings
     | TypedGroups
     | OpenTransactions
+    | TopicChecks
+    | GroupCheck
     | Failure
 )
 
@@ -306,13 +345,19 @@ class ClientLog(Message, frozen=True):
     text: str
 
 
-class ClientError(Message, frozen=True):
-    """An error of librdkafka's connections, or the reason why the client cannot be created."""
+class ConnectionFailure(Message, frozen=True):
+    """Why a broker cannot be connected to.
 
+    address: its host and port; empty if the failure is about the client, such as a token that it cannot get. broker:
+    its id if it is known.
+    """
+
+    address: str
+    broker: int | None
     text: str
 
 
-FromProcess: TypeAlias = Response | ClientLog | ClientError
+FromProcess: TypeAlias = Response | ClientLog | ConnectionFailure
 ToProcess: TypeAlias = Setup | NumberedRequest
 
 _ENCODER = msgspec.msgpack.Encoder()

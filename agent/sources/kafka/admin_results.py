@@ -58,9 +58,8 @@ def read_groups(listed: Future[Any]) -> protocol.Groups:
     return protocol.Groups(types, [read_failure(error) for error in listing.errors])
 
 
-def read_metadata(fetched: Future[Any]) -> protocol.Metadata:
+def read_metadata(metadata: ClusterMetadata) -> protocol.Metadata:
     """Return the brokers, and the leaders of all partitions."""
-    metadata: ClusterMetadata = _result(fetched)
     topics = {
         name: None if topic.error is not None else {number: part.leader for number, part in topic.partitions.items()}
         for name, topic in metadata.topics.items()
@@ -189,6 +188,28 @@ def _url_safe(topic_id: str) -> str:
 def _leader(partition: TopicPartitionInfo) -> int | None:
     leader: Node | None = partition.leader  # annotated as never None, but None without a leader
     return None if leader is None or leader.id < 0 else leader.id
+
+
+def read_topic_checks(described: Futures) -> protocol.TopicChecks:
+    """Return which topics exist and may be described."""
+    failures: dict[str, protocol.Failure | None] = {}
+    for name, future in described.items():
+        try:
+            _result(future)
+            failures[name] = None
+        except KafkaException as error:
+            failures[name] = read_failure(error)
+    return protocol.TopicChecks(failures)
+
+
+def read_group_check(described: Future[Any]) -> protocol.GroupCheck:
+    """Return that a group may be described."""
+    try:
+        _result(described)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
+            raise
+    return protocol.GroupCheck()
 
 
 def read_stable_offsets(ends: Futures, cluster: str, at: int) -> protocol.StableOffsets:

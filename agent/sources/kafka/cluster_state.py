@@ -13,14 +13,27 @@ from agent.sources.base import ChangeDetector
 from agent.sources.kafka import admin_protocol as protocol
 from agent.sources.kafka.admin_client import Call, CompletedCall
 from agent.sources.kafka.admin_protocol import TopicPartition
+from agent.sources.kafka.connection_failures import ConnectionFailures
 from agent.sources.kafka.metadata_state import MetadataState
+from agent.sources.kafka.permissions import Acl, Permissions, TopicCheck, VanishedTopics
+from agent.sources.kafka.reasons import (
+    COORDINATOR_SILENT,
+    LEADER_SILENT,
+    commit_reason,
+    explain_silence,
+    group_reasons,
+    log_reason,
+    text_of,
+)
 from agent.sources.kafka.settings_state import SettingsState
 from agent.sources.kafka.stable_offsets import Position, StableOffsets, positions
 from agent.sources.kafka.streams_discovery import StreamsApplications
 
 _NOT_COORDINATOR = 16
+_OFFSETS_TOPIC = "__consumer_offsets"
 
-_LEADER_SILENT = "its leader does not answer"
+_MAX_METADATA_FAILURES = 3
+"""How many requests for metadata in a row may fail unreported: the client asks another broker each time."""
 
 
 class ClusterState:
@@ -39,12 +52,13 @@ class ClusterState:
         detector: ChangeDetector,
         known: Iterable[Observation],
         *,
+        acl: Acl,
         watch_partitions: bool,
         streams: Collection[str] = (),
     ) -> None:
         """Start from `known`, the last observation of each subject before this run.
 
-        streams: ids of Kafka Streams applications, whatever their groups look like.
+        acl: whom to permit what is missing. streams: ids of Kafka Streams applications, whatever their groups are.
         """
         known = list(known)
         self._cluster = cluster
@@ -57,6 +71,10 @@ class ClusterState:
         self._stable_offsets = StableOffsets(known)
         self.streams = StreamsApplications(cluster, streams, [fact for fact in known if _is_watched(fact, groups)])
         self.client_is_stale = False
+        self._acl = acl
+        self._permissions = Permissions(groups, topics, acl)
+        self._vanished = VanishedTopics()
+        self._metadata_failures = 0
         self._metadata_at: int | None = None
         self.has_response = False
         self._failure: str | None = None
@@ -136,6 +154,17 @@ class ClusterState:
         """Return the partitions whose last stable offsets to read, by leader."""
         return self._stable_offsets.select(self._by_leader, now)
 
+    @property
+    def committed_topics(self) -> list[str]:
+        """The topics that groups have committed offsets of."""
+        return sorted({topic for committed in self._committed.values() for topic, _ in committed})
+
+    def due_checks(self, now: int) -> tuple[list[str], list[str]]:
+        """Return the topics and groups of which to check whether we may describe them."""
+        groups_exist = bool(self._groups) or _OFFSETS_TOPIC in self._leaders
+        topics, groups = self._permissions.take_due(now, groups_exist=groups_exist)
+        return sorted({*topics, *self._vanished.due(now)}), groups
+
     def begin_poll(self) -> None:
         """Forget whether brokers responded to the previous poll."""
         self.has_response = False
@@ -151,7 +180,7 @@ class ClusterState:
                     self._settings.apply_broker(request.broker, failure, completed.at)
                 if isinstance(request, protocol.ListCommits | protocol.DescribeGroup):
                     self.client_is_stale = self.client_is_stale or failure.code == _NOT_COORDINATOR
-                self._unavailable[completed.call.key] = _group_reasons(completed.call, failure.text)
+                self._apply_failure(completed.call, failure)
             case protocol.Groups() as groups:
                 self._apply_groups(groups)
             case protocol.Metadata() as metadata:
@@ -171,8 +200,15 @@ class ClusterState:
                     request.group, assignments, completed.call.sent_at, decodable=undecodable is None
                 )
             case protocol.Topics(topics):
-                self.has_response = True
+                for topic in topics.values():
+                    self._note_response(topic)
                 self._observations += self._metadata.apply_topics(topics, completed.at)
+            case protocol.TopicChecks(failures):
+                for name, check in failures.items():
+                    self._permissions.apply_topic(name, check)
+                    self._vanished.apply_check(name, TopicCheck(completed.call.sent_at, check))
+            case protocol.GroupCheck() if isinstance(request, protocol.CheckGroup):
+                self._permissions.apply_group(request.group, None)
             case protocol.StableOffsets(offsets):
                 self._observations += self._stable_offsets.apply(offsets)
             case protocol.OpenTransactions(transactions):
@@ -187,7 +223,7 @@ class ClusterState:
         for call in calls:
             if isinstance(call.request, protocol.ListOffsets):
                 for partition in self._partitions_unread_since(call.request, call.sent_at):
-                    self._lose_log(partition, _LEADER_SILENT)  # until any later call reads it
+                    self._lose_log(partition, LEADER_SILENT)  # until any later call reads it
             else:
                 self._unavailable[call.key] = self._overdue_reasons(call)
 
@@ -200,21 +236,31 @@ class ClusterState:
             self._metadata_at = None
         return observations
 
-    def unavailable(self, overdue: Iterable[Call], client_error: str | None, before: Collection[Unit]) -> Reasons:
+    def unavailable(
+        self, overdue: Iterable[Call], connections: ConnectionFailures, before: Collection[Unit], now: int
+    ) -> Reasons:
         """Return what is unavailable now, and why.
 
-        overdue: calls without a result after a whole poll. client_error: what the client reports about its connections,
-        which is more precise than the timeouts that follow. before: what was unavailable until now.
+        overdue: calls without a result after a whole poll. connections: why brokers cannot be connected to, which is
+        more precise than the timeouts that follow. before: what was unavailable until now.
         """
         if not self.has_response:
-            if self._failure is None:
+            if self._failure is None and connections.client_failure(now) is None:
                 return dict.fromkeys(before, "")
-            return {SOURCE: f"No broker of {self._cluster} answers: {client_error or self._failure}"}
+            return {SOURCE: f"No broker of {self._cluster} answers: {connections.reasons(now) or self._failure}"}
         self._failure = None
         unavailable: Reasons = {}
         for reasons in (*self._unavailable.values(), self._metadata.unavailable, *map(self._overdue_reasons, overdue)):
             unavailable |= reasons
-        return unavailable
+        unavailable |= self._permissions.unavailable
+        for partition, failure in self._vanished.hidden.items():
+            unavailable[Unit(None, *partition)] = log_reason(partition, text_of(failure, self._acl, topic=partition[0]))
+        return {
+            unit: explain_silence(
+                reason, self._leaders.get(unit.topic or "", {}).get(unit.partition or 0), connections, now
+            )
+            for unit, reason in unavailable.items()
+        }
 
     def _watched_partitions(self) -> Iterator[tuple[TopicPartition, int]]:
         """Yield partition and leader (-1: none) of topics that are selected, committed to, or Streams changelogs."""
@@ -228,14 +274,35 @@ class ClusterState:
     def _overdue_reasons(self, call: Call) -> Reasons:
         if isinstance(call.request, protocol.ListOffsets):
             unread = self._partitions_unread_since(call.request, call.sent_at)
-            return {Unit(None, *partition): _log_reason(partition, _LEADER_SILENT) for partition in unread}
-        return _group_reasons(call, "its coordinator does not answer")
+            return {Unit(None, *partition): log_reason(partition, LEADER_SILENT) for partition in unread}
+        return group_reasons(call.request, COORDINATOR_SILENT)
 
     def _partitions_unread_since(self, request: protocol.ListOffsets, sent_at: int) -> list[TopicPartition]:
         return [partition for partition in request.partitions if sent_at >= self._offsets_at.get(partition, 0)]
 
     def _lose_log(self, partition: TopicPartition, why: str) -> None:
-        self._unavailable["log", *partition] = {Unit(None, *partition): _log_reason(partition, why)}
+        self._unavailable["log", *partition] = {Unit(None, *partition): log_reason(partition, why)}
+
+    def _apply_failure(self, call: Call, failure: protocol.Failure) -> None:
+        why = text_of(failure, self._acl, group=getattr(call.request, "group", None))
+        self._unavailable[call.key] = group_reasons(call.request, why)
+        match call.request:
+            case protocol.CheckGroup(group):
+                self._permissions.apply_group(group, failure)
+            case protocol.FetchMetadata():
+                self._metadata_failures += 1
+                if self._metadata_failures >= _MAX_METADATA_FAILURES:
+                    self._unavailable[call.key] = {
+                        Unit(
+                            topic="*"
+                        ): f"Cannot list the topics of {self._cluster}, so log offsets are not read: {why}"
+                    }
+
+    def _note_response(self, result: protocol.Topic | protocol.Failure) -> None:
+        if isinstance(result, protocol.Failure):
+            self._note_failure(result)
+        else:
+            self.has_response = True
 
     def _note_failure(self, failure: protocol.Failure) -> None:
         if failure.is_from_broker:
@@ -261,6 +328,8 @@ class ClusterState:
         if not metadata.brokers:
             return  # a broker that is just starting knows nothing yet
         self.has_response = True
+        self._metadata_failures = 0
+        self._unavailable.pop(("metadata",), None)
         before, current = self._leaders, {}
         for topic, leaders in metadata.topics.items():
             if leaders is not None:
@@ -269,6 +338,7 @@ class ClusterState:
                 current[topic] = before[topic]
         self._leaders = current
         self._metadata_at = at
+        self._vanished.apply_metadata(before, metadata.topics, at)
         for topic, leaders in before.items():
             for partition in leaders.keys() - current.get(topic, {}).keys():
                 self._forget_log((topic, partition))
@@ -284,21 +354,23 @@ class ClusterState:
         committed = positions(result.commits, before, at)
         for failed in result.failures:
             topic, partition = failed.topic, failed.partition
-            reasons[Unit(group, topic, partition)] = (
-                f"Cannot read the committed offset of {group} on {topic}[{partition}]: {_why(failed)}"
-            )
+            why = text_of(failed.failure, self._acl, topic=topic)
+            reasons[Unit(group, topic, partition)] = commit_reason(group, (topic, partition), why)
             if (topic, partition) in before:
                 committed[topic, partition] = before[topic, partition]
+        deleted, hidden = self._vanished.apply_commits(group, before.keys() - committed, at)
+        for place, failure in hidden.items():
+            reasons[Unit(group, *place)] = commit_reason(group, place, text_of(failure, self._acl, topic=place[0]))
         self._observations += result.commits
         self._observations += [
             Commit(at=at, cluster=self._cluster, group=group, topic=topic, partition=partition, offset=None)
-            for topic, partition in sorted(before.keys() - committed)
+            for topic, partition in deleted
         ]
+        committed |= {place: before[place] for place in before.keys() - committed.keys() - set(deleted)}
         self._committed[group] = committed
         self._stable_offsets.apply_commits(group, committed, at)
-        missing = self._missing.pop(group, None)
-        if missing is not None:
-            self._apply_missing_group(missing)
+        if group in self._missing and not self._vanished.is_undecided(group):
+            self._apply_missing_group(self._missing.pop(group))
         self._unavailable["commits", group] = reasons
 
     def _apply_offsets(self, result: protocol.Offsets, sent_at: int) -> None:
@@ -319,7 +391,7 @@ class ClusterState:
             if self._is_current(partition, sent_at):
                 if failed.failure is not None:
                     self._note_failure(failed.failure)
-                self._lose_log(partition, _why(failed))
+                self._lose_log(partition, text_of(failed.failure, self._acl, topic=failed.topic))
 
     def _is_current(self, partition: TopicPartition, sent_at: int) -> bool:
         """Return whether the partition exists and no later request, to a newer leader, has been answered."""
@@ -355,6 +427,7 @@ class ClusterState:
             self._unavailable.pop((call, group), None)
         self.streams.forget(group)
         self._stable_offsets.forget_group(group)
+        self._vanished.forget_group(group)
         del self._committed[group]
 
     def _observe_group(self, state: GroupState) -> None:
@@ -378,23 +451,3 @@ class ClusterState:
 def _is_watched(known: Observation, groups: NameFilter) -> bool:
     """Return whether a known fact is still relevant: not of a group that was dead or is no longer selected."""
     return not isinstance(known, GroupState) or (known.state != "Dead" and groups.match(known.group))
-
-
-def _group_reasons(call: Call, why: str) -> Reasons:
-    """Return what a failed call about a group leaves unavailable; nothing if any broker can be asked again."""
-    match call.request:
-        case protocol.ListCommits(group) | protocol.ListShareOffsets(group):
-            return {Unit(group=group): f"Cannot read the committed offsets of group {group}: {why}"}
-        case protocol.DescribeGroup(group) | protocol.DescribeTypedGroup(group):
-            return {Unit(group=group): f"Cannot read the state of group {group}: {why}"}
-        case _:
-            return {}
-
-
-def _log_reason(partition: TopicPartition, why: str) -> str:
-    topic, number = partition
-    return f"Cannot read the log offsets of {topic}[{number}]: {why}"
-
-
-def _why(failed: protocol.PartitionFailure) -> str:
-    return _LEADER_SILENT if failed.failure is None else failed.failure.text

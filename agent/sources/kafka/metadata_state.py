@@ -59,7 +59,7 @@ class MetadataState:
                 observations += self._apply_topic(name, topic, at)
             elif topic.code == protocol.UNKNOWN_TOPIC_OR_PARTITION:
                 observations += self._apply_unknown_topic(name, at)
-            elif topic.is_from_broker:
+            elif topic.is_from_broker and not topic.is_unauthorized:
                 self.unavailable[Unit(topic=name)] = f"Cannot describe topic {name}: {topic.text}"
         return observations
 

@@ -18,7 +18,7 @@ from kafka.protocol.admin import (
     ListPartitionReassignmentsRequest,
     ListTransactionsRequest,
 )
-from kafka.protocol.metadata import FindCoordinatorRequest
+from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
 from agent.model.observations.kafka import Commit, GroupState, OpenTransaction
 from agent.sources.availability import now_ms
@@ -119,6 +119,8 @@ class SecondClient:
                 return await self._list_groups()
             case protocol.DescribeTypedGroup(group, kind):
                 return await self._describe_group(group, kind)
+            case protocol.FetchMetadata():
+                return await self._fetch_metadata()
             case protocol.ListShareOffsets(group):
                 return await self._list_share_offsets(group)
             case protocol.DescribeTopics(topics):
@@ -234,6 +236,19 @@ class SecondClient:
         return int(found.node_id)
 
     # --- topics
+
+    async def _fetch_metadata(self) -> protocol.Metadata:
+        """List brokers and topics; which of the two clients parses the response makes no difference."""
+        response = await self._send(MetadataRequest(topics=MetadataRequest.ALL_TOPICS))
+        return protocol.Metadata(
+            sorted(broker.node_id for broker in response.brokers),
+            {
+                topic.name: None
+                if topic.error_code
+                else {partition.partition_index: partition.leader_id for partition in topic.partitions}
+                for topic in response.topics
+            },
+        )
 
     async def _describe_topics(self, topics: list[str]) -> protocol.Topics:
         """Describe topics with leader epochs, eligible leader replicas and reassignments."""

@@ -1,12 +1,14 @@
 """Client properties of librdkafka as options of kafka-python, the admin process's second client."""
 
 import os
+import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+_CONNECT_SECONDS = 3
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
@@ -30,6 +32,22 @@ def translate(properties: Mapping[str, Any]) -> dict[str, Any]:
     if protocol.endswith("SSL"):
         options["ssl_context"] = _ssl_context(given)
     return options
+
+
+def find_certificate_problem(properties: Mapping[str, Any], address: str) -> str | None:
+    """Return why a broker's certificate is refused, after connecting once more; None if that cannot be found out."""
+    host, _, port = address.rpartition(":")
+    try:
+        context = translate(properties)["ssl_context"]
+        with (
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS) as connection,
+            context.wrap_socket(connection, server_hostname=host.strip("[]")),
+        ):
+            return None
+    except ssl.SSLCertVerificationError as error:
+        return str(error.verify_message)
+    except (OSError, ValueError, KeyError):  # UntranslatableError is a ValueError
+        return None
 
 
 def _sasl(given: Mapping[str, str]) -> dict[str, Any]:
@@ -68,7 +86,9 @@ def _ssl_context(given: Mapping[str, str]) -> ssl.SSLContext:
             context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
         with _as_file(given, "ssl.certificate") as certificate, _as_file(given, "ssl.key") as key:
             if certificate is not None:
-                context.load_cert_chain(certificate, key, given.get("ssl.key.password"))
+                context.load_cert_chain(
+                    certificate, key, given.get("ssl.key.password", "")
+                )  # None: OpenSSL asks on the terminal
     except (OSError, ValueError) as error:  # SSLError is an OSError
         msg = f"TLS properties: {error}"
         raise UntranslatableError(msg) from error

@@ -4,7 +4,7 @@ The controller is not observed: under KRaft the metadata names a random broker a
 """
 
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import structlog
@@ -28,6 +28,7 @@ from agent.sources.base import ChangeDetector, Emit
 from agent.sources.kafka import admin_protocol as protocol
 from agent.sources.kafka.admin_client import AdminClient, Call, CompletedCall
 from agent.sources.kafka.cluster_state import ClusterState
+from agent.sources.kafka.permissions import Acl
 
 _WAIT_MS = 500
 """How long a step of a poll waits for results. Later ones are collected by the polls that follow."""
@@ -69,14 +70,15 @@ log = structlog.get_logger(__name__)
 class KafkaSourceSettings:
     """What to watch in a cluster, and how. interval, timeout: ms.
 
-    properties: librdkafka's client properties (SASL, TLS ...). groups: whose commits are watched; topics: whose log
-    offsets, besides those of topics committed to and of Kafka Streams changelogs. watch_partitions: whether leaders,
-    topic ids and brokers are observed here (no ZooKeeper). streams: ids of Kafka Streams applications, whatever their
-    groups look like. declared: changelogs of stores whose values rules check.
+    read_properties: returns librdkafka's client properties (SASL, TLS ...) with the current secrets. groups: whose
+    commits are watched; topics: whose log offsets, besides those of topics committed to and of Kafka Streams
+    changelogs. watch_partitions: whether leaders, topic ids and brokers are observed here (no ZooKeeper). streams: ids
+    of Kafka Streams applications, whatever their groups look like. declared: changelogs of stores whose values
+    rules check.
     """
 
     bootstrap_servers: str
-    properties: Mapping[str, str] = field(default_factory=dict)
+    read_properties: Callable[[], Mapping[str, str]] = dict
     interval: int = 1_000
     timeout: int = 10_000
     groups: NameFilter = field(default_factory=NameFilter)
@@ -113,12 +115,12 @@ class KafkaSource:
             settings.topics,
             self._detector,
             known,
+            acl=Acl(settings.bootstrap_servers, _principal(settings)),
             watch_partitions=settings.watch_partitions,
             streams=settings.streams,
         )
-        properties = {**settings.properties, "bootstrap.servers": settings.bootstrap_servers}
         client_log = structlog.get_logger("librdkafka").bind(cluster=cluster)
-        self._client = AdminClient(protocol.Setup(cluster, properties, settings.timeout), client_log)
+        self._client = AdminClient(self._read_setup, client_log)
         self._list_types_at = 0
         self._logged: set[tuple[str, str]] = set()
         self._polling = threading.Lock()
@@ -147,10 +149,12 @@ class KafkaSource:
                     self._log_refusals(completed)
             overdue = [call for call in self._client.in_flight if call in in_flight_before]
             self._restart_stuck_client(overdue)
-            unavailable = self._state.unavailable(overdue, self._client.last_error, self._availability.unavailable)
-            if self._state.has_response:
-                self._client.last_error = None
-            availability = self._availability.update(now_ms(), unavailable)
+            self._restart_denied_client()
+            now = now_ms()
+            unavailable = self._state.unavailable(
+                overdue, self._client.connection_failures, self._availability.unavailable, now
+            )
+            availability = self._availability.update(now, unavailable)
             facts = sorted(self._state.take_observations(), key=lambda fact: _BATCH_ORDER.index(type(fact)))
             changes = self._detector.changes([*availability, *facts])
             if changes and not self._closed:
@@ -183,11 +187,25 @@ class KafkaSource:
             self._state.abandon(overdue)
             self._client.restart()
 
+    def _restart_denied_client(self) -> None:
+        """Restart a client that brokers refuse, or that refuses them: secrets and certificates may have changed."""
+        if not self._client.connection_failures.is_access_denied(now_ms()):
+            return
+        is_outdated = self._client.is_outdated()
+        if is_outdated or (not self._state.has_response and self._client.age_ms > _MIN_CLIENT_AGE_MS):
+            log.info("kafka_client_restarted", cluster=self.cluster, secrets_changed=is_outdated)
+            self._state.abandon(self._client.in_flight)
+            self._client.restart()
+
+    def _read_setup(self) -> protocol.Setup:
+        properties = {**self._settings.read_properties(), "bootstrap.servers": self._settings.bootstrap_servers}
+        return protocol.Setup(self.cluster, properties, self._settings.timeout)
+
     def _request_groups_and_metadata(self) -> None:
         self._client.send(("groups",), protocol.ListGroups())
         if self._settings.watch_partitions and now_ms() >= self._list_types_at:
             self._client.send(("typed groups",), protocol.ListTypedGroups())
-        self._client.send(("metadata",), protocol.FetchMetadata())
+        self._client.send(("metadata",), protocol.FetchMetadata(self._state.committed_topics))
 
     def _request_group_states(self) -> None:
         for group in self._state.groups:
@@ -228,6 +246,11 @@ class KafkaSource:
         topics = self._state.watched_topics
         if topics:
             self._client.send(("topics",), protocol.DescribeTopics(topics))
+        checked_topics, checked_groups = self._state.due_checks(now_ms())
+        if checked_topics:
+            self._client.send(("check topics",), protocol.CheckTopics(checked_topics))
+        for group in checked_groups:
+            self._client.send(("check group", group), protocol.CheckGroup(group))
         for leader, partitions in self._state.due_stable_offsets(now_ms()).items():
             target = ("offsets", leader)
             for start in range(0, len(partitions), _PARTITIONS_PER_CALL):
@@ -289,3 +312,8 @@ class KafkaSource:
         is_new = (application, text) not in self._logged
         self._logged.add((application, text))
         return is_new
+
+
+def _principal(settings: KafkaSourceSettings) -> str:
+    """Return our user as ACLs name it; what stands for it if our certificate or token names it."""
+    return f"User:{settings.read_properties().get('sasl.username', 'OUR_PRINCIPAL')}"

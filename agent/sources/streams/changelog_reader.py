@@ -60,7 +60,7 @@ class ChangelogReader:
         self.failure: str | None = None
         self.crash: BaseException | None = None
         self.awaits_topics = False
-        self._properties = {**_FETCHING, **properties, **_REQUIRED}
+        self._properties = properties
         self._changelogs = changelogs
         self._log = log
         self._topics: Topics = {}
@@ -72,6 +72,10 @@ class ChangelogReader:
         """Pass on the topics' current state: new partitions are read, those that could not be read are retried."""
         self._topics = topics
 
+    def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Go on with another consumer that has these properties."""
+        self._properties = properties
+
     def close(self) -> None:
         """End the thread within 3 s."""
         self._closing.set()
@@ -80,24 +84,30 @@ class ChangelogReader:
     def _run(self) -> None:
         try:
             while not self._closing.is_set():
+                properties = self._properties
                 try:
-                    consumer = Consumer(self._properties, logger=_LogAdapter(self._log))
+                    consumer = Consumer({**_FETCHING, **properties, **_REQUIRED}, logger=_LogAdapter(self._log))
                 except KafkaException as error:
                     self.failure = f"the Kafka client rejects its properties: {error.args[0].str()}"
                     self._closing.wait(_RETRY_S)
                     continue
                 self.failure = None
                 try:
-                    self._consume(consumer)
+                    self._consume(consumer, properties)
                 finally:
                     consumer.close()
         except BaseException as error:  # noqa: BLE001  # raised by the source's next poll
             self.crash = error
 
-    def _consume(self, consumer: Consumer) -> None:
+    def _consume(self, consumer: Consumer, properties: Mapping[str, str]) -> None:
+        """Read until the reader is closed or gets other properties."""
         assigned_topics: Topics = {}
         drained_at: int | None = None
-        while not self._closing.is_set():
+        with self.lock:
+            for changelog in self._changelogs.values():
+                for partition in changelog.partitions.values():
+                    partition.assigned = False  # to an earlier consumer
+        while not self._closing.is_set() and properties is self._properties:
             topics = self._topics
             if topics is not assigned_topics:
                 assigned_topics = topics

@@ -6,7 +6,7 @@ the topics are still the ones that were read.
 """
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import structlog
@@ -61,7 +61,7 @@ class ChangelogSource:
         self,
         cluster: str,
         bootstrap_servers: str,
-        properties: Mapping[str, str],
+        read_properties: Callable[[], Mapping[str, str]],
         stores: Sequence[DeclaredStore],
         emit: Emit,
         known: Iterable[Observation] = (),
@@ -69,9 +69,10 @@ class ChangelogSource:
         memory: int,
         interval: int,
     ) -> None:
-        """properties: librdkafka's client properties. known: the last observation of each subject before this run.
+        """read_properties: returns librdkafka's client properties with the current secrets.
 
-        memory: bytes, for last values and reading. interval: of polls, ms. Raises ValueError if memory is too small.
+        known: the last observation of each subject before this run. memory: bytes, for last values and
+        reading. interval: of polls, ms. Raises ValueError if memory is too small.
         """
         if memory < SMALLEST_MEMORY:
             msg = f"following changelogs takes at least {SMALLEST_MEMORY:,} bytes of memory, got {memory:,}"
@@ -92,15 +93,16 @@ class ChangelogSource:
         last_numbers = LastNumbers(memory - _READING_BYTES, [store.changelog for store in stores])
         self._changelogs = {store.changelog: Changelog(store, last_numbers) for store in stores}
         log = structlog.get_logger("librdkafka").bind(cluster=cluster)
-        properties = {**properties, "bootstrap.servers": bootstrap_servers}
-        self._client = AdminClient(wire.Setup(cluster, properties, _TIMEOUT_MS), log)
+        self._bootstrap_servers = bootstrap_servers
+        self._read_properties = read_properties
+        self._client = AdminClient(self._read_setup, log)
         self._unreachable: str | None = None
         self._described_at = 0
         self._pending: list[_PendingReport] = []
         self._reported_at: dict[tuple[str, int], int] = {}
         self._polling = threading.Lock()
         self._closed = False
-        self._reader = ChangelogReader(cluster, properties, self._changelogs, log)
+        self._reader = ChangelogReader(cluster, self._read_setup().properties, self._changelogs, log)
 
     def poll(self) -> None:
         """Report decreases and what is unavailable. Raises the exception that ended the reading thread, if any."""
@@ -110,6 +112,7 @@ class ChangelogSource:
             if self._reader.crash is not None:
                 raise self._reader.crash
             decreases = self._poll_topics()
+            self._restart_denied_clients()
             now = now_ms()
             with self._reader.lock:
                 unavailable = {
@@ -130,6 +133,16 @@ class ChangelogSource:
             self._client.close()
         self._reader.close()
 
+    def _read_setup(self) -> wire.Setup:
+        properties = {**self._read_properties(), "bootstrap.servers": self._bootstrap_servers}
+        return wire.Setup(self.cluster, properties, _TIMEOUT_MS)
+
+    def _restart_denied_clients(self) -> None:
+        """Restart the clients with the current secrets if brokers refuse those that they have."""
+        if self._client.connection_failures.is_access_denied(now_ms()) and self._client.is_outdated():
+            self._client.restart()
+            self._reader.set_properties(self._read_setup().properties)
+
     def _poll_topics(self) -> list[ChangelogDecreases]:
         """Describe the topics when due or when there are decreases; return the decreases that this confirms."""
         now = now_ms()
@@ -142,11 +155,11 @@ class ChangelogSource:
             self._described_at = now
             failure = _find_failure(answer.result)
             if failure is not None:
-                reason = self._client.last_error or failure.text
+                reason = self._client.connection_failures.reasons(now) or failure.text
                 self._unreachable = f"cannot describe the changelog topics: {reason}"
             elif isinstance(answer.result, wire.Topics):
                 self._reader.set_topics(answer.result.topics)
-                self._unreachable = self._client.last_error = None
+                self._unreachable = None
                 decreases += self._confirm_pending(answer.result.topics, answer.call.sent_at)
         return decreases
 

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from agent.config.http_client import HttpClient
 from agent.config.sources import Streams
 from agent.model.observations.base import Availability, Observation
 from agent.model.observations.streams import TaskRestore
@@ -74,7 +75,7 @@ class StreamsMetricsSource:
         self._kafka, self._application = cluster, application
         self._timeout = settings.timeout / 1000
         self._emit = emit
-        self._endpoints = {url: _make_endpoint(url) for url in dict.fromkeys(settings.metrics)}
+        self._endpoints = {url: _make_endpoint(url, settings.http_client) for url in dict.fromkeys(settings.metrics)}
         self._requests: dict[str, Future[list[TaskMetrics]]] = {}
         known = list(known)
         availability = [
@@ -197,11 +198,11 @@ def _select_tasks(metrics: Iterable[TaskMetrics], application: str) -> list[Task
     return selected
 
 
-def _make_endpoint(url: str) -> tuple[Endpoint, str]:
+def _make_endpoint(url: str, client: HttpClient) -> tuple[Endpoint, str]:
     """Return the endpoint, and the path there."""
     parts = urlsplit(url)
     query = f"?{parts.query}" if parts.query else ""
-    return Endpoint(f"{parts.scheme}://{parts.netloc}"), (parts.path or "/") + query
+    return Endpoint(f"{parts.scheme}://{parts.netloc}", client), (parts.path or "/") + query
 
 
 def _fetch_task_metrics(endpoint: Endpoint, path: str, deadline: float) -> list[TaskMetrics]:

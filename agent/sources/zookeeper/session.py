@@ -1,13 +1,16 @@
 """Our own ZooKeeper session: whether it is connected, and reading znodes with a watch on each."""
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
+from itertools import count
 from typing import Any
 
 from kazoo.client import KazooClient, KazooState
-from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.exceptions import KazooException, NoAuthError, NoNodeError
 from kazoo.protocol.states import EventType, KeeperState, WatchedEvent
 
+from agent.config.credentials import CredentialError
 from agent.sources.availability import now_ms
 from agent.sources.zookeeper.znodes import Node
 
@@ -17,24 +20,56 @@ _RESPONSE_SECONDS = 10
 _CLOSE_SECONDS = 3
 
 
+_SECRET_OPTIONS = frozenset({"auth_data", "sasl_options", "keyfile_password"})
+
+_SESSIONS = count(1)
+
+_FAILURES = ("Connection dropped", "Connection time-out", "Cannot resolve", "AUTH_FAILED", "Unhandled exception")
+"""How kazoo's log lines about failed connections begin (2.10)."""
+
+
+class _LastFailure(logging.Handler):
+    """Keeps why the last connection failed, which kazoo logs only."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the line if it is about a connection."""
+        text = record.getMessage()
+        if text.startswith(_FAILURES):
+            reason = record.exc_info[1] if record.exc_info else None
+            self.text = text if reason is None else f"{text}: {reason}"
+
+
 class Session:
     """A session that always reconnects; it may have expired once it was disconnected for longer than its timeout.
 
-    disconnected_since: ms; None while connected. expiries: how many sessions have expired, as later ones show.
-    failures: the exceptions that a call to the client may raise.
+    is_tls: whether it connects by TLS. disconnected_since: ms; None while connected. expiries: how many sessions have
+    expired, as later ones show. failures: the exceptions that a call to the client may raise.
     """
 
-    def __init__(self, connect: str, options: Mapping[str, Any], connected: Callable[[], None] = lambda: None) -> None:
-        """Prepare a session. connect: servers and chroot. options: KazooClient's keyword arguments.
+    def __init__(
+        self, connect: str, read_options: Callable[[], Mapping[str, Any]], connected: Callable[[], None] = lambda: None
+    ) -> None:
+        """Prepare a session. connect: servers and chroot.
 
-        connected: called on kazoo's thread after each (re)connection; it must not block.
+        read_options: returns KazooClient's keyword arguments with the current secrets. connected: called on kazoo's
+        thread after each (re)connection; it must not block.
         """
+        options = read_options()
+        self._read_options = read_options
+        self._failure = _LastFailure()
         self.disconnected_since: int | None = now_ms()
         self.expiries = 0
         self._id: int | None = None
         self._connected = connected
+        self.is_tls = bool(options.get("use_ssl", False))
         self._timeout_ms = int(options.get("timeout", 10) * 1000)
-        self.client = KazooClient(connect, connection_retry=_CONNECTION_RETRY, **options)
+        logger = logging.getLogger(f"kazoo.client.{next(_SESSIONS)}")
+        logger.addHandler(self._failure)
+        self.client = KazooClient(connect, connection_retry=_CONNECTION_RETRY, logger=logger, **options)
         self.client.add_listener(self._on_state)
         self.failures = (KazooException, self.client.handler.timeout_exception)
 
@@ -53,8 +88,24 @@ class Session:
         if self.client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED):
             self.disconnected_since = now_ms()
             self.client.stop()
+            self._renew_secrets()
             self.client.start_async()
         return True
+
+    @property
+    def failure(self) -> str:
+        """Why there is no connection, as a clause that follows a colon; empty if that is unknown."""
+        return f": {self._failure.text}" if self._failure.text else ""
+
+    def _renew_secrets(self) -> None:
+        """Use the secrets as they are now: they may have been rotated."""
+        try:
+            options = self._read_options()
+        except CredentialError as error:
+            self._failure.text = str(error)
+            return
+        for name in _SECRET_OPTIONS & options.keys():
+            setattr(self.client, name, options[name])
 
     def close(self) -> None:
         """Close the session, waiting for at most 3 s."""
@@ -70,12 +121,20 @@ class Session:
         """Note the connection's state; called on kazoo's thread, so it must not block."""
         if state == KazooState.CONNECTED:
             self.disconnected_since = None
+            self._failure.text = ""
             if (session := self.client.client_id) is not None:
                 self.expiries += self._id not in (None, session[0])
                 self._id = session[0]
             self._connected()
         elif self.disconnected_since is None:
             self.disconnected_since = now_ms()
+
+
+def denial(path: str) -> str:
+    """Return that a znode's ACL does not let us read it, as a sentence."""
+    return (
+        f"the ACL of znode {path} does not let Backflow read it; add `r` for its user there (zkCli.sh getAcl, setAcl)"
+    )
 
 
 class ZnodeReader:
@@ -86,6 +145,7 @@ class ZnodeReader:
 
     def __init__(self, client: KazooClient, on_change: Callable[[str], None]) -> None:
         """Read with the client. on_change: called with a path on kazoo's thread; it must not block."""
+        self.denied: set[str] = set()
         self._client = client
         self._on_change = on_change
 
@@ -100,9 +160,14 @@ class ZnodeReader:
         except NoNodeError:
             self._watch_creation([path])
             return []
+        except NoAuthError as error:
+            raise NoAuthError(denial(path)) from error
 
     def get(self, paths: list[str], *, watch: bool = True) -> dict[str, Node | None]:
-        """Return contents by path; None for a znode that does not exist, whose creation is then watched."""
+        """Return contents by path; None for a znode that does not exist, whose creation is then watched.
+
+        Those whose ACLs do not let us read are left out; `denied` has their paths.
+        """
         nodes: dict[str, Node | None] = {}
         for start in range(0, len(paths), _MAX_IN_FLIGHT):
             chunk = paths[start : start + _MAX_IN_FLIGHT]
@@ -112,6 +177,10 @@ class ZnodeReader:
                     nodes[path] = response.get(timeout=_RESPONSE_SECONDS)
                 except NoNodeError:
                     nodes[path] = None
+                except NoAuthError:
+                    self.denied.add(path)
+                    continue
+                self.denied.discard(path)
         if watch:
             self._watch_creation([path for path, node in nodes.items() if node is None])
         return nodes

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import structlog
+from kazoo.exceptions import NoAuthError
 
 from agent.model.config_types import NameFilter
 from agent.model.observations.base import Observation
@@ -19,7 +20,7 @@ from agent.model.observations.kafka import PartitionState
 from agent.sources.availability import SOURCE, AvailabilityTracker, Unit, now_ms
 from agent.sources.base import ChangeDetector, Emit
 from agent.sources.zookeeper.health import HealthMonitor
-from agent.sources.zookeeper.session import Session, ZnodeReader
+from agent.sources.zookeeper.session import Session, ZnodeReader, denial
 from agent.sources.zookeeper.znodes import (
     BROKER_IDS,
     CONTROLLER,
@@ -27,9 +28,11 @@ from agent.sources.zookeeper.znodes import (
     PARTITION_STATE,
     REASSIGNMENTS,
     TOPICS,
+    Node,
     Topic,
     UndecodableError,
     ZnodeDecoder,
+    broker_of,
     decode_reassignments,
     decode_topic,
     partition_state_path,
@@ -60,12 +63,13 @@ class ZooKeeperSource:
         interval: int,
         topics: NameFilter,
         also: Callable[[str], bool] = lambda _: False,
-        options: Mapping[str, Any],
+        read_options: Callable[[], Mapping[str, Any]],
     ) -> None:
         """Start from `known`, the last observation of each subject before this run.
 
         connect: servers and chroot. interval: of polls, ms. topics, also: whose partitions are watched; `also` is
-        called again within a minute, as its result may change. options: KazooClient's keyword arguments.
+        called again within a minute, as its result may change.
+        read_options: returns KazooClient's keyword arguments with the current secrets.
         """
         known = [fact for fact in known if getattr(fact, "cluster", None) == cluster]
         self.cluster = cluster
@@ -86,10 +90,8 @@ class ZooKeeperSource:
         self._disconnected_at: int | None = None
         self._heartbeat_at = 0
         self._closed = False
-        self._session = Session(connect, options, self._on_connected)
-        self._health = HealthMonitor(
-            cluster, connect, self._session, self._emit_health, tls=options.get("use_ssl", False)
-        )
+        self._session = Session(connect, read_options, self._on_connected)
+        self._health = HealthMonitor(cluster, connect, self._session, self._emit_health, tls=self._session.is_tls)
         self._znodes = ZnodeReader(self._session.client, self._queue.put)
         threading.Thread(target=self._read_queued, name=f"zookeeper-{cluster}", daemon=True).start()
         self._session.start()
@@ -107,7 +109,7 @@ class ZooKeeperSource:
                 self._heartbeat_at = now
                 self._queue.put(_HEARTBEAT)
         elif self._session.is_lost(now):
-            unavailable[SOURCE] = f"ZooKeeper at {self._connect} does not answer"
+            unavailable[SOURCE] = f"ZooKeeper at {self._connect} does not answer{self._session.failure}"
         if is_connected or SOURCE in unavailable:
             with self._emitting:
                 self._emit_changes(self._availability.update(now, unavailable))
@@ -139,7 +141,12 @@ class ZooKeeperSource:
                 log.debug("znodes_unreadable", cluster=self.cluster, paths=sorted(paths), reason=repr(error))
                 self._failed_paths = self._failed_paths | paths
                 if self._session.disconnected_since is None:
-                    self._unavailable[SOURCE] = f"ZooKeeper at {self._connect} refuses a request: {error!r}"
+                    self._unavailable[SOURCE] = f"ZooKeeper at {self._connect} refuses a request: {_text_of(error)}"
+            except Exception as error:
+                # Something unexpected in a znode must not end this thread: the next poll tries again.
+                log.exception("znodes_unreadable", cluster=self.cluster, paths=sorted(paths))
+                self._failed_paths = self._failed_paths | paths
+                self._unavailable[SOURCE] = f"internal error: {error!r}; the agent's log has the details"
 
     def _read(self, paths: set[str]) -> None:
         started_at, read_all, heartbeat = now_ms(), _EVERYTHING in paths, _HEARTBEAT in paths
@@ -192,26 +199,39 @@ class ZooKeeperSource:
             self._unavailable[SOURCE] = (
                 f"No broker has ever registered in ZooKeeper at {self._connect}: check the path after the host names"
             )
-        nodes = self._znodes.get([f"{BROKER_IDS}/{broker}" for broker in listed])
+        paths = {f"{BROKER_IDS}/{name}" for name in listed}
+        for unit in [unit for unit in self._unavailable if _is_registration(unit) and unit.topic not in paths]:
+            del self._unavailable[unit]
+        brokers = {path: self._decode(Unit(topic=path), partial(broker_of, path)) for path in sorted(paths)}
+        nodes = self._get([path for path, broker in brokers.items() if broker is not None])
         now = now_ms()
-        registered = {int(path.rpartition("/")[2]): node for path, node in nodes.items() if node is not None}
+        registered = {broker: nodes.get(path) for path, broker in brokers.items() if broker is not None}
+        unknown = {broker for path, broker in brokers.items() if path in self._znodes.denied}
         gone = [
             self._decoder.unregistered(broker, now, now if exact else since)
             for broker in self._decoder.brokers()
-            if broker not in registered
+            if broker not in unknown and registered.get(broker) is None
         ]
-        return gone + [self._decoder.registered(broker, stat, now) for broker, (_, stat) in registered.items()]
+        return gone + [
+            self._decoder.registered(broker, node[1], now) for broker, node in registered.items() if node is not None
+        ]
 
     def _read_controller(self) -> list[Observation]:
-        node = self._znodes.get([CONTROLLER])[CONTROLLER]
-        epoch = self._znodes.get([CONTROLLER_EPOCH], watch=False)[CONTROLLER_EPOCH]
+        nodes = self._get([CONTROLLER])
+        if CONTROLLER not in nodes:
+            return []
+        node = nodes[CONTROLLER]
+        epoch = self._get([CONTROLLER_EPOCH], watch=False).get(CONTROLLER_EPOCH)
         decode = partial(self._decoder.controller, node, epoch, now_ms())
         controller = self._decode(Unit(topic=CONTROLLER), decode)
         return [] if controller is None else [controller]
 
     def _read_reassignments(self) -> set[str]:
         """Read the target replicas; return the topics whose partitions they concern, or no longer do."""
-        node = self._znodes.get([REASSIGNMENTS])[REASSIGNMENTS]
+        nodes = self._get([REASSIGNMENTS])
+        if REASSIGNMENTS not in nodes:
+            return set()
+        node = nodes[REASSIGNMENTS]
         targets = self._decode(Unit(topic=REASSIGNMENTS), partial(decode_reassignments, node))
         if targets is None:
             return set()
@@ -223,7 +243,7 @@ class ZooKeeperSource:
         observations: list[Observation] = []
         state_paths: set[str] = set()
         selected = sorted(name for name in names if self._selected_topics.match(name) or self._also(name))
-        for path, node in self._znodes.get([f"{TOPICS}/{name}" for name in selected]).items():
+        for path, node in self._get([f"{TOPICS}/{name}" for name in selected]).items():
             name = path.rpartition("/")[2]
             self._topics.pop(name, None)
             topic = None if node is None else self._decode(Unit(topic=name), partial(decode_topic, path, node))
@@ -244,7 +264,7 @@ class ZooKeeperSource:
     ) -> list[Observation]:
         """Read partition states. topics_read: whether their topics were read just before."""
         observations: list[Observation] = []
-        for path, node in self._znodes.get(sorted(paths)).items():
+        for path, node in self._get(sorted(paths)).items():
             _, _, _, name, _, number, _ = path.split("/")
             topic = self._topics.get(name)
             if node is None:
@@ -258,6 +278,20 @@ class ZooKeeperSource:
             observations += [] if state is None else [state]
         return observations
 
+    def _get(self, paths: list[str], *, watch: bool = True) -> dict[str, Node | None]:
+        """Read znodes; those that we may not read are left out and unavailable until they are read again."""
+        nodes = self._znodes.get(paths, watch=watch)
+        for path in paths:
+            state = PARTITION_STATE.fullmatch(path)
+            name = path.removeprefix(f"{TOPICS}/")
+            unit = Unit(topic=name) if state is None else Unit(topic=state[1], partition=int(state[2]))
+            if path not in nodes:
+                self._topics.pop(unit.topic or "", None)  # read again with the next heartbeat
+                self._unavailable[unit] = denial(path)
+            elif self._unavailable.get(unit) == denial(path):
+                del self._unavailable[unit]
+        return nodes
+
     def _decode(self, unit: Unit, decode: Callable[[], T]) -> T | None:
         """Return what `decode` returns; None if it cannot, which the next poll reports."""
         try:
@@ -268,3 +302,12 @@ class ZooKeeperSource:
             return None
         self._unavailable.pop(unit, None)
         return decoded
+
+
+def _is_registration(unit: Unit) -> bool:
+    return unit.topic is not None and unit.topic.startswith(f"{BROKER_IDS}/")
+
+
+def _text_of(error: Exception) -> str:
+    """Return kazoo's error in words: some have none, and their name says what they are."""
+    return str(error) if isinstance(error, NoAuthError) and error.args else repr(error)

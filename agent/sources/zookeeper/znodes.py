@@ -20,6 +20,12 @@ PARTITION_STATE = re.compile(rf"{TOPICS}/([^/]+)/partitions/(\d+)/state")
 
 Node = tuple[bytes, ZnodeStat]
 
+_MALFORMED = (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError)
+"""What decoding raises for content that Kafka does not write; an infinite number overflows."""
+
+_MAX_NUMBER = 2**31 - 1
+"""The largest id or epoch: Kafka's are 32 bits wide."""
+
 
 class UndecodableError(ValueError):
     """A znode with unexpected content; the message names its path."""
@@ -42,6 +48,16 @@ class Topic(NamedTuple):
     assignments: dict[int, Assignment]
 
 
+def broker_of(path: str) -> int:
+    """Return the id of the broker that the path registers. Raises UndecodableError."""
+    name = path.rpartition("/")[2]
+    try:
+        return _number(name) if name.isascii() and name.isdigit() else _number("")
+    except ValueError as error:
+        msg = f"Znode {path} registers no broker: its name is not a number"
+        raise UndecodableError(msg) from error
+
+
 def partition_state_path(topic: str, partition: int) -> str:
     """Return the path of the znode with a partition's leader and ISR."""
     return f"{TOPICS}/{topic}/partitions/{partition}/state"
@@ -53,20 +69,21 @@ def decode_topic(path: str, node: Node) -> Topic:
     fields = _decode_object(path, content)
     try:
         replicas, adding, removing = (
-            {int(number): tuple(map(int, brokers)) for number, brokers in assigned.items()}
+            {_number(number): tuple(map(_number, brokers)) for number, brokers in assigned.items()}
             for assigned in (
                 fields["partitions"],
                 fields.get("adding_replicas") or {},
                 fields.get("removing_replicas") or {},
             )
         )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        topic_id = _text(fields.get("topic_id") or f"czxid:{stat.czxid}")
+    except _MALFORMED as error:
         raise _undecodable(path, content) from error
     assignments = {
         number: Assignment(brokers, adding.get(number, ()), removing.get(number, ()))
         for number, brokers in replicas.items()
     }
-    return Topic(str(fields.get("topic_id") or f"czxid:{stat.czxid}"), stat.ctime, stat.mtime, assignments)
+    return Topic(topic_id, stat.ctime, stat.mtime, assignments)
 
 
 def decode_reassignments(node: Node | None) -> dict[tuple[str, int], tuple[int, ...]]:
@@ -76,10 +93,10 @@ def decode_reassignments(node: Node | None) -> dict[tuple[str, int], tuple[int, 
     fields = _decode_object(REASSIGNMENTS, node[0])
     try:
         return {
-            (str(partition["topic"]), int(partition["partition"])): tuple(map(int, partition["replicas"]))
+            (_text(partition["topic"]), _number(partition["partition"])): tuple(map(_number, partition["replicas"]))
             for partition in fields["partitions"]
         }
-    except (KeyError, TypeError, ValueError) as error:
+    except _MALFORMED as error:
         raise _undecodable(REASSIGNMENTS, node[0]) from error
 
 
@@ -139,8 +156,8 @@ class ZnodeDecoder:
             return self._keep(Controller(at=now, cluster=self._cluster, broker=None))
         fields = _decode_object(CONTROLLER, node[0])
         try:
-            broker, number = int(fields["brokerid"]), int(epoch[0]) if epoch is not None else None
-        except (KeyError, TypeError, ValueError) as error:
+            broker, number = _number(fields["brokerid"]), _number(epoch[0]) if epoch is not None else None
+        except _MALFORMED as error:
             raise _undecodable(CONTROLLER, node[0]) from error
         at = self._not_before_last(("controller", self._cluster), node[1].ctime)
         return self._keep(Controller(at=at, seen_at=now, since=at, cluster=self._cluster, broker=broker, epoch=number))
@@ -157,8 +174,9 @@ class ZnodeDecoder:
         fields = _decode_object(path, content)
         subject = ("partition_state", self._cluster, name, partition)
         try:
-            leader, epoch, isr = int(fields["leader"]), int(fields["leader_epoch"]), tuple(map(int, fields["isr"]))
-        except (KeyError, TypeError, ValueError) as error:
+            leader, epoch = _number(fields["leader"]), _number(fields["leader_epoch"])
+            isr = tuple(map(_number, fields["isr"]))
+        except _MALFORMED as error:
             raise _undecodable(path, content) from error
         assignment = topic.assignments.get(partition, Assignment())
         target = self.reassignments.get((name, partition))
@@ -224,12 +242,27 @@ class ZnodeDecoder:
 
 def _decode_object(path: str, content: bytes) -> dict[str, Any]:
     try:
-        fields = json.loads(content)
-    except ValueError as error:
+        fields = json.loads(content.decode())  # of bytes, json would accept other encodings and half characters
+    except (ValueError, RecursionError) as error:
         raise _undecodable(path, content) from error
     if not isinstance(fields, dict):
         raise _undecodable(path, content)
     return fields
+
+
+def _number(value: Any) -> int:
+    """Return an id or epoch. Raises what _MALFORMED names."""
+    number = int(value)
+    if not -1 <= number <= _MAX_NUMBER:
+        raise ValueError(number)
+    return number
+
+
+def _text(value: Any) -> str:
+    """Return text that can be encoded, without half characters. Raises ValueError."""
+    text = str(value)
+    text.encode()
+    return text
 
 
 def _undecodable(path: str, content: bytes) -> UndecodableError:

@@ -24,7 +24,9 @@ def test_an_unreachable_cluster_is_reported_once_with_its_reason(properties: dic
         emitted.extend(batch)
 
     address = f"127.0.0.1:{free_port()}"
-    source = KafkaSource("main", KafkaSourceSettings(bootstrap_servers=address, properties=properties), emit)
+    source = KafkaSource(
+        "main", KafkaSourceSettings(bootstrap_servers=address, read_properties=lambda: properties), emit
+    )
 
     def find_outage() -> Unavailable | None:
         source.poll()

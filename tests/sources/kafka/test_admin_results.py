@@ -165,5 +165,5 @@ def test_last_stable_offsets_that_cannot_be_read_are_left_out() -> None:
 
 def test_the_end_of_the_stream_within_a_frame_is_an_end() -> None:
     stream = io.BytesIO()
-    protocol.send(stream, protocol.ClientError("refused"))
+    protocol.send(stream, protocol.ConnectionFailure("kafka-1:9093", 1, "refused"))
     assert protocol.receive(io.BytesIO(stream.getvalue()[:-1]), _DECODER) is None

@@ -1,6 +1,8 @@
 """What ClusterState makes of results: late ones, refusals, incomplete ones."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+
+import pytest
 
 from agent.model.config_types import NameFilter
 from agent.model.observations.base import Observation
@@ -16,16 +18,21 @@ from agent.sources.availability import SOURCE, Unit
 from agent.sources.base import ChangeDetector
 from agent.sources.kafka import admin_protocol as protocol
 from agent.sources.kafka.admin_client import Call, CompletedCall
+from agent.sources.kafka.admin_protocol import ConnectionFailure
 from agent.sources.kafka.cluster_state import ClusterState
+from agent.sources.kafka.connection_failures import ConnectionFailures
+from agent.sources.kafka.permissions import Acl
 
-_REFUSED = protocol.Failure(30, "refused")
+_LATER = 120_000
+_REFUSED = protocol.Failure(42, "refused")
 _UNKNOWN_TOPIC = protocol.Failure(3, "?")
 _NOT_COORDINATOR = protocol.Failure(16, "moved")
 _TIMED_OUT = protocol.Failure(-185, "timed out")
 
 
 def _state(*known: Observation) -> ClusterState:
-    state = ClusterState("main", NameFilter(), NameFilter(), ChangeDetector(), known, watch_partitions=True)
+    acl = Acl("kafka-1:9093", "User:backflow")
+    state = ClusterState("main", NameFilter(), NameFilter(), ChangeDetector(), known, acl=acl, watch_partitions=True)
     state.begin_poll()
     return state
 
@@ -44,7 +51,7 @@ def _apply(
 
 
 def _apply_metadata(state: ClusterState, brokers: list[int], leaders: dict[int, int]) -> None:
-    _apply(state, protocol.FetchMetadata(), protocol.Metadata(brokers, {"t": leaders}))
+    _apply(state, protocol.FetchMetadata([]), protocol.Metadata(brokers, {"t": leaders}))
 
 
 def _apply_end(state: ClusterState, end: int | None, sent_at: int) -> None:
@@ -75,22 +82,61 @@ def _taken_commits(state: ClusterState) -> list[tuple[int, int | None]]:
     return [(fact.partition, fact.offset) for fact in state.take_observations() if isinstance(fact, Commit)]
 
 
-def _unavailable(state: ClusterState, *overdue: Call, client_error: str | None = None) -> dict[Unit, str]:
-    return state.unavailable(overdue, client_error, ())
+def _unavailable(state: ClusterState, *overdue: Call, failures: Sequence[ConnectionFailure] = ()) -> dict[Unit, str]:
+    connections = ConnectionFailures()
+    for failure in failures:
+        connections.add(failure, 1_000)
+    return state.unavailable(overdue, connections, (), 1_000)
 
 
 def _list_offsets_call() -> Call:
     return Call(("offsets", 1), ("offsets", 1), 5, protocol.ListOffsets([("t", 0)]))
 
 
-def test_an_offset_no_longer_listed_is_deleted_once() -> None:
+def _check_topic(state: ClusterState, failure: protocol.Failure | None = None) -> None:
+    """Check the topic that has vanished after the listing without it; two listings arrive at the same time."""
+    assert "t" in state.due_checks(_LATER)[0]
+    _apply(state, protocol.CheckTopics(["t"]), protocol.TopicChecks({"t": failure}), sent_at=3)
+
+
+@pytest.mark.parametrize("failure", [None, protocol.Failure(3, "Unknown topic")], ids=["topic", "no-topic"])
+def test_an_offset_no_longer_listed_is_deleted_once(failure: protocol.Failure | None) -> None:
     state = _state(_commit(1, 5))
     _apply_commits(state, 7)
+    assert _taken_commits(state) == [(0, 7)]
+    _check_topic(state, failure)
+    _apply_commits(state, 7)
     assert _taken_commits(state) == [(0, 7), (1, None)]
-    _apply_commits(state)
-    assert _taken_commits(state) == [(0, None)]
-    _apply_commits(state)
-    assert state.take_observations() == []
+    _apply_commits(state, 7)
+    assert _taken_commits(state) == [(0, 7)]
+
+
+def test_offsets_of_a_topic_that_is_hidden_are_unavailable() -> None:
+    """Brokers leave out what we may not describe, without an error."""
+    state = _state(_commit(1, 5))
+    _apply_commits(state, 7)
+    _check_topic(state, protocol.Failure(29, "Topic authorization failed"))
+    _apply_commits(state, 7)
+    assert _taken_commits(state) == [(0, 7), (0, 7)]
+    assert _unavailable(state) == {
+        Unit(
+            "g", "t", 1
+        ): "Cannot read the committed offset of g on t[1]: Kafka does not permit User:backflow to describe "
+        "it. Allow it: kafka-acls --bootstrap-server kafka-1:9093 --command-config admin.properties --add "
+        "--allow-principal User:backflow --operation Describe --topic t"
+    }
+    _apply_commits(state, 7, 6)
+    assert _taken_commits(state) == [(0, 7), (1, 6)]
+    assert _unavailable(state) == {}
+
+
+def test_a_check_that_fails_here_decides_nothing() -> None:
+    state = _state(_commit(1, 5))
+    _apply_commits(state, 7)
+    _check_topic(state, protocol.Failure(-185, "Local: Timed out"))
+    _apply_commits(state, 7)
+    assert _taken_commits(state) == [(0, 7), (0, 7)]
+    assert _unavailable(state) == {}
 
 
 def test_a_refused_commit_is_unavailable_and_not_deleted() -> None:
@@ -194,6 +240,9 @@ def test_a_group_is_dead_once_its_commits_are_gone() -> None:
     _apply(state, protocol.DescribeGroup("g"), _group("Dead"))
     assert (state.groups, state.take_observations()) == (["g"], [])
     _apply_commits(state)
+    assert state.take_observations() == []
+    _check_topic(state)
+    _apply_commits(state)
     assert [fact.state for fact in state.take_observations() if isinstance(fact, GroupState)] == ["Dead"]
     assert state.groups == []
 
@@ -269,6 +318,8 @@ def test_the_source_is_unavailable_if_no_broker_responds() -> None:
     assert _unavailable(state) == {}
     _apply(state, protocol.ListCommits("g"), _TIMED_OUT)
     assert _unavailable(state) == {SOURCE: "No broker of main answers: timed out"}
-    assert _unavailable(state, client_error="connection refused")[SOURCE].endswith("connection refused")
+    assert _unavailable(state, failures=[ConnectionFailure("kafka-1:9093", 1, "connection refused")])[SOURCE].endswith(
+        "connection refused"
+    )
     _apply(state, protocol.ListCommits("g"), _REFUSED)
     assert list(_unavailable(state)) == [Unit("g")]

@@ -12,7 +12,7 @@ def test_too_little_memory_is_refused() -> None:
         ChangelogSource(
             "main",
             "127.0.0.1:1",
-            {},
+            dict,
             [DeclaredStore(application="shop", store="counts")],
             lambda _: None,
             memory=SMALLEST_MEMORY - 1,

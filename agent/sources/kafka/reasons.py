@@ -1,0 +1,53 @@
+"""Why a part of a cluster is unavailable, as sentences for an operator. Makes no calls."""
+
+from agent.sources.availability import Reasons, Unit
+from agent.sources.kafka import admin_protocol as protocol
+from agent.sources.kafka.admin_protocol import TopicPartition
+from agent.sources.kafka.connection_failures import ConnectionFailures
+from agent.sources.kafka.permissions import Acl
+
+LEADER_SILENT = "its leader does not answer"
+COORDINATOR_SILENT = "its coordinator does not answer"
+
+
+def group_reasons(request: protocol.Request, why: str) -> Reasons:
+    """Return what a failed request about a group leaves unavailable; nothing if any broker can be asked again."""
+    match request:
+        case protocol.ListCommits(group) | protocol.ListShareOffsets(group):
+            return {Unit(group=group): f"Cannot read the committed offsets of group {group}: {why}"}
+        case protocol.DescribeGroup(group) | protocol.DescribeTypedGroup(group):
+            return {Unit(group=group): f"Cannot read the state of group {group}: {why}"}
+        case _:
+            return {}
+
+
+def commit_reason(group: str, partition: TopicPartition, why: str) -> str:
+    """Return why a committed offset is unavailable."""
+    topic, number = partition
+    return f"Cannot read the committed offset of {group} on {topic}[{number}]: {why}"
+
+
+def log_reason(partition: TopicPartition, why: str) -> str:
+    """Return why the log offsets of a partition are unavailable."""
+    topic, number = partition
+    return f"Cannot read the log offsets of {topic}[{number}]: {why}"
+
+
+def text_of(failure: protocol.Failure | None, acl: Acl, *, topic: str | None = None, group: str | None = None) -> str:
+    """Return a failure in words, with the command that permits what it refuses. failure: None if the leader is away."""
+    if failure is None:
+        return LEADER_SILENT
+    if not failure.is_unauthorized:
+        return failure.text
+    command = acl.command("Describe", topics=filter(None, [topic]), groups=filter(None, [group]))
+    return f"Kafka does not permit {acl.principal} to describe it. Allow it: {command}"
+
+
+def explain_silence(reason: str, leader: int | None, connections: ConnectionFailures, now: int) -> str:
+    """Return the reason with why the broker that does not answer cannot be connected to, if that is known."""
+    failures = ""
+    if reason.endswith(LEADER_SILENT) and leader is not None:
+        failures = connections.reasons(now, leader)
+    elif reason.endswith(COORDINATOR_SILENT):
+        failures = connections.reasons(now)
+    return f"{reason} ({failures})" if failures else reason
