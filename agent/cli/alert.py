@@ -47,7 +47,7 @@ def test_alert_command(config: Path | None) -> None:
             else:
                 click.echo(f"{where}: delivered {incident.id} and cleared it")
     if settings.slack is None:
-        click.echo("Nobody is notified: incidents are printed to the console until [slack] is configured")
+        click.echo("No one is notified: incidents are printed to the console until [slack] is configured")
     sys.exit(FAILED if failed else CLEAN)
 
 

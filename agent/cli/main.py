@@ -7,6 +7,7 @@ from agent.cli.backtest import backtest_command
 from agent.cli.checks import check_command, digest_command
 from agent.cli.common import EPILOG
 from agent.cli.demo import demo_command
+from agent.cli.doctor import doctor_command
 from agent.cli.incidents import incidents_command
 from agent.cli.replay import replay_command
 from agent.cli.rule_tests import test_rules_command
@@ -27,6 +28,7 @@ def main() -> None:
 for command in (
     run_command,
     check_config_command,
+    doctor_command,
     schema_command,
     test_alert_command,
     test_rules_command,

@@ -62,13 +62,13 @@ class StartupLog:
             self._is_ready = True
             kinds = {type(fact) for fact in self._observed}
             facts = [fact for fact in self._known if not kinds or type(fact) in kinds] + self._observed
-            log.info("source_ready", source=f"{self._cluster}/{self._source}", **_counts(facts))
+            log.info("source_ready", source=f"{self._cluster}/{self._source}", **count_subjects(facts))
         if self._is_ready and is_over:
             self._is_done = True
             self._known, self._observed = [], []
 
 
-def _counts(facts: Iterable[Observation]) -> dict[str, int]:
+def count_subjects(facts: Iterable[Observation]) -> dict[str, int]:
     """Return the number of distinct brokers, topics and so on; those without any are left out."""
     names: dict[str, set[object]] = {}
     latest = {fact.subject: fact for fact in facts}

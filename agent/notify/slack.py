@@ -96,6 +96,11 @@ class Slack:
         self._client = WebClient(token=token, base_url=base_url, timeout=timeout, logger=SILENT, retry_handlers=[])
         self._client.proxy = None  # that of the environment, which would follow redirects
 
+    def identify(self) -> str:
+        """Return as whom and where the token posts. Raises NotDelivered."""
+        answer = _call(self._client.auth_test)
+        return f"posts as {answer.get('user', '?')} in {answer.get('team', '?')}"
+
     def channel(self, message: Message, handle: Handle | None) -> str:
         """Return the channel that has the incident's message, or will have it."""
         if handle is not None:

@@ -57,4 +57,4 @@ def test_without_slack_it_says_that_nobody_is_notified(tmp_path: Path) -> None:
     result = run(tmp_path, "")
     assert result.exit_code == 0
     assert "WARNING" not in result.stdout
-    assert result.stdout.splitlines()[-1].startswith("Nobody is notified: ")
+    assert result.stdout.splitlines()[-1].startswith("No one is notified: ")

@@ -1,0 +1,194 @@
+"""The command `doctor`: connect to everything that is configured, and say what works and what does not."""
+
+import logging
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import structlog
+
+from agent.cli.common import CLEAN, EPILOG, FOUND, config_option, load_or_exit
+from agent.cli.run import missing_paths
+from agent.config.credentials import CredentialError
+from agent.config.problems import describe_path
+from agent.config.requirements import find_spark_problem
+from agent.config.settings import Settings
+from agent.daemon.loops import Loop
+from agent.daemon.startup_log import count_subjects
+from agent.model.findings import observed_part
+from agent.model.observations.base import Availability, Observation, Subject, Unavailable
+from agent.notify.base import NotDelivered
+from agent.sources.base import Batch, Emit, Source
+
+_POLLS = 3
+"""How often a source is polled at least: what only parts of a cluster refuse shows itself later."""
+
+_TICK_S = 0.2
+_LITTLE_SPACE = 1 << 30
+
+
+class Verdict(NamedTuple):
+    """What was found about one thing. problem: None if it works; else why it does not, and what that costs."""
+
+    name: str
+    detail: str
+    problem: str | None = None
+
+
+@click.command("doctor", epilog=EPILOG)
+@config_option
+@click.option("--wait", default=30, show_default=True, help="How many seconds a source may take to answer.")
+def doctor_command(config: Path | None, wait: int) -> None:
+    """Connect to everything that is configured; list what works and what does not. Exits with 1 if anything does not.
+
+    It reads only, sends no notification (`backflow test-alert` does), and can run beside the agent. Run it as the
+    agent's user: files and credentials are read as that user reads them.
+    """
+    settings = load_or_exit(config, need_clusters=False)
+    # What sources and clients log is told here in their reasons.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    logging.disable(logging.CRITICAL)
+    failed = False
+    for verdict in _verdicts(settings, wait):
+        failed = failed or verdict.problem is not None
+        click.echo(
+            f"{'ok' if verdict.problem is None else 'PROBLEM':<8}  {verdict.name:<24}  {verdict.detail}".rstrip()
+        )
+        if verdict.problem:
+            click.echo("".join(f"{'':10}{line}\n" for line in verdict.problem.splitlines()), nl=False)
+    sys.exit(FOUND if failed else CLEAN)
+
+
+def _verdicts(settings: Settings, wait: int) -> Iterator[Verdict]:
+    yield from _examine_sources(settings, wait)
+    yield from _examine_receivers(settings)
+    yield _examine_state(settings.agent.state_directory)
+    if settings.spark.enabled:
+        problem = find_spark_problem()
+        yield Verdict("Spark checks", "", f"{problem}. Without, set enabled = false in [spark]." if problem else None)
+    for key, problem in missing_paths(settings._replace(logs={})):  # the source of the logs has said it
+        yield Verdict(describe_path(key), "", problem)
+
+
+class _View:
+    """What one source has emitted."""
+
+    def __init__(self, source_name: str) -> None:
+        self.name = source_name
+        self.facts: dict[Subject, Observation] = {}
+        self.polls = 0
+        self._availability: dict[Subject, Availability] = {}
+        self._lock = threading.Lock()
+
+    def emit(self, batch: Batch) -> None:
+        """Take note of the batch."""
+        with self._lock:
+            for fact in batch:
+                (self._availability if isinstance(fact, Availability) else self.facts)[fact.subject] = fact  # type: ignore[assignment]
+
+    def unavailable(self) -> list[Unavailable]:
+        """Return what cannot be read."""
+        with self._lock:
+            return [fact for fact in self._availability.values() if isinstance(fact, Unavailable)]
+
+    def is_settled(self) -> bool:
+        """Return whether it was polled often enough, and nothing is unavailable that may become available soon."""
+        return self.polls >= _POLLS and bool(self.facts) and not self.unavailable()
+
+    def verdict(self) -> Verdict:
+        """Return what is known by now."""
+        with self._lock:
+            counts = count_subjects(self.facts.values())
+        detail = ", ".join(f"{number:,} {noun.replace('_', ' ')}" for noun, number in counts.items())
+        problems = [_reason(fact) for fact in self.unavailable()]
+        if not problems and not self.facts:
+            problems = ["it has read nothing yet; give it more time with --wait"]
+        return Verdict(self.name, detail, "\n".join(problems) or None)
+
+
+def _reason(fact: Unavailable) -> str:
+    """Return why it cannot be read, with what it is unless that is all of the source."""
+    names = ("group", "topic", "partition")
+    part = {name: value for name in names if (value := getattr(fact, name)) is not None}
+    return f"cannot read {observed_part(part | {'cluster': fact.cluster})}: {fact.reason}" if part else fact.reason
+
+
+def _examine_sources(settings: Settings, wait: int) -> Iterator[Verdict]:
+    """Poll each source until it has been read, or for so many seconds."""
+    from agent.daemon.wiring import make_sources  # noqa: PLC0415 - the clients take a second to load
+
+    views: dict[str, _View] = {}
+
+    def emit_for(cluster: str, source: str) -> Emit:
+        return views.setdefault(f"{cluster}/{source}", _View(f"{cluster}/{source}")).emit
+
+    try:
+        sources = make_sources(settings, emit_for, [])
+    except CredentialError as error:
+        yield Verdict("credentials", "", str(error))
+        return
+
+    failures: dict[str, str] = {}
+
+    def poll(source: Source) -> None:
+        source.poll()
+        views[f"{source.cluster}/{source.name}"].polls += 1
+
+    def failed(source: Source, error: Exception) -> None:
+        failures[f"{source.cluster}/{source.name}"] = f"internal error: {error!r}"
+
+    loops = [Loop(source.name, source.interval, partial(poll, source), partial(failed, source)) for source in sources]
+    for loop in loops:
+        loop.start()
+    deadline = time.monotonic() + wait
+    while time.monotonic() < deadline and not failures and not all(view.is_settled() for view in views.values()):
+        time.sleep(_TICK_S)
+    for loop in loops:
+        loop.stop()
+    verdicts = [view.verdict() for view in views.values()]
+    for source in sources:
+        source.close()
+    for verdict in verdicts:
+        problem = failures.get(verdict.name, verdict.problem)
+        yield verdict._replace(problem=problem)
+
+
+def _examine_receivers(settings: Settings) -> Iterator[Verdict]:
+    """Yield whether each receiver can be reached, without notifying anybody."""
+    from agent.daemon.wiring import make_receivers  # noqa: PLC0415 - the clients take a second to load
+    from agent.notify.slack import Slack  # noqa: PLC0415 - likewise
+
+    try:
+        receivers = make_receivers(settings, sys.stdout)
+    except CredentialError as error:
+        yield Verdict("slack", "", str(error))
+        return
+    for receiver in receivers:
+        if isinstance(receiver, Slack):
+            try:
+                yield Verdict(receiver.name, receiver.identify())
+            except NotDelivered as error:
+                yield Verdict(receiver.name, "", f"{error}\nUntil then, no one is notified.")
+        elif settings.slack is None:
+            yield Verdict(receiver.name, "", "no one is notified: there is no [slack]")
+        else:
+            yield Verdict(receiver.name, "can be tried with `backflow test-alert` only")
+
+
+def _examine_state(directory: Path) -> Verdict:
+    """Return whether the state directory can be written, and how much space it has."""
+    existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            free = shutil.disk_usage(existing).free
+    except OSError as error:
+        return Verdict("state directory", str(directory), f"cannot be written: {error.strerror}")
+    detail = f"{directory}: {free >> 30:,} GiB free" + ("" if existing == directory else ", will be created")
+    return Verdict("state directory", detail, "less than 1 GiB is free" if free < _LITTLE_SPACE else None)

@@ -1,0 +1,64 @@
+"""`backflow doctor`, as a process of its own: what works, what does not, and what to do."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from testbed.slack import Slack
+
+NO_SPARK = "[spark]\nenabled = false\n"
+
+
+def run(directory: Path, tables: str, *options: str) -> tuple[int, list[str]]:
+    """Return the exit status and the lines of standard output; nothing may be printed elsewhere."""
+    config = directory / "rules.toml"
+    config.write_text(f'[agent]\nstate_directory = "{directory}/state"\n{tables}', encoding="utf-8")
+    command = [sys.executable, "-m", "agent", "doctor", "--config", str(config), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    return done.returncode, done.stdout.splitlines()
+
+
+def slack_table(directory: Path, slack: Slack, token: str) -> str:
+    (directory / "token").write_text(token, encoding="utf-8")
+    return f'[slack]\nchannel = "#alerts"\ntoken_file = "{directory}/token"\nbase_url = "{slack.url}"\n{NO_SPARK}'
+
+
+def test_a_good_token_and_directory_are_ok(tmp_path: Path, slack: Slack) -> None:
+    status, lines = run(tmp_path, slack_table(tmp_path, slack, slack.token))
+    assert status == 0, lines
+    assert lines[0] == "ok        slack                     posts as U0BACKFLOW in stand-in"
+    assert lines[1].startswith(f"ok        state directory           {tmp_path}/state: ")
+    assert lines[1].endswith(" GiB free, will be created")
+    assert slack.messages() == []
+
+
+def test_a_wrong_token_is_explained(tmp_path: Path, slack: Slack) -> None:
+    status, lines = run(tmp_path, slack_table(tmp_path, slack, "xoxb-wrong"))
+    assert status == 1
+    assert lines[:3] == [
+        "PROBLEM   slack",
+        f"{'':10}Slack refused auth.test: invalid_auth: the token is not valid: replace it with a bot token (xoxb-...)",
+        "          Until then, no one is notified.",
+    ]
+
+
+def test_what_the_host_lacks_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    (tmp_path / "state").touch()
+    status, lines = run(tmp_path, f'[logs.brokers]\npaths = ["{tmp_path}/*.log"]\n')
+    assert status == 1
+    text = "\n".join(lines)
+    assert "PROBLEM   console\n          no one is notified: there is no [slack]" in text
+    assert f"PROBLEM   state directory           {tmp_path}/state\n          cannot be written: Not a directory" in text
+    assert f"Spark checks need Java, but none is in JAVA_HOME, {tmp_path}" in text
+    assert f"PROBLEM   brokers/logs\n          no file matches {tmp_path}/*.log" in text
+
+
+def test_a_cluster_that_refuses_is_named(tmp_path: Path) -> None:
+    status, lines = run(tmp_path, f'[clusters.far]\nbootstrap_servers = "127.0.0.1:1"\n{NO_SPARK}', "--wait", "20")
+    assert status == 1
+    assert lines[0] == "PROBLEM   far/kafka"
+    assert "Connection refused" in lines[1]
