@@ -177,7 +177,7 @@ class Evaluator:
         facts = self.facts
         reads = facts.record_reads()
         active = self._active_findings.get(evaluation, {})
-        final_before = facts.now - FINALIZATION_MS
+        final_before = facts.final_before
         findings = self._detected(evaluation, final_before)
         findings |= {key: finding for key, finding in active.items() if finding.known_at <= final_before}
         for key, finding in findings.items():

@@ -132,6 +132,11 @@ class Facts:
         self._peaks: dict[Subject, list[tuple[int, Commit]]] = {}
         self._unavailable: dict[Subject, Unavailable] = {}
 
+    @property
+    def final_before(self) -> int:
+        """Findings that were known by then are final: rules need not find them again."""
+        return self.now - FINALIZATION_MS
+
     def absorb(self, observation: Observation) -> Change:
         """Take an observation in and return what it changed."""
         subject = observation.subject

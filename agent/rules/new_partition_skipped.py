@@ -81,6 +81,7 @@ class NewPartitionSkipped(GroupRule):
             for place in places
             for first in facts.history(Commit, cluster, *place).changes[:1]
             if abs(first.at - observation.at) <= LATENESS_MS and self.applies_to(*place[:2])
+            if _find_assignment(Scope(cluster, *place), facts) is not None
         ]
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
@@ -123,16 +124,21 @@ class NewPartitionSkipped(GroupRule):
 def _find_start(scope: Scope, facts: Facts) -> _Start | None:
     """Return how the group began to read the partition, or None if that was not observed."""
     commit = next(iter(facts.history(Commit, *scope.series)), None)
-    readings = facts.history(LogOffsets, *scope.in_partition)
-    if commit is None or commit.offset is None:
+    assigned = _find_assignment(scope, facts)
+    if commit is None or commit.offset is None or assigned is None or assigned.start > commit.at:
         return None
-    for before, after in pairwise(facts.history(GroupState, scope.cluster, scope.group or "")):
-        if _has_partition(after, scope) and not _has_partition(before, scope):
-            reading = readings.as_of(after.start)
-            if reading is None or after.start > commit.at:
-                return None
-            return _Start(commit, after, reading.log_start, log_end(readings, after.start))
-    return None
+    readings = facts.history(LogOffsets, *scope.in_partition)
+    reading = readings.as_of(assigned.start)
+    if reading is None:
+        return None
+    return _Start(commit, assigned, reading.log_start, log_end(readings, assigned.start))
+
+
+def _find_assignment(scope: Scope, facts: Facts) -> GroupState | None:
+    """Return the first state in which the group was assigned the partition, if it is known without it."""
+    states = pairwise(facts.history(GroupState, scope.cluster, scope.group or ""))
+    assigned = (after for before, after in states if _has_partition(after, scope) and not _has_partition(before, scope))
+    return next(assigned, None)
 
 
 def _has_partition(state: GroupState, scope: Scope) -> bool:

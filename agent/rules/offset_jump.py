@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
-from agent.engine.facts import FINALIZATION_MS, LATENESS_MS, Facts, History
+from agent.engine.facts import LATENESS_MS, Facts, History
 from agent.engine.rule import Advice, GroupRule, Scope, recovered
 from agent.model.findings import Finding, Records, Severity, reader
 from agent.model.observations.base import Observation
@@ -167,7 +167,7 @@ class OffsetJump(GroupRule):
     def _may_skip(self, before: Commit, after: Commit, facts: Facts) -> bool:
         """Return whether the move is large enough, and a finding about it would not be final."""
         is_large = (after.offset or 0) - (before.offset or 0) >= self.min_records
-        return is_large and after.seen > facts.now - FINALIZATION_MS - CLOCK_SLACK_MS
+        return is_large and after.seen > facts.final_before - CLOCK_SLACK_MS
 
     def _measure(self, before: Commit, after: Commit, facts: Facts) -> _Jump:
         readings = facts.history(LogOffsets, after.cluster, after.topic, after.partition)

@@ -190,7 +190,9 @@ class OffsetRewind(GroupRule):
                 known_at: int | None = max(operator_known_at(facts, after), order_known_at(facts, rewind.move))
             else:
                 known_at = _confirm_position(rewind, history)
-            if known_at is not None and not is_recreated(facts, scope.in_partition, before.at, after.at):
+            if known_at is None or known_at <= facts.final_before:
+                continue
+            if not is_recreated(facts, scope.in_partition, before.at, after.at):
                 yield self._finding(scope, rewind, known_at, facts)
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:

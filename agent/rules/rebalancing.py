@@ -10,7 +10,7 @@ import msgspec
 from pydantic import Field
 
 from agent.engine.condition_rule import Interval, find_repetitions, intervals_over
-from agent.engine.facts import FINALIZATION_MS, FLOOR, Facts
+from agent.engine.facts import FLOOR, Facts
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import NameFilter, PositiveDuration, duration_text
 from agent.model.findings import Finding, Severity
@@ -81,7 +81,7 @@ class Rebalancing(Rule):
         history = facts.history(GroupState, scope.cluster, scope.group or "")
         for index, state in enumerate(history.changes):
             # Final states need no second look, and groups may have thousands of partitions.
-            if state.seen > facts.now - FINALIZATION_MS and state.members and not is_rebalancing(state):
+            if state.seen > facts.final_before and state.members and not is_rebalancing(state):
                 yield from self._moved(scope, history.changes[max(index - FLOOR, 0) : index + 1])
         repeated = self._repeated_rebalances(scope, history.changes, facts)
         for state in repeated:

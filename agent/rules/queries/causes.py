@@ -1,14 +1,20 @@
 """Queries about causes of a moved offset: what rules them out, or why they remain possible; why Kafka forgot it."""
 
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from agent.engine.facts import LATENESS_MS, LONG_AGO, Facts
 from agent.engine.rule import CauseCheck
 from agent.model.observations.base import Unavailable
 from agent.model.observations.kafka import ClusterSettings, Commit, GroupState, PartitionState
 from agent.model.text import count, day_of, instant, span
-from agent.rules.queries.operators import find_advances, find_forgotten, histories_of_group, is_empty
+from agent.rules.queries.operators import (
+    find_advances,
+    find_forgotten,
+    find_latest_advances,
+    histories_of_group,
+    is_empty,
+)
 from agent.rules.queries.partitions import CLOCK_SLACK_MS
 
 OPERATOR_RESET, EXPIRY, RECREATION = "operator_reset", "after_expiry", "topic_recreation"
@@ -98,19 +104,18 @@ def _check_operator_reset(facts: Facts, before: Commit, after: Commit) -> CauseC
             members = count(len(stayed), "member")
             when = f"at {end}" if begin == end else f"from {begin} to {end}"
             return CauseCheck(OPERATOR_RESET, evidence=f"{group} had {members} {when}")
-    advances = [*find_advances(next(histories_of_group(facts, after)), after.at, after.at + LATENESS_MS)]
-    last = max((commit.start for commit in _last_advances(facts, after)), default=None)
-    if advances and last is not None and (advances[0].offset or 0) < (before.offset or 0):
-        following = advances[0].at
-        if following - last <= _RESTART_MS:
-            evidence = f"{group} kept committing from {instant(last, day)} to {instant(following, day)}"
+    following = next(find_advances(next(histories_of_group(facts, after)), after.at, after.at + LATENESS_MS), None)
+    if following is not None and (following.offset or 0) < (before.offset or 0):
+        last = max((commit.start for commit in _last_advances(facts, after)), default=None)
+        if last is not None and following.at - last <= _RESTART_MS:
+            evidence = f"{group} kept committing from {instant(last, day)} to {instant(following.at, day)}"
             return CauseCheck(OPERATOR_RESET, evidence=evidence)
     return CauseCheck(OPERATOR_RESET, doubt=_doubt_members(reading, group, begin, end))
 
 
 def _last_advances(facts: Facts, move: Commit) -> Iterator[Commit]:
     for history in histories_of_group(facts, move):
-        yield from [*find_advances(history, move.start - LATENESS_MS, move.start)][-1:]
+        yield from islice(find_latest_advances(history, move.start - LATENESS_MS, move.start), 1)
 
 
 def _doubt_members(reading: GroupState | None, group: str, begin: str, end: str) -> str:

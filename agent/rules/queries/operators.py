@@ -103,6 +103,13 @@ def find_advances(history: History[Commit], begin: int, end: int) -> Iterator[Co
     yield from (after for before, after in pairwise(known) if (after.offset or 0) > (before.offset or 0))
 
 
+def find_latest_advances(history: History[Commit], begin: int, end: int) -> Iterator[Commit]:
+    """Yield the commits in (begin, end] that advanced the offset, newest first."""
+    commits = [*history.before(begin + 1, 1), *history.between(begin, end)]
+    known = (commit for commit in reversed(commits) if commit.offset is not None)
+    yield from (after for after, before in pairwise(known) if (after.offset or 0) > (before.offset or 0))
+
+
 def histories_of_group(facts: Facts, commit: Commit) -> Iterator[History[Commit]]:
     """Yield the commits of the group on its partitions, at most 50 of them, the commit's own first."""
     own = _own_history(facts, commit)
