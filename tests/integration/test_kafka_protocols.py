@@ -24,7 +24,8 @@ pytestmark = pytest.mark.integration
 
 
 @contextmanager
-def _watching(cluster: Cluster, name: str, seen: Seen) -> Iterator[KafkaSource]:
+def watching(cluster: Cluster, name: str, seen: Seen) -> Iterator[KafkaSource]:
+    """A source that watches the groups and topics whose names begin with `name`."""
     selected = NameFilter(include=[f"{name}*"])
     settings = KafkaSourceSettings(
         bootstrap_servers=cluster.bootstrap_servers,
@@ -44,7 +45,7 @@ def test_leader_epochs_and_eligible_leader_replicas_are_observed(kafka_4_1: Clus
     """KIP-966: a replica that leaves the ISR below min.insync.replicas may still be elected without a loss."""
     name, seen = named("elr"), Seen()
     kafka_4_1.create_topic(name, assignment={0: [2005, 2011]}, config={"min.insync.replicas": "2"})
-    with _watching(kafka_4_1, name, seen) as source:
+    with watching(kafka_4_1, name, seen) as source:
         before = seen.wait_for(source, PartitionState, topic=name)
         kafka_4_1.kill(2011)
         after = seen.wait_for(source, PartitionState, topic=name, isr=(2005,))
@@ -59,7 +60,7 @@ def test_a_reassignment_is_observed_while_it_lasts(kafka_4_1: Cluster) -> None:
     kafka_4_1.create_topic(name, assignment={0: [2005]}, config=throttled)
     fill(kafka_4_1.bootstrap_servers, [(name, 0)], records=50_000)
     admin = KafkaAdminClient(bootstrap_servers=kafka_4_1.bootstrap_servers.split(","))
-    with _watching(kafka_4_1, name, seen) as source:
+    with watching(kafka_4_1, name, seen) as source:
         seen.wait_for(source, PartitionState, topic=name, adding=(), removing=())
         _throttle(kafka_4_1, 2005, "1")
         admin.alter_partition_reassignments({TopicPartition(name, 0): [2011]})
@@ -84,7 +85,7 @@ def test_a_group_of_the_consumer_protocol_has_its_type(kafka_4_1: Cluster) -> No
         {"bootstrap.servers": kafka_4_1.bootstrap_servers, "group.id": name, "group.protocol": "consumer"}
     )
     consumer.subscribe([name])
-    with _watching(kafka_4_1, name, seen) as source:
+    with watching(kafka_4_1, name, seen) as source:
 
         def is_assigned(state: GroupState) -> bool:
             consumer.poll(0.1)
@@ -110,7 +111,7 @@ def test_a_transaction_of_a_dead_producer_is_observed(kafka_3_9: Cluster, monkey
     producer.produce(name, b"x", partition=0)
     producer.flush(30)
     fill(kafka_3_9.bootstrap_servers, [(name, 0)], records=5)
-    with _watching(kafka_3_9, name, seen) as source:
+    with watching(kafka_3_9, name, seen) as source:
         held_back = seen.wait_for(source, LastStableOffset, topic=name)
         transaction = seen.wait_for(source, OpenTransaction, topic=name)
         producer.abort_transaction(30)

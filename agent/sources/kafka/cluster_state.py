@@ -15,6 +15,7 @@ from agent.sources.kafka.admin_client import Call, CompletedCall
 from agent.sources.kafka.admin_protocol import TopicPartition
 from agent.sources.kafka.metadata_state import MetadataState
 from agent.sources.kafka.settings_state import SettingsState
+from agent.sources.kafka.share_offsets import ShareGroupOffsets
 from agent.sources.kafka.stable_offsets import Position, StableOffsets, positions
 from agent.sources.kafka.streams_discovery import StreamsApplications
 
@@ -55,6 +56,7 @@ class ClusterState:
         self._metadata = MetadataState(cluster, known)
         self._settings = SettingsState(cluster)
         self._stable_offsets = StableOffsets(known)
+        self._share_offsets = ShareGroupOffsets(cluster)
         self.streams = StreamsApplications(cluster, streams, [fact for fact in known if _is_watched(fact, groups)])
         self.client_is_stale = False
         self._metadata_at: int | None = None
@@ -151,7 +153,10 @@ class ClusterState:
                     self._settings.apply_broker(request.broker, failure, completed.at)
                 if isinstance(request, protocol.ListCommits | protocol.DescribeGroup):
                     self.client_is_stale = self.client_is_stale or failure.code == _NOT_COORDINATOR
-                self._unavailable[completed.call.key] = _group_reasons(completed.call, failure.text)
+                # Brokers before 4.2 refuse to list offsets of share groups: the source logs that once.
+                is_refused = isinstance(request, protocol.ListShareOffsets) and failure.code == protocol.UNSUPPORTED
+                reasons = Reasons() if is_refused else _group_reasons(completed.call, failure.text)
+                self._unavailable[completed.call.key] = reasons
             case protocol.Groups() as groups:
                 self._apply_groups(groups)
             case protocol.Metadata() as metadata:
@@ -159,8 +164,11 @@ class ClusterState:
             case protocol.TypedGroups(typed_groups):
                 self.has_response = True
                 self._apply_typed_groups(typed_groups)
-            case protocol.Commits() as commits if isinstance(request, protocol.ListCommits | protocol.ListShareOffsets):
+            case protocol.Commits() as commits if isinstance(request, protocol.ListCommits):
                 self._apply_commits(request.group, commits, completed.at)
+            case protocol.ShareOffsets() as offsets if isinstance(request, protocol.ListShareOffsets):
+                self._take_share_offsets()
+                self._share_offsets.hold(request.group, offsets, completed.at)
             case protocol.Offsets() as offsets:
                 self._apply_offsets(offsets, completed.call.sent_at)
             case GroupState() as state:
@@ -173,8 +181,8 @@ class ClusterState:
             case protocol.Topics(topics):
                 self.has_response = True
                 self._observations += self._metadata.apply_topics(topics, completed.at)
-            case protocol.StableOffsets(offsets):
-                self._observations += self._stable_offsets.apply(offsets)
+            case protocol.StableOffsets(stable_offsets):
+                self._observations += self._stable_offsets.apply(stable_offsets)
             case protocol.OpenTransactions(transactions):
                 self._observations += transactions
             case protocol.BrokerSettings() as settings if isinstance(request, protocol.DescribeBrokerSettings):
@@ -193,6 +201,7 @@ class ClusterState:
 
     def take_observations(self) -> list[Observation]:
         """Return the observations since the last time, in order of arrival, then the Kafka Streams applications."""
+        self._take_share_offsets()
         taken, self._observations = self._observations, []
         observations = [self.streams.add_tasks(fact) if isinstance(fact, GroupState) else fact for fact in taken]
         if self._metadata_at is not None:
@@ -218,7 +227,7 @@ class ClusterState:
 
     def _watched_partitions(self) -> Iterator[tuple[TopicPartition, int]]:
         """Yield partition and leader (-1: none) of topics that are selected, committed to, or Streams changelogs."""
-        committed = set().union(*self._committed.values())
+        committed = self._share_offsets.partitions.union(*self._committed.values())
         for topic, leaders in self._leaders.items():
             is_watched = self._selected_topics.match(topic) or self.streams.is_changelog(topic)
             for partition, leader in leaders.items():
@@ -301,6 +310,10 @@ class ClusterState:
             self._apply_missing_group(missing)
         self._unavailable["commits", group] = reasons
 
+    def _take_share_offsets(self) -> None:
+        for group, commits, at in self._share_offsets.take(self._committed):
+            self._apply_commits(group, commits, at)
+
     def _apply_offsets(self, result: protocol.Offsets, sent_at: int) -> None:
         """Apply log offsets as of when they were requested.
 
@@ -313,6 +326,7 @@ class ClusterState:
                 self._unavailable.pop(("log", *partition), None)
                 self._offsets_at[partition] = sent_at
                 self._stable_offsets.apply_end(partition, offsets.log_end)
+                self._share_offsets.apply_end(partition, offsets.log_end, sent_at)
                 self._observations.append(offsets)
         for failed in result.failures:
             partition = (failed.topic, failed.partition)
@@ -355,6 +369,7 @@ class ClusterState:
             self._unavailable.pop((call, group), None)
         self.streams.forget(group)
         self._stable_offsets.forget_group(group)
+        self._share_offsets.forget_group(group)
         del self._committed[group]
 
     def _observe_group(self, state: GroupState) -> None:
@@ -371,6 +386,7 @@ class ClusterState:
         self._offsets_at.pop(partition, None)
         self._unavailable.pop(("log", *partition), None)
         self._stable_offsets.forget_partition(partition)
+        self._share_offsets.forget_partition(partition)
         self._detector.forget(("last_stable_offset", self._cluster, *partition))
         self._detector.forget(("log_offsets", self._cluster, *partition))
 
