@@ -70,7 +70,8 @@ class ShareGroupOffsets:
 
         positions: the last known, by group. Those that cannot be updated yet are repeated.
         """
-        for group, (result, at, ends) in self._held.items():
+        held, self._held = self._held, {}
+        for group, (result, at, ends) in held.items():
             commits = []
             for offset in result.offsets:
                 place = (offset.topic, offset.partition)
@@ -91,7 +92,6 @@ class ShareGroupOffsets:
                         )
                     )
             yield group, protocol.Commits(commits, result.failures), at
-        self._held = {}
 
 
 def _find_position(offset: protocol.ShareOffset, before: int, after: int, last: int | None) -> int:

@@ -266,8 +266,11 @@ def test_share_group_is_deleted_with_its_offsets() -> None:
     state = _share_state(end=10)
     _apply_share_offset(state, start=0, lag=0, at=10)
     _apply_end(state, 10, sent_at=11)
+    assert _taken_commits(state) == [(0, 10)]
+    _apply(state, protocol.DescribeTypedGroup("g", "share"), _group("Dead"))
     _apply(state, protocol.ListShareOffsets("g"), protocol.ShareOffsets([], []), at=20)
-    assert _taken_commits(state) == [(0, 10), (0, None)]
+    assert _taken_commits(state) == [(0, None)]
+    assert state.groups == []
 
 
 def test_refused_share_offsets_are_not_unavailable() -> None:
