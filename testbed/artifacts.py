@@ -78,6 +78,16 @@ KAFKA: Mapping[str, Distribution] = {
                 "org.slf4j:slf4j-reload4j:1.7.36",
             ),
         ),
+        # Streams groups (KIP-1071) and share groups (KIP-932) are no longer previews.
+        Distribution(
+            "kafka",
+            "4.3.1",
+            (
+                "org.apache.kafka:kafka_2.13:4.3.1",
+                "ch.qos.reload4j:reload4j:1.2.25",
+                "org.slf4j:slf4j-reload4j:1.7.36",
+            ),
+        ),
         # KRaft only.
         Distribution(
             "kafka",

@@ -7,16 +7,40 @@ Therefore requests to a coordinator stay out of the tests' process.
 import subprocess
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from testbed.artifacts import Distribution
+from testbed.servers import java_command
 from testbed.waiting import wait_until
+
+_TOOLS = Distribution(
+    "kafka-tools",
+    "4.3.1",
+    (
+        "org.apache.kafka:kafka-tools:4.3.1",
+        "ch.qos.reload4j:reload4j:1.2.25",
+        "org.slf4j:slf4j-reload4j:1.7.36",
+    ),
+)
+"""kafka-share-groups --reset-offsets is not yet in 4.1."""
 
 
 def move_offsets(bootstrap_servers: str, group: str, topic: str, offset: int, partitions: Iterable[int]) -> None:
     """Set committed offsets, as kafka-consumer-groups --reset-offsets does. Raises CalledProcessError."""
     _run(bootstrap_servers, "move", group, topic, str(offset), *map(str, partitions))
+
+
+def reset_share_group(bootstrap_servers: str, group: str, topic: str, workdir: Path) -> None:
+    """Set the start offsets of a share group without members to the log start, as kafka-share-groups does.
+
+    workdir: for the tool's log configuration. Raises CalledProcessError.
+    """
+    arguments = ["org.apache.kafka.tools.consumer.group.ShareGroupCommand", "--bootstrap-server", bootstrap_servers]
+    arguments += ["--reset-offsets", "--to-earliest", "--execute", "--group", group, "--topic", topic]
+    subprocess.run(java_command(_TOOLS, 128, workdir, arguments), check=True, timeout=120)
 
 
 def delete_group(bootstrap_servers: str, group: str) -> None:

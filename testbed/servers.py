@@ -100,6 +100,9 @@ KRAFT_DEFAULTS: Config = {
     "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
     "broker.session.timeout.ms": 6000,
     "broker.heartbeat.interval.ms": 1000,
+    "share.coordinator.state.topic.replication.factor": 1,
+    "share.coordinator.state.topic.min.isr": 1,
+    "share.coordinator.state.topic.num.partitions": 2,
 }
 _CLUSTER_ID = "QmFja2Zsb3dUZXN0YmVkMQ"  # 16 bytes in base64, as StorageTool expects
 _HEAP_MB = 384

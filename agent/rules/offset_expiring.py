@@ -52,7 +52,7 @@ class OffsetExpiring(GroupRule):
 
     def revisit(self, history: History[GroupState], facts: Facts) -> Iterable[Scope]:
         state = first_not_final(facts, history)
-        if state.state != "Empty" or not self.groups.match(state.group):
+        if not _is_empty(state) or not self.groups.match(state.group):
             return ()
         retention = _retention(facts, state.cluster)
         if retention is None or facts.now < state.at + retention - self.before:
@@ -65,7 +65,7 @@ class OffsetExpiring(GroupRule):
         if retention is None:
             return
         states = facts.history(GroupState, cluster, group)
-        for interval in intervals_where(states, lambda state: state.state == "Empty"):
+        for interval in intervals_where(states, _is_empty):
             empty, expires_at = interval.begin, interval.begin.at + retention
             at = expires_at - min(self.before, retention // _SHARE)
             known_at = next((state.seen for state in states.after(at - 1)), states.confirmed)
@@ -106,6 +106,11 @@ class OffsetExpiring(GroupRule):
             for topic, partition in partitions_of(facts, cluster, group)
             for commit in [facts.history(Commit, cluster, group, topic, partition).as_of(at)]
         )
+
+
+def _is_empty(state: GroupState) -> bool:
+    """Return whether the group has no members. offsets.retention.minutes does not apply to share groups (KIP-932)."""
+    return state.state == "Empty" and state.type != "share"
 
 
 def _retention(facts: Facts, cluster: str) -> int | None:

@@ -118,7 +118,12 @@ def open_transaction(world: World) -> None:
     log.settle(world.now)
     log.lso = log.end(world.now)
     topic, partition = log.place
-    event.permit((*STANDSTILL, "transaction_hanging"), {"topic": topic, "partition": partition}, world.now, world.now + int(lasts) + 1_800_000)
+    event.permit(
+        (*STANDSTILL, "transaction_hanging"),
+        {"topic": topic, "partition": partition},
+        world.now,
+        world.now + int(lasts) + 1_800_000,
+    )
     for reader in log.readers:
         world.standstill(event, reader.group, lasts)
 

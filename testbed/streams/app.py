@@ -26,6 +26,8 @@ STREAMS: Mapping[str, Distribution] = {
         Distribution("kafka-streams", "2.2.0", ("org.apache.kafka:kafka-streams:2.2.0", _LOG4J)),
         # Cooperative rebalances, exactly_once_v2, restore lines that count records.
         Distribution("kafka-streams", "3.9.1", ("org.apache.kafka:kafka-streams:3.9.1", *_RELOAD4J)),
+        # The streams protocol (KIP-1071), with group_protocol="streams".
+        Distribution("kafka-streams", "4.3.1", ("org.apache.kafka:kafka-streams:4.3.1", *_RELOAD4J)),
     )
 }
 
@@ -106,7 +108,7 @@ class StreamsApp(Process):
         store. close_ms: how long the store takes to close. exporter: a key of EXPORTERS, which serves metrics at
         metrics_url. properties: override those below, with _ for the dots in their names.
         """
-        if guarantee == "exactly_once" and version.startswith("3."):
+        if guarantee == "exactly_once" and version.startswith(("3.", "4.")):
             guarantee = "exactly_once_v2"
         self.bootstrap_servers = bootstrap_servers
         self.application_id = application_id

@@ -4,15 +4,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, ShareConsumer
+from kafka.admin import KafkaAdminClient
 
 from agent.model.config_types import NameFilter
 from agent.model.observations.base import Unavailable
-from agent.model.observations.kafka import GroupState, LastStableOffset, OpenTransaction, PartitionState
+from agent.model.observations.kafka import Commit, GroupState, LastStableOffset, OpenTransaction, PartitionState
 from agent.sources.kafka import stable_offsets
 from agent.sources.kafka.source import KafkaSource, KafkaSourceSettings
 from testbed.kafka import Cluster
 from testbed.traffic import fill
+from testbed.waiting import wait_until
 from tests.integration.scenes import named
 from tests.integration.seen import Seen
 from tests.integration.test_kafka_source import _commit
@@ -21,7 +23,8 @@ pytestmark = pytest.mark.integration
 
 
 @contextmanager
-def _watching(cluster: Cluster, name: str, seen: Seen) -> Iterator[KafkaSource]:
+def watching(cluster: Cluster, name: str, seen: Seen) -> Iterator[KafkaSource]:
+    """A source that watches the groups and topics whose names begin with `name`."""
     selected = NameFilter(include=[f"{name}*"])
     settings = KafkaSourceSettings(
         bootstrap_servers=cluster.bootstrap_servers,
@@ -41,7 +44,7 @@ def test_leader_epochs_and_eligible_leader_replicas_are_observed(kafka_4_1: Clus
     """KIP-966: a replica that leaves the ISR below min.insync.replicas may still be elected without a loss."""
     name, seen = named("elr"), Seen()
     kafka_4_1.create_topic(name, assignment={0: [2005, 2011]}, config={"min.insync.replicas": "2"})
-    with _watching(kafka_4_1, name, seen) as source:
+    with watching(kafka_4_1, name, seen) as source:
         before = seen.wait_for(source, PartitionState, topic=name)
         kafka_4_1.kill(2011)
         after = seen.wait_for(source, PartitionState, topic=name, isr=(2005,))
@@ -55,7 +58,7 @@ def test_a_reassignment_is_observed_while_it_lasts(kafka_4_1: Cluster) -> None:
     throttled = {"leader.replication.throttled.replicas": "*", "follower.replication.throttled.replicas": "*"}
     kafka_4_1.create_topic(name, assignment={0: [2005]}, config=throttled)
     fill(kafka_4_1.bootstrap_servers, [(name, 0)], records=50_000)
-    with _watching(kafka_4_1, name, seen) as source:
+    with watching(kafka_4_1, name, seen) as source:
         seen.wait_for(source, PartitionState, topic=name, adding=(), removing=())
         kafka_4_1.throttle(1)
         kafka_4_1.reassign(name, {0: [2011]})
@@ -72,7 +75,7 @@ def test_a_group_of_the_consumer_protocol_has_its_type(kafka_4_1: Cluster) -> No
         {"bootstrap.servers": kafka_4_1.bootstrap_servers, "group.id": name, "group.protocol": "consumer"}
     )
     consumer.subscribe([name])
-    with _watching(kafka_4_1, name, seen) as source:
+    with watching(kafka_4_1, name, seen) as source:
 
         def is_assigned(state: GroupState) -> bool:
             consumer.poll(0.1)
@@ -82,6 +85,53 @@ def test_a_group_of_the_consumer_protocol_has_its_type(kafka_4_1: Cluster) -> No
     consumer.close()
     assert stable.type == "consumer"
     assert "Unknown" not in {fact.state for fact in seen.all(GroupState)}
+
+
+def test_a_rebalance_of_the_consumer_protocol_is_observed(kafka_4_1: Cluster) -> None:
+    """KIP-848: the group is Reconciling for as long as a member that must give up a partition is not polled."""
+    name, seen = named("kip848"), Seen()
+    kafka_4_1.create_topic(name, assignment={0: [2005], 1: [2005]})
+    options = {"bootstrap.servers": kafka_4_1.bootstrap_servers, "group.id": name, "group.protocol": "consumer"}
+    first, second = Consumer(options), Consumer(options)
+    first.subscribe([name])
+    with watching(kafka_4_1, name, seen) as source:
+
+        def is_spread(state: GroupState, consumers: tuple[Consumer, ...]) -> bool:
+            for consumer in consumers:
+                consumer.poll(0.1)
+            readers = [member for member in state.members if member.partitions]
+            return len(readers) == len(consumers) and sum(len(member.partitions) for member in readers) == 2
+
+        seen.wait_for(source, GroupState, lambda state: is_spread(state, (first,)), group=name, state="Stable")
+        second.subscribe([name])
+        second.poll(0.1)
+        rebalancing = seen.wait_for(source, GroupState, lambda state: state.state != "Stable", group=name)
+        seen.wait_for(source, GroupState, lambda state: is_spread(state, (first, second)), group=name, state="Stable")
+    first.close()
+    second.close()
+    assert rebalancing.state in ("Assigning", "Reconciling")
+    assert {state.type for state in seen.all(GroupState)} == {"consumer"}
+
+
+def test_share_offsets_of_4_1_are_refused_once(kafka_4_1: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """It does not report the lag: the group is observed, its offsets are not, and the log says so."""
+    name, seen = named("share"), Seen()
+    KafkaAdminClient(bootstrap_servers=kafka_4_1.bootstrap_servers.split(",")).update_features(
+        {"share.version": ("UPGRADE", 1)}
+    )
+    kafka_4_1.create_topic(name, assignment={0: [2005]})
+    with (
+        ShareConsumer({"bootstrap.servers": kafka_4_1.bootstrap_servers, "group.id": name, "log_level": 0}) as consumer,
+        watching(kafka_4_1, name, seen) as source,
+    ):
+        consumer.subscribe([name])
+        seen.wait_for(source, GroupState, lambda state: bool(state.members), group=name, type="share")
+        wait_until(lambda: source.poll() or "kafka_refuses" in capsys.readouterr().out, "the refusal to be logged")
+        source.poll()
+        source.poll()
+    assert "kafka_refuses" not in capsys.readouterr().out
+    assert seen.all(Commit) == []
+    assert seen.all(Unavailable, group=name) == []
 
 
 def test_a_transaction_of_a_dead_producer_is_observed(kafka_3_9: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +148,7 @@ def test_a_transaction_of_a_dead_producer_is_observed(kafka_3_9: Cluster, monkey
     producer.produce(name, b"x", partition=0)
     producer.flush(30)
     fill(kafka_3_9.bootstrap_servers, [(name, 0)], records=5)
-    with _watching(kafka_3_9, name, seen) as source:
+    with watching(kafka_3_9, name, seen) as source:
         held_back = seen.wait_for(source, LastStableOffset, topic=name)
         transaction = seen.wait_for(source, OpenTransaction, topic=name)
         producer.abort_transaction(30)

@@ -10,7 +10,8 @@ class Commit(Observation, frozen=True, kw_only=True, tag="commit", gc=False):
 
     cluster: the cluster's name in rules.toml. group: the consumer group. topic, partition: what the offset belongs to.
     offset: of the next record that the group would read; null if Kafka has forgotten it (expired or deleted).
-    leader_epoch: committed with the offset; null if unknown.
+    leader_epoch: committed with the offset; null if unknown. Of a share group (KIP-932): how far it has processed the
+    partition, the log end minus its lag.
     """
 
     key = ("cluster", "group", "topic", "partition")

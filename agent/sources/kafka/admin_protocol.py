@@ -112,7 +112,7 @@ class DescribeTypedGroup(Message, frozen=True):
 
 
 class ListShareOffsets(Message, frozen=True):
-    """List the start offsets of a share group, as commits."""
+    """List the start offsets and lags of a share group, from Kafka 4.2 on."""
 
     group: str
 
@@ -215,6 +215,22 @@ class Commits(Message, frozen=True):
     failures: list[PartitionFailure]
 
 
+class ShareOffset(Struct, array_like=True, frozen=True):
+    """A share group's start offset of a partition. lag: offsets up to the log end not yet processed; -1 if unknown."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    lag: int
+
+
+class ShareOffsets(Message, frozen=True):
+    """The offsets of a share group, and the partitions for which they could not be read."""
+
+    offsets: list[ShareOffset]
+    failures: list[PartitionFailure]
+
+
 class Offsets(Message, frozen=True):
     """Log start and end offsets, as of when they were requested, and the partitions without."""
 
@@ -296,6 +312,7 @@ Result: TypeAlias = (
     Groups
     | Metadata
     | Commits
+    | ShareOffsets
     | Offsets
     | GroupState
     | Tasks

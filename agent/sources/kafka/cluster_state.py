@@ -26,6 +26,7 @@ from agent.sources.kafka.reasons import (
     text_of,
 )
 from agent.sources.kafka.settings_state import SettingsState
+from agent.sources.kafka.share_offsets import ShareGroupOffsets
 from agent.sources.kafka.stable_offsets import Position, StableOffsets, positions
 from agent.sources.kafka.streams_discovery import StreamsApplications
 
@@ -69,6 +70,7 @@ class ClusterState:
         self._metadata = MetadataState(cluster, known)
         self._settings = SettingsState(cluster)
         self._stable_offsets = StableOffsets(known)
+        self._share_offsets = ShareGroupOffsets(cluster)
         self.streams = StreamsApplications(cluster, streams, [fact for fact in known if _is_watched(fact, groups)])
         self.client_is_stale = False
         self._acl = acl
@@ -188,8 +190,11 @@ class ClusterState:
             case protocol.TypedGroups(typed_groups):
                 self.has_response = True
                 self._apply_typed_groups(typed_groups)
-            case protocol.Commits() as commits if isinstance(request, protocol.ListCommits | protocol.ListShareOffsets):
+            case protocol.Commits() as commits if isinstance(request, protocol.ListCommits):
                 self._apply_commits(request.group, commits, completed.at)
+            case protocol.ShareOffsets() as offsets if isinstance(request, protocol.ListShareOffsets):
+                self._take_share_offsets()
+                self._share_offsets.hold(request.group, offsets, completed.at)
             case protocol.Offsets() as offsets:
                 self._apply_offsets(offsets, completed.call.sent_at)
             case GroupState() as state:
@@ -209,8 +214,8 @@ class ClusterState:
                     self._vanished.apply_check(name, TopicCheck(completed.call.sent_at, check))
             case protocol.GroupCheck() if isinstance(request, protocol.CheckGroup):
                 self._permissions.apply_group(request.group, None)
-            case protocol.StableOffsets(offsets):
-                self._observations += self._stable_offsets.apply(offsets)
+            case protocol.StableOffsets(stable_offsets):
+                self._observations += self._stable_offsets.apply(stable_offsets)
             case protocol.OpenTransactions(transactions):
                 self._observations += transactions
             case protocol.BrokerSettings() as settings if isinstance(request, protocol.DescribeBrokerSettings):
@@ -229,6 +234,7 @@ class ClusterState:
 
     def take_observations(self) -> list[Observation]:
         """Return the observations since the last time, in order of arrival, then the Kafka Streams applications."""
+        self._take_share_offsets()
         taken, self._observations = self._observations, []
         observations = [self.streams.add_tasks(fact) if isinstance(fact, GroupState) else fact for fact in taken]
         if self._metadata_at is not None:
@@ -264,7 +270,7 @@ class ClusterState:
 
     def _watched_partitions(self) -> Iterator[tuple[TopicPartition, int]]:
         """Yield partition and leader (-1: none) of topics that are selected, committed to, or Streams changelogs."""
-        committed = set().union(*self._committed.values())
+        committed = self._share_offsets.partitions.union(*self._committed.values())
         for topic, leaders in self._leaders.items():
             is_watched = self._selected_topics.match(topic) or self.streams.is_changelog(topic)
             for partition, leader in leaders.items():
@@ -285,7 +291,9 @@ class ClusterState:
 
     def _apply_failure(self, call: Call, failure: protocol.Failure) -> None:
         why = text_of(failure, self._acl, group=getattr(call.request, "group", None))
-        self._unavailable[call.key] = group_reasons(call.request, why)
+        # Brokers before 4.2 refuse to list offsets of share groups: the source logs that once.
+        is_refused = isinstance(call.request, protocol.ListShareOffsets) and failure.code == protocol.UNSUPPORTED
+        self._unavailable[call.key] = Reasons() if is_refused else group_reasons(call.request, why)
         match call.request:
             case protocol.CheckGroup(group):
                 self._permissions.apply_group(group, failure)
@@ -373,6 +381,10 @@ class ClusterState:
             self._apply_missing_group(self._missing.pop(group))
         self._unavailable["commits", group] = reasons
 
+    def _take_share_offsets(self) -> None:
+        for group, commits, at in self._share_offsets.take(self._committed):
+            self._apply_commits(group, commits, at)
+
     def _apply_offsets(self, result: protocol.Offsets, sent_at: int) -> None:
         """Apply log offsets as of when they were requested.
 
@@ -385,6 +397,7 @@ class ClusterState:
                 self._unavailable.pop(("log", *partition), None)
                 self._offsets_at[partition] = sent_at
                 self._stable_offsets.apply_end(partition, offsets.log_end)
+                self._share_offsets.apply_end(partition, offsets.log_end, sent_at)
                 self._observations.append(offsets)
         for failed in result.failures:
             partition = (failed.topic, failed.partition)
@@ -428,6 +441,7 @@ class ClusterState:
         self.streams.forget(group)
         self._stable_offsets.forget_group(group)
         self._vanished.forget_group(group)
+        self._share_offsets.forget_group(group)
         del self._committed[group]
 
     def _observe_group(self, state: GroupState) -> None:
@@ -444,6 +458,7 @@ class ClusterState:
         self._offsets_at.pop(partition, None)
         self._unavailable.pop(("log", *partition), None)
         self._stable_offsets.forget_partition(partition)
+        self._share_offsets.forget_partition(partition)
         self._detector.forget(("last_stable_offset", self._cluster, *partition))
         self._detector.forget(("log_offsets", self._cluster, *partition))
 

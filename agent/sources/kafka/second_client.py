@@ -20,7 +20,7 @@ from kafka.protocol.admin import (
 )
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
-from agent.model.observations.kafka import Commit, GroupState, OpenTransaction
+from agent.model.observations.kafka import GroupState, OpenTransaction
 from agent.sources.availability import now_ms
 from agent.sources.kafka import admin_protocol as protocol
 from agent.sources.kafka import second_results as results
@@ -181,34 +181,18 @@ class SecondClient:
             type=kind,
         )
 
-    async def _list_share_offsets(self, group: str) -> protocol.Commits:
-        """List the start offsets of a share group as its commits: where it would go on reading."""
+    async def _list_share_offsets(self, group: str) -> protocol.ShareOffsets:
+        """List the start offsets and lags of a share group."""
 
         def make_request() -> Any:
             selected = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup(
                 group_id=group, topics=None
             )
-            return DescribeShareGroupOffsetsRequest(groups=[selected])
+            # A start offset without the lag (version 0, Kafka 4.1) does not show how far the group has read.
+            return DescribeShareGroupOffsetsRequest(groups=[selected], min_version=1)
 
         described = await self._ask_coordinator(group, make_request, lambda response: response.groups[0])
-        at, commits, failures = now_ms(), [], []
-        for topic in described.topics:
-            for partition in topic.partitions:
-                if partition.error_code:
-                    failure = results.read_failure(partition.error_code, partition.error_message)
-                    failures.append(protocol.PartitionFailure(topic.topic_name, partition.partition_index, failure))
-                elif partition.start_offset >= 0:
-                    commits.append(
-                        Commit(
-                            at=at,
-                            cluster=self._cluster,
-                            group=group,
-                            topic=topic.topic_name,
-                            partition=partition.partition_index,
-                            offset=partition.start_offset,
-                        )
-                    )
-        return protocol.Commits(commits, failures)
+        return results.read_share_offsets(described)
 
     async def _ask_coordinator(
         self, group: str, make_request: Callable[[], Any], find_result: Callable[[Any], Any]

@@ -73,6 +73,20 @@ def read_share_members(group: Any) -> list[Member]:
     ]
 
 
+def read_share_offsets(group: Any) -> protocol.ShareOffsets:
+    """Return the start offsets and lags of a share group; partitions that it has not read yet are left out."""
+    offsets, failures = [], []
+    for topic in group.topics:
+        for partition in topic.partitions:
+            place = (topic.topic_name, partition.partition_index)
+            if partition.error_code:
+                failure = read_failure(partition.error_code, partition.error_message)
+                failures.append(protocol.PartitionFailure(*place, failure))
+            elif partition.start_offset >= 0:
+                offsets.append(protocol.ShareOffset(*place, partition.start_offset, partition.lag))
+    return protocol.ShareOffsets(offsets, failures)
+
+
 def add_topic(described: dict[str, protocol.Topic | protocol.Failure], topic: Any, cluster: str, at: int) -> None:
     """Add a topic, or more of its partitions, from one page of a response."""
     if topic.error_code:

@@ -59,6 +59,7 @@ _RETRY_MS = 600_000
 _REFUSABLE = {
     protocol.DescribeBrokerSettings: "broker settings",
     protocol.ListTypedGroups: "streams and share groups",
+    protocol.ListShareOffsets: "offsets of share groups (before Kafka 4.2)",
     protocol.DescribeOpenTransaction: "producers of open transactions",
 }
 """Requests without which the rest of a cluster is observed -> what they read, for the log."""

@@ -1,6 +1,7 @@
 import java.time.Duration;
 import java.util.Properties;
 import java.util.concurrent.CountDownLatch;
+import java.util.stream.Stream;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.common.utils.Bytes;
 import org.apache.kafka.streams.KafkaStreams;
@@ -14,7 +15,7 @@ import org.apache.kafka.streams.state.KeyValueStore;
 import org.apache.kafka.streams.state.Stores;
 
 /**
- * One aggregate per key over one topic, in the API that Kafka Streams 2.1 to 3.9 share.
+ * One aggregate per key over one topic, in the API that Kafka Streams 2.1 to 4.3 share.
  *
  * <p>Arguments: input topic, topology, store, format of its values, how long the store takes to close (ms), then
  * Streams properties as name=value.
@@ -72,9 +73,22 @@ public final class StreamsJob {
   /** Every window has its own keys and starts at 1. */
   private static void countWindows(KStream<String, String> input, String store, Format format) {
     Duration window = Duration.ofSeconds(10);
-    input.groupByKey().windowedBy(TimeWindows.of(window).grace(Duration.ZERO)).aggregate(() -> 0L,
+    input.groupByKey().windowedBy(windowsOf(window)).aggregate(() -> 0L,
         (key, value, count) -> count + 1,
         Materialized.<String, Long>as(Stores.persistentWindowStore(store, window.multipliedBy(3), window, false))
             .withKeySerde(Serdes.String()).withValueSerde(format));
+  }
+  /** Windows without grace; 3.0 renamed the method, and 4.0 removed the old ones. */
+  private static TimeWindows windowsOf(Duration size) {
+    Class<TimeWindows> type = TimeWindows.class;
+    try {
+      if (Stream.of(type.getMethods()).anyMatch(method -> method.getName().equals("ofSizeWithNoGrace"))) {
+        return (TimeWindows) type.getMethod("ofSizeWithNoGrace", Duration.class).invoke(null, size);
+      }
+      Object windows = type.getMethod("of", Duration.class).invoke(null, size);
+      return (TimeWindows) type.getMethod("grace", Duration.class).invoke(windows, Duration.ZERO);
+    } catch (ReflectiveOperationException error) {
+      throw new IllegalStateException(error);
+    }
   }
 }

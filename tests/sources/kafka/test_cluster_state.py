@@ -82,6 +82,23 @@ def _taken_commits(state: ClusterState) -> list[tuple[int, int | None]]:
     return [(fact.partition, fact.offset) for fact in state.take_observations() if isinstance(fact, Commit)]
 
 
+def _share_state(end: int) -> ClusterState:
+    """Return a state that has read a share group once, and the log end since."""
+    state = _state()
+    _apply_metadata(state, [1], {0: 1})
+    _apply(state, protocol.ListTypedGroups(), protocol.TypedGroups({"g": protocol.TypedGroup("share", "Stable")}))
+    assert (state.groups, state.type_of("g")) == (["g"], "share")
+    _apply_share_offset(state, start=0, lag=end, at=2)
+    _apply_end(state, end, sent_at=3)
+    assert _taken_commits(state) == []
+    return state
+
+
+def _apply_share_offset(state: ClusterState, *, start: int, lag: int, at: int) -> None:
+    offsets = protocol.ShareOffsets([protocol.ShareOffset("t", 0, start, lag)], [])
+    _apply(state, protocol.ListShareOffsets("g"), offsets, at=at)
+
+
 def _unavailable(state: ClusterState, *overdue: Call, failures: Sequence[ConnectionFailure] = ()) -> dict[Unit, str]:
     connections = ConnectionFailures()
     for failure in failures:
@@ -281,12 +298,41 @@ def test_states_unknown_to_the_client_come_from_the_listing() -> None:
     ]  # fmt: skip
 
 
-def test_start_offsets_of_a_share_group_are_its_commits() -> None:
-    state = _state()
-    _apply(state, protocol.ListTypedGroups(), protocol.TypedGroups({"g": protocol.TypedGroup("share", "Stable")}))
-    assert (state.groups, state.type_of("g")) == (["g"], "share")
-    _apply(state, protocol.ListShareOffsets("g"), protocol.Commits([_commit(0, 7)], []))
+def test_share_group_is_read_by_its_lag_once_logs_are() -> None:
+    """The lag is of a moment between two readings of the log end."""
+    state = _share_state(end=10)
+    _apply_share_offset(state, start=0, lag=3, at=10)
+    assert _taken_commits(state) == []
+    _apply_share_offset(state, start=0, lag=3, at=20)
+    _apply_end(state, 12, sent_at=21)
     assert _taken_commits(state) == [(0, 7)]
+
+
+def test_share_group_moves_back_only_if_it_must_have() -> None:
+    """A burst written between the end and the lag is no rewind; a lag above all that was written is."""
+    state = _share_state(end=10)
+    for at, start, lag, end in ((10, 0, 0, 10), (20, 0, 5, 15), (30, 4, 15, 15)):
+        _apply_share_offset(state, start=start, lag=lag, at=at)
+        _apply_end(state, end, sent_at=at + 1)
+    assert _taken_commits(state) == [(0, 10), (0, 10), (0, 4)]
+
+
+def test_share_group_is_deleted_with_its_offsets() -> None:
+    state = _share_state(end=10)
+    _apply_share_offset(state, start=0, lag=0, at=10)
+    _apply_end(state, 10, sent_at=11)
+    assert _taken_commits(state) == [(0, 10)]
+    _apply(state, protocol.DescribeTypedGroup("g", "share"), _group("Dead"))
+    _apply(state, protocol.ListShareOffsets("g"), protocol.ShareOffsets([], []), at=20)
+    assert _taken_commits(state) == [(0, None)]
+    assert state.groups == []
+
+
+def test_refused_share_offsets_are_not_unavailable() -> None:
+    """Brokers before 4.2 do not report the lag."""
+    state = _share_state(end=10)
+    _apply(state, protocol.ListShareOffsets("g"), protocol.Failure(protocol.UNSUPPORTED, "too old"))
+    assert (_unavailable(state), _taken_commits(state)) == ({}, [])
 
 
 def test_a_refused_second_client_leaves_the_rest_available() -> None:

@@ -1,4 +1,6 @@
-"""Messages that kafka-python lacks, from Kafka 4.1's `common/message` without the descriptions of fields.
+"""Messages that kafka-python lacks, from `common/message` of Kafka 4.1 without the descriptions of fields.
+
+Version 1 of DescribeShareGroupOffsets is from Kafka 4.3.
 
 Copyright the Apache Software Foundation, Apache License 2.0.
 """
