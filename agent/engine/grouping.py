@@ -64,7 +64,9 @@ def find_groups(
     yield from _find_repeated(loud, effects)
     yield from _find_delays(loud, delay_rules)
     # What happened to a broker explains what coincides with it, even if by itself it is worth no message.
-    brokers = [f for f in reported if f.severity is Severity.INFO and {"broker", "topic"} & f.subject.keys() == {"broker"}]
+    brokers = [
+        f for f in reported if f.severity is Severity.INFO and {"broker", "topic"} & f.subject.keys() == {"broker"}
+    ]
     yield from _find_coinciding([*loud, *brokers])
 
 

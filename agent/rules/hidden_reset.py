@@ -160,9 +160,13 @@ class HiddenReset(GroupRule):
         return known_at if grown_at is not None and is_active else None
 
     def _finding(self, scope: Scope, stuck: Commit, at: int, known_at: int, *, is_possible: bool) -> Finding:
-        guess = "probably reset and reprocessing old records, hidden by an auto-commit that never commits a lower offset"
+        guess = (
+            "probably reset and reprocessing old records, hidden by an auto-commit that never commits a lower offset"
+        )
         if is_possible:
-            guess = "reset, with old records being reprocessed and an auto-commit that hides it, or not running any more"
+            guess = (
+                "reset, with old records being reprocessed and an auto-commit that hides it, or not running any more"
+            )
         return self.make_finding(
             scope,
             stuck,

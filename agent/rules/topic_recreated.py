@@ -1,4 +1,4 @@
-"""topic_recreated: a topic was deleted and re-created under its name, or deleted with records that a group had not read."""
+"""topic_recreated: a topic was deleted and re-created under its name, or deleted with unread records."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -62,8 +62,8 @@ class TopicRecreated(EventRule, TopicRule):
             prevent="Before you delete {topic}, wait until its groups have read it; restrict deletion by ACLs.",
         ),
         "gone": Advice(
-            now="Find out who deleted {topic}, or whether Backflow may no longer describe it (ACLs). What its groups had "
-            "not read can only be recovered from the source system.",
+            now="Find out who deleted {topic}, or whether Backflow may no longer describe it (ACLs). What its groups "
+            "had not read can only be recovered from the source system.",
             prevent="Before you delete {topic}, wait until its groups have read it; restrict deletion by ACLs.",
         ),
         "unproven": Advice(now="Find out why {topic} was missing from the metadata, and whether it was re-created."),
