@@ -56,15 +56,15 @@ class HiddenReset(GroupRule):
     A reader of a single partition shows nothing else: after a leader change without a loss, it must have stopped with
     it, within one interval, and be stuck for ten minutes (label `possible`: it may as well have failed).
     Not: a consumer that stands still on all its partitions (its sink is down), one that waits at the last stable offset
-    behind an open transaction, a group without consumers. Not: a log that does not grow, a group at the log end or busy
-    with what has just been written, an offset that had not moved regularly (four moves) or was stuck long before, a
-    re-created topic.
+    behind an open transaction, a group whose members have left. Not: a log that does not grow, a group at the log end
+    or busy with what has just been written, an offset that had not moved regularly (four moves) or was stuck long
+    before, a re-created topic.
     Recovers when the offset moves on.
     """
 
     title = "{group} on {topic}[{partition}] is stuck since a leader change or truncation: probably reset"
     titles: ClassVar[Mapping[str, str]] = {
-        "possible": "{group} on {topic}[{partition}] is stuck since a leader change: reset, or not running"
+        "possible": "{group} on {topic}[{partition}] is stuck since a leader change: reset or failed"
     }
     is_ongoing = True
     moves_position = True
@@ -86,7 +86,7 @@ class HiddenReset(GroupRule):
         offset = finding.previous.get("offset")
         stuck = "" if offset is None else f" at {offset:,}"
         is_possible = "possible" in finding.labels
-        what = "reset or not running" if is_possible else "probably reset"
+        what = "reset or failed" if is_possible else "probably reset"
         return f"{reader(finding.subject)} on {place(finding.subject)}: committed offset stuck{stuck}, {what}"
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
@@ -164,9 +164,7 @@ class HiddenReset(GroupRule):
             "probably reset and reprocessing old records, hidden by an auto-commit that never commits a lower offset"
         )
         if is_possible:
-            guess = (
-                "reset, with old records being reprocessed and an auto-commit that hides it, or not running any more"
-            )
+            guess = "reset, with old records being reprocessed and an auto-commit that hides it, or failed"
         return self.make_finding(
             scope,
             stuck,
