@@ -12,6 +12,7 @@ from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, GroupState, LastStableOffset, LogOffsets, PartitionState
 from agent.model.text import place
 from agent.model.times import clock
+from agent.rules.queries.operators import is_empty
 from agent.rules.queries.partitions import (
     CLOCK_SLACK_MS,
     commit_intervals,
@@ -30,6 +31,7 @@ _REGULAR = 4
 """How many commits make a rhythm."""
 
 _RECENT = 20
+_STALLED_MS = 600_000
 _STALE_MS = 60_000
 _CLIENT_TIMEOUT_MS = 60_000
 """How long a client may wait for a broker that hangs (socket.timeout.ms of librdkafka): it reads on elsewhere."""
@@ -51,14 +53,19 @@ class HiddenReset(GroupRule):
     election, is what puts a consumer out of range. After another leader change, the offset must be stuck for a minute,
     and not at what the log held at the change, while the same consumer commits other partitions. Probable, not proven:
     positions, logs or client statistics prove it.
+    A reader of a single partition shows nothing else: after a leader change without a loss, it must have stopped with
+    it, within one interval, and be stuck for ten minutes (label `possible`: it may as well have failed).
     Not: a consumer that stands still on all its partitions (its sink is down), one that waits at the last stable offset
-    behind an open transaction, a group without consumers. Not: a log that does not grow, a group at the log end or busy
-    with what has just been written, an offset that had not moved regularly (four moves) or was stuck long before, a
-    re-created topic.
+    behind an open transaction, a group whose members have left. Not: a log that does not grow, a group at the log end
+    or busy with what has just been written, an offset that had not moved regularly (four moves) or was stuck long
+    before, a re-created topic.
     Recovers when the offset moves on.
     """
 
     title = "{group} on {topic}[{partition}] is stuck since a leader change or truncation: probably reset"
+    titles: ClassVar[Mapping[str, str]] = {
+        "possible": "{group} on {topic}[{partition}] is stuck since a leader change: reset or failed"
+    }
     is_ongoing = True
     moves_position = True
     advice: ClassVar[Mapping[str, Advice]] = {
@@ -78,7 +85,9 @@ class HiddenReset(GroupRule):
         del day
         offset = finding.previous.get("offset")
         stuck = "" if offset is None else f" at {offset:,}"
-        return f"{reader(finding.subject)} on {place(finding.subject)}: committed offset stuck{stuck}, probably reset"
+        is_possible = "possible" in finding.labels
+        what = "reset or failed" if is_possible else "probably reset"
+        return f"{reader(finding.subject)} on {place(finding.subject)}: committed offset stuck{stuck}, {what}"
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
         match observation:
@@ -121,9 +130,13 @@ class HiddenReset(GroupRule):
                 continue
             if is_recreated(facts, scope.in_partition, stuck.at, known_at):
                 continue
-            if facts.now >= known_at and not _is_stuck_alone(scope, stuck, trigger, known_at, facts):
+            is_possible = not trigger.is_loss and _has_one_partition(scope, facts)
+            if is_possible and at - stuck.at > longest + CLOCK_SLACK_MS:
                 continue
-            yield self._finding(scope, stuck, at, known_at)
+            is_alone = is_possible or _is_stuck_alone(scope, stuck, trigger, known_at, facts)
+            if facts.now >= known_at and not is_alone:
+                continue
+            yield self._finding(scope, stuck, at, known_at, is_possible=is_possible)
             return
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
@@ -136,14 +149,22 @@ class HiddenReset(GroupRule):
         """Return when the standstill has lasted although there were records to read, or None if that is unknown."""
         since = max(trigger.at, stuck.at)
         wait = max(self.wait, 3 * longest, 0 if trigger.is_loss else _CLIENT_TIMEOUT_MS)
+        if not trigger.is_loss and _has_one_partition(scope, facts):
+            wait = max(_STALLED_MS, 5 * longest)
         due = _find_end_of_rebalances(facts, scope, since, wait) + wait
         if facts.now < due:
             return due
         grown_at = _find_growth(facts, scope.in_partition, stuck.offset or 0, since)
         known_at = max(due, (grown_at or 0) + longest + CLOCK_SLACK_MS)
-        return known_at if grown_at is not None and _is_active(facts, scope, since, known_at) else None
+        is_active = _is_active(facts, scope, since, known_at) or _reads_without_members(facts, scope, stuck, known_at)
+        return known_at if grown_at is not None and is_active else None
 
-    def _finding(self, scope: Scope, stuck: Commit, at: int, known_at: int) -> Finding:
+    def _finding(self, scope: Scope, stuck: Commit, at: int, known_at: int, *, is_possible: bool) -> Finding:
+        guess = (
+            "probably reset and reprocessing old records, hidden by an auto-commit that never commits a lower offset"
+        )
+        if is_possible:
+            guess = "reset, with old records being reprocessed and an auto-commit that hides it, or failed"
         return self.make_finding(
             scope,
             stuck,
@@ -152,10 +173,9 @@ class HiddenReset(GroupRule):
             known_at=known_at,
             detail=(
                 f"{scope.group} has committed {stuck.offset:,} on {scope.topic}[{scope.partition}] since "
-                f"{clock(stuck.at)} UTC while the log grows: probably reset and reprocessing old records, hidden "
-                "by an auto-commit that never commits a lower offset"
+                f"{clock(stuck.at)} UTC while the log grows: {guess}"
             ),
-            labels=("probable",),
+            labels=("possible" if is_possible else "probable",),
             previous={"offset": stuck.offset},
             current={"offset": stuck.offset},
         )
@@ -253,6 +273,17 @@ def _find_end_of_rebalances(facts: Facts, scope: Scope, since: int, wait: int) -
         if is_rebalancing(before) and before.at < since + wait and after.at > since:
             since = after.at
     return since
+
+
+def _has_one_partition(scope: Scope, facts: Facts) -> bool:
+    return len(facts.histories(Commit, cluster=scope.cluster, group=scope.group)) == 1
+
+
+def _reads_without_members(facts: Facts, scope: Scope, stuck: Commit, until: int) -> bool:
+    """Return whether the reader of a single partition uses assign(): it moved its offset while the group was Empty."""
+    states = facts.history(GroupState, scope.cluster, scope.group or "")
+    known = [states.as_of(stuck.start), *states.between(stuck.start, until)]
+    return _has_one_partition(scope, facts) and all(state is not None and is_empty(state) for state in known)
 
 
 def _is_active(facts: Facts, scope: Scope, since: int, until: int) -> bool:

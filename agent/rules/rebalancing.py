@@ -28,6 +28,9 @@ _STARTUP_MS = 60_000
 
 _QUIET_MS = 60_000
 
+_LOOK_AGAIN_MS = 60_000
+"""When to look again whether the group has been observed."""
+
 _RESTART_REBALANCES = 2
 """In how many rebalances an instance that is restarted leaves and joins."""
 
@@ -91,13 +94,11 @@ class Rebalancing(Rule):
         for interval in intervals_over([history], lambda at: _is_in_rebalance(history.as_of(at))):
             begin = interval.begin
             if begin not in repeated and self._is_long(interval):
-                known_at = self._observed_at(scope, interval, facts)
-                if known_at is None:
-                    continue
+                observed_at = self._observed_at(scope, interval, facts)
                 yield self.make_finding(
                     scope,
                     begin,
-                    known_at=known_at,
+                    known_at=facts.now + _LOOK_AGAIN_MS if observed_at is None else observed_at,
                     labels=("long",),
                     detail=f"{scope.group} has been rebalancing, consuming nothing, for more than "
                     f"{duration_text(self.longer_than)} since {clock(begin.at)} UTC",

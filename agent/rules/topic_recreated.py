@@ -1,4 +1,4 @@
-"""topic_recreated: a topic was deleted and re-created under its name."""
+"""topic_recreated: a topic was deleted and re-created under its name, or deleted with unread records."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,6 +21,9 @@ from agent.rules.queries.partitions import (
 )
 from agent.rules.queries.subjects import groups_of, partitions_in
 
+_GONE_MS = 300_000
+"""How long a topic must be missing to be gone for good: metadata may lack one for a while."""
+
 _RHYTHM = 20
 """How many commits show how often a group commits."""
 
@@ -39,6 +42,7 @@ class TopicRecreated(EventRule, TopicRule):
     A warning, with the label `unread`, if a group had not read `min_records` of the old topic, or most of it: they are
     lost. What was written since the group could have committed last does not count, nor do abandoned groups.
     Label `unproven`: the topic was missing from the metadata, and neither ids nor log ends show whether it is another.
+    Label `gone`: the topic has been missing for five minutes, reported only if records were unread.
     Not: an id that was unknown before, a UUID in place of a czxid (an upgrade to 2.8), a topic that was missing from
     the metadata for however long and is back under its old id, or with its old log.
     """
@@ -46,6 +50,7 @@ class TopicRecreated(EventRule, TopicRule):
     title = "{topic} was deleted and re-created"
     titles: ClassVar[Mapping[str, str]] = {
         "unread": "{topic} was deleted and re-created: {records} unread records are lost",
+        "gone": "{topic} is gone: {records} unread records are lost",
         "unproven": "{topic} was missing from the metadata",
     }
     default_severity = Severity.INFO
@@ -54,6 +59,11 @@ class TopicRecreated(EventRule, TopicRule):
         "unread": Advice(
             now="Find out who deleted {topic}. What its groups had not read can only be recovered from the source "
             "system.",
+            prevent="Before you delete {topic}, wait until its groups have read it; restrict deletion by ACLs.",
+        ),
+        "gone": Advice(
+            now="Find out who deleted {topic}, or whether Backflow may no longer describe it (ACLs). What its groups "
+            "had not read can only be recovered from the source system.",
             prevent="Before you delete {topic}, wait until its groups have read it; restrict deletion by ACLs.",
         ),
         "unproven": Advice(now="Find out why {topic} was missing from the metadata, and whether it was re-created."),
@@ -71,24 +81,24 @@ class TopicRecreated(EventRule, TopicRule):
     """How long after its last commit a group without members still reads the topic."""
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
-        if not isinstance(observation, PartitionState) or is_deleted(observation):
-            return ()
-        if not self.topics.match(observation.topic):
+        if not isinstance(observation, PartitionState) or not self.topics.match(observation.topic):
             return ()
         history = facts.history(PartitionState, observation.cluster, observation.topic, observation.partition)
         before = history.changes[-2] if len(history.changes) > 1 else None
-        changed = before is not None and (is_deleted(before) or before.topic_id != observation.topic_id)
+        is_edge = is_deleted(observation) or (before is not None and is_deleted(before))
+        changed = before is not None and (is_edge or before.topic_id != observation.topic_id)
         return (Scope(observation.cluster, topic=observation.topic),) if changed else ()
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
-        """Yield each incarnation after the first, at the earliest state of any of its partitions."""
+        """Yield each incarnation after the first, at the earliest state of any of its partitions, and deletions."""
         topic = scope.topic or ""
-        endings = [
-            (end, end.new)
+        ends_of_all = [
+            end
             for partition in partitions_in(facts, scope.cluster, topic)
             for end in find_incarnation_ends(facts, (scope.cluster, topic, partition))
-            if end.new is not None
         ]
+        yield from self._find_gone(scope, [end for end in ends_of_all if _is_gone(end)], facts)
+        endings = [(end, end.new) for end in ends_of_all if end.new is not None]
         reported: list[tuple[PartitionState, list[IncarnationEnd]]] = []
         for end, new in sorted(endings, key=lambda ending: (ending[1].at, ending[1].partition)):
             ends = next((ends for first, ends in reported if _is_same_incarnation(first, new)), None)
@@ -102,31 +112,47 @@ class TopicRecreated(EventRule, TopicRule):
     def _describe(self, scope: Scope, new: PartitionState, ends: list[IncarnationEnd], facts: Facts) -> Finding:
         """Return the finding of the incarnation that begins with `new`. ends: of the old one, by partition."""
         is_certain, old_id = any(end.is_certain for end in ends), ends[0].old_id
-        unread = self._find_unread(scope, ends, facts) if is_certain else {}
+        left = [end for end in ends if not _is_gone(end)]  # what is lost of the others was reported
+        unread = self._find_unread(scope, left, facts) if is_certain else {}
         ids = f"id {old_id or 'unknown'} -> {new.topic_id or 'unknown'}"
         detail = f"{scope.topic} was deleted and re-created ({ids})"
         if not is_certain:
             detail = f"{scope.topic} was missing from the metadata; it may have been deleted and re-created ({ids})"
-        of_groups = {group: sum(log.unread for log in logs.values()) for group, logs in unread.items()}
-        if unread:
-            largest = sorted(of_groups, key=lambda group: (-of_groups[group], group))
-            names = join_names(f"{group} ({of_groups[group]:,})" for group in largest[:MAX_PLACES])
-            rest = "".join(f" {left}" for left in more(len(largest) - MAX_PLACES, "more group"))
-            detail += f"; records not read by {names}{rest} are lost"
-        lost = Counter[int]()
-        for logs in unread.values():
-            for partition, log in logs.items():
-                lost[partition] = max(lost[partition], log.unread)
+        of_groups = _sum_by_group(unread)
         return self.make_finding(
             scope,
             new,
             severity=Severity.WARNING if unread else None,
             labels=("unread",) if unread else () if is_certain else ("unproven",),
-            detail=detail,
+            detail=detail + _describe_unread(of_groups),
             previous={"topic_id": old_id},
             current={"topic_id": new.topic_id, **({"unread": of_groups} if unread else {})},
-            records=Records(lost=lost.total()),
+            records=_sum_lost(unread),
         )
+
+    def _find_gone(self, scope: Scope, ends: list[IncarnationEnd], facts: Facts) -> Iterator[Finding]:
+        """Yield the deletions with unread records. ends: of partitions that did not come back soon."""
+        deletions: list[list[IncarnationEnd]] = []
+        for end in sorted(ends, key=lambda end: (end.first.at, end.first.partition)):
+            if deletions and end.first.at - deletions[-1][0].first.at <= LATENESS_MS:
+                deletions[-1].append(end)
+            else:
+                deletions.append([end])
+        for deletion in deletions:
+            first, unread = deletion[0].first, self._find_unread(scope, deletion, facts)
+            of_groups = _sum_by_group(unread)
+            if unread:
+                yield self.make_finding(
+                    scope,
+                    first,
+                    known_at=first.seen + _GONE_MS,
+                    severity=Severity.WARNING,
+                    labels=("gone",),
+                    detail=f"{scope.topic} was deleted, or cannot be described any more{_describe_unread(of_groups)}",
+                    previous={"topic_id": deletion[0].old_id},
+                    current={"unread": of_groups},
+                    records=_sum_lost(unread),
+                )
 
     def _find_unread(self, scope: Scope, ends: list[IncarnationEnd], facts: Facts) -> dict[str, dict[int, _Log]]:
         """Return the unread records of the old topic, by group and partition."""
@@ -168,6 +194,33 @@ class TopicRecreated(EventRule, TopicRule):
         if assigned:
             return (commit.topic, commit.partition) in assigned
         return commit.at >= at - self.abandoned_after
+
+
+def _is_gone(end: IncarnationEnd) -> bool:
+    """Return whether the partition did not come back soon after its deletion."""
+    return is_deleted(end.first) and (end.new is None or end.new.at > end.first.seen + _GONE_MS + LATENESS_MS)
+
+
+def _sum_by_group(unread: Mapping[str, Mapping[int, _Log]]) -> dict[str, int]:
+    return {group: sum(log.unread for log in logs.values()) for group, logs in unread.items()}
+
+
+def _sum_lost(unread: Mapping[str, Mapping[int, _Log]]) -> Records:
+    """Return the records that nobody can read any more: of each partition those of the group that had read least."""
+    lost = Counter[int]()
+    for logs in unread.values():
+        for partition, log in logs.items():
+            lost[partition] = max(lost[partition], log.unread)
+    return Records(lost=lost.total())
+
+
+def _describe_unread(of_groups: Mapping[str, int]) -> str:
+    if not of_groups:
+        return ""
+    largest = sorted(of_groups, key=lambda group: (-of_groups[group], group))
+    names = join_names(f"{group} ({of_groups[group]:,})" for group in largest[:MAX_PLACES])
+    rest = "".join(f" {left}" for left in more(len(largest) - MAX_PLACES, "more group"))
+    return f"; records not read by {names}{rest} are lost"
 
 
 def _is_same_incarnation(earlier: PartitionState, later: PartitionState) -> bool:

@@ -260,11 +260,14 @@ class Group:
         self.version += 1
 
     def rebalance(self, ms: float, *, replaces: int | None = None) -> None:
-        """Rebalance for so long. replaces: the member that leaves and is replaced by another."""
+        """Rebalance for so long. replaces: the member that leaves and is replaced by another.
+
+        Members that rebalance cooperatively (KIP-429) read on meanwhile.
+        """
         if self.assigns or not self.running:
             return
-        now = self.cluster.clock.now
-        self._halt(now, commits=True)
+        if self.assignor != "cooperative-sticky":
+            self._halt(self.cluster.clock.now, commits=True)
         if replaces is not None:
             number = replaces % len(self.members)
             self.members[number] = self._new_member(number)
@@ -274,7 +277,8 @@ class Group:
         def done() -> None:
             if self.running and self._starts == starts and self.state != "Stable":
                 self.set_state("Stable")
-                self._resume()
+                if not self.reading:
+                    self._resume()
 
         self.cluster.clock.after(ms, done)
 

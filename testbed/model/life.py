@@ -6,7 +6,7 @@ from typing import TypeAlias
 from testbed.model.clock import MINUTE, SECOND
 from testbed.model.groups import Group
 from testbed.model.kafka import Log, Topic
-from testbed.model.truth import Effect
+from testbed.model.truth import Effect, Subject
 from testbed.model.world import STANDSTILL, World, permit_offline
 
 Happening: TypeAlias = Callable[[World], None]
@@ -107,6 +107,22 @@ def slow_sink(world: World) -> None:
     world.clock.after(lasts, lambda: group.set_pace(1))
 
 
+def pause_partition(world: World) -> None:
+    """Let a consumer pause one of its partitions (KafkaConsumer.pause) while it reads the others."""
+    group = world.calm_group(lambda group: len(group.readers) > 1)
+    if group is None:
+        return
+    lasts = world.seconds(20, 900)
+    world.claim(group, lasts + 300_000)
+    reader = world.rng.choice(group.readers)
+    event = world.begin(f"{group.name} paused {reader.log.place}", lasts)
+    world.standstill(event, group, lasts)
+    group.sync(world.now)
+    reader.catch_up(world.now)
+    reader.pace = 0.0
+    world.clock.after(lasts, lambda: group.set_pace(1))
+
+
 def open_transaction(world: World) -> None:
     """Let a producer die with an open transaction; readers of committed records wait until it is aborted."""
     logs = [log for log in world.cluster.logs() if log.topic.is_transactional and log.lso is None and log.open]
@@ -118,12 +134,8 @@ def open_transaction(world: World) -> None:
     log.settle(world.now)
     log.lso = log.end(world.now)
     topic, partition = log.place
-    event.permit(
-        (*STANDSTILL, "transaction_hanging"),
-        {"topic": topic, "partition": partition},
-        world.now,
-        world.now + int(lasts) + 1_800_000,
-    )
+    where: Subject = {"topic": topic, "partition": partition}
+    event.permit((*STANDSTILL, "transaction_hanging"), where, world.now, world.now + int(lasts) + 1_800_000)
     for reader in log.readers:
         world.standstill(event, reader.group, lasts)
 
@@ -353,9 +365,9 @@ def flink_failover(world: World) -> None:
 
 
 HAPPENINGS: dict[Happening, float] = {
-    deploy: 4, restart_group: 6, rebalance: 6, rolling_restart: 1, restart_broker: 1, session_blip: 1,
-    move_controller: 0.5, slow_sink: 4, open_transaction: 2, operator_reset: 2, add_partitions: 0.7, reassign: 0.7,
-    decommission: 0.3, shrink_isr: 2, disorder: 2, rename_group: 1, vary_traffic: 8, zookeeper_away: 0.7,
+    deploy: 4, pause_partition: 2, restart_group: 6, rebalance: 6, rolling_restart: 1, restart_broker: 1,
+    session_blip: 1, move_controller: 0.5, slow_sink: 4, open_transaction: 2, operator_reset: 2, add_partitions: 0.7,
+    reassign: 0.7, decommission: 0.3, shrink_isr: 2, disorder: 2, rename_group: 1, vary_traffic: 8, zookeeper_away: 0.7,
     agent_asleep: 0.3, flink_failure: 0.7, flink_failover: 0.4,
 }  # fmt: skip
 """What happens, and how often relative to the others."""

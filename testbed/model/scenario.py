@@ -4,6 +4,7 @@ import random
 from typing import NamedTuple
 
 from agent.model.observations.base import Observation
+from testbed.model.clients import draw_mirror, draw_purging_application
 from testbed.model.clock import HOUR, MINUTE, SECOND, Clock
 from testbed.model.cluster_faults import FAULTS
 from testbed.model.faults import Fault
@@ -70,6 +71,10 @@ def _draw_world(
         _draw_streams(world, batches)
     if rng.random() < 0.2:
         _draw_compacted(world)
+    if rng.random() < 0.25:
+        draw_mirror(world)
+    if rng.random() < 0.25:
+        draw_purging_application(world)
     return world
 
 
@@ -147,6 +152,8 @@ def _draw_group(world: World, name: str, topic: Topic) -> Group:
         group.type, group.assignor = "consumer", "uniform"
     elif world.cluster.version >= (2, 6):
         group.type = "classic"
+    if group.type != "consumer" and world.cluster.version >= (2, 4) and not assigns and rng.random() < 0.3:
+        group.assignor = "cooperative-sticky"
     for log in topic.logs:
         pace = max(log.rate * rng.uniform(1.5, 12), rng.uniform(20, 3_000))
         group.read(log, log.end(world.now), pace)

@@ -1,6 +1,6 @@
 """Runs Backflow on what the sources saw and compares its incidents with the truth."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -130,12 +130,7 @@ class Scorer:
         ]
         if not wanted:
             return
-        incidents = [
-            incident
-            for incident in self._loud
-            if any(_explains(event, finding) for finding in _loud_findings(incident))
-            or any(is_report_of(finding, effect) for finding in incident.causes for effect in event.effects)
-        ]
+        incidents = [incident for incident in self._loud if self._is_about(incident, event)]
         result, missed = self._result, []
         result.events += 1
         for effect, sight in wanted:
@@ -146,7 +141,10 @@ class Scorer:
                 missed.append(effect)
                 continue
             seen.found += 1
-            best = max(findings, key=lambda finding: _records(finding).get(effect.measure, 0))
+            # A reader that is reset again has one incident: what lasts since the last time is no report of this one.
+            soonest = min(_distance(finding, effect) for finding in findings)
+            near = [finding for finding in findings if _distance(finding, effect) == soonest]
+            best = max(near, key=lambda finding: _records(finding).get(effect.measure, 0))
             self._score_finding(event, effect, sight, best, seen)
         if missed:
             kinds = tuple(sorted({effect.kinds[0] for effect in missed}))
@@ -155,6 +153,14 @@ class Scorer:
         if len(missed) < len(wanted):
             result.events_found += 1
             self._score_incidents(event, [effect for effect, _ in wanted], incidents)
+
+    def _is_about(self, incident: Incident, event: Event) -> bool:
+        """Return whether the incident reports an effect of the event, or what only this event explains."""
+        findings = _loud_findings(incident)
+        if any(is_report_of(f, effect) for f in (*incident.causes, *findings) for effect in event.effects):
+            return True
+        others = [other for other in self._truth.events if other is not event]
+        return any(_explains(event, f) and not any(_explains(other, f) for other in others) for f in findings)
 
     def _score_incidents(self, event: Event, effects: list[Effect], incidents: list[Incident]) -> None:
         if len(incidents) == 1:
@@ -172,11 +178,19 @@ class Scorer:
                 self._fall_short("cause", (effects[0].kinds[0],), event, f"said {sorted(causes)}; {_titles(incidents)}")
         elif event.causes_forbidden:
             self._result.with_cause += 1
-            if causes & set(event.causes_forbidden):
+            has_causes = any(other.causes for other in self._joined_events(event, incidents))
+            if causes & set(event.causes_forbidden) and not has_causes:
                 wrong = f"wrongly {sorted(causes & set(event.causes_forbidden))}; {_titles(incidents)}"
                 self._fall_short("cause", (effects[0].kinds[0],), event, wrong)
             else:
                 self._result.right_cause += 1
+
+    def _joined_events(self, event: Event, incidents: Iterable[Incident]) -> Iterator[Event]:
+        """Yield the other events that an incident is about as well, as it should if they hit the same reader."""
+        findings = [finding for incident in incidents for finding in incident.findings]
+        for other in self._truth.events:
+            if other is not event and any(is_report_of(f, effect) for f in findings for effect in other.effects):
+                yield other
 
     def _score_finding(self, event: Event, effect: Effect, sight: Sight, finding: Finding, seen: Seen) -> None:
         reported_at = self._run.reported_at.get(finding.key)
@@ -260,6 +274,11 @@ class Scorer:
         self._result.shortfalls.append(
             Shortfall(seed=self._truth.seed, kind=kind, rules=rules, event=name, detail=detail)
         )
+
+
+def _distance(finding: Finding, effect: Effect) -> int:
+    """Return how far the report's interval is from the effect, ms."""
+    return max(finding.start - effect.at, effect.at - finding.at, 0)
 
 
 def _loud_findings(incident: Incident) -> list[Finding]:

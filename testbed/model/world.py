@@ -89,7 +89,8 @@ class World:
     def standstill(self, event: Event, group: Group, ms: float) -> None:
         """Let the event explain that a group does not read, and its catching up."""
         subject = {"cluster": self.cluster.name, "group": group.name}
-        event.permit(STANDSTILL, subject, self.now, self.now + int(ms) + 30 * MINUTE)
+        kinds = (*STANDSTILL, "hidden_reset") if len(group.readers) == 1 else STANDSTILL
+        event.permit(kinds, subject, self.now, self.now + int(ms) + 30 * MINUTE)
 
 
 def permit_offline(world: World, event: Event, broker: Broker, ms: float) -> None:

@@ -11,6 +11,7 @@ from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets, PartitionState
 from agent.sources.base import ChangeDetector
 from testbed.model.backtest import report, run_seed
+from testbed.model.clients import draw_purging_application
 from testbed.model.clock import HOUR, MINUTE, SECOND, Clock
 from testbed.model.cluster_faults import FAULTS, unclean_election
 from testbed.model.evidence import Evidence
@@ -121,6 +122,29 @@ def test_reader_reads_at_its_pace_to_the_end() -> None:
         reader.catch_up(kafka.clock.now)
     slow, fast = group.readers
     assert (slow.position, fast.position) == (45_000, 50_500)
+
+
+def test_cooperative_members_read_on_in_a_rebalance() -> None:
+    for assignor, advance in (("cooperative-sticky", 400), ("range", 0)):
+        kafka = cluster()
+        group = reading_group(kafka)
+        group.assignor = assignor
+        group.rebalance(5 * SECOND)
+        kafka.clock.run(kafka.clock.now + 4 * SECOND)
+        for reader in group.readers:
+            reader.catch_up(kafka.clock.now)
+        assert group.state == "PreparingRebalance"
+        assert {reader.position for reader in group.readers} == {50_000 + advance}
+
+
+def test_purging_application_loses_nothing() -> None:
+    kafka = cluster()
+    view = KafkaView(kafka, kafka.clock, lambda _: None, kafka.rng, interval=5 * SECOND, newer=True)
+    draw_purging_application(World(kafka.clock, kafka.rng, kafka.truth, kafka, view, None))
+    before = [log.start for log in kafka.logs()]
+    kafka.clock.run(kafka.clock.now + 10 * MINUTE)
+    assert all(log.start > start for log, start in zip(kafka.logs(), before, strict=True))
+    assert not [effect for event in kafka.truth.events for effect in event.effects]
 
 
 def test_crash_commits_nothing_and_stop_commits() -> None:
