@@ -11,11 +11,15 @@ from agent.model.text import is_bounded, is_leader_change
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the most severe findings first, then those of most records, then the earliest."""
+    """Return the most severe findings first, then those of most records, then the earliest.
+
+    What a source cannot read comes after what is known to have happened: it is a symptom.
+    """
     return sorted(
         findings,
         key=lambda finding: (
             -finding.severity.rank,
+            "source" in finding.subject,
             -(finding.records.reread + finding.records.lost + finding.records.skipped),
             finding.at,
             finding.key,

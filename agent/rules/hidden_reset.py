@@ -237,7 +237,7 @@ def _has_decreased(readings: History[LogOffsets], since: int) -> bool:
 
 def _find_triggers(facts: Facts, partition: tuple[str, str, int]) -> set[_Trigger]:
     history = facts.history(PartitionState, *partition)
-    lossy = {after.at for _, after in find_unclean_elections(facts, partition)}
+    lossy = {election.after.at for election in find_unclean_elections(facts, partition)}
     lossy |= {found.after.at for found in find_truncations(facts, partition) if found.known_at <= facts.now}
     changes = {new.at for _, new in find_leader_changes(history)} - lossy
     return {_Trigger(at, is_loss=True) for at in lossy} | {_Trigger(at, is_loss=False) for at in changes}

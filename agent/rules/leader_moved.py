@@ -45,7 +45,7 @@ class LeaderMoved(TopicRule):
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         history = facts.history(PartitionState, *scope.in_partition)
-        elections = [after for _, after in find_unclean_elections(facts, scope.in_partition)]
+        elections = [election.after for election in find_unclean_elections(facts, scope.in_partition)]
         for old, new in [*find_leader_changes(history), *_find_reelections(history)]:
             is_unclean = any(new is after for after in elections)
             is_same = leader_of(old) == leader_of(new)

@@ -19,14 +19,14 @@ from agent.rules.queries.partitions import infer_reassignments
 class ReassignmentStalled(PartitionConditionRule):
     """A reassignment or a higher replication factor has added replicas that are not in sync after `after`.
 
-    Label `broker_down`: a broker that it adds is down.
+    Label `target_down`: a broker that it adds is down.
     Not: one that takes hours because the log is large or throttled; raise `after` where a day is not enough.
     Recovers when the added replicas are in sync or no longer assigned; over when the partition is deleted.
     """
 
     title = "the reassignment of {topic}[{partition}] does not finish"
     advice: ClassVar[Mapping[str, Advice]] = {
-        "broker_down": Advice(
+        "target_down": Advice(
             now="Restart brokers {brokers}, or choose others: kafka-reassign-partitions.sh --cancel, then --execute.",
             only_while_open=True,
         ),
@@ -52,7 +52,7 @@ class ReassignmentStalled(PartitionConditionRule):
             down = [state.broker for state in states if state is not None and state.gone]
             if down:
                 text = f"{finding.detail}; broker{'s' * (len(down) > 1)} {join_names(down)} down"
-                finding = replace(finding, detail=text, labels=("broker_down",))  # noqa: PLW2901
+                finding = replace(finding, detail=text, labels=("target_down",))  # noqa: PLW2901
             yield finding
 
     def holds(self, observation: PartitionState) -> bool:

@@ -50,12 +50,13 @@ class UncleanElection(TopicRule):
         return (Scope.of_partition(observation),) if is_outside else ()
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
-        for before, after in find_unclean_elections(facts, scope.in_partition):
+        for before, after, known_at in find_unclean_elections(facts, scope.in_partition):
             old, new = leader_of(before), leader_of(after)
             brokers = [broker for broker in (*before.isr, new) if broker is not None]
             yield self.make_finding(
                 scope,
                 after,
+                known_at=known_at,
                 detail=_describe(f"{scope.topic}[{scope.partition}]", old, new, before.isr),
                 subject={"brokers": list(dict.fromkeys(brokers))},
                 previous={"leader": old, "leader_epoch": before.leader_epoch, "isr": list(before.isr)},

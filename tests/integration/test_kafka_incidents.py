@@ -361,7 +361,7 @@ def test_reassignment_to_a_broker_that_dies_has_stalled(kafka_4_1: Cluster, slac
         )
         (stalled,) = findings([incident], "reassignment_stalled")
         assert stalled["subject"]["brokers"] == [target]
-        assert stalled["labels"] == ["broker_down"]
+        assert stalled["labels"] == ["target_down"]
         kafka_4_1.start(target)
         kafka_4_1.throttle(100_000_000)
         kafka_4_1.wait_for_leader(topic, 0, third, isr=[third, target], seconds=120)

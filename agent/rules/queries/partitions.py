@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from agent.engine.facts import LATENESS_MS, LONG_AFTER, Facts, History
+from agent.engine.facts import LATENESS_MS, LONG_AFTER, LONG_AGO, Facts, History
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import ClusterSettings, Commit, GroupState, LogOffsets, PartitionState
 
@@ -33,6 +33,17 @@ class IncarnationEnd(NamedTuple):
     first: PartitionState
     new: PartitionState | None
     is_certain: bool
+
+
+class Election(NamedTuple):
+    """An unclean election: the last state with an ISR before it, the first one after it.
+
+    Certain at `known_at` (ms): at once, or where the log decides, when that has stayed truncated.
+    """
+
+    before: PartitionState
+    after: PartitionState
+    known_at: int
 
 
 class Truncation(NamedTuple):
@@ -177,24 +188,27 @@ def find_leader_changes(history: History[PartitionState]) -> Iterator[tuple[Part
             old = state
 
 
-def find_unclean_elections(
-    facts: Facts, partition: tuple[str, str, int]
-) -> Iterator[tuple[PartitionState, PartitionState]]:
-    """Yield (state before, state after) of elections of a leader outside the ISR and the ELR, oldest first.
+def find_unclean_elections(facts: Facts, partition: tuple[str, str, int]) -> Iterator[Election]:
+    """Yield the elections of a leader outside the ISR and the ELR, oldest first.
 
     Kafka elects such a leader only when no in-sync replica is alive, and its ISR is then itself alone. If the replicas
     differ, it is a reassignment. Where a replica may have been elected cleanly, having caught up without being seen in
     the ISR, the log decides: it was truncated, or there was no such election.
     """
     before: list[PartitionState] = []
+    led_since = LONG_AGO
     for state in facts.history(PartitionState, *partition):
         if is_deleted(state):
             before = []
         elif not state.isr:
             before = [*before, state] if before else []
         else:
-            if before and _is_outside_isr(before[0], state) and not _may_be_clean(facts, partition, before, state):
-                yield before[0], state
+            if before and _is_outside_isr(before[0], state):
+                known_at = _find_certainty(facts, partition, before, led_since, state)
+                if known_at is not None:
+                    yield Election(before[0], state, known_at)
+            if before and leader_of(before[0]) != leader_of(state):
+                led_since = state.at
             before = [state]
 
 
@@ -213,7 +227,7 @@ def _may_have_caught_up(
     It may if an old in-sync replica is in the new ISR: then states in between were missed, in which either of them can
     have joined the other. Likewise if no state was read for a minute, or between two polls if the replica had been in
     sync within the last five minutes: in a rolling restart, each broker stops as soon as the one before is back.
-    before: as in `_may_be_clean`.
+    before: as in `_find_certainty`.
     """
     if set(before[0].isr) & set(after.isr):
         return True
@@ -226,20 +240,25 @@ def _may_have_caught_up(
     return unseen > CLOCK_SLACK_MS and was_in_sync
 
 
-def _may_be_clean(
-    facts: Facts, partition: tuple[str, str, int], before: list[PartitionState], after: PartitionState
-) -> bool:
-    """Return whether the new leader may have had all committed records: it was in the ELR, or had caught up.
+def _find_certainty(
+    facts: Facts,
+    partition: tuple[str, str, int],
+    before: list[PartitionState],
+    led_since: int,
+    after: PartitionState,
+) -> int | None:
+    """Return when it is certain that the new leader lacked committed records, ms; None if it may have had all.
 
-    In doubt, the log decides. before: the last state with an ISR, and those without one since.
+    It had all if it was in the ELR. In doubt, the log decides. before: the last state with an ISR, and those without
+    one since. led_since: when its leader was elected, ms.
     """
     known = [state.elr for state in before if state.elr is not None]
     if any(leader_of(after) in elr for elr in known):
-        return True
-    is_in_doubt = _may_have_caught_up(facts, partition, before, after) or (
-        not known and _may_have_elr(facts, partition[0], before, after)
-    )
-    return is_in_doubt and not _shrinks_log(facts, partition, after)
+        return None
+    may_have_caught_up = _may_have_caught_up(facts, partition, before, after)
+    if may_have_caught_up or (not known and _may_have_elr(facts, partition[0], before, after)):
+        return _find_decrease(facts, partition, led_since, after)
+    return after.seen
 
 
 def _may_have_elr(facts: Facts, cluster: str, before: list[PartitionState], after: PartitionState) -> bool:
@@ -251,15 +270,28 @@ def _may_have_elr(facts: Facts, cluster: str, before: list[PartitionState], afte
     return len(before) > 1 and after.topic_id is not None and not _is_czxid(after.topic_id)
 
 
-def _shrinks_log(facts: Facts, partition: tuple[str, str, int], election: PartitionState) -> bool:
-    """Return whether the log end offset decreased around the election, and stayed lower."""
+def _find_decrease(
+    facts: Facts, partition: tuple[str, str, int], led_since: int, election: PartitionState
+) -> int | None:
+    """Return when it is certain that the election truncated the log, ms; None if the log end offset stays.
+
+    The higher log end offset was still read under the old leader, elected at `led_since`: else that election did it.
+    """
     history, begin = facts.history(LogOffsets, *partition), election.start - CLOCK_SLACK_MS
     reading, end = history.as_of(begin), election.at + LATENESS_MS - CLOCK_SLACK_MS
     readings = [*([] if reading is None else [reading]), *history.between(begin, end)]
-    return any(
-        after.log_end < before.log_end and _stays_below(history, before.log_end, after)
-        for before, after in pairwise(readings)
+    decreases = (
+        max(election.seen, low.seen + CLOCK_SLACK_MS)
+        for high, low in pairwise(readings)
+        if low.log_end < high.log_end and _last_read(high, low) >= led_since + CLOCK_SLACK_MS
+        if _stays_below(history, high.log_end, low)
     )
+    return next(decreases, None)
+
+
+def _last_read(reading: LogOffsets, following: LogOffsets) -> int:
+    """Return when the offsets of the reading were last read, ms."""
+    return following.start if following.since is not None else reading.at
 
 
 def _stays_below(history: History[LogOffsets], offset: int, low: LogOffsets) -> bool:
@@ -270,10 +302,15 @@ def _stays_below(history: History[LogOffsets], offset: int, low: LogOffsets) -> 
 
 def has_unclean_election(facts: Facts, partition: tuple[str, str, int], begin: int, end: int) -> bool:
     """Return whether an unclean election of the partition may have happened in [begin, end]."""
-    return any(
-        may_have_happened_in(after, begin, end) and after.at <= end + LATENESS_MS
-        for _, after in find_unclean_elections(facts, partition)
-    )
+    return bool(_elections_known_at(facts, partition, begin, end))
+
+
+def _elections_known_at(facts: Facts, partition: tuple[str, str, int], begin: int, end: int) -> list[int]:
+    return [
+        election.known_at
+        for election in find_unclean_elections(facts, partition)
+        if may_have_happened_in(election.after, begin, end) and election.after.at <= end + LATENESS_MS
+    ]
 
 
 # Truncations
@@ -284,8 +321,7 @@ def find_truncations(facts: Facts, partition: tuple[str, str, int]) -> Iterator[
     for before, after in pairwise(facts.history(LogOffsets, *partition)):
         if after.log_end >= before.log_end or is_recreated(facts, partition, before.at, after.at):
             continue
-        begin = after.start if after.since is not None else before.at
-        known_at = confirm_truncation(facts, partition, before.log_end, begin, after)
+        known_at = confirm_truncation(facts, partition, before.log_end, _last_read(before, after), after)
         if known_at is not None:
             yield Truncation(before, after, known_at)
 
@@ -295,13 +331,14 @@ def confirm_truncation(
 ) -> int | None:
     """Return when it is certain that the log was truncated below `offset`, or None if it was not.
 
-    Certain at once after an unclean election since `begin`, else if no reading of the next 5 s is back at `offset`:
-    before Kafka 2.2 (KIP-207) the high watermark drops for a moment on clean leader changes.
+    Certain with an unclean election since `begin`, else if no reading of the next 5 s is back at `offset`: before Kafka
+    2.2 (KIP-207) the high watermark drops for a moment on clean leader changes.
     low: the reading whose log end offset is below `offset`.
     """
     # A broker that has just started reports for a moment that the log ends where it starts (seen on 0.11).
-    if low.log_end > low.log_start and has_unclean_election(facts, partition, begin, low.at):
-        return low.seen
+    elections = _elections_known_at(facts, partition, begin, low.at) if low.log_end > low.log_start else []
+    if elections:
+        return max(low.seen, min(elections))
     return low.seen + CLOCK_SLACK_MS if _stays_below(facts.history(LogOffsets, *partition), offset, low) else None
 
 

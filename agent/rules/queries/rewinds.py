@@ -337,9 +337,9 @@ def _lowest_divergence(facts: Facts, move: Move, truncation: Truncation, min_rec
     lowest = end - max(min_records, pace * (truncation.after.at - truncation.before.at))
     history = facts.history(PartitionState, *move.partition)
     elections = (
-        after
-        for _, after in find_unclean_elections(facts, move.partition)
-        if may_have_happened_in(after, truncation.before.at, truncation.after.at)
+        election.after
+        for election in find_unclean_elections(facts, move.partition)
+        if may_have_happened_in(election.after, truncation.before.at, truncation.after.at)
     )
     # The old leader may be elected again within seconds.
     elected = next(elections, history.as_of(truncation.after.at))
