@@ -42,7 +42,7 @@ class Endpoint:
     def __init__(self, url: str, client: HttpClient | None = None) -> None:
         """Take an http or https URL without a trailing slash; its path is the prefix of all request paths.
 
-        client: how to authenticate. Secrets and certificates are read again after a request was refused.
+        client: how to authenticate. Secrets and certificates are reloaded after a refused request.
         """
         self.url = url
         parts = urlsplit(url)

@@ -43,7 +43,7 @@ class LogState:
         return logs, failures
 
     def lose(self, partition: TopicPartition, why: str) -> None:
-        """Mark a partition as unavailable until it is read again."""
+        """Mark a partition as unavailable until its log offsets are read."""
         self.unavailable[Unit(None, *partition)] = log_reason(partition, why)
 
     def unread_since(self, request: protocol.ListOffsets, sent_at: int) -> Reasons:
