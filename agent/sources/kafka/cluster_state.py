@@ -142,8 +142,10 @@ class ClusterState:
         return self._stable_offsets.select(self._by_leader, now)
 
     @property
-    def committed_topics(self) -> list[str]:
-        """The topics that groups have committed offsets of."""
+    def needed_topics(self) -> list[str]:
+        """The topics to describe one by one if the whole list of topics cannot be read, as at the last attempt."""
+        if not self._visibility.metadata_failed:
+            return []
         return sorted({topic for committed in self._committed.values() for topic, _ in committed})
 
     def due_checks(self, now: int) -> tuple[list[str], list[str]]:
@@ -319,14 +321,15 @@ class ClusterState:
             reasons[Unit(group, topic, partition)] = commit_reason(group, (topic, partition), why)
             if (topic, partition) in before:
                 committed[topic, partition] = before[topic, partition]
-        deleted, hidden = self._visibility.find_vanished_commits(group, before.keys() - committed, at)
+        missing = before.keys() - committed
+        deleted, hidden = self._visibility.find_vanished_commits(group, missing, at)
         reasons |= {Unit(group, *place): commit_reason(group, place, why) for place, why in hidden.items()}
         self._observations += result.commits
         self._observations += [
             Commit(at=at, cluster=self._cluster, group=group, topic=topic, partition=partition, offset=None)
             for topic, partition in deleted
         ]
-        committed |= {place: before[place] for place in before.keys() - committed.keys() - set(deleted)}
+        committed |= {place: before[place] for place in missing - set(deleted)}
         self._committed[group] = committed
         self._stable_offsets.apply_commits(group, committed, at)
         if group in self._missing and not self._visibility.vanished.is_undecided(group):

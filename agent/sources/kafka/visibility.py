@@ -69,6 +69,11 @@ class Visibility:
         return self.describe(failed.failure, topic=failed.topic)
 
     @property
+    def metadata_failed(self) -> bool:
+        """Whether the last request for metadata failed."""
+        return self._metadata_failures > 0
+
+    @property
     def unavailable(self) -> Reasons:
         """What may be hidden, is hidden, or cannot be listed, and why."""
         reasons = self._permissions.unavailable
