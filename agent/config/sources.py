@@ -199,7 +199,8 @@ class ZooKeeperClient(ConfigModel):
         if self.sasl:
             options["sasl_options"] = _plain_fields(self.sasl, environment)
         if self.use_ssl:
-            options |= {"keyfile_password": ""}  # without one OpenSSL asks for it on the terminal
+            if self.certfile or self.keyfile:
+                options["keyfile_password"] = ""  # without one OpenSSL asks for it on the terminal
             options |= _plain_fields(self, environment, "certfile", "keyfile", "keyfile_password", "ca", "verify_certs")
             options |= {"use_ssl": True, "check_hostname": self.check_hostname}
         return options

@@ -6,6 +6,8 @@ from typing import Literal
 
 import structlog
 
+from agent.model.text import visible
+
 
 def configure(log_format: Literal["auto", "json", "console"]) -> None:
     """Configure structlog and the standard library's logging in the same way."""
@@ -18,11 +20,12 @@ def configure(log_format: Literal["auto", "json", "console"]) -> None:
     ]
     last: list[structlog.typing.Processor] = (
         [
+            _make_visible,
             structlog.dev.ConsoleRenderer(
                 # The plain formatter shows no local variables, which may be secrets.
                 colors=sys.stderr.isatty(),
                 exception_formatter=structlog.dev.plain_traceback,
-            )
+            ),
         ]
         if coloured
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
@@ -42,3 +45,11 @@ def configure(log_format: Literal["auto", "json", "console"]) -> None:
     # The sources log lost connections themselves.
     for name in ("kazoo", "apscheduler", "librdkafka"):
         logging.getLogger(name).setLevel(logging.ERROR if name != "apscheduler" else logging.WARNING)
+
+
+def _make_visible(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Return the event with control characters in names as escapes, as JSON has them: a terminal obeys them."""
+    return {
+        name: visible(value) if isinstance(value, str) and name != "traceback" else value
+        for name, value in event.items()
+    }

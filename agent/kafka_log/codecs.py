@@ -19,6 +19,10 @@ CODEC_NAMES = (*CODECS, *["unknown"] * (8 - len(CODECS)))
 MAX_DECOMPRESSED_BYTES = 256 << 20
 """A batch that decompresses to more is a fault of its writer and is not loaded."""
 
+_ZSTD_BUFFER_BYTES = 256 << 10
+_BUFFER_TOO_SMALL = "failed to write whole buffer"
+"""What cramjam 2 says if a buffer is too small, as opposed to what is wrong with the bytes."""
+
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES = 16
 _XERIAL_NEXT_STREAM = -0x7DACB1BF  # b"\x82SNA" in place of a block's length: another stream was appended
@@ -149,7 +153,20 @@ def _zstd(compressed: bytes, magic: int) -> bytes:
     if magic < 2:
         msg = "not allowed below message format 2 (KIP-110)"
         raise ValueError(msg)
-    return bytes(cramjam.zstd.decompress(compressed))
+    # Into a buffer, because decompress() has no limit, and Kafka's clients leave the size out of the frame's header.
+    size = min(max(_ZSTD_BUFFER_BYTES, 16 * len(compressed)), MAX_DECOMPRESSED_BYTES)
+    while True:
+        plain = bytearray(size)
+        try:
+            written: int = cramjam.zstd.decompress_into(compressed, plain)
+        except cramjam.DecompressionError as error:
+            if _BUFFER_TOO_SMALL not in str(error):
+                raise
+            if size == MAX_DECOMPRESSED_BYTES:
+                raise _too_large(size + 1) from error
+            size = min(16 * size, MAX_DECOMPRESSED_BYTES)
+        else:
+            return bytes(memoryview(plain)[:written])
 
 
 _DECOMPRESSORS: Mapping[str, Callable[[bytes, int], bytes]] = {

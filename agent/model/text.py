@@ -1,5 +1,6 @@
 """Phrases about findings: places, times, amounts."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -8,6 +9,9 @@ from msgspec.structs import asdict
 from agent.model.findings import Finding, Records, observed_part
 from agent.model.observations.base import Unavailable
 from agent.model.times import clock, rfc3339
+
+_INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters, line separators, changes of the writing direction, and halves of characters."""
 
 MAX_PLACES = 5
 """How many places are named; of more, only their number."""
@@ -109,6 +113,14 @@ def describe_records(records: Records, *, bounded: bool = False) -> str:
     parts = ((records.reread, "reprocessed"), (records.lost, "lost"), (records.skipped, "skipped"))
     plus = "+" if bounded else ""
     return ", ".join(f"{number:,}{plus} record{'' if number == 1 else 's'} {what}" for number, what in parts if number)
+
+
+def visible(text: str) -> str:
+    """Return the text on one line, with characters that a terminal or a reader would not show as escapes.
+
+    Names of groups and clients are free text: a newline in one must not look like a line of ours.
+    """
+    return _INVISIBLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def more(left_out: int, noun: str) -> tuple[str, ...]:

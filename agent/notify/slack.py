@@ -34,6 +34,8 @@ _REPLY_LIMIT = 3_900
 _CLOCK_SLACK_MS = 600_000
 _PAGE = 200
 _ERROR_CODE = re.compile(r"[a-z][a-z_]*")
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]*)?")
+_MAX_RETRY_S = 3_600
 _CHANNEL_ID = re.compile(r"[CDG][A-Z0-9]{5,}")
 _GONE = {"message_not_found", "thread_not_found", "cant_update_message", "edit_window_closed"}
 _INTERNAL_ERRORS = {"internal_error", "fatal_error", "service_unavailable", "request_timeout"}
@@ -192,9 +194,10 @@ def unanswered(error: Exception) -> Unanswered:
 
 
 def rate_limited(headers: Any) -> RateLimited:
-    """Return what a 429 means: wait Retry-After seconds, or a minute if it names none."""
+    """Return what a 429 means: wait Retry-After seconds, at most an hour; a minute if it names none."""
     text = str({str(name).lower(): value for name, value in dict(headers).items()}.get("retry-after", ""))
-    seconds = float(text) if text.replace(".", "", 1).isdigit() else 60.0
+    seconds = float(text) if _SECONDS.fullmatch(text) else 60.0
+    seconds = min(seconds, _MAX_RETRY_S)
     return RateLimited("Slack limits the rate (429)", int(seconds * 1000))
 
 

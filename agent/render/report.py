@@ -22,6 +22,7 @@ from agent.model.text import (
     places,
     span,
     unavailable_parts,
+    visible,
 )
 from agent.render.advice import advice_now, advice_to_prevent
 from agent.render.causes import causes_ruled_out, possible_causes
@@ -111,6 +112,22 @@ class Report(Struct, frozen=True, kw_only=True):
 
 
 def report(incident: Incident) -> Report:
+    """Return the message, each line of it on one line."""
+    composed = _compose(incident)
+    return replace(
+        composed,
+        title=visible(composed.title),
+        paragraph=visible(composed.paragraph),
+        timeline=tuple(map(visible, composed.timeline)),
+        ruled_out=visible(composed.ruled_out),
+        possible=visible(composed.possible),
+        do_now=tuple(map(visible, composed.do_now)),
+        prevent=tuple(map(visible, composed.prevent)),
+        context=visible(composed.context),
+    )
+
+
+def _compose(incident: Incident) -> Report:
     """Return the message. A merged incident points to another; one without findings says that it was withdrawn."""
     day = day_of(incident.opened_at)
     blank = Report(

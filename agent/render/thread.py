@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from agent.model.findings import Finding, FindingKey, Incident, Severity, Status
 from agent.model.observations.base import Unavailable
-from agent.model.text import day_of, instant, unavailable_parts
+from agent.model.text import day_of, instant, unavailable_parts, visible
 from agent.render.report import is_momentary, is_withdrawn, shown_findings
 from agent.render.timeline import format_row, rows, statements
 
@@ -56,7 +56,7 @@ def thread_entry(log: ThreadLog, incident: Incident) -> tuple[tuple[str, ...], T
             lines.append("Available again; this incident is up to date.")
     if len(lines) > MAX_LINES:
         lines = [*lines[: MAX_LINES - 1], f"(and {len(lines) - MAX_LINES + 1} more)"]
-    return tuple(lines), ThreadLog(incident=incident, logged=logged, unavailable=unavailable)
+    return tuple(map(visible, lines)), ThreadLog(incident=incident, logged=logged, unavailable=unavailable)
 
 
 def is_escalation(lines: Iterable[str]) -> bool:

@@ -42,7 +42,7 @@ class Endpoint:
     def __init__(self, url: str, client: HttpClient | None = None) -> None:
         """Take an http or https URL without a trailing slash; its path is the prefix of all request paths.
 
-        client: how to authenticate. Secrets and certificates are read again after a request was refused.
+        client: how to authenticate. Secrets and certificates are reloaded after a refused request.
         """
         self.url = url
         parts = urlsplit(url)
@@ -65,11 +65,13 @@ class Endpoint:
         except TimeoutError as error:
             msg = f"{self.url} does not answer {path} within {max(deadline - began, 0):.1f} s"
             raise RequestTimeoutError(msg) from error
+        except ssl.SSLCertVerificationError as error:
+            self._access = None
+            msg = f"{self.url} has a certificate that is not valid: {error.verify_message}"
+            raise RequestError(msg) from error
         except OSError as error:
             self._access = None
-            is_certificate = isinstance(error, ssl.SSLCertVerificationError)
-            reason = error.verify_message if is_certificate else error.strerror
-            msg = f"{self.url} cannot be reached: {reason or error}"
+            msg = f"{self.url} cannot be reached: {error.strerror or error}"
             raise RequestError(msg) from error
         except (http.client.HTTPException, ValueError) as error:
             msg = f"{self.url} sent an invalid HTTP response to {path}: {_quote(repr(error))}"

@@ -56,6 +56,7 @@ def test_all_sections_are_read() -> None:
         groups = { exclude = ["console-consumer-*"] }
         [clusters.main.kafka]
         "security.protocol" = "SASL_SSL"
+        "sasl.mechanism" = "PLAIN"
         "enable.ssl.certificate.verification" = false
         "socket.timeout.ms" = 3000
         "sasl.password" = { env = "KAFKA_PASSWORD" }
@@ -101,6 +102,7 @@ def test_all_sections_are_read() -> None:
     assert cluster.kafka_properties(secrets) == {
         "bootstrap.servers": "SSL://k1:9093,[::1]:9092",
         "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
         "enable.ssl.certificate.verification": False,
         "socket.timeout.ms": 3000,
         "sasl.password": "a",

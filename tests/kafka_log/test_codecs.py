@@ -2,6 +2,7 @@
 
 import gzip
 
+import cramjam
 import pytest
 
 from agent.kafka_log import codecs
@@ -53,3 +54,17 @@ def test_gzip_with_a_high_compression_ratio_is_read() -> None:
 def test_unknown_codec_is_named_in_the_error() -> None:
     with pytest.raises(UndecodableError, match="unknown"):
         decompress("unknown", b"", magic=2)
+
+
+def test_a_zstd_bomb_is_refused_without_being_unpacked() -> None:
+    """64 KB that would be 2 GiB."""
+    bomb = bytes(cramjam.zstd.compress(bytes(codecs.MAX_DECOMPRESSED_BYTES + 1)))
+    assert len(bomb) < 65_536
+    with pytest.raises(UndecodableError, match="more than 256 MiB"):
+        decompress("zstd", bomb, magic=2)
+
+
+@pytest.mark.parametrize("size", [0, 1, (256 << 10) - 1, 256 << 10, (256 << 10) + 1, 5 << 20])
+def test_zstd_batches_of_all_sizes_are_decompressed(size: int) -> None:
+    plain = b"record" * (size // 6) + b"x" * (size % 6)
+    assert decompress("zstd", bytes(cramjam.zstd.compress(plain)), magic=2) == plain

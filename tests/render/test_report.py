@@ -364,3 +364,11 @@ def test_keys_listed_by_a_check_are_in_the_live_rules_advice() -> None:
         assert "Also check store sums" in line
         assert "Confirmed by Spark: 3 of 3 keys." in rendered.paragraph
         assert len(rendered.timeline) == 1
+
+
+def test_control_characters_in_names_are_visible() -> None:
+    """A group's name must not forge a line, nor speak to the terminal."""
+    name = "g\nCRITICAL · all is lost\x1b[2J\u202e"
+    shown = report(samples.incident(title=f"{name} rewound 5 records"))
+    assert shown.title == "g\\nCRITICAL · all is lost\\x1b[2J\\u202e rewound 5 records"
+    assert all(line.isprintable() for line in shown.lines())

@@ -24,6 +24,12 @@ Key: TypeAlias = tuple[Hashable, ...]
 _RESTART_MS = 2_000
 """The shortest time between two starts of the process after it has ended by itself."""
 
+_INHERITED = (
+    *("PATH", "HOME", "LANG", "LC_", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_", "OPENSSL_", "PYTHON"),
+    "COVERAGE_",  # coverage of subprocesses
+)
+"""Beginnings of the names of environment variables that the process inherits."""
+
 _DECODER = msgspec.msgpack.Decoder(protocol.FromProcess)
 
 
@@ -151,7 +157,7 @@ class AdminClient:
                 [sys.executable, "-P", "-m", "agent.sources.kafka.admin_process"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                env={**os.environ, "PYTHONPATH": path},
+                env=_environment() | {"PYTHONPATH": path},
             )
             threading.Thread(target=self._read, args=(self._process,), name="kafka-admin", daemon=True).start()
             self._write(self._setup)
@@ -192,6 +198,11 @@ class AdminClient:
         failed = [CompletedCall(call, now_ms(), failure) for call in self._in_flight.values()]
         self.restart()
         return failed
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of the process, without the secrets that the agent's may have."""
+    return {name: value for name, value in os.environ.items() if name.startswith(_INHERITED)}
 
 
 def _pipe(stream: IO[bytes] | None) -> BinaryIO:

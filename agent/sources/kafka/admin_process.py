@@ -17,6 +17,7 @@ import resource
 import signal
 import sys
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -52,6 +53,9 @@ _METADATA_SECONDS = 3.0
 
 _FAILED_CONNECTION = re.compile(r"FAIL \[[^]]*\] \[thrd:.*?\]: (.*)", re.DOTALL)
 """A log line about a connection, which has reasons that no call returns."""
+
+_EXPLAIN_SECONDS = 20
+"""How often a connection is made to find out what is wrong with a broker's certificate."""
 
 _DEFAULTS = {"client.id": "backflow", "reconnect.backoff.max.ms": "2000"}
 
@@ -243,6 +247,7 @@ class _LogForwarder(logging.Handler):
         super().__init__(logging.WARNING)
         self._outgoing = outgoing
         self._properties = properties
+        self._explained_at: dict[str, float] = {}
 
     def log(self, level: int, text: str, *values: object) -> None:
         """Queue a log line of librdkafka."""
@@ -260,7 +265,9 @@ class _LogForwarder(logging.Handler):
         """Queue what a connection failed with."""
         failure = parse_failure(text) or protocol.ConnectionFailure("", None, text)
         if "certificate verify failed" in text:
-            run_in_thread("certificate", lambda: self._explain(failure))
+            if time.monotonic() - self._explained_at.get(failure.address, -_EXPLAIN_SECONDS) >= _EXPLAIN_SECONDS:
+                self._explained_at[failure.address] = time.monotonic()
+                run_in_thread("certificate", lambda: self._explain(failure))
         else:
             self._outgoing.put(lambda: failure)
 

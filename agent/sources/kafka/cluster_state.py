@@ -14,27 +14,17 @@ from agent.sources.kafka import admin_protocol as protocol
 from agent.sources.kafka.admin_client import Call, CompletedCall
 from agent.sources.kafka.admin_protocol import TopicPartition
 from agent.sources.kafka.connection_failures import ConnectionFailures
+from agent.sources.kafka.log_state import LogState
 from agent.sources.kafka.metadata_state import MetadataState
-from agent.sources.kafka.permissions import Acl, Permissions, TopicCheck, VanishedTopics
-from agent.sources.kafka.reasons import (
-    COORDINATOR_SILENT,
-    LEADER_SILENT,
-    commit_reason,
-    explain_silence,
-    group_reasons,
-    log_reason,
-    text_of,
-)
+from agent.sources.kafka.permissions import Acl
+from agent.sources.kafka.reasons import COORDINATOR_SILENT, commit_reason, explain_silence, group_reasons
 from agent.sources.kafka.settings_state import SettingsState
 from agent.sources.kafka.share_offsets import ShareGroupOffsets
 from agent.sources.kafka.stable_offsets import Position, StableOffsets, positions
 from agent.sources.kafka.streams_discovery import StreamsApplications
+from agent.sources.kafka.visibility import Visibility
 
 _NOT_COORDINATOR = 16
-_OFFSETS_TOPIC = "__consumer_offsets"
-
-_MAX_METADATA_FAILURES = 3
-"""How many requests for metadata in a row may fail unreported: the client asks another broker each time."""
 
 
 class ClusterState:
@@ -73,10 +63,7 @@ class ClusterState:
         self._share_offsets = ShareGroupOffsets(cluster)
         self.streams = StreamsApplications(cluster, streams, [fact for fact in known if _is_watched(fact, groups)])
         self.client_is_stale = False
-        self._acl = acl
-        self._permissions = Permissions(groups, topics, acl)
-        self._vanished = VanishedTopics()
-        self._metadata_failures = 0
+        self._visibility = Visibility(cluster, groups, topics, acl)
         self._metadata_at: int | None = None
         self.has_response = False
         self._failure: str | None = None
@@ -88,7 +75,7 @@ class ClusterState:
         self._committed: dict[str, dict[TopicPartition, Position]] = defaultdict(dict)
         self._leaders: dict[str, dict[int, int]] = {}
         self._by_leader: dict[int, list[TopicPartition]] = {}
-        self._offsets_at: dict[TopicPartition, int] = {}
+        self._logs = LogState()
         self._brokers: set[int] = set()
         for fact in known:
             match fact:
@@ -141,7 +128,7 @@ class ClusterState:
             if leader >= 0:
                 self._by_leader[leader].append(partition)
             else:
-                self._lose_log(partition, "the partition has no leader")
+                self._logs.lose(partition, "the partition has no leader")
         return self._by_leader
 
     def due_transactions(self, now: int) -> list[protocol.DescribeOpenTransaction]:
@@ -157,15 +144,15 @@ class ClusterState:
         return self._stable_offsets.select(self._by_leader, now)
 
     @property
-    def committed_topics(self) -> list[str]:
-        """The topics that groups have committed offsets of."""
+    def needed_topics(self) -> list[str]:
+        """The topics to describe one by one if the whole list of topics cannot be read, as at the last attempt."""
+        if not self._visibility.metadata_failed:
+            return []
         return sorted({topic for committed in self._committed.values() for topic, _ in committed})
 
     def due_checks(self, now: int) -> tuple[list[str], list[str]]:
         """Return the topics and groups of which to check whether we may describe them."""
-        groups_exist = bool(self._groups) or _OFFSETS_TOPIC in self._leaders
-        topics, groups = self._permissions.take_due(now, groups_exist=groups_exist)
-        return sorted({*topics, *self._vanished.due(now)}), groups
+        return self._visibility.take_due_checks(now, has_groups=bool(self._groups))
 
     def begin_poll(self) -> None:
         """Forget whether brokers responded to the previous poll."""
@@ -182,7 +169,7 @@ class ClusterState:
                     self._settings.apply_broker(request.broker, failure, completed.at)
                 if isinstance(request, protocol.ListCommits | protocol.DescribeGroup):
                     self.client_is_stale = self.client_is_stale or failure.code == _NOT_COORDINATOR
-                self._apply_failure(completed.call, failure)
+                self._unavailable[completed.call.key] = self._visibility.apply_failure(completed.call, failure)
             case protocol.Groups() as groups:
                 self._apply_groups(groups)
             case protocol.Metadata() as metadata:
@@ -209,11 +196,9 @@ class ClusterState:
                     self._note_response(topic)
                 self._observations += self._metadata.apply_topics(topics, completed.at)
             case protocol.TopicChecks(failures):
-                for name, check in failures.items():
-                    self._permissions.apply_topic(name, check)
-                    self._vanished.apply_check(name, TopicCheck(completed.call.sent_at, check))
+                self._visibility.apply_topic_checks(failures, completed.call.sent_at)
             case protocol.GroupCheck() if isinstance(request, protocol.CheckGroup):
-                self._permissions.apply_group(request.group, None)
+                self._visibility.apply_group_check(request.group, None)
             case protocol.StableOffsets(stable_offsets):
                 self._observations += self._stable_offsets.apply(stable_offsets)
             case protocol.OpenTransactions(transactions):
@@ -227,8 +212,7 @@ class ClusterState:
         """Mark what these calls would have read as unavailable: they get no result any more."""
         for call in calls:
             if isinstance(call.request, protocol.ListOffsets):
-                for partition in self._partitions_unread_since(call.request, call.sent_at):
-                    self._lose_log(partition, LEADER_SILENT)  # until any later call reads it
+                self._logs.unavailable |= self._logs.unread_since(call.request, call.sent_at)
             else:
                 self._unavailable[call.key] = self._overdue_reasons(call)
 
@@ -256,11 +240,14 @@ class ClusterState:
             return {SOURCE: f"No broker of {self._cluster} answers: {connections.reasons(now) or self._failure}"}
         self._failure = None
         unavailable: Reasons = {}
-        for reasons in (*self._unavailable.values(), self._metadata.unavailable, *map(self._overdue_reasons, overdue)):
+        for reasons in (
+            self._metadata.unavailable,
+            self._logs.unavailable,
+            *self._unavailable.values(),
+            *map(self._overdue_reasons, overdue),
+            self._visibility.unavailable,
+        ):
             unavailable |= reasons
-        unavailable |= self._permissions.unavailable
-        for partition, failure in self._vanished.hidden.items():
-            unavailable[Unit(None, *partition)] = log_reason(partition, text_of(failure, self._acl, topic=partition[0]))
         return {
             unit: explain_silence(
                 reason, self._leaders.get(unit.topic or "", {}).get(unit.partition or 0), connections, now
@@ -279,32 +266,8 @@ class ClusterState:
 
     def _overdue_reasons(self, call: Call) -> Reasons:
         if isinstance(call.request, protocol.ListOffsets):
-            unread = self._partitions_unread_since(call.request, call.sent_at)
-            return {Unit(None, *partition): log_reason(partition, LEADER_SILENT) for partition in unread}
+            return self._logs.unread_since(call.request, call.sent_at)
         return group_reasons(call.request, COORDINATOR_SILENT)
-
-    def _partitions_unread_since(self, request: protocol.ListOffsets, sent_at: int) -> list[TopicPartition]:
-        return [partition for partition in request.partitions if sent_at >= self._offsets_at.get(partition, 0)]
-
-    def _lose_log(self, partition: TopicPartition, why: str) -> None:
-        self._unavailable["log", *partition] = {Unit(None, *partition): log_reason(partition, why)}
-
-    def _apply_failure(self, call: Call, failure: protocol.Failure) -> None:
-        why = text_of(failure, self._acl, group=getattr(call.request, "group", None))
-        # Brokers before 4.2 refuse to list offsets of share groups: the source logs that once.
-        is_refused = isinstance(call.request, protocol.ListShareOffsets) and failure.code == protocol.UNSUPPORTED
-        self._unavailable[call.key] = Reasons() if is_refused else group_reasons(call.request, why)
-        match call.request:
-            case protocol.CheckGroup(group):
-                self._permissions.apply_group(group, failure)
-            case protocol.FetchMetadata():
-                self._metadata_failures += 1
-                if self._metadata_failures >= _MAX_METADATA_FAILURES:
-                    self._unavailable[call.key] = {
-                        Unit(
-                            topic="*"
-                        ): f"Cannot list the topics of {self._cluster}, so log offsets are not read: {why}"
-                    }
 
     def _note_response(self, result: protocol.Topic | protocol.Failure) -> None:
         if isinstance(result, protocol.Failure):
@@ -336,8 +299,6 @@ class ClusterState:
         if not metadata.brokers:
             return  # a broker that is just starting knows nothing yet
         self.has_response = True
-        self._metadata_failures = 0
-        self._unavailable.pop(("metadata",), None)
         before, current = self._leaders, {}
         for topic, leaders in metadata.topics.items():
             if leaders is not None:
@@ -346,7 +307,7 @@ class ClusterState:
                 current[topic] = before[topic]
         self._leaders = current
         self._metadata_at = at
-        self._vanished.apply_metadata(before, metadata.topics, at)
+        self._visibility.apply_metadata(before, metadata.topics, at)
         for topic, leaders in before.items():
             for partition in leaders.keys() - current.get(topic, {}).keys():
                 self._forget_log((topic, partition))
@@ -362,22 +323,22 @@ class ClusterState:
         committed = positions(result.commits, before, at)
         for failed in result.failures:
             topic, partition = failed.topic, failed.partition
-            why = text_of(failed.failure, self._acl, topic=topic)
+            why = self._visibility.describe_partition(failed)
             reasons[Unit(group, topic, partition)] = commit_reason(group, (topic, partition), why)
             if (topic, partition) in before:
                 committed[topic, partition] = before[topic, partition]
-        deleted, hidden = self._vanished.apply_commits(group, before.keys() - committed, at)
-        for place, failure in hidden.items():
-            reasons[Unit(group, *place)] = commit_reason(group, place, text_of(failure, self._acl, topic=place[0]))
+        missing = before.keys() - committed
+        deleted, hidden = self._visibility.find_vanished_commits(group, missing, at)
+        reasons |= {Unit(group, *place): commit_reason(group, place, why) for place, why in hidden.items()}
         self._observations += result.commits
         self._observations += [
             Commit(at=at, cluster=self._cluster, group=group, topic=topic, partition=partition, offset=None)
             for topic, partition in deleted
         ]
-        committed |= {place: before[place] for place in before.keys() - committed.keys() - set(deleted)}
+        committed |= {place: before[place] for place in missing - set(deleted)}
         self._committed[group] = committed
         self._stable_offsets.apply_commits(group, committed, at)
-        if group in self._missing and not self._vanished.is_undecided(group):
+        if group in self._missing and not self._visibility.vanished.is_undecided(group):
             self._apply_missing_group(self._missing.pop(group))
         self._unavailable["commits", group] = reasons
 
@@ -386,30 +347,16 @@ class ClusterState:
             self._apply_commits(group, commits, at)
 
     def _apply_offsets(self, result: protocol.Offsets, sent_at: int) -> None:
-        """Apply log offsets as of when they were requested.
-
-        An end is never dated later than it was read, so that no commit is compared with an end older than it.
-        """
-        for offsets in result.logs:
+        logs, failures = self._logs.apply(result, sent_at, self._leaders, self._visibility.describe_partition)
+        self.has_response = self.has_response or bool(logs)
+        self._observations += logs
+        for offsets in logs:
             partition = (offsets.topic, offsets.partition)
-            if self._is_current(partition, sent_at):
-                self.has_response = True
-                self._unavailable.pop(("log", *partition), None)
-                self._offsets_at[partition] = sent_at
-                self._stable_offsets.apply_end(partition, offsets.log_end)
-                self._share_offsets.apply_end(partition, offsets.log_end, sent_at)
-                self._observations.append(offsets)
-        for failed in result.failures:
-            partition = (failed.topic, failed.partition)
-            if self._is_current(partition, sent_at):
-                if failed.failure is not None:
-                    self._note_failure(failed.failure)
-                self._lose_log(partition, text_of(failed.failure, self._acl, topic=failed.topic))
-
-    def _is_current(self, partition: TopicPartition, sent_at: int) -> bool:
-        """Return whether the partition exists and no later request, to a newer leader, has been answered."""
-        topic, number = partition
-        return sent_at >= self._offsets_at.get(partition, 0) and number in self._leaders.get(topic, {})
+            self._stable_offsets.apply_end(partition, offsets.log_end)
+            self._share_offsets.apply_end(partition, offsets.log_end, sent_at)
+        for failed in failures:
+            if failed.failure is not None:
+                self._note_failure(failed.failure)
 
     def _apply_group(self, state: GroupState) -> None:
         group = state.group
@@ -440,7 +387,7 @@ class ClusterState:
             self._unavailable.pop((call, group), None)
         self.streams.forget(group)
         self._stable_offsets.forget_group(group)
-        self._vanished.forget_group(group)
+        self._visibility.vanished.forget_group(group)
         self._share_offsets.forget_group(group)
         del self._committed[group]
 
@@ -455,8 +402,7 @@ class ClusterState:
         self._observations.append(state)
 
     def _forget_log(self, partition: TopicPartition) -> None:
-        self._offsets_at.pop(partition, None)
-        self._unavailable.pop(("log", *partition), None)
+        self._logs.forget(partition)
         self._stable_offsets.forget_partition(partition)
         self._share_offsets.forget_partition(partition)
         self._detector.forget(("last_stable_offset", self._cluster, *partition))

@@ -1,7 +1,7 @@
 """What our credentials do not permit, and what brokers therefore hide. Makes no calls.
 
 Brokers leave out of their lists what we may not describe, without an error. Only a request that names a topic or a
-group is refused. So names are asked for: those that vanish, and names that nobody uses, one for each pattern of
+group is refused. So names are asked for: those that vanish, and unused names, one for each pattern of
 rules.toml.
 """
 
@@ -22,7 +22,7 @@ _HIDDEN_EVERY_MS = 10_000
 """How often a topic that we may not describe is checked again."""
 
 _UNUSED = "backflow-permission-check"
-"""What a `*` of a pattern stands for in a name that nobody uses."""
+"""What a `*` of a pattern stands for in an unused name."""
 
 _GLOB = re.compile(r"[*?\[]")
 _CLASS = re.compile(r"\[!?(.)[^]]*\]")
@@ -225,7 +225,7 @@ def _is_hidden(check: TopicCheck) -> bool:
 
 
 def _example(pattern: str) -> str:
-    """Return a name that matches the pattern; one that nobody uses unless the pattern is a name."""
+    """Return a name that matches the pattern: an unused one, unless the pattern is a name."""
     return _CLASS.sub(r"\1", pattern).replace("*", _UNUSED).replace("?", "x")
 
 

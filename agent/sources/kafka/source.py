@@ -206,7 +206,7 @@ class KafkaSource:
         self._client.send(("groups",), protocol.ListGroups())
         if self._settings.watch_partitions and now_ms() >= self._list_types_at:
             self._client.send(("typed groups",), protocol.ListTypedGroups())
-        self._client.send(("metadata",), protocol.FetchMetadata(self._state.committed_topics))
+        self._client.send(("metadata",), protocol.FetchMetadata(self._state.needed_topics))
 
     def _request_group_states(self) -> None:
         for group in self._state.groups:

@@ -1,9 +1,11 @@
 """The logs found by shell patterns, and the files that each consists of across rotation, truncation and deletion."""
 
+import os
+import resource
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from glob import glob
+from glob import escape, glob
 from operator import itemgetter
 from pathlib import Path
 
@@ -24,7 +26,53 @@ from agent.sources.logs.files import (
 IDLE_MS = 600_000
 """How long after its last change a file is closed until it grows: there may be more files than may be open."""
 
+_MAX_DIRECTORIES = 100_000
+"""How many directories `**` searches."""
+
+_RESERVED_DESCRIPTORS = 200
+"""File descriptors that logs leave for connections, the journal and the database."""
+
 log = structlog.get_logger(__name__)
+
+
+def find_paths(pattern: str) -> Iterator[str]:
+    """Yield the paths that a shell pattern matches; `**` matches directories at any depth, each of them once.
+
+    glob() follows symbolic links that lead back to a directory above them until the path is too long: two of them
+    make a billion paths.
+    """
+    head, found, rest = pattern.partition("**/")
+    if not found or (head and not head.endswith("/")):
+        yield from glob(pattern)  # noqa: PTH207 - patterns may be absolute
+        return
+    for base in glob(head) if head else [""]:  # noqa: PTH207
+        for directory in _walk(base):
+            yield from find_paths(f"{escape(directory)}{rest}")
+
+
+def _walk(base: str) -> Iterator[str]:
+    """Yield a directory and those below it, with a slash at the end, each directory once, up to _MAX_DIRECTORIES."""
+    seen: set[tuple[int, int]] = set()
+    waiting = deque([base])
+    while waiting and len(seen) < _MAX_DIRECTORIES:
+        directory = waiting.popleft()
+        try:
+            status = Path(directory or ".").stat()
+            if (status.st_dev, status.st_ino) in seen:
+                continue
+            seen.add((status.st_dev, status.st_ino))
+            with os.scandir(directory or ".") as entries:
+                names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+        except OSError:
+            continue
+        yield directory
+        waiting += [f"{directory}{name}/" for name in names]
+
+
+def _free_descriptors() -> int:
+    """Return how many more files the logs may open: some descriptors are left for the rest of the agent."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return limit - _RESERVED_DESCRIPTORS - len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - counted, not used
 
 
 class FollowedLog:
@@ -178,6 +226,11 @@ class FollowedLog:
             file.close()
 
 
+_TOO_MANY_FILES = (
+    "not all log files can be followed: the agent may not open more files; raise LimitNOFILE of its unit (ulimit -n)"
+)
+
+
 class FollowedLogs:
     """The logs that shell patterns find.
 
@@ -205,7 +258,7 @@ class FollowedLogs:
         unavailable: dict[str, str] = {}
         found: dict[str, None] = {}
         for pattern in self._patterns:
-            matching = sorted(glob(pattern, recursive=True))  # noqa: PTH207 - patterns may be absolute
+            matching = sorted(find_paths(pattern))
             paths = [path for path in matching if not Path(path).is_dir()]
             found |= dict.fromkeys(paths)
             if not paths:
@@ -214,8 +267,13 @@ class FollowedLogs:
             if is_rotated(followed.path, found):  # the log it belongs to was not there yet
                 self._drop(followed)
         bases = {*found, *self._logs}
+        free = _free_descriptors()
         for path in found:
             if path not in self._logs and not is_compressed(path) and not is_rotated(path, bases):
+                free -= 1
+                if free < 0:
+                    unavailable[""] = _TOO_MANY_FILES
+                    continue
                 try:
                     self._follow(path)
                 except OSError as error:

@@ -65,7 +65,16 @@ class ChangelogReader:
         self._log = log
         self._topics: Topics = {}
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"changelogs-{cluster}", daemon=True)
+        self._name = f"changelogs-{cluster}"
+        self._start()
+
+    def restart(self) -> None:
+        """Start the thread again after a crash; it continues where the last one was."""
+        self.crash = None
+        self._start()
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()
 
     def set_topics(self, topics: Topics) -> None:

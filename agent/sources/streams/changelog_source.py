@@ -105,12 +105,13 @@ class ChangelogSource:
         self._reader = ChangelogReader(cluster, self._read_setup().properties, self._changelogs, log)
 
     def poll(self) -> None:
-        """Report decreases and what is unavailable. Raises the exception that ended the reading thread, if any."""
+        """Report decreases and what is unavailable. Raises what ended the reading thread, after restarting it."""
         with self._polling:
             if self._closed:
                 return
-            if self._reader.crash is not None:
-                raise self._reader.crash
+            if (crash := self._reader.crash) is not None:
+                self._reader.restart()
+                raise crash
             decreases = self._poll_topics()
             self._restart_denied_clients()
             now = now_ms()

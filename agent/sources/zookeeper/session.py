@@ -69,6 +69,8 @@ class Session:
         self._timeout_ms = int(options.get("timeout", 10) * 1000)
         logger = logging.getLogger(f"kazoo.client.{next(_SESSIONS)}")
         logger.addHandler(self._failure)
+        logger.setLevel(logging.WARNING)
+        logger.propagate = False  # the source reports what fails
         self.client = KazooClient(connect, connection_retry=_CONNECTION_RETRY, logger=logger, **options)
         self.client.add_listener(self._on_state)
         self.failures = (KazooException, self.client.handler.timeout_exception)

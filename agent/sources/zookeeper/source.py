@@ -279,14 +279,14 @@ class ZooKeeperSource:
         return observations
 
     def _get(self, paths: list[str], *, watch: bool = True) -> dict[str, Node | None]:
-        """Read znodes; those that we may not read are left out and unavailable until they are read again."""
+        """Read znodes; those that we may not read are left out, and unavailable until that succeeds."""
         nodes = self._znodes.get(paths, watch=watch)
         for path in paths:
             state = PARTITION_STATE.fullmatch(path)
             name = path.removeprefix(f"{TOPICS}/")
             unit = Unit(topic=name) if state is None else Unit(topic=state[1], partition=int(state[2]))
             if path not in nodes:
-                self._topics.pop(unit.topic or "", None)  # read again with the next heartbeat
+                self._topics.pop(unit.topic or "", None)  # retried with the next heartbeat
                 self._unavailable[unit] = denial(path)
             elif self._unavailable.get(unit) == denial(path):
                 del self._unavailable[unit]
