@@ -174,8 +174,8 @@ def test_job_started_from_an_old_savepoint_is_reported(flink: FlinkCluster, kafk
     kafka_3_9.create_topic(topic, 1)
     fill(kafka_3_9.bootstrap_servers, [(topic, 0)], 30_000)
     program = kafka_job(name, kafka_3_9.bootstrap_servers, topic, group, delay_ms=2)
-    tables, edits = flink_table("jobs", flink, kafka="main"), {'min_age = "10m"': 'min_age = "5s"'}
-    with Agent(tmp_path, {"main": addresses(kafka_3_9)}, tables=tables, edits=edits) as agent:
+    tables, options = flink_table("jobs", flink, kafka="main"), {"rules.restored_from_old.min_age": '"5s"'}
+    with Agent(tmp_path, {"main": addresses(kafka_3_9)}, tables=tables, options=options) as agent:
         agent.wait_until_watching()
 
         def wait_for_checkpoint(job: str, is_wanted: Callable[[Checkpoints], bool]) -> Checkpoints:
