@@ -192,9 +192,7 @@ def find_chains(
     """
     index = _StepIndex(findings)
     return [
-        chain
-        for name, correlation in correlations.items()
-        for chain in _chains(name, correlation, index, check_rules)
+        chain for name, correlation in correlations.items() for chain in _chains(name, correlation, index, check_rules)
     ]
 
 
@@ -213,9 +211,7 @@ def _complete(chain: Chain, correlations: Mapping[str, Correlation]) -> _Complet
     return _CompleteChain(chain.correlation, causes, effects) if effects and causes else None
 
 
-def _chains(
-    name: str, correlation: Correlation, index: "_StepIndex", check_rules: Collection[str]
-) -> Iterator[Chain]:
+def _chains(name: str, correlation: Correlation, index: "_StepIndex", check_rules: Collection[str]) -> Iterator[Chain]:
     first, *rest = correlation.steps
     required = steps_before_checks(correlation, check_rules) if correlation.run_checks else 0
     required = required or len(correlation.steps)

@@ -7,7 +7,15 @@ from itertools import product
 from typing import Any
 
 from agent.engine.check_requests import CheckRequest, request_checks
-from agent.engine.correlation import Chain, Correlation, FindingCluster, cluster_findings, find_chains, has_only_ended, horizon
+from agent.engine.correlation import (
+    Chain,
+    Correlation,
+    FindingCluster,
+    cluster_findings,
+    find_chains,
+    has_only_ended,
+    horizon,
+)
 from agent.engine.evaluator import Changes
 from agent.engine.facts import FINALIZATION_MS, LONG_AFTER
 from agent.engine.impact_and_root_cause import title, total_impact, worst_first
