@@ -105,9 +105,14 @@ def find_advances(history: History[Commit], begin: int, end: int) -> Iterator[Co
 
 def find_latest_advances(history: History[Commit], begin: int, end: int) -> Iterator[Commit]:
     """Yield the commits in (begin, end] that advanced the offset, newest first."""
-    commits = [*history.before(begin + 1, 1), *history.between(begin, end)]
-    known = (commit for commit in reversed(commits) if commit.offset is not None)
-    yield from (after for after, before in pairwise(known) if (after.offset or 0) > (before.offset or 0))
+    after: Commit | None = None
+    for commit in reversed(history.between(LONG_AGO, end)):
+        if commit.offset is not None:
+            if after is not None and (after.offset or 0) > commit.offset:
+                yield after
+            after = commit
+        if commit.at <= begin:
+            return
 
 
 def histories_of_group(facts: Facts, commit: Commit) -> Iterator[History[Commit]]:
