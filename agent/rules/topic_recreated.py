@@ -206,7 +206,7 @@ def _sum_by_group(unread: Mapping[str, Mapping[int, _Log]]) -> dict[str, int]:
 
 
 def _sum_lost(unread: Mapping[str, Mapping[int, _Log]]) -> Records:
-    """Return the records that nobody can read any more: of each partition those of the group that had read least."""
+    """Return the lost records: of each partition those that the group which had read least had not read."""
     lost = Counter[int]()
     for logs in unread.values():
         for partition, log in logs.items():

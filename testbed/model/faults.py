@@ -95,7 +95,7 @@ def _reset_after_session_loss(world: World, groups: Sequence[Group]) -> bool:
 def _judge_hidden(world: World, reader: Reader, effect: Effect) -> None:
     """Want a report of a hidden reset only if it lasts: it shows in no other way than by a standstill.
 
-    If all that its reader reads stands still, nothing tells it from a sink that is down.
+    If all that its reader reads stands still, it cannot be distinguished from a sink that is down.
     """
     gain = max(reader.pace - reader.log.rate, 1.0)
     lasts = effect.records / max(reader.pace, 1.0) * SECOND
