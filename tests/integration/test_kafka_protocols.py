@@ -137,7 +137,12 @@ def test_share_offsets_of_4_1_are_refused_once(kafka_4_1: Cluster, capsys: pytes
     ):
         consumer.subscribe([name])
         seen.wait_for(source, GroupState, lambda state: bool(state.members), group=name, type="share")
-        wait_until(lambda: source.poll() or "kafka_refuses" in capsys.readouterr().out, "the refusal to be logged")
+
+        def is_logged() -> bool:
+            source.poll()
+            return "kafka_refuses" in capsys.readouterr().out
+
+        wait_until(is_logged, "the refusal to be logged")
         source.poll()
         source.poll()
     assert "kafka_refuses" not in capsys.readouterr().out
