@@ -127,11 +127,11 @@ def test_share_offsets_of_4_1_are_refused_once(kafka_4_1: Cluster, capsys: pytes
         consumer.subscribe([name])
         seen.wait_for(source, GroupState, lambda state: bool(state.members), group=name, type="share")
 
-        def is_refusal_logged() -> bool:
+        def is_logged() -> bool:
             source.poll()
             return "kafka_refuses" in capsys.readouterr().out
 
-        wait_until(is_refusal_logged, "the refusal to be logged")
+        wait_until(is_logged, "the refusal to be logged")
         source.poll()
         source.poll()
     assert "kafka_refuses" not in capsys.readouterr().out
