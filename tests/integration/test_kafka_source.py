@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-from confluent_kafka.admin import NewTopic
 from structlog.testing import capture_logs
 
 from agent.model.config_types import NameFilter
@@ -324,31 +323,3 @@ def test_closing_takes_no_time_while_brokers_hang(kafka_4_1: Cluster) -> None:
         source.poll()
         assert seen.all(Observation) == []
         wait_until(lambda: process.poll() is not None, "the client process to end")
-
-
-def test_a_topic_list_that_librdkafka_cannot_parse_is_read(tmp_path: Path) -> None:
-    """librdkafka 2.16 fails on many small topics of an old broker ("tmpabuf memory shortage")."""
-    with Cluster("0.11.0.0", (1,), workdir=tmp_path) as cluster:
-        names = [f"t{number}" for number in range(100)]
-        # The broker creates them all, though later than the client waits; what is waited for below shows it.
-        for future in cluster.admin.create_topics([NewTopic(name, 1, 1) for name in names]).values():
-            future.exception()
-
-        def is_unparsable() -> bool:
-            try:
-                cluster.admin.list_topics(timeout=10)
-            except KafkaException as error:
-                return "_BAD_MSG" in str(error)
-            return False
-
-        wait_until(is_unparsable, "librdkafka to fail")
-        seen = Seen()
-        settings = KafkaSourceSettings(
-            bootstrap_servers=cluster.bootstrap_servers, topics=NameFilter(include=["t7"]), watch_partitions=False
-        )
-        source = KafkaSource("main", settings, seen)
-        try:
-            seen.wait_for(source, LogOffsets, topic="t7")
-        finally:
-            source.close()
-        assert not [fact for fact in seen.all(Unavailable) if fact.is_whole or fact.topic == "*"]
