@@ -217,7 +217,7 @@ def _paragraph(incident: Incident, effects: list[Finding], events: list[Statemen
     elif worst.finding.records == Records() and incident.records != Records():
         affected = [event for event in of_effects if event.finding.records != Records()]
         impact = describe_records(incident.records, bounded=any(is_bounded(event.finding) for event in affected))
-        sentences.append(_sentence(f"Affected: {_extent(affected)}: {impact}") if affected else "")
+        sentences += [_sentence(f"Affected: {_extent(affected)}: {impact}")] if affected else []
     sentences += [*_flink_readers(worst), *_confirmed(alike), *_spared(incident, worst.finding)]
     return " ".join(sentences)
 

@@ -13,6 +13,7 @@ from agent.config.checks import Check, Spark
 from agent.config.correlation_checks import PLACEHOLDERS, SHARED_KEYS
 from agent.config.credentials import Credential
 from agent.config.kafka_properties import kafka_property_problem
+from agent.config.http_client import HttpClient
 from agent.config.problems import NAMED_TABLES
 from agent.config.sections import Agent, Journal, Route, Slack
 from agent.config.settings import SECTIONS, loads
@@ -39,6 +40,7 @@ TABLES: dict[str, tuple[type[ConfigModel], dict[str, Any]]] = {
     "[[clusters.NAME.zookeeper_client.auth]]": (ZooKeeperAuth, {"env": "A"}),
     "[clusters.NAME.zookeeper_client.sasl]": (ZooKeeperSasl, {"mechanism": "GSSAPI"}),
     "[flink.NAME]": (Flink, {"rest": ["http://jobmanager-1:8081"], "zookeeper": "zk:2181"}),
+    "[flink.NAME.http_client]": (HttpClient, {}),
     "[streams.NAME]": (Streams, {"metrics": ["http://app-1:9404/metrics"]}),
     "[logs.NAME]": (Logs, {"paths": ["/var/log/kafka/*.log"]}),
     "[[rules.NAME.stores]]": (DeclaredStore, {"application": "shop", "store": "counts"}),

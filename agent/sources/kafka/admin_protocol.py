@@ -216,12 +216,12 @@ class Commits(Message, frozen=True):
 
 
 class ShareOffset(Struct, array_like=True, frozen=True):
-    """A share group's start offset of a partition. lag: offsets up to the log end not yet processed; -1 if unknown."""
+    """A share group's start offset of a partition. unread: offsets up to the log end not yet processed; -1: unknown."""
 
     topic: str
     partition: int
     start_offset: int
-    lag: int
+    unread: int
 
 
 class ShareOffsets(Message, frozen=True):

@@ -31,7 +31,7 @@ class _Reading(NamedTuple):
 
 
 class ShareGroupOffsets:
-    """Responses about share groups, held until the log ends have been read again."""
+    """Responses about share groups, held until the log ends have been read once more."""
 
     def __init__(self, cluster: str) -> None:
         self._cluster = cluster
@@ -78,7 +78,7 @@ class ShareGroupOffsets:
                 last = positions[group].get(place) if group in positions else None
                 before, after = ends.get(place), self._ends.get(place)
                 position = None if last is None else last.offset
-                if offset.lag >= 0 and before is not None and after is not None and after.sent_at >= at:
+                if offset.unread >= 0 and before is not None and after is not None and after.sent_at >= at:
                     position = _find_position(offset, before.offset, after.offset, position)
                 if position is not None:
                     commits.append(
@@ -99,6 +99,6 @@ def _find_position(offset: protocol.ShareOffset, before: int, after: int, last: 
 
     before, after: log ends before and after the lag was computed.
     """
-    low = max(offset.start_offset, min(before, after) - offset.lag)
-    high = max(offset.start_offset, after - offset.lag)
+    low = max(offset.start_offset, min(before, after) - offset.unread)
+    high = max(offset.start_offset, after - offset.unread)
     return low if last is None else min(max(last, low), high)

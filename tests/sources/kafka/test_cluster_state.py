@@ -110,10 +110,10 @@ def _list_offsets_call() -> Call:
     return Call(("offsets", 1), ("offsets", 1), 5, protocol.ListOffsets([("t", 0)]))
 
 
-def _check_topic(state: ClusterState, failure: protocol.Failure | None = None) -> None:
+def _check_topic(state: ClusterState, failure: protocol.Failure | None = None, *, sent_at: int = 3) -> None:
     """Check the topic that has vanished after the listing without it; two listings arrive at the same time."""
     assert "t" in state.due_checks(_LATER)[0]
-    _apply(state, protocol.CheckTopics(["t"]), protocol.TopicChecks({"t": failure}), sent_at=3)
+    _apply(state, protocol.CheckTopics(["t"]), protocol.TopicChecks({"t": failure}), sent_at=sent_at)
 
 
 @pytest.mark.parametrize("failure", [None, protocol.Failure(3, "Unknown topic")], ids=["topic", "no-topic"])
@@ -324,6 +324,9 @@ def test_share_group_is_deleted_with_its_offsets() -> None:
     assert _taken_commits(state) == [(0, 10)]
     _apply(state, protocol.DescribeTypedGroup("g", "share"), _group("Dead"))
     _apply(state, protocol.ListShareOffsets("g"), protocol.ShareOffsets([], []), at=20)
+    assert _taken_commits(state) == []
+    _check_topic(state, sent_at=21)
+    _apply(state, protocol.ListShareOffsets("g"), protocol.ShareOffsets([], []), at=22)
     assert _taken_commits(state) == [(0, None)]
     assert state.groups == []
 
