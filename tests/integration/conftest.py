@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from testbed.kafka import Cluster
+from testbed.slack import Slack
 
 _RUNNING = pytest.StashKey[list[Cluster]]()
 _KEPT = pytest.StashKey[list[Path]]()
@@ -49,6 +50,14 @@ def kafka_3_9(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 def kafka_4_1(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """Kafka 4.1.1 under KRaft; brokers 2005, 2011 and 2024, __consumer_offsets on 2024."""
     yield from _cluster("4.1.1", request)
+
+
+@pytest.fixture
+def slack(tmp_path: Path) -> Iterator[Slack]:
+    """Slack, whose requests are kept beside the agent's log."""
+    with Slack() as slack:
+        yield slack
+        slack.dump(tmp_path / "slack.jsonl")
 
 
 @pytest.fixture(autouse=True)

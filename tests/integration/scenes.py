@@ -17,6 +17,9 @@ from testbed.slack import Slack
 from testbed.traffic import Traffic
 from testbed.workspace import Message
 
+LATE_MS = 20_000
+"""How long after an event a false alarm about it would have come."""
+
 
 @contextmanager
 def watched(
