@@ -36,7 +36,7 @@ class ForeignOffset(GroupRule):
             only_while_open=True,
         ),
     }
-    observes = (Commit,)
+    observes = (Commit, LogOffsets)
 
     @classmethod
     def timeline(cls, finding: Finding, day: str) -> str:
@@ -46,11 +46,20 @@ class ForeignOffset(GroupRule):
         return f"{reader(finding.subject)} on {place(finding.subject)}: committed {offset:,}, log ends at {end:,}"
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
-        commit = observation
-        if not isinstance(commit, Commit) or not self.applies_to(commit.group, commit.topic):
-            return ()
-        is_suspicious = is_beyond_growth(facts, commit)
-        return [Scope(commit.cluster, commit.group, commit.topic, commit.partition)] if is_suspicious else ()
+        match observation:
+            case Commit():
+                commits = [observation]
+            case LogOffsets(cluster=cluster, topic=topic, partition=partition):  # it may arrive after later commits
+                histories = facts.histories(Commit, cluster=cluster, topic=topic, partition=partition)
+                last = (history.changes[-1] for history in histories)
+                commits = [commit for commit in last if commit.at >= observation.at]
+            case _:
+                return ()
+        return [
+            Scope(commit.cluster, commit.group, commit.topic, commit.partition)
+            for commit in commits
+            if self.applies_to(commit.group, commit.topic) and is_beyond_growth(facts, commit)
+        ]
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         readings, was_foreign = facts.history(LogOffsets, *scope.in_partition), False
