@@ -51,8 +51,7 @@ class ForeignOffset(GroupRule):
                 commits = [observation]
             case LogOffsets(cluster=cluster, topic=topic, partition=partition):  # it may arrive after later commits
                 histories = facts.histories(Commit, cluster=cluster, topic=topic, partition=partition)
-                last = (history.changes[-1] for history in histories)
-                commits = [commit for commit in last if commit.at >= observation.at]
+                commits = [commit for history in histories for commit in history.after(observation.at - 1)]
             case _:
                 return ()
         return [
