@@ -16,7 +16,7 @@ from agent.config.settings import load
 from agent.engine.engine import Engine
 from agent.model.encoding import to_json
 from agent.model.findings import Incident, incident_fields, incident_json
-from agent.model.observations.base import Observation, Subject, Tick
+from agent.model.observations.base import Observation, Subject, Tick, not_after_seen
 from agent.model.observations.kafka import BrokerRegistration, Commit, GroupState, LogOffsets, PartitionState
 from tests import strategies
 from tests.simulated_kafka import FAULTS, Fault, simulate
@@ -135,7 +135,7 @@ def test_live_incidents_equal_a_replay_whatever_comes_late(
 def test_live_equals_replay_for_arbitrary_observations(
     observations: list[Observation], delays: list[int], wobble: int, sizes: list[int]
 ) -> None:
-    ordered = sorted(observations, key=lambda observation: observation.seen)
+    ordered = sorted(map(not_after_seen, observations), key=lambda observation: observation.seen)
     end = final_tick(ordered)
     incidents = run_live([*split(delay(ordered, delays, wobble), sizes), [end]])
     assert without_ids(incidents.values()) == without_ids(replay([*ordered, end], engine()))
