@@ -12,8 +12,8 @@ from agent.cli.main import main
 from agent.config.checks import Check, Spark
 from agent.config.correlation_checks import PLACEHOLDERS, SHARED_KEYS
 from agent.config.credentials import Credential
-from agent.config.kafka_properties import kafka_property_problem
 from agent.config.http_client import HttpClient
+from agent.config.kafka_properties import kafka_property_problem
 from agent.config.problems import NAMED_TABLES
 from agent.config.sections import Agent, Journal, Route, Slack
 from agent.config.settings import SECTIONS, loads
