@@ -4,6 +4,7 @@ import gzip
 import struct
 import zlib
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import cramjam
@@ -43,8 +44,9 @@ def lz4(plain: bytes, *, old: bool = False, block: int = 1 << 16) -> bytes:
     return b"".join([*parts, b"\x00\x00\x00\x00"])
 
 
+@cache
 def compress(codec: str, plain: bytes) -> bytes:
-    """Compress with a codec of IDS."""
+    """Compress with a codec of IDS; the same bytes always in the same way."""
     match codec:
         case "none":
             return plain
