@@ -18,7 +18,7 @@ from tests.integration.scenes import committed, findings, named, watched
 from tests.integration.seen import Seen
 from tests.integration.test_kafka_protocols import watching
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.acceptance]
 
 
 @pytest.fixture(scope="module")
