@@ -15,7 +15,7 @@ import msgspec
 from agent.engine.facts import FINALIZATION_MS, LATENESS_MS, LONG_AFTER, LONG_AGO, Change, DependencyKey, Facts
 from agent.engine.rule import Rule, Scope
 from agent.model.findings import Finding, FindingKey
-from agent.model.observations.base import Observation
+from agent.model.observations.base import Observation, Subject
 from agent.model.observations.checks import CheckFinding
 
 SOON_MS = 10_000
@@ -59,7 +59,7 @@ class Evaluator:
         self._dependencies = _Dependencies()
         self._dirty: dict[Evaluation, None] = {}
         self._evaluate_by = LONG_AFTER
-        self._stale: dict[DependencyKey, None] = {}
+        self._stale: dict[Subject, Observation] = {}
         self._stale_by = LONG_AFTER
         self._timers: list[tuple[int, int, Evaluation]] = []
         self._timer_of: dict[Evaluation, int] = {}
@@ -97,8 +97,10 @@ class Evaluator:
         self.facts.now = now
         dirty, self._dirty, self._evaluate_by = self._dirty, {}, LONG_AFTER
         if everything or self._stale_by <= now:
-            for key in self._stale:
-                dirty.update(self._dependencies.dependents.get(key, _NOTHING))
+            # Only now: what has been read meanwhile depends on the subject too.
+            for observation in self._stale.values():
+                for key in self.facts.dependency_keys(observation):
+                    dirty.update(self._dependencies.dependents.get(key, _NOTHING))
             self._stale, self._stale_by = {}, LONG_AFTER
         while self._timers and self._timers[0][0] <= now:
             at, _, evaluation = heapq.heappop(self._timers)
@@ -143,7 +145,7 @@ class Evaluator:
             return
         subject = observation.subject
         if subject not in self._stale:
-            self._stale.update(dict.fromkeys(self.facts.dependency_keys(observation)))
+            self._stale[subject] = observation
             self._stale_by = min(self._stale_by, observation.seen + SOON_MS)
         own = dependents_of.get(subject)
         if own and self._active_findings:

@@ -62,6 +62,19 @@ class OneCommit(ReadingRule):
         return tuple(change.offset for change in facts.history(Commit, CLUSTER, "g", "t", 0))
 
 
+class CommitsOfGroup(ReadingRule):
+    """Reads the committed offsets of a group, only for broker 2."""
+
+    kind = "commits_of_group"
+
+    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
+        return [scope for scope in super().scopes(observation, facts) if scope.broker == 2]
+
+    def read(self, facts: Facts) -> tuple[object, ...]:
+        histories = facts.histories(Commit, cluster=CLUSTER, group="g")
+        return tuple(history.last.offset for history in histories if history.last is not None)
+
+
 class CommitsWhileUp(ReadingRule):
     """Reads a committed offset only while broker 2 is registered."""
 
@@ -141,6 +154,18 @@ def test_frequent_change_elsewhere_is_evaluated_soon() -> None:
     assert [evaluated.read for evaluated in ReadingRule.log] == [()]
     observe(evaluator, tick(SOON_S + 1))
     assert [evaluated.read for evaluated in ReadingRule.log] == [(), tuple(range(1, SOON_S + 1))]
+
+
+def test_frequent_change_before_the_first_reading_hides_none_after_it() -> None:
+    evaluator = Evaluator({"led": LedPartitions(), "group": CommitsOfGroup()})
+    observe(evaluator, registration(0, "0x1", 1))
+    observe(evaluator, commit(1, 5))
+    observe(evaluator, registration(2, "0x2", 2))
+    observe(evaluator, commit(3, 6))
+    observe(evaluator, tick(1 + SOON_S))
+    reads = [evaluated.read for evaluated in ReadingRule.log if evaluated.scope.broker == 2]
+    assert (5,) in reads
+    assert reads[-1] == (6,)
 
 
 def test_pending_frequent_changes_are_evaluated_at_the_end() -> None:

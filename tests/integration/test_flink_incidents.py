@@ -236,7 +236,7 @@ def test_dead_job_put_back_is_found_at_the_failover(flink: FlinkCluster, agent: 
     agent.wait_for_incident(lambda incident: incident["severity"] == "critical", "a critical incident", 120)
     # The checkpoint it was restored from is known some seconds after it runs.
     (finding,) = wait_until(
-        lambda: [finding for finding in running() if "with no checkpoint restored" in finding["detail"]], "its restore"
+        lambda: [finding for finding in running() if "no checkpoint restored" in finding["detail"]], "its restore"
     )
     assert any(path.name == finding["current"]["file"] for path in kept.storage.rglob("submittedJobGraph*"))
     assert [incident["severity"] for incident in agent.unmerged()].count("critical") == 1
