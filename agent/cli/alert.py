@@ -3,7 +3,6 @@
 import secrets
 import socket
 import sys
-import time
 from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
@@ -15,6 +14,7 @@ from agent.cli.common import CLEAN, EPILOG, FAILED, config_option, fail, load_or
 from agent.config.credentials import CredentialError
 from agent.model.findings import Incident, Severity, Status
 from agent.notify.base import Message, NotDelivered, Receiver
+from agent.notify.dispatcher import now_ms
 from agent.render.report import report
 
 _SEVERITIES = (Severity.CRITICAL, Severity.WARNING)
@@ -55,7 +55,7 @@ def _incidents(receiver: Receiver, clusters: Iterable[str]) -> dict[str, Inciden
     """Return an incident for each channel of the receiver, which its routes send there."""
     incidents: dict[str, Incident] = {}
     for severity, cluster in product(_SEVERITIES, clusters):
-        now = time.time_ns() // 1_000_000
+        now = now_ms()
         incident = Incident(
             id=f"INC-TEST{secrets.token_hex(2).upper()}",
             status=Status.OPEN,

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import click
 from rich.console import Console
@@ -25,7 +24,7 @@ from agent.checks.arguments import (
     spark_options,
 )
 from agent.checks.process import Limits, Outcome, run_check
-from agent.cli.common import EPILOG, FAILED, FOUND, WRONG, config_option, fail, load_or_exit
+from agent.cli.common import EPILOG, FAILED, FOUND, WRONG, config_option, fail, load_or_exit, parsed_by
 from agent.config.checks import size
 from agent.config.credentials import CredentialError
 from agent.config.problems import did_you_mean
@@ -223,20 +222,13 @@ def _help(context: click.Context, name: str) -> str:
     return f"{own}\n\n{formatter.getvalue().strip()}"
 
 
-def _size_option(context: click.Context, parameter: click.Parameter, value: Any) -> int | None:
-    try:
-        return None if value is None else size(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error), context, parameter) from error
-
-
 @click.command("digest", epilog=EPILOG)
 @click.option("--broker", type=click.IntRange(min=0), required=True, help="Id of the broker.")
 @click.option("--path", "directory", metavar="DIR", required=True, help="Its log directory, one of `log.dirs`.")
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The Parquet file to write."
 )
-@click.option("--bandwidth", callback=_size_option, metavar="SIZE", help="Read at most this much per second (50MB).")
+@click.option("--bandwidth", callback=parsed_by(size), metavar="SIZE", help="Read at most this much per second (50MB).")
 @click.option("--topic", "topics", multiple=True, metavar="PATTERN", help="Only these topics; repeatable.")
 def digest_command(broker: int, directory: str, out: Path, bandwidth: int | None, topics: tuple[str, ...]) -> None:
     """Write the digest of a broker's log, which checks accept in place of its directory.

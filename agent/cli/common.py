@@ -1,6 +1,7 @@
 """Exit statuses, options and error handling that the commands of `backflow` share."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -37,6 +38,18 @@ def load_or_exit(config: Path | None, *, need_clusters: bool) -> Settings:
         return load(config_path(config), need_clusters=need_clusters)
     except SettingsError as error:
         fail(WRONG, str(error))
+
+
+def parsed_by(parse: Callable[[str], int]) -> Callable[[click.Context, click.Parameter, str | None], int | None]:
+    """Return the callback of an option that is read by `parse`; its ValueError says what is wrong with the value."""
+
+    def callback(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+        try:
+            return None if value is None else parse(value)
+        except ValueError as error:
+            raise click.BadParameter(str(error), context, parameter) from error
+
+    return callback
 
 
 def fail(status: int, message: str) -> NoReturn:

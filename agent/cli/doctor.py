@@ -52,7 +52,7 @@ def doctor_command(config: Path | None, wait: int) -> None:
     agent's user: files and credentials are read as that user reads them.
     """
     settings = load_or_exit(config, need_clusters=False)
-    # What sources and clients log is told here in their reasons.
+    # The reasons printed here say what sources and clients log.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     logging.disable(logging.CRITICAL)
     failed = False

@@ -12,11 +12,12 @@ from typing import Any
 
 import click
 
-from agent.cli.common import EPILOG, FAILED, FOUND, WRONG, config_option, fail, load_or_exit
+from agent.cli.common import EPILOG, FAILED, FOUND, WRONG, config_option, fail, load_or_exit, parsed_by
 from agent.model.config_types import duration
 from agent.model.findings import Finding, Incident, Severity, Status, incident_json, reader
 from agent.model.text import instant, place
 from agent.model.times import rfc3339
+from agent.notify.dispatcher import now_ms
 from agent.render.report import report
 from agent.storage.database import FILE, StorageError
 from agent.storage.incidents import Delivery, IncidentStore
@@ -29,9 +30,7 @@ _READERS = ("group", "job", "application")
 @config_option
 @click.option("--all", "with_closed", is_flag=True, help="Include closed and merged incidents.")
 @click.option("--open", "only_open", is_flag=True, help="Only what still lasts.")
-@click.option(
-    "--since", callback=lambda *given: _duration(given[2]), metavar="DURATION", help="Only what changed since: 2h, 7d."
-)
+@click.option("--since", callback=parsed_by(duration), metavar="DURATION", help="Only what changed since: 2h, 7d.")
 @click.option(
     "--severity", type=click.Choice([severity.value for severity in Severity]), help="Only this severity or worse."
 )
@@ -93,24 +92,13 @@ def _store(config: Path | None) -> Iterator[IncidentStore]:
         fail(FAILED, str(error))
 
 
-def _duration(value: str | None) -> int | None:
-    try:
-        return None if value is None else duration(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 def _watch(listed: Callable[[], list[str]]) -> None:
     """Show the list again and again until Ctrl-C."""
     try:
         while True:
             lines = listed() or ["no incidents"]
             click.clear()
-            click.echo("\n".join([f"{rfc3339(_now_ms())}, every {_WATCH_S} s", *lines]))
+            click.echo("\n".join([f"{rfc3339(now_ms())}, every {_WATCH_S} s", *lines]))
             time.sleep(_WATCH_S)
     except KeyboardInterrupt:
         click.echo()
@@ -133,7 +121,7 @@ def _listed(
         if (incident.findings or incident.merged_into is not None)
         and (with_closed or as_json or (incident.status is not Status.CLOSED and incident.merged_into is None))
         and (not only_open or incident.status is Status.OPEN)
-        and (since is None or incident.updated_at >= _now_ms() - since)
+        and (since is None or incident.updated_at >= now_ms() - since)
         and (severity is None or incident.severity.rank >= Severity(severity).rank)
         and (group is None or _is_about(incident, group))
     ]

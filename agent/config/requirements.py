@@ -11,6 +11,7 @@ JAVA_VERSION = 17
 _MODULE = "jdk.incubator.vector"
 """Spark 4 starts with this module, which a Java runtime without development tools may lack."""
 
+_BASE = re.compile(r"^java\.base@(\d+)", re.MULTILINE)
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 """Java 8 calls itself 1.8."""
 _START_S = 30
@@ -30,11 +31,13 @@ def find_spark_problem() -> str:
     where = f"in JAVA_HOME, {home}" if home else "on the PATH"
     advice = f"install a JDK, {JAVA_VERSION} or newer, or set JAVA_HOME"
     try:
-        version = _VERSION.search(_output_of(java, "-version"))
+        modules = _output_of(java, "--list-modules")
+        # Java 8 has no modules, and one start is half the wait of two.
+        version = _BASE.search(modules) or _VERSION.search(_output_of(java, "-version"))
         if version is None or int(version[1]) < JAVA_VERSION:
             found = f"Java {version[1]}" if version else "no working Java"
             return f"Spark checks need Java {JAVA_VERSION}, but {found} is {where}: {advice}"
-        if _MODULE not in _output_of(java, "--list-modules"):
+        if _MODULE not in modules:
             return f"Spark checks need a whole JDK, but the Java {where} lacks the module {_MODULE}: {advice}"
     except (OSError, subprocess.TimeoutExpired):
         return f"Spark checks need Java, but none is {where}: {advice}"

@@ -240,8 +240,8 @@ def _chains(name: str, correlation: Correlation, index: "_StepIndex", check_rule
                 and finding.key != earlier.key
                 and _is_within_reach(root, finding, span)
                 and not has_recovered_between(earlier, finding)
-                and can_precede(earlier, finding, _slack(root, earlier, finding, correlation, check_rules))
-                and can_precede(root, finding, _slack(root, earlier, finding, correlation, check_rules))
+                for slack in [_slack(root, earlier, finding, correlation, check_rules)]
+                if can_precede(earlier, finding, slack) and can_precede(root, finding, slack)
             }
             if not matches and not step.optional:
                 break

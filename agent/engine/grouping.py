@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from agent.engine.facts import FINALIZATION_MS, LATENESS_MS, LONG_AFTER
 from agent.model.findings import Finding, FindingKey, Severity
+from agent.model.observations.kafka import OFFSETS_TOPIC
 
 GROUPING_MS = LATENESS_MS
 """Findings that begin this close together can be one event."""
@@ -24,8 +25,6 @@ RECURRENCE_MS = 7_500_000
 STORM_SIZE = 10
 """How many incidents may open in a minute for one cause and cluster; more are one incident."""
 
-_OFFSETS_TOPIC = "__consumer_offsets"
-
 _ANY = "*"
 """No topic has this name: stands for all that a group reads."""
 
@@ -35,7 +34,7 @@ Pair: TypeAlias = tuple[FindingKey, FindingKey]
 def key_values(finding: Finding, key: str) -> tuple[Any, ...]:
     """Return the values of a subject key: one, several ("brokers") or none."""
     if key == "coordinator":
-        partition = finding.subject.get("partition") if finding.subject.get("topic") == _OFFSETS_TOPIC else None
+        partition = finding.subject.get("partition") if finding.subject.get("topic") == OFFSETS_TOPIC else None
         value = finding.current.get(key, partition)
     else:
         value = finding.subject.get(key)

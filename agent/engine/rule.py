@@ -131,7 +131,7 @@ class Rule(ConfigModel):
     """Advice by label; under the empty string for findings with none of the labels."""
 
     observes: ClassVar[tuple[type[Observation], ...]] = (Observation,)
-    """The kinds of observations that `scopes` is called with."""
+    """The kinds of observations that `scopes` is called with; without any, the rule needs no `scopes`."""
 
     revisits: ClassVar[type[Observation] | None] = None
     """The kind of observations whose histories `revisit` is called with, once a minute."""

@@ -123,7 +123,7 @@ class Slack:
                 _call(upload, channel=channel, thread_ts=ts, filename=name, content=message.plot, alt_txt=alt)
                 return handle
             text = clipped("\n".join(message.lines), _REPLY_LIMIT)
-            # Slack notifies nobody of an edit and few of a reply: an escalation is shown in the channel too.
+            # Slack notifies no one of an edit and few of a reply: an escalation is shown in the channel too.
             broadcast = {"reply_broadcast": True} if is_escalation(message.lines) else {}
             _call(post, channel=channel, thread_ts=ts, text=text, metadata=mark, unfurl_links=False, **broadcast)
             return handle

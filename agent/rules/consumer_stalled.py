@@ -9,7 +9,6 @@ from agent.engine.facts import FLOOR, Facts, History
 from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
 from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding, reader
-from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets
 from agent.model.text import count, place, span
 from agent.model.times import clock
@@ -71,9 +70,6 @@ class ConsumerStalled(GroupRule):
             return finding.detail
         where = f"{reader(finding.subject)} on {place(finding.subject)}"
         return f"{where}: committed offset stuck at {offset:,}, {count(unread, 'record')} unread"
-
-    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:  # noqa: ARG002 - the base's signature
-        return ()
 
     def revisit(self, history: History[Commit], facts: Facts) -> Iterable[Scope]:
         if len(history.changes) >= FLOOR and history.changes[-FLOOR].at > facts.now - self.after:

@@ -7,11 +7,10 @@ from agent.engine.facts import Facts, History
 from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
 from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding
-from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets
 from agent.model.text import count, places, span
 from agent.model.times import clock
-from agent.rules.queries.operators import has_consumers
+from agent.rules.queries.operators import find_end_of_absence, has_consumers
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, drop_unmoved
 from agent.rules.queries.subjects import groups_of, partitions_of
 from agent.rules.queries.unread import (
@@ -73,9 +72,6 @@ class ConsumerStopped(GroupRule):
     min_uptime: PositiveDuration = 1_800_000
     """How long the group must have had members before."""
 
-    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:  # noqa: ARG002 - the base's signature
-        return ()
-
     def revisit(self, history: History[GroupState], facts: Facts) -> Iterable[Scope]:
         state = first_not_final(facts, history)
         is_away = state.state == "Empty" and self.after <= facts.now - state.at <= _FORGOTTEN_MS
@@ -110,12 +106,10 @@ class ConsumerStopped(GroupRule):
             )
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
-        for state in facts.history(GroupState, scope.cluster, scope.group or "").after(finding.at):
-            if state.state == "Dead":
-                return ended(finding, state.at, "the group was deleted")
-            if has_consumers(state):
-                return recovered(finding, state.at)
-        return finding
+        end = find_end_of_absence(facts, scope.cluster, scope.group or "", finding.at)
+        if end is not None and end.state == "Dead":
+            return ended(finding, end.at, "the group was deleted")
+        return finding if end is None else recovered(finding, end.at)
 
     def _find_unread(self, scope: Scope, facts: Facts, begin: int, due: int) -> tuple[int, list[tuple[str, int]], int]:
         """Return since when there are records to read, on which partitions, and how many when they are due.

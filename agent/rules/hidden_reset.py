@@ -26,11 +26,8 @@ from agent.rules.queries.partitions import (
     is_recreated,
 )
 from agent.rules.queries.subjects import groups_of
+from agent.rules.queries.unread import REGULAR, longest_interval
 
-_REGULAR = 4
-"""How many commits make a rhythm."""
-
-_RECENT = 20
 _STALLED_MS = 600_000
 _STALE_MS = 60_000
 _CLIENT_TIMEOUT_MS = 60_000
@@ -118,9 +115,9 @@ class HiddenReset(GroupRule):
                 continue
             commits = drop_unmoved(history)
             until_then = [commit for commit in commits if commit.at <= at + CLOCK_SLACK_MS]
-            if len(until_then) < _REGULAR:
+            if len(until_then) < REGULAR:
                 continue
-            stuck, longest = until_then[-1], max(commit_intervals(until_then[-_RECENT:]))
+            stuck, longest = until_then[-1], longest_interval(until_then)
             known_at = self._known_at(scope, stuck, trigger, longest, facts)
             if known_at is None or any(
                 commit.start < known_at for commit in commits if stuck.at < commit.at <= known_at + LATENESS_MS
@@ -212,7 +209,7 @@ def _find_movement(history: History[Commit], scope: Scope, at: int, known_at: in
         return
     if any(commit.start < known_at for commit in commits if middle < commit.at <= known_at + LATENESS_MS):
         yield True
-    elif len(before) >= _REGULAR and at - before[-1].at <= max(_STALE_MS, 3 * max(commit_intervals(before))):
+    elif len(before) >= REGULAR and at - before[-1].at <= max(_STALE_MS, 3 * max(commit_intervals(before))):
         has_trigger = any(abs(trigger.at - at) <= LATENESS_MS for trigger in _find_triggers(facts, partition))
         since = max(at, before[-1].at)
         if not has_trigger and _find_growth(facts, partition, before[-1].offset or 0, since) is not None:

@@ -10,7 +10,6 @@ from agent.engine.facts import FINALIZATION_MS, Facts, History
 from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
 from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding
-from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets
 from agent.model.text import count, place, places, span
 from agent.model.times import clock
@@ -81,9 +80,6 @@ class Lag(GroupRule):
     """How old the oldest unread record may be in any case."""
     min_records: int = Field(1000, ge=1)
     """Fewest unread records of a partition that count."""
-
-    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:  # noqa: ARG002 - the base's signature
-        return ()
 
     def revisit(self, history: History[Commit], facts: Facts) -> Iterable[Scope]:
         oldest = history.changes[0]

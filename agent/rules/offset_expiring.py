@@ -8,10 +8,9 @@ from agent.engine.facts import Facts, History
 from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
 from agent.model.config_types import NameFilter, PositiveDuration
 from agent.model.findings import Finding
-from agent.model.observations.base import Observation
 from agent.model.observations.kafka import ClusterSettings, Commit, GroupState
 from agent.model.text import day_of, instant, span
-from agent.rules.queries.operators import has_consumers
+from agent.rules.queries.operators import find_end_of_absence
 from agent.rules.queries.subjects import partitions_of
 from agent.rules.queries.unread import first_not_final
 
@@ -46,9 +45,6 @@ class OffsetExpiring(GroupRule):
     """Which groups the rule is about."""
     before: PositiveDuration = 86_400_000
     """How long before the offsets expire, at most a quarter of offsets.retention.minutes."""
-
-    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:  # noqa: ARG002 - the base's signature
-        return ()
 
     def revisit(self, history: History[GroupState], facts: Facts) -> Iterable[Scope]:
         state = first_not_final(facts, history)
@@ -86,11 +82,11 @@ class OffsetExpiring(GroupRule):
             )
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
-        for state in facts.history(GroupState, scope.cluster, scope.group or "").after(finding.at):
-            if state.state == "Dead":
-                return ended(finding, state.at, "the group was deleted or its offsets expired")
-            if has_consumers(state):
-                return recovered(finding, state.at)
+        end = find_end_of_absence(facts, scope.cluster, scope.group or "", finding.at)
+        if end is not None and end.state == "Dead":
+            return ended(finding, end.at, "the group was deleted or its offsets expired")
+        if end is not None:
+            return recovered(finding, end.at)
         forgotten = [
             commit.at
             for topic, partition in partitions_of(facts, scope.cluster, scope.group or "")

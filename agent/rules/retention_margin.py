@@ -8,7 +8,6 @@ from agent.engine.facts import FINALIZATION_MS, Facts, History
 from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
 from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding, reader
-from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, LogOffsets, TopicSettings
 from agent.model.text import count, day_of, instant, place, span
 from agent.rules.queries.partitions import drop_unmoved, find_deletion
@@ -80,9 +79,6 @@ class RetentionMargin(GroupRule):
             return super().timeline(finding, day)
         where = f"{reader(finding.subject)} on {place(finding.subject)}"
         return f"{where}: unread records may be deleted from {instant(deleted_from, day)} on"
-
-    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:  # noqa: ARG002 - the base's signature
-        return ()
 
     def revisit(self, history: History[Commit], facts: Facts) -> Iterable[Scope]:
         oldest = history.changes[0]

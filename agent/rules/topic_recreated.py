@@ -14,18 +14,15 @@ from agent.model.text import MAX_PLACES, join_names, more
 from agent.rules.queries.partitions import (
     CLOCK_SLACK_MS,
     IncarnationEnd,
-    commit_intervals,
     drop_unmoved,
     find_incarnation_ends,
     is_deleted,
 )
 from agent.rules.queries.subjects import groups_of, partitions_in
+from agent.rules.queries.unread import longest_interval
 
 _GONE_MS = 300_000
 """How long a topic must be missing to be gone for good: metadata may lack one for a while."""
-
-_RHYTHM = 20
-"""How many commits show how often a group commits."""
 
 
 class _Log(NamedTuple):
@@ -179,7 +176,7 @@ class TopicRecreated(EventRule, TopicRule):
         if not commits or (last is not None and last.offset is None) or not self._is_reading(commits[-1], begin, facts):
             return None
         # What was written since the last moment at which it may have committed may have been read.
-        uncommitted_ms = min(max(commit_intervals(commits[-_RHYTHM:]), default=0), RETENTION_MS)
+        uncommitted_ms = min(longest_interval(commits), RETENTION_MS)
         log = facts.history(LogOffsets, *partition).as_of(begin - uncommitted_ms - CLOCK_SLACK_MS)
         if log is None:
             return None

@@ -4,6 +4,9 @@ from msgspec import Struct
 
 from agent.model.observations.base import Observation
 
+OFFSETS_TOPIC = "__consumer_offsets"
+"""The topic in which Kafka keeps committed offsets."""
+
 
 class Commit(Observation, frozen=True, kw_only=True, tag="commit", gc=False):
     """A committed offset of a group.
@@ -144,6 +147,19 @@ class PartitionState(Observation, frozen=True, kw_only=True, tag="partition_stat
     elr: tuple[int, ...] | None = None
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
+
+    def deleted(self, at: int) -> "PartitionState":
+        """Return the state of the partition once it no longer exists, seen at that moment (ms)."""
+        return PartitionState(
+            at=at,
+            cluster=self.cluster,
+            topic=self.topic,
+            partition=self.partition,
+            leader=None,
+            replicas=(),
+            isr=(),
+            topic_id=self.topic_id,
+        )
 
 
 class BrokerRegistration(Observation, frozen=True, kw_only=True, tag="broker_registration", gc=False):

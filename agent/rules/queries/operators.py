@@ -90,6 +90,12 @@ def has_consumers(state: GroupState) -> bool:
     return bool(state.members) or state.state not in ("Empty", "Dead")
 
 
+def find_end_of_absence(facts: Facts, cluster: str, group: str, at: int) -> GroupState | None:
+    """Return the first state after that moment in which the group is Dead or has consumers again, or None."""
+    states = facts.history(GroupState, cluster, group).after(at)
+    return next((state for state in states if state.state == "Dead" or has_consumers(state)), None)
+
+
 def find_forgotten(facts: Facts, before: Commit, after: Commit) -> Commit | None:
     """Return when Kafka had forgotten the offset between two commits of a partition, as it was first seen, or None."""
     between = _own_history(facts, after).between(before.at - 1, after.at - 1)

@@ -4,12 +4,9 @@ from operator import attrgetter
 
 from agent.engine.facts import Facts, History
 from agent.model.observations.flink import FlinkJob, JobGraph, JobGraphFile, Position
-from agent.model.observations.kafka import BrokerRegistration, Commit, PartitionState
+from agent.model.observations.kafka import OFFSETS_TOPIC, BrokerRegistration, Commit, PartitionState
 from agent.model.observations.logs import LogLine
 from agent.model.observations.streams import StreamsApplication, TaskRestore
-
-OFFSETS_TOPIC = "__consumer_offsets"
-"""The topic in which Kafka keeps committed offsets."""
 
 
 def groups_of(facts: Facts, cluster: str, topic: str, partition: int) -> list[str]:

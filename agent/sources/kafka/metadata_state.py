@@ -68,7 +68,7 @@ class MetadataState:
         self._unknown.discard(name)
         states = {state.partition: state for state in topic.partitions}
         before, self._partitions[name] = self._partitions[name], states
-        return [*topic.partitions, *_deleted((last for last in before.values() if last.partition not in states), at)]
+        return [*topic.partitions, *(last.deleted(at) for last in before.values() if last.partition not in states)]
 
     def _apply_unknown_topic(self, name: str, at: int) -> list[Observation]:
         """Delete a topic when a broker does not know it for the second time: one broker's metadata may lag."""
@@ -77,20 +77,4 @@ class MetadataState:
             return []
         self._unknown.discard(name)
         self.unavailable.pop(Unit(topic=name), None)
-        return _deleted(self._partitions.pop(name, {}).values(), at)
-
-
-def _deleted(states: Iterable[PartitionState], at: int) -> list[Observation]:
-    return [
-        PartitionState(
-            at=at,
-            cluster=state.cluster,
-            topic=state.topic,
-            partition=state.partition,
-            leader=None,
-            replicas=(),
-            isr=(),
-            topic_id=state.topic_id,
-        )
-        for state in states
-    ]
+        return [state.deleted(at) for state in self._partitions.pop(name, {}).values()]

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 
 from agent.model.config_types import NameFilter
+from agent.model.observations.kafka import OFFSETS_TOPIC
 from agent.sources.availability import Reasons, Unit
 from agent.sources.kafka import admin_protocol as protocol
 from agent.sources.kafka.admin_client import Call
@@ -10,7 +11,6 @@ from agent.sources.kafka.admin_protocol import TopicPartition
 from agent.sources.kafka.permissions import Acl, Permissions, TopicCheck, VanishedTopics
 from agent.sources.kafka.reasons import group_reasons, log_reason, text_of
 
-_OFFSETS_TOPIC = "__consumer_offsets"
 _MAX_METADATA_FAILURES = 3
 """How many requests for metadata in a row may fail unreported: the client asks another broker each time."""
 
@@ -30,7 +30,7 @@ class Visibility:
 
     def take_due_checks(self, now: int, *, has_groups: bool) -> tuple[list[str], list[str]]:
         """Return the topics and groups of which to check whether we may describe them."""
-        groups_exist = has_groups or _OFFSETS_TOPIC in self._topics
+        groups_exist = has_groups or OFFSETS_TOPIC in self._topics
         topics, groups = self._permissions.take_due(now, groups_exist=groups_exist)
         return sorted({*topics, *self.vanished.due(now)}), groups
 

@@ -217,18 +217,7 @@ class ZnodeDecoder:
     def deleted(self, state: PartitionState, now: int) -> Observation:
         """Return that the partition no longer exists."""
         self._versions.pop(state.subject, None)
-        return self._keep(
-            PartitionState(
-                at=max(now, state.at),
-                cluster=self._cluster,
-                topic=state.topic,
-                partition=state.partition,
-                leader=None,
-                replicas=(),
-                isr=(),
-                topic_id=state.topic_id,
-            )
-        )
+        return self._keep(state.deleted(max(now, state.at)))
 
     def _not_before_last(self, subject: Subject, at: int) -> int:
         """Return `at`, or the time of the subject's last observation if later: ZooKeeper's clock is not ours."""
