@@ -10,6 +10,7 @@ from agent.cli.common import EPILOG, FAILED, FOUND, WRONG, config_option, fail, 
 from agent.model.findings import Status
 from agent.storage.database import FILE, StorageError
 from agent.storage.incidents import IncidentStore
+from agent.storage.state_file import current
 
 
 @click.command("incidents", epilog=EPILOG)
@@ -21,7 +22,7 @@ from agent.storage.incidents import IncidentStore
 def incidents_command(config: Path | None, *, with_closed: bool, as_json: bool) -> None:
     """List the incidents of the agent with this configuration. Exits with 1 if there are any."""
     settings = load_or_exit(config, need_clusters=False)
-    path = settings.agent.state_directory / FILE
+    path = current(settings.agent.state_directory / FILE)
     if not path.exists():
         fail(WRONG, f"{path}: no agent has run with this state directory; give its configuration with --config")
     try:

@@ -3,6 +3,7 @@
 import click
 
 from agent.cli.backtest import backtest_command
+from agent.cli.backup import backup_command
 from agent.cli.checks import check_command, digest_command
 from agent.cli.common import EPILOG
 from agent.cli.demo import demo_command
@@ -29,6 +30,7 @@ for command in (
     replay_command,
     backtest_command,
     incidents_command,
+    backup_command,
     check_command,
     digest_command,
     demo_command,
