@@ -1,5 +1,5 @@
 # Backflow's commands. `make` alone lists them; everything lives in .venv and build/.
-.PHONY: help setup setup-python demo test test-fast backtest acceptance coverage lint docs reference messages lock dist clean
+.PHONY: help setup setup-python demo test test-fast backtest faults acceptance coverage lint docs reference messages lock dist clean
 BIN := .venv/bin
 
 help: ## list these commands
@@ -24,6 +24,10 @@ test-fast: lint ## lint, types, unit and property tests in parallel; needs no Ja
 
 backtest: setup-python ## compare incidents with the truth of simulated clusters; SCENARIOS=1000, SEED= drawn and printed
 	@$(BIN)/python -m testbed.model --scenarios $(or $(SCENARIOS),1000) $(if $(SEED),--first $(SEED))
+
+faults: setup-python ## kill the agent at every fault point, ten times each, and print what was lost; TIMES=, ONLY=
+	@$(BIN)/python -c "import sys; from testbed.kill_matrix import main; sys.exit(main())" \
+	    --times $(or $(TIMES),10) --only "$(ONLY)"
 
 acceptance: setup ## the long scenarios on real clusters (about an hour)
 	@$(BIN)/pytest -m acceptance

@@ -121,6 +121,11 @@ class Slack:
         with self._lock:
             self.workspace.members.discard(self.workspace.channel(channel))
 
+    def archive(self, channel: str = "alerts") -> None:
+        """Archive a channel: it can be read, and takes nothing more."""
+        with self._lock:
+            self.workspace.archived.add(self.workspace.channel(channel))
+
     def withhold(self, scope: str) -> None:
         """Remove a scope, such as files:write, from the token."""
         with self._lock:

@@ -64,6 +64,7 @@ class Workspace:
         """channels: names, which the bot is a member of; ids are made in order."""
         self.channels = {f"C{number:010d}": name for number, name in enumerate(channels, 1)}
         self.members = set(self.channels)
+        self.archived: set[str] = set()
         self.messages: dict[tuple[str, str], Message] = {}
         self.uploads: dict[str, Upload] = {}
         self._last_ts = 0
@@ -84,6 +85,8 @@ class Workspace:
 
     def post(self, channel: str, arguments: Fields) -> Message:
         """Put a new message into a channel that the bot is a member of. Raises RefusedError."""
+        if channel in self.archived:
+            raise RefusedError("is_archived")
         if channel not in self.members:
             raise RefusedError("not_in_channel")
         content = content_of(arguments, most=40_000)
@@ -112,6 +115,8 @@ class Workspace:
     def update(self, arguments: Fields) -> dict[str, Any]:
         """Handle chat.update: what is not given stays as it is."""
         message = self._message(arguments, "ts")
+        if message.channel in self.archived:
+            raise RefusedError("is_archived")
         content = content_of(arguments, most=4_000)
         message.edits.append(Version(message.text, message.blocks, message.attachments))
         for name, value in content.items():

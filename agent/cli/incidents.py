@@ -21,6 +21,7 @@ from agent.notify.dispatcher import now_ms
 from agent.render.report import report
 from agent.storage.database import FILE, StorageError
 from agent.storage.incidents import Delivery, IncidentStore
+from agent.storage.state_file import current
 
 _WATCH_S = 2
 _READERS = ("group", "job", "application")
@@ -82,7 +83,7 @@ def show_command(of_group: Path | None, config: Path | None, incident_id: str) -
 @contextmanager
 def _store(config: Path | None) -> Iterator[IncidentStore]:
     """Open the state file of the configured agent; exit with a sentence if there is none or it cannot be read."""
-    path = load_or_exit(config, need_clusters=False).agent.state_directory / FILE
+    path = current(load_or_exit(config, need_clusters=False).agent.state_directory / FILE)
     if not path.exists():
         fail(WRONG, f"{path}: no agent has run with this state directory; give its configuration with --config")
     try:

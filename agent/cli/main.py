@@ -4,6 +4,7 @@ import click
 
 from agent.cli.alert import test_alert_command
 from agent.cli.backtest import backtest_command
+from agent.cli.backup import backup_command
 from agent.cli.checks import check_command, digest_command
 from agent.cli.common import EPILOG
 from agent.cli.demo import demo_command
@@ -35,6 +36,7 @@ for command in (
     replay_command,
     backtest_command,
     incidents_command,
+    backup_command,
     check_command,
     digest_command,
     demo_command,

@@ -55,6 +55,10 @@ def read(path: Path) -> Iterable[Observation]:
     if not _is_journal(path):
         hint = f"; did you mean {path / 'journal'}?" if _is_journal(path / "journal") else ""
         raise RecordingError([f"{path}: is not a journal{hint}"])
+    try:
+        journal.check_version(path)
+    except journal.JournalRefusedError as error:
+        raise RecordingError([str(error)]) from error
     return journal.read(path)
 
 

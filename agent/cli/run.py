@@ -2,9 +2,11 @@
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from glob import glob
 from pathlib import Path
+from typing import NoReturn
 
 import click
 import structlog
@@ -45,12 +47,28 @@ def run_command(config: Path | None) -> None:
     from agent.daemon.daemon import Daemon  # noqa: PLC0415 - the clients take a second to load
 
     try:
-        daemon = Daemon(settings)
+        status = Daemon(settings).run(lambda: _may_replace(config, directory))
     except (CredentialError, JournalError, StorageError, OSError) as error:
-        fail(FAILED, str(error))
-    status = daemon.run(lambda: _may_replace(config, directory))
+        _leave(str(error))
+    except Exception as error:
+        log.exception("daemon_failed")
+        _leave(f"Backflow ends because of an internal error: {error!r}; please report it with the traceback in its log")
     if status is None:  # in a new image of the process, so that nothing of the old configuration is left
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - its own command line
+    _end(status)
+
+
+def _leave(message: str) -> NoReturn:
+    click.echo(message, err=True)
+    _end(FAILED)
+
+
+def _end(status: int) -> NoReturn:
+    """End the process even if a thread hangs, which would keep the interpreter waiting and deaf to signals."""
+    if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
     sys.exit(status)
 
 

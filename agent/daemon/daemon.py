@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TextIO
 
 import structlog
@@ -16,21 +17,28 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from agent.checks.runner import Checks
 from agent.config.checks import trigger
 from agent.config.settings import Settings
+from agent.daemon.clock import REPORTED_MS, ClockWatch, describe_step, needs_restart
+from agent.daemon.health import Health
 from agent.daemon.loops import Loop
-from agent.daemon.pipeline import LOOKBACK_MS, Pipeline
+from agent.daemon.pipeline import JOURNAL, LOOKBACK_MS, UNWRITTEN, Pipeline
 from agent.daemon.startup_log import StartupLog
+from agent.daemon.state_keeper import IN_MEMORY, STATE
 from agent.daemon.systemd import Systemd
 from agent.daemon.wiring import make_receivers, make_sources
 from agent.engine.check_requests import CheckResult
 from agent.engine.engine import Engine
 from agent.model.observations.base import Available, Tick, Unavailable
+from agent.model.text import span
 from agent.notify.dispatcher import Dispatcher, now_ms
 from agent.sources.base import Emit, Source
 from agent.storage.database import FILE
-from agent.storage.incidents import IncidentStore
-from agent.storage.journal import Journal, entries, last_at
+from agent.storage.journal import Journal, JournalError, entries, last_at, read
+from agent.storage.state_file import open_state
 
 TICK_MS = 1_000
+HUNG_MS = 60_000
+"""A poll that takes longer than this, and than three intervals, is reported: its source is not being read."""
+
 STUCK_S = 120
 """A loop without progress for this long is stuck; the watchdog is then no longer notified."""
 
@@ -48,13 +56,18 @@ class Daemon:
         Raises CredentialError, JournalError, StorageError, OSError.
         """
         self._wake = threading.Event()
-        self._stop = self._reload = False
+        self._stop = self._reload = self._restart = False
+        self._health = Health()
+        self._clock = ClockWatch()
         directory = settings.agent.state_directory
         receivers = make_receivers(settings, stream)
-        self._store = IncidentStore(directory / FILE, [receiver.name for receiver in receivers])
-        self._journal = Journal(directory / "journal", self._store.position)
-        self._dispatchers = {receiver.name: Dispatcher(directory / FILE, receiver) for receiver in receivers}
-        engine = Engine(settings.rules, settings.correlations, settings.incidents)
+        self._journal_directory = directory / "journal"
+        self._journal = Journal(self._journal_directory, unreadable=self._report_left_out)  # locks the state too
+        opened = open_state(directory, [receiver.name for receiver in receivers], now_ms())
+        self._store = opened.store
+        self._journal.position = max(self._journal.position, self._store.position)
+        self._dispatchers = {receiver.name: Dispatcher(self._store.path, receiver) for receiver in receivers}
+        engine = Engine(settings.rules, settings.correlations, settings.incidents, self._health.set_aside)
         self._checks = Checks(settings, self._put_check_result)
         self._schedules = {
             name: trigger(check.schedule)
@@ -68,10 +81,15 @@ class Daemon:
             retention=settings.journal.retention,
             wake={name: dispatcher.wake for name, dispatcher in self._dispatchers.items()},
             run_check=self._checks.request,
+            health=self._health,
+            moved=self._move_state,
+            home=directory / FILE,
         )
-        newest = last_at(directory / "journal")
-        if newest is not None:
-            self._pipeline.restore(entries(directory / "journal", since=newest - LOOKBACK_MS))
+        self._restore(self._journal_directory)
+        if opened.lost:
+            self._health.failed(f"damaged {STATE}", f"{opened.lost}.")
+        if opened.problem:
+            self._health.failed(STATE, f"{opened.problem}. {IN_MEMORY}")
         known = list(engine.latest())
         self._startup_logs: dict[str, StartupLog] = {}
 
@@ -85,6 +103,7 @@ class Daemon:
             Loop(_name(source), source.interval, partial(self._poll, source), partial(self._poll_failed, source))
             for source in self._sources
         ]
+        self._source_loops = dict(zip(self._loops[1:], self._sources, strict=True))
         self._scheduler = BackgroundScheduler(timezone="UTC")  # checks run at hours of the wall clock
         self._failed: set[str] = set()
         self._progress: dict[str, tuple[int, float]] = {}
@@ -112,6 +131,10 @@ class Daemon:
                         log.info("configuration_reloading")
                         return self._close() or None
                     systemd.ready()
+                if self._restart and not self._stop:
+                    systemd.reloading()
+                    log.warning("restarting_after_clock_step")
+                    return self._close() or None
                 stuck = self._stuck_loops()
                 if stuck:
                     log.error("loops_stuck", loops=stuck)
@@ -146,8 +169,43 @@ class Daemon:
             )
         self._scheduler.start()
 
+    def _restore(self, journal: Path) -> None:
+        """Continue from the journal; report observations from the future: the clock was ahead when they were made."""
+        now = now_ms()
+        newest = last_at(journal, until=now + 1)
+        since = (now if newest is None else newest) - LOOKBACK_MS
+        self._pipeline.restore(entries(journal, since=since, unreadable=self._report_left_out), now)
+        ahead = max((observation.seen for observation in read(journal, since=now + REPORTED_MS)), default=now)
+        if ahead > now:
+            self._health.failed("clock", describe_step(now - ahead))
+
+    def _report_left_out(self, path: Path, reason: str) -> None:
+        if path == self._journal_directory:
+            self._health.failed(JOURNAL, f"{path}: {reason}. {UNWRITTEN}")
+        else:
+            self._health.failed("journal file", f"{path}: {reason}. It is left out; all else is read.")
+
+    def _move_state(self, path: Path) -> None:
+        for dispatcher in self._dispatchers.values():
+            dispatcher.move(path)
+
     def _tick(self) -> None:
+        step = self._clock.step()
+        if step:
+            self._health.failed("clock", describe_step(step))
+        if needs_restart(step):
+            self._restart = True
+            self._wake.set()
+        self._report_hung_sources()
+        self._health.tick()
         self._pipeline.put([Tick(at=now_ms())])
+
+    def _report_hung_sources(self) -> None:
+        """Report a source whose poll does not end as unavailable."""
+        for loop, source in self._source_loops.items():
+            silent = loop.call_lasts
+            if silent > max(HUNG_MS, 3 * source.interval) and _name(source) not in self._failed:
+                self._fail(source, f"its poll has not ended for {span(silent)}; the agent is restarted if it hangs")
 
     def _poll(self, source: Source) -> None:
         source.poll()
@@ -160,8 +218,10 @@ class Daemon:
     def _poll_failed(self, source: Source, error: Exception) -> None:
         """Report the source as unavailable: its poll has a defect."""
         self._log_failure(_name(source), error)
+        self._fail(source, f"internal error: {error!r}; the agent's log has the details")
+
+    def _fail(self, source: Source, reason: str) -> None:
         self._failed.add(_name(source))
-        reason = f"internal error: {error!r}; the agent's log has the details"
         self._pipeline.put([Unavailable(at=now_ms(), source=source.name, cluster=source.cluster, reason=reason)])
 
     def _log_failure(self, job: str, error: BaseException) -> None:
@@ -198,7 +258,10 @@ class Daemon:
         written = self._pipeline.close(timeout=3)
         delivered = [dispatcher.close(timeout=2) for dispatcher in self._dispatchers.values()]
         if written:
-            self._journal.close()
+            try:
+                self._journal.close()
+            except JournalError as error:  # what is on disk is sealed at the next start
+                log.exception("journal_not_closed", reason=str(error))
             self._store.close()
         log.info("daemon_stopped", written=written, delivered=all(delivered))
         return 0 if written and self._pipeline.failure is None else 3

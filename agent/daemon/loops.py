@@ -16,10 +16,17 @@ class Loop:
         self.name = name
         self.progressed_at = time.monotonic()
         self._interval = interval / 1000
+        self._begun: float | None = None
         self._call = call
         self._failed = failed
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    @property
+    def call_lasts(self) -> int:
+        """How long the call in progress has lasted, ms; 0 if there is none."""
+        begun = self._begun
+        return 0 if begun is None else round((time.monotonic() - begun) * 1000)
 
     def start(self) -> None:
         """Make the first call at once."""
@@ -37,9 +44,11 @@ class Loop:
     def _run(self) -> None:
         due = time.monotonic()
         while not self._stopped.wait(max(0.0, due - time.monotonic())):
+            self._begun = time.monotonic()
             try:
                 self._call()
             except Exception as error:  # noqa: BLE001 - a defect of one source must not end its loop
                 self._failed(error)
+            self._begun = None
             self.progressed_at = time.monotonic()
             due = max(due + self._interval, self.progressed_at)

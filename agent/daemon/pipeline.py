@@ -1,23 +1,30 @@
 """The one thread that owns all state: batches from the sources pass through journal, engine and store, in this order.
 
 An incident is saved in one transaction with the journal position it was made from, after the journal up to there is on
-disk: a kill loses at most the last second of history, and nothing that an incident was made from.
+disk: a kill loses at most the last second of history, and nothing that an incident was made from. If the journal cannot
+be written, incidents are still saved and posted.
 """
 
 import queue
-import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
 import structlog
+from msgspec.structs import replace
 
+from agent.daemon.health import Health
+from agent.daemon.state_keeper import STATE, StateKeeper
 from agent.engine.check_requests import CheckRequest, CheckResult
 from agent.engine.engine import Engine
-from agent.engine.facts import LATENESS_MS
-from agent.model.findings import Incident
-from agent.model.observations.base import Observation, Tick
+from agent.engine.facts import FINALIZATION_MS, LATENESS_MS, LONG_AFTER
+from agent.model.encoding import encodable
+from agent.model.findings import Finding, Incident
+from agent.model.observations.base import Observation, Subject, Tick, not_after
+from agent.notify.dispatcher import now_ms
 from agent.notify.policy import check_report_lines, check_report_target
 from agent.sources.base import HEARTBEAT_MS, Batch
+from agent.storage.database import StorageError
 from agent.storage.incidents import CheckReport, IncidentStore
 from agent.storage.journal import Journal, JournalError
 
@@ -29,12 +36,16 @@ _POSITION_MS = 10_000
 _RETAIN_MS = 3_600_000
 _DAY_MS = 86_400_000
 _CHUNK = 1_000
+JOURNAL = "journal"
+UNWRITTEN = "Incidents are still posted, but after a restart what happened meanwhile is missing."
+
+_DEFECT = "pipeline"
 
 log = structlog.get_logger(__name__)
 
 
 class Pipeline:
-    """Processes batches, put in from any thread, in a thread of its own.
+    """Processes batches, put in from any thread, in a thread of its own. A batch that fails is set aside.
 
     ticks: how many ticks have been processed, for the watchdog. failure: what ended the thread, or None.
     """
@@ -48,17 +59,27 @@ class Pipeline:
         retention: int,
         wake: Mapping[str, Callable[[], None]],
         run_check: Callable[[CheckRequest], None] = lambda _: None,
+        health: Health | None = None,
+        moved: Callable[[Path], None] = lambda _: None,
+        home: Path | None = None,
     ) -> None:
         """retention: of the journal and of closed incidents, ms.
 
         wake: by receiver, called when something was queued for it.
         run_check: called with each check request once it is stored, and again under the same id if it has grown before
         its result arrived; after a restart with those that have no result. Must not block.
+        health: takes what fails. moved: called with each new place of the state; home: where it belongs, by default
+        where it is.
         """
         self.ticks = 0
         self.failure: BaseException | None = None
         self._journal = journal
         self._store = store
+        self._health = health or Health()
+        store.unusable = lambda row, reason: self._health.failed(f"stored row {row}", f"Set aside: it {reason}.")
+        self._keeper = StateKeeper(
+            store, home or store.path, self._health, moved=moved, current=lambda: engine.incidents
+        )
         self._engine = engine
         self._retention = retention
         self._wake = wake
@@ -69,29 +90,40 @@ class Pipeline:
         self._requests: list[CheckRequest] = []
         self._started: dict[str, CheckRequest] = {}
         self._flushed_at = self._saved_at = self._retained_at = 0
-        self._write_error = ""
-        self._thread = threading.Thread(target=self._run, name="pipeline")
+        # A daemon thread: one that hangs must not keep the process from ending.
+        self._thread = threading.Thread(target=self._run, name="pipeline", daemon=True)
 
-    def restore(self, entries: Iterable[tuple[int, Observation]]) -> None:
+    def restore(self, entries: Iterable[tuple[int, Observation]], now: int = LONG_AFTER) -> None:
         """Continue an earlier run from its incidents and its journal, as positions and observations.
 
-        Observations after the last saved position are processed as new.
+        Observations after the last saved position are processed as new. now: ms. Of what is dated later, because the
+        clock was ahead, only the last of each subject counts, as of now: the rest would hide what follows.
         """
         saved = self._store.position
         before: list[Observation] = []
         after: list[Observation] = []
+        ahead: dict[Subject, Observation] = {}
         for position, observation in entries:
-            (before if position < saved else after).append(observation)
+            if position >= saved:
+                after.append(not_after(observation, now))
+            elif observation.seen > now:
+                ahead[observation.subject] = not_after(observation, now)
+            else:
+                before.append(observation)
+        before = [*(fact for fact in before if fact.subject not in ahead), *ahead.values()]
         # A finding of a check can still join an incident that is closed.
         newest = max((observation.seen for observation in before), default=0)
-        self._engine.resume(self._store.incidents(closed_since=newest - self._join_window), before)
+        incidents = self._store.incidents(closed_since=newest - self._join_window)
+        self._engine.resume([_not_after(incident, now) for incident in incidents], before)
+        self._health.resume(self._engine.latest())
         for start in range(0, len(after), _CHUNK):
             self._add_unsaved(self._engine.take(after[start : start + _CHUNK]))
-        self._save()
+        self._save(self._engine.now)
 
     def put(self, batch: Batch) -> None:
-        """Queue a batch; from any thread."""
-        self._inputs.put(batch)
+        """Queue a batch; from any thread. Nothing in it may be dated later than now: time would run ahead."""
+        now = now_ms()
+        self._inputs.put([not_after(observation, now) for observation in encodable(batch)])
 
     def put_check_result(self, result: CheckResult) -> None:
         """Queue the result of a check; from any thread."""
@@ -113,8 +145,8 @@ class Pipeline:
         return self._thread.is_alive()
 
     def take(self, batch: Batch) -> None:
-        """Process one batch completely."""
-        self._evaluate(batch)
+        """Process one batch completely, with what was reported of the agent itself."""
+        self._evaluate([*batch, *reports] if (reports := self._health.drain()) else batch)
         now = self._engine.now
         if self._unsaved or now - self._flushed_at >= _FLUSH_MS:
             self._flushed_at = now
@@ -149,10 +181,14 @@ class Pipeline:
     def _run(self) -> None:
         try:
             while (taken := self._inputs.get()) is not None:
-                if isinstance(taken, CheckResult):
-                    self.take_check_result(taken)
-                else:
-                    self.take(taken)
+                try:
+                    if isinstance(taken, CheckResult):
+                        self.take_check_result(taken)
+                    else:
+                        self.take(taken)
+                except Exception as error:  # noqa: BLE001 - a defect with one batch must not end the agent
+                    self._health.set_aside(_DEFECT, error)
+            self._evaluate(self._health.drain())
             self._saved_at = 0
             self._write(self._engine.now)
         except BaseException as error:
@@ -163,32 +199,34 @@ class Pipeline:
         self._unsaved.update((incident.id, incident) for incident in changed)
 
     def _write(self, now: int) -> None:
-        """Write the journal, then the incidents made from it.
-
-        An error such as a full disk is logged once; nothing is dropped, and everything is written at the next attempt.
-        """
+        """Write the journal, then the incidents made from it. What cannot be written is tried again the next time."""
         try:
             self._journal.flush()
+            self._journal.seal(now)
+        except JournalError as error:
+            self._health.failed(JOURNAL, f"{error}. {UNWRITTEN}")
+        else:
+            self._health.works(JOURNAL)
+        try:
             if self._unsaved or self._unsaved_reports or now - self._saved_at >= _POSITION_MS:
                 self._saved_at = now
-                self._save()
-            self._journal.seal(now)
+                self._save(now)
             if now - self._retained_at >= _RETAIN_MS:
                 self._retained_at = now
+                self._keeper.prune(now - max(self._retention, self._join_window))
                 self._journal.retain(self._retention // _DAY_MS, now)
-                self._store.prune(now - max(self._retention, self._join_window))
-        except (JournalError, sqlite3.OperationalError) as error:
-            if str(error) != self._write_error:
-                self._write_error = str(error)
-                log.exception("write_failed", reason=str(error))
-        else:
-            self._write_error = ""
+        except StorageError as error:
+            self._health.failed(STATE, f"{error}. Incidents wait in memory and are not posted.")
+        except JournalError as error:
+            self._health.failed("journal retention", f"{error}.")
 
-    def _save(self) -> None:
+    def _save(self, now: int) -> None:
         requests = self._engine.check_requests
         changed_requests = requests if requests != self._requests else []
         position = self._journal.position
-        woken = self._store.save(position, self._unsaved.values(), changed_requests, self._unsaved_reports)
+        woken = self._keeper.save(position, self._unsaved.values(), changed_requests, self._unsaved_reports, now)
+        if not self._keeper.is_away:
+            self._health.works(STATE)
         self._unsaved, self._unsaved_reports, self._requests = {}, [], requests
         for receiver in woken:
             self._wake[receiver]()
@@ -201,3 +239,15 @@ class Pipeline:
             if self._started.get(request.id) != request:
                 self._run_check(request)
         self._started = stored
+
+
+def _not_after(incident: Incident, now: int) -> Incident:
+    """Return the incident with findings that became known later than now as final: their facts are gone."""
+    final = now - FINALIZATION_MS - 1
+
+    def dated(finding: Finding) -> Finding:
+        recovered_at = None if finding.recovered_at is None else min(finding.recovered_at, final)
+        return finding if finding.known_at <= now else replace(finding, known_at=final, recovered_at=recovered_at)
+
+    causes, findings = tuple(map(dated, incident.causes)), tuple(map(dated, incident.findings))
+    return replace(incident, causes=causes, findings=findings)

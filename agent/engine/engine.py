@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from agent.engine.check_requests import CheckRequest
 from agent.engine.correlation import Correlation
-from agent.engine.evaluator import Evaluator
+from agent.engine.evaluator import Changes, Evaluator, SetAside, propagate
 from agent.engine.incidents import LIFETIMES, Incidents, Lifetimes
 from agent.engine.rule import Rule
 from agent.model.findings import FindingKey, Incident
@@ -15,11 +15,16 @@ class Engine:
     """Rules, correlation and incidents over a stream of observations."""
 
     def __init__(
-        self, rules: Mapping[str, Rule], correlations: Mapping[str, Correlation], lifetimes: Lifetimes = LIFETIMES
+        self,
+        rules: Mapping[str, Rule],
+        correlations: Mapping[str, Correlation],
+        lifetimes: Lifetimes = LIFETIMES,
+        set_aside: SetAside = propagate,
     ) -> None:
-        """rules and correlations: by their names in rules.toml."""
-        self._evaluator = Evaluator(rules)
-        self._incidents = Incidents(correlations, rules, lifetimes)
+        """rules and correlations: by their names in rules.toml. set_aside: takes what fails; the rest goes on."""
+        self._set_aside = set_aside
+        self._evaluator = Evaluator(rules, set_aside)
+        self._incidents = Incidents(correlations, rules, lifetimes, set_aside)
 
     def take(self, observations: Iterable[Observation]) -> list[Incident]:
         """Return the incidents that a batch changed; a merged or withdrawn one is without findings.
@@ -60,6 +65,11 @@ class Engine:
         """The checks that known findings request; a request keeps its id while its window and topics may still grow."""
         return self._incidents.check_requests
 
+    @property
+    def incidents(self) -> list[Incident]:
+        """The incidents that may still change."""
+        return self._incidents.current
+
     def incident_of(self, finding: FindingKey) -> str | None:
         """Return the id of the incident that contains the finding, or None if none that may still change does."""
         return self._incidents.incident_of(finding)
@@ -81,5 +91,23 @@ class Engine:
 
     def _evaluate(self, now: int, changed: dict[str, Incident], *, everything: bool = False) -> None:
         changes = self._evaluator.evaluate(now, everything=everything)
+        changed.update((incident.id, incident) for incident in self._apply(changes, now))
+
+    def _apply(self, changes: Changes, now: int) -> list[Incident]:
+        """Return the changed incidents; if correlation fails, without the findings with which it does."""
         unavailable = self._evaluator.facts.unavailable()
-        changed.update((incident.id, incident) for incident in self._incidents.apply(changes, unavailable, now))
+        try:
+            return self._incidents.apply(changes, unavailable, now)
+        except Exception as error:  # noqa: BLE001 - a defect with one finding must not hide the others
+            self._set_aside("correlation", error)
+        changed: list[Incident] = []
+        for finding in changes.found:
+            self._incidents.discard(finding.key)
+        for single in [Changes([], changes.withdrawn), *(Changes([finding], []) for finding in changes.found)]:
+            try:
+                changed += self._incidents.apply(single, unavailable, now)
+            except Exception as error:  # noqa: BLE001 - see above
+                self._set_aside("correlation", error)
+                for finding in single.found:
+                    self._incidents.discard(finding.key)
+        return changed

@@ -6,9 +6,9 @@ is final; only its recovery is followed from then on.
 """
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -28,6 +28,16 @@ ABANDONED_MS = 7 * 86_400_000
 """How long a finding that does not recover is followed."""
 
 
+SetAside: TypeAlias = Callable[[str, Exception], None]
+"""Called with what failed, such as `rule lag`, and its error, after which the rest goes on."""
+
+
+def propagate(part: str, error: Exception) -> None:
+    """Raise the error: a defect must show in tests and in a replay."""
+    del part
+    raise error
+
+
 class Evaluation(NamedTuple):
     """What is evaluated as one: a scope by the rule of this name."""
 
@@ -43,11 +53,15 @@ class Changes(NamedTuple):
 
 
 class Evaluator:
-    """The rules' state: the facts, the active findings, and when to evaluate what again."""
+    """The rules' state: the facts, the active findings, and when to evaluate what again.
 
-    def __init__(self, rules: Mapping[str, Rule]) -> None:
+    If a rule raises, its findings of that scope stay as they are.
+    """
+
+    def __init__(self, rules: Mapping[str, Rule], set_aside: SetAside = propagate) -> None:
         """rules: by their names in rules.toml."""
         self.facts = Facts()
+        self._set_aside = set_aside
         self._rules = rules
         self._observers: dict[type[Observation], list[tuple[str, Rule]]] = {}
         self._revisitors: dict[type[Observation], list[tuple[str, Rule]]] = {}
@@ -74,17 +88,24 @@ class Evaluator:
 
     def absorb(self, observation: Observation) -> bool:
         """Take a fact in; return False if it is stale. What depends on it is evaluated by `evaluate`."""
-        change = self.facts.absorb(observation)
+        try:
+            change = self.facts.absorb(observation)
+        except Exception as error:  # noqa: BLE001 - a defect in one observation must not hide the others
+            self._set_aside(f"observations of kind {observation.subject_kind}", error)
+            return False
         if change is not Change.CHANGED:
             return change is Change.UNCHANGED
         if self._revisit_at == LONG_AFTER and observation.__class__ in self._revisitors:
             self._revisit_at = _next_revisit(max(self.facts.now, observation.seen))
         dirty = self._dirty
         for name, rule in self._observers_of(type(observation)):
-            for scope in rule.scopes(observation, self.facts):
-                evaluation = Evaluation(name, scope)
-                self._keep_fresh(evaluation, max(self.facts.now, observation.seen) + FINALIZATION_MS)
-                dirty[evaluation] = None
+            try:
+                for scope in rule.scopes(observation, self.facts):
+                    evaluation = Evaluation(name, scope)
+                    self._keep_fresh(evaluation, max(self.facts.now, observation.seen) + FINALIZATION_MS)
+                    dirty[evaluation] = None
+            except Exception as error:  # noqa: BLE001 - a defect of one rule must not silence the others
+                self._set_aside(f"rule {name}", error)
         if self._dependencies.dependents:
             self._mark_dependents(observation)
         if dirty:
@@ -112,7 +133,11 @@ class Evaluator:
             self._revisit(dirty)
         changes = Changes([], [])
         for evaluation in dirty:
-            self._evaluate(evaluation, changes)
+            try:
+                self._evaluate(evaluation, changes)
+            except Exception as error:  # noqa: BLE001 - a defect of one rule must not silence the others
+                self.facts.stop_recording()
+                self._set_aside(f"rule {evaluation.rule}", error)
         return changes
 
     def resume(self, findings: Iterable[Finding], evaluated: Iterable[Observation]) -> None:
@@ -122,8 +147,12 @@ class Evaluator:
         """
         for finding in findings:
             if finding.rule in self._rules:
-                evaluation = Evaluation(finding.rule, _scope_of(finding, self._rules[finding.rule]))
-                self._active_findings.setdefault(evaluation, {})[finding.key] = finding
+                try:
+                    evaluation = Evaluation(finding.rule, _scope_of(finding, self._rules[finding.rule]))
+                except Exception as error:  # noqa: BLE001 - another version may have stored another subject
+                    self._set_aside(f"rule {finding.rule}", error)
+                else:
+                    self._active_findings.setdefault(evaluation, {})[finding.key] = finding
         for observation in evaluated:
             if self.absorb(observation):
                 self.facts.now = max(self.facts.now, observation.seen)
@@ -156,10 +185,13 @@ class Evaluator:
     def _revisit(self, dirty: dict[Evaluation, None]) -> None:
         for history in self.facts.all_histories():
             for name, rule in self._revisitors.get(history.changes[-1].__class__, ()):
-                for scope in rule.revisit(history, self.facts):
-                    evaluation = Evaluation(name, scope)
-                    if not (rule.is_single and self._is_open(evaluation)):
-                        dirty[evaluation] = None
+                try:
+                    for scope in rule.revisit(history, self.facts):
+                        evaluation = Evaluation(name, scope)
+                        if not (rule.is_single and self._is_open(evaluation)):
+                            dirty[evaluation] = None
+                except Exception as error:  # noqa: BLE001 - a defect of one rule must not silence the others
+                    self._set_aside(f"rule {name}", error)
 
     def _is_open(self, evaluation: Evaluation) -> bool:
         """Return whether a finding is open, so that the evaluation follows whatever it depends on."""

@@ -16,7 +16,7 @@ from agent.engine.correlation import (
     has_only_ended,
     horizon,
 )
-from agent.engine.evaluator import Changes
+from agent.engine.evaluator import Changes, SetAside, propagate
 from agent.engine.facts import FINALIZATION_MS, LONG_AFTER
 from agent.engine.impact_and_root_cause import title, total_impact, worst_first
 from agent.engine.rule import Rule
@@ -24,6 +24,7 @@ from agent.model.config_types import ConfigModel, PositiveDuration
 from agent.model.findings import Finding, FindingKey, Incident, Severity, Status
 from agent.model.observations.base import Unavailable
 from agent.model.observations.checks import CheckFinding
+from agent.model.text import place
 
 
 class Lifetimes(ConfigModel):
@@ -46,9 +47,14 @@ class Incidents:
     """All incidents that may still change."""
 
     def __init__(
-        self, correlations: Mapping[str, Correlation], rules: Mapping[str, Rule], lifetimes: Lifetimes = LIFETIMES
+        self,
+        correlations: Mapping[str, Correlation],
+        rules: Mapping[str, Rule],
+        lifetimes: Lifetimes = LIFETIMES,
+        set_aside: SetAside = propagate,
     ) -> None:
         """correlations and rules: by their names in rules.toml."""
+        self._set_aside = set_aside
         self.check_requests: list[CheckRequest] = []
         """The checks that recent findings request, including those that have a result."""
         self._correlations = correlations
@@ -80,9 +86,22 @@ class Incidents:
             for finding in incident.causes + incident.findings:
                 self._owner_of[finding.key] = incident.id
                 self._recent[finding.key] = finding
-        self._find_chains()
+        try:
+            self._find_chains()
+        except Exception as error:  # noqa: BLE001 - another version may have stored findings of another form
+            self._set_aside("correlation", error)
         self._outdated.update(self._clusters)
         self._retire(list(self._clusters), now)
+
+    def discard(self, key: FindingKey) -> None:
+        """Leave a finding out of all further correlation."""
+        self._recent.pop(key, None)
+        self._owner_of.pop(key, None)
+
+    @property
+    def current(self) -> list[Incident]:
+        """The incidents that may still change."""
+        return list(self._incidents.values())
 
     def incident_of(self, finding: FindingKey) -> str | None:
         """Return the id of the incident that contains the finding, or None if none that may still change does."""
@@ -239,7 +258,7 @@ class Incidents:
             sighted=not unseen,
             unseen=unseen,
             severity=cluster.severity,
-            title=title(cluster, correlation, self._rules),
+            title=self._title(cluster, correlation),
             correlation=cluster.correlation,
             cluster=worst_first(cluster.effects)[0].subject.get("cluster"),
             opened_at=min(finding.at for finding in findings),
@@ -249,6 +268,14 @@ class Incidents:
             causes=cluster.causes,
             findings=cluster.effects,
         )
+
+    def _title(self, cluster: FindingCluster, correlation: Correlation | None) -> str:
+        try:
+            return title(cluster, correlation, self._rules)
+        except Exception as error:  # noqa: BLE001 - a defect in a sentence must not hide the incident
+            worst = worst_first(cluster.effects)[0]
+            self._set_aside(f"rule {worst.rule}", error)
+            return f"{worst.kind}: {place(worst.subject)}"
 
     def _hidden_by(self, findings: Iterable[Finding]) -> tuple[Unavailable, ...]:
         """Return what is unavailable and hides an open finding; if all of a source is, not its parts."""

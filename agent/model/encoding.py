@@ -1,6 +1,7 @@
 """Observations as JSON lines and TOML tables, with times as RFC 3339 strings in UTC."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Union
 
@@ -57,3 +58,44 @@ def to_fields(observation: Observation) -> dict[str, Any]:
 def to_json(observation: Observation) -> str:
     """Return the observation as one JSON line."""
     return msgspec.json.encode(to_fields(observation)).decode()
+
+
+def printable(text: str) -> str:
+    r"""Return the text with what UTF-8 cannot encode as escapes: a file name that is not UTF-8 as a\xe9.log."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return _SURROGATE.sub(_escaped, text)
+    return text
+
+
+def encodable(batch: Sequence[Observation]) -> Sequence[Observation]:
+    """Return the observations with all their strings `printable`: journal, state and receivers take only UTF-8."""
+    try:
+        # Names that Kafka's client read are UTF-8, and there are many of them.
+        _JSON.encode([observation for observation in batch if not observation.is_frequent])
+    except UnicodeEncodeError:
+        return [msgspec.convert(_printable(msgspec.to_builtins(observation)), _ANY_KIND) for observation in batch]
+    return batch
+
+
+def _printable(value: Any) -> Any:
+    match value:
+        case str():
+            return printable(value)
+        case list():
+            return [_printable(item) for item in value]
+        case dict():
+            return {_printable(key): _printable(item) for key, item in value.items()}
+        case _:
+            return value
+
+
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    # os.fsdecode maps the bytes 0x80 to 0xff that are not UTF-8 to these.
+    return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"
+
+
+_JSON = msgspec.json.Encoder()
+_SURROGATE = re.compile("[\ud800-\udfff]")

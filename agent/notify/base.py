@@ -3,7 +3,7 @@
 from typing import NamedTuple, Protocol
 
 from agent.model.findings import Incident
-from agent.render.report import Report, report
+from agent.render.report import Report, plain_report, report
 from agent.storage.outbox import Handle, Row
 
 __all__ = ["Handle"]
@@ -33,6 +33,11 @@ def message_of(row: Row) -> Message:
     return Message(row.incident, report(row.incident), row.number, row.lines, row.report, row.plot)
 
 
+def plain_message_of(row: Row) -> Message:
+    """Return the message of a row whose incident cannot be described because of a defect."""
+    return Message(row.incident, plain_report(row.incident), row.number, row.lines, row.report, row.plot)
+
+
 class NotDelivered(Exception):  # noqa: N818 - a state, not an error of the program
     """The receiver has not confirmed; the text is a sentence for an operator and holds no secret."""
 
@@ -50,7 +55,11 @@ class Unanswered(NotDelivered):
 
 
 class Refused(NotDelivered):
-    """Certainly not delivered until somebody changes a token, a channel or a permission."""
+    """Certainly not delivered until somebody changes a token, a channel or a permission. code: the receiver's own."""
+
+    def __init__(self, reason: str, code: str = "") -> None:
+        super().__init__(reason)
+        self.code = code
 
 
 class Gone(NotDelivered):

@@ -25,12 +25,16 @@ from agent.notify.base import (
     Refused,
     Unanswered,
     message_of,
+    plain_message_of,
 )
 from agent.notify.policy import digest_of, first_notification, update
 from agent.render.thread import ThreadLog, thread_entry
+from agent.storage.database import StorageError
 from agent.storage.outbox import Outbox, Row
 
 log = structlog.get_logger(__name__)
+
+_THREAD_LOG = msgspec.json.Decoder(ThreadLog)
 
 FIRST_RETRY_MS = 500
 LAST_RETRY_MS = 60_000
@@ -71,6 +75,7 @@ class Dispatcher:
         """path: the state file. clock: ms of a clock that only goes forward. jitter: draws from [0, 1)."""
         self.turns = 0
         self._path = path
+        self._moves = 0
         self._receiver = receiver
         self._clock = clock
         self._jitter = jitter
@@ -80,11 +85,19 @@ class Dispatcher:
         self._due: dict[str, int] = {}
         self._channel_due: dict[str, int] = {}
         self._reported: dict[str, str] = {}
+        self._defects: dict[str, str] = {}
+        self._unavailable = ""
         self._thread = threading.Thread(target=self.run, name=f"dispatcher-{receiver.name}", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
+
+    def move(self, path: Path) -> None:
+        """Go on with the state in this file, which may have the path of the last. From any thread."""
+        self._path = path
+        self._moves += 1
+        self._wakeup.set()
 
     def wake(self) -> None:
         """Look for pending deliveries at once. From any thread."""
@@ -102,20 +115,29 @@ class Dispatcher:
         return not self._thread.is_alive()
 
     def run(self) -> None:
-        """Deliver until closed."""
-        outbox = Outbox(self._path, self._receiver.name)
-        try:
-            while not self._closing.is_set():
-                self._wakeup.clear()
-                try:
-                    due = self.deliver_due(outbox)
-                except sqlite3.Error as error:
+        """Deliver until closed, from wherever the state is."""
+        outbox, moves = None, self._moves
+        while not self._closing.is_set():
+            self._wakeup.clear()
+            due = None
+            try:
+                if outbox is not None and moves != self._moves:
+                    outbox.close()
+                    outbox = None
+                if outbox is None:
+                    moves = self._moves
+                    outbox = Outbox(self._path, self._receiver.name)
+                due = self.deliver_due(outbox)
+            except (sqlite3.Error, StorageError) as error:
+                if str(error) != self._unavailable:
+                    self._unavailable = str(error)
                     log.exception("outbox_unavailable", receiver=self._receiver.name, reason=str(error))
-                    due = None
-                self.turns += 1
-                if not self._closing.is_set():
-                    self._wakeup.wait(_TURN_S if due is None else min(_TURN_S, max(0, due - self._clock()) / 1000))
-        finally:
+            else:
+                self._unavailable = ""
+            self.turns += 1
+            if not self._closing.is_set():
+                self._wakeup.wait(_TURN_S if due is None else min(_TURN_S, max(0, due - self._clock()) / 1000))
+        if outbox is not None:
             outbox.close()
 
     def deliver_due(self, outbox: Outbox) -> int | None:
@@ -124,7 +146,7 @@ class Dispatcher:
         What is queued meanwhile is looked at before the rest: a new incident must not wait for many edits.
         """
         heads = outbox.heads()
-        for memory in (self._due, self._failures):
+        for memory in (self._due, self._failures, self._defects):
             for incident_id in memory.keys() - dict(heads).keys():
                 del memory[incident_id]
         for incident_id, seq in heads:
@@ -147,7 +169,11 @@ class Dispatcher:
         row = outbox.read(seq)
         if row is None:
             return
-        row, message, covered = _compose(row)
+        try:
+            row, message, covered = _compose(row)
+        except Exception as error:  # noqa: BLE001 - a defect in a sentence must not keep back the incident
+            self._log_defect(incident_id, error)
+            message, covered = plain_message_of(row), None
         digest = digest_of(message.report)
         if self._is_dropped(outbox, row, digest, covered):
             return
@@ -254,11 +280,17 @@ class Dispatcher:
             )
 
     def _failed(self, incident_id: str, error: Exception) -> None:
-        """Log an internal error without a traceback: a renderer may add local variables, and a token is among them."""
+        """Put off an incident whose delivery has a defect."""
+        self._log_defect(incident_id, error)
+        self._due[incident_id] = self._clock() + self._backoff(incident_id)
+
+    def _log_defect(self, incident_id: str, error: Exception) -> None:
+        """Log each defect once, without a traceback: a renderer may add local variables, and a token is among them."""
         where = traceback.extract_tb(error.__traceback__)[-1]
         reason = f"internal error: {type(error).__name__} at {where.filename}:{where.lineno}: {error}"
-        log.error("delivery_failed", receiver=self._receiver.name, incident=incident_id, reason=reason)
-        self._due[incident_id] = self._clock() + self._backoff(incident_id)
+        if self._defects.get(incident_id) != reason:
+            self._defects[incident_id] = reason
+            log.error("delivery_failed", receiver=self._receiver.name, incident=incident_id, reason=reason)
 
     def _backoff(self, incident_id: str) -> int:
         """Return the next wait, ms: doubled with each failure up to a minute, drawn from its upper half."""
@@ -275,7 +307,7 @@ def _compose(row: Row) -> tuple[Row, Message, str | None]:
     """
     if not row.is_log_entry or row.lines:
         return row, message_of(row), None
-    log_so_far = ThreadLog() if row.covered is None else msgspec.json.decode(row.covered, type=ThreadLog)
+    log_so_far = ThreadLog() if row.covered is None else _THREAD_LOG.decode(row.covered)
     lines, thread_log = thread_entry(log_so_far, row.incident)
     row = row._replace(lines=lines)
     return row, message_of(row), msgspec.json.encode(thread_log).decode()

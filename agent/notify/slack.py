@@ -38,6 +38,7 @@ _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]*)?")
 _MAX_RETRY_S = 3_600
 _CHANNEL_ID = re.compile(r"[CDG][A-Z0-9]{5,}")
 _GONE = {"message_not_found", "thread_not_found", "cant_update_message", "edit_window_closed"}
+_CHANNEL_LOST = {"is_archived", "channel_not_found", "not_in_channel"}
 _INTERNAL_ERRORS = {"internal_error", "fatal_error", "service_unavailable", "request_timeout"}
 _REMEDIES = {
     "invalid_auth": "the token is not valid: replace it with a bot token (xoxb-...)",
@@ -112,6 +113,21 @@ class Slack:
 
     def deliver(self, message: Message, handle: Handle | None) -> Handle:
         """Post or edit the incident's message, or reply in its thread, a plot as a file. Raises NotDelivered."""
+        try:
+            return self._deliver(message, handle)
+        except Refused as error:
+            # An archived channel takes nothing more; another that was named since gets the incident anew.
+            chosen = self._channel_of(message.incident)
+            if (
+                error.code in _CHANNEL_LOST
+                and handle is not None
+                and chosen not in (handle["channel"], handle.get("name"))
+            ):
+                why = f"{error}; the incident is posted again to {chosen}"
+                raise Gone(why) from None
+            raise
+
+    def _deliver(self, message: Message, handle: Handle | None) -> Handle:
         post, mark = self._client.chat_postMessage, _metadata(message)
         if message.number > 0:
             if handle is None:
@@ -134,7 +150,7 @@ class Slack:
         channel = self._channel_of(message.incident)
         answer = _call(post, channel=channel, **content, unfurl_links=False, unfurl_media=False)
         self._ids[channel] = answer["channel"]
-        return {"channel": answer["channel"], "ts": answer["ts"]}
+        return _handle(channel, answer["channel"], answer["ts"])
 
     def find(self, message: Message, handle: Handle | None, since: int) -> Handle | None:
         """Return the message with this metadata or file in the channel or thread, or None. Raises NotDelivered."""
@@ -150,7 +166,8 @@ class Slack:
         else:
             return None
         ours = (found for found in pages if _is(found, message, mark))
-        return next((handle or {"channel": channel, "ts": found["ts"]} for found in ours), None)
+        chosen = self._channel_of(message.incident)
+        return next((handle or _handle(chosen, channel, found["ts"]) for found in ours), None)
 
     def _id_of(self, channel: str) -> str:
         """Return the id of a channel given by name; the name itself if it cannot be looked up. Raises NotDelivered."""
@@ -163,6 +180,11 @@ class Slack:
         except Refused as error:
             log.warning("channel_lookup_refused", channel=channel, reason=str(error))
         return self._ids.get(channel, channel)
+
+
+def _handle(chosen: str, channel: str, ts: str) -> Handle:
+    """Return what identifies a message; with the name of its channel if it was chosen by name."""
+    return {"channel": channel, "ts": ts} | ({} if chosen == channel else {"name": chosen})
 
 
 def _pages(method: Callable[..., SlackResponse], what: str, **arguments: Any) -> Iterator[dict[str, Any]]:
@@ -219,7 +241,7 @@ def _refusal(error: SlackApiError) -> NotDelivered:
     reason = ": ".join([f"Slack refused {method}", code, *(str(hint) for hint in hints if hint)])
     # Wait for what keeps messages out as well; what keeps only files out must not hold back the thread.
     only_files = method.startswith("files.") and (code == "missing_scope" or code not in _REMEDIES)
-    return Declined(reason) if only_files else Refused(reason)
+    return Declined(reason) if only_files else Refused(reason, code)
 
 
 def _metadata(message: Message) -> dict[str, Any]:

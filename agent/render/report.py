@@ -24,6 +24,7 @@ from agent.model.text import (
     unavailable_parts,
     visible,
 )
+from agent.model.times import rfc3339
 from agent.render.advice import advice_now, advice_to_prevent
 from agent.render.causes import causes_ruled_out, possible_causes
 from agent.render.timeline import (
@@ -155,6 +156,19 @@ def _compose(incident: Incident) -> Report:
         possible=" · ".join(f"{cause}: {doubt}" for cause, doubt in possible_causes(incident).items()),
         do_now=advice_now(effects, day),
         prevent=advice_to_prevent([*causes, *effects], day),
+    )
+
+
+def plain_report(incident: Incident) -> Report:
+    """Return a message that holds nothing but what was stored, for an incident that cannot be described."""
+    return Report(
+        id=incident.id,
+        severity=incident.severity,
+        state=incident.status.upper(),
+        title=incident.title,
+        paragraph="Backflow cannot describe this incident because of an internal error, which its log has. "
+        "`backflow incidents --json` prints its findings.",
+        context=f"{incident.status.upper()}, opened {rfc3339(incident.opened_at)}",
     )
 
 

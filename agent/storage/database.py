@@ -5,7 +5,7 @@ One SQLite file, `state.sqlite3`, in WAL mode with synchronous=FULL: a transacti
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 FILE = "state.sqlite3"
@@ -53,67 +53,125 @@ UPDATE deliveries SET covered = (SELECT json_object('incident', json(body)) FROM
     WHERE entries > 0;
 """
 
-_VERSIONS = (_TABLES, _CHECKS, _RENDERED_ON_DELIVERY)
+# journal.rebuilt_at: since when a new file stands for one that was lost (ms): incidents that opened before may have
+# been delivered, so each is looked up first. set_aside: rows that could not be read.
+_SET_ASIDE = """
+ALTER TABLE journal ADD COLUMN rebuilt_at INTEGER;
+CREATE TABLE set_aside (origin TEXT NOT NULL, id TEXT NOT NULL, body BLOB, reason TEXT NOT NULL);
+"""
+
+_VERSIONS = (_TABLES, _CHECKS, _RENDERED_ON_DELIVERY, _SET_ASIDE)
 """What leads from each schema to the next, beginning with an empty file."""
 
 SCHEMA = len(_VERSIONS)
+
+
+_TIMEOUT_S = 10
+"""How long to wait for another connection's transaction, seconds."""
+
+_ENVIRONMENT = {
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_AUTH,
+}
+"""Primary error codes for which the disk, its permissions or another process are the reason, not the content."""
 
 
 class StorageError(Exception):
     """The state cannot be used; the message says which file, why and what to do."""
 
 
+class UnusableError(StorageError):
+    """The state file cannot be read or written at present; its content may be whole."""
+
+
+class DamagedError(StorageError):
+    """The content is not that of a state file."""
+
+
 def connect(path: Path) -> sqlite3.Connection:
     """Open the file, creating and upgrading it as necessary. Raises StorageError."""
     try:
-        db = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
+        db = sqlite3.connect(path, timeout=_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     except sqlite3.Error as error:
         msg = f"{path}: cannot open the state file: {error}; check that its directory exists and is writable"
-        raise StorageError(msg) from error
+        raise UnusableError(msg) from error
     try:
         _prepare(db, path)
-    except sqlite3.OperationalError as error:
+    except sqlite3.Error as error:
         db.close()
-        msg = (
-            f"{path}: cannot use the state file: {error}; "
-            "check its permissions, free disk space, and that no other agent uses it"
-        )
-        raise StorageError(msg) from error
-    except sqlite3.DatabaseError as error:
-        db.close()
-        raise StorageError(_damaged(path, str(error))) from error
+        raise storage_error(path, error) from error
     except StorageError:
         db.close()
         raise
     return db
 
 
+def storage_error(path: Path, error: sqlite3.Error) -> StorageError:
+    """Return what an error of SQLite means for the state file."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    if code not in _ENVIRONMENT:
+        return _damaged(path, str(error))
+    return UnusableError(
+        f"{path}: cannot use the state file: {error}; "
+        "check its permissions, free disk space, and that no other process locks it"
+    )
+
+
 def _prepare(db: sqlite3.Connection, path: Path) -> None:
+    # Text that is not UTF-8 is damage in one row: it must not prevent the others from being read.
+    db.text_factory = _decode_text
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
     (check,) = db.execute("PRAGMA quick_check(1)").fetchone()
     if check != "ok":
-        raise StorageError(_damaged(path, check))
+        raise _damaged(path, check)
     with transaction(db):
         (version,) = db.execute("PRAGMA user_version").fetchone()
         if version < SCHEMA:
-            for statements in _VERSIONS[version:]:
-                for statement in statements.strip().rstrip(";").split(";\n"):
-                    db.execute(statement)
-            db.execute(f"PRAGMA user_version = {SCHEMA}")
+            _upgrade(db, version)
     if version > SCHEMA:
         msg = (
             f"{path}: a newer Backflow wrote this state (schema {version}, this version knows {SCHEMA}); "
             "run that version again or start with another state directory"
         )
         raise StorageError(msg)
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as empty:
+        _upgrade(empty, 0)
+        missing = _columns(empty) - _columns(db)
+    if missing:
+        raise _damaged(path, f"without {' and '.join(sorted(missing))}")
+    if len(db.execute("SELECT position FROM journal WHERE typeof(position) = 'integer'").fetchall()) != 1:
+        raise _damaged(path, "without a journal position")
 
 
-def _damaged(path: Path, why: str) -> str:
-    return (
-        f"{path}: the state file is damaged or not an SQLite file ({why}); move it away with its -wal and -shm files: "
-        "the agent rebuilds its state from the journal and posts open incidents once more"
+def _upgrade(db: sqlite3.Connection, version: int) -> None:
+    for statements in _VERSIONS[version:]:
+        for statement in statements.strip().rstrip(";").split(";\n"):
+            db.execute(statement)
+    db.execute(f"PRAGMA user_version = {SCHEMA}")
+
+
+def _columns(db: sqlite3.Connection) -> set[str]:
+    rows = db.execute(
+        "SELECT tables.name || '.' || columns.name FROM sqlite_schema AS tables, pragma_table_info(tables.name)"
+        " AS columns WHERE tables.type = 'table' AND tables.name NOT LIKE 'sqlite_%'"
     )
+    return {name for (name,) in rows}
+
+
+def _decode_text(content: bytes) -> str:
+    return content.decode(errors="replace")
+
+
+def _damaged(path: Path, why: str) -> DamagedError:
+    return DamagedError(f"{path}: the state file is damaged or not a state file ({why})")
 
 
 @contextmanager
@@ -122,7 +180,8 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
     db.execute("BEGIN IMMEDIATE")
     try:
         yield
+        db.execute("COMMIT")
     except BaseException:
-        db.execute("ROLLBACK")
+        if db.in_transaction:  # SQLite ends it by itself on a full disk
+            db.execute("ROLLBACK")
         raise
-    db.execute("COMMIT")

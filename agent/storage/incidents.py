@@ -4,17 +4,20 @@ The pipeline's thread writes through IncidentStore; each dispatcher reads and re
 """
 
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import msgspec
+import structlog
 
 from agent.engine.check_requests import CheckRequest
-from agent.model.findings import Finding, Incident, Status
-from agent.storage.database import connect, transaction
+from agent.model.findings import Finding, Incident, Severity, Status
+from agent.storage.database import connect, storage_error, transaction
 from agent.storage.outbox import Handle, queue_check_report, queue_log_entry, queue_message
+
+T = TypeVar("T")
 
 _TABLES_BY_INCIDENT = {"outbox": "incident", "check_reports": "incident", "deliveries": "incident", "incidents": "id"}
 
@@ -31,6 +34,12 @@ class CheckReport(NamedTuple):
     plot: bytes | None = None
 
 
+# Made at import: msgspec 0.22 crashes if two threads are the first to decode a type at the same time.
+_DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
+    kind: msgspec.json.Decoder(kind) for kind in (Incident, CheckRequest)
+}
+
+
 class Delivery(NamedTuple):
     """How far an incident has come with one receiver.
 
@@ -44,13 +53,76 @@ class Delivery(NamedTuple):
     attempted_at: int | None
 
 
-class IncidentStore:
-    """Incidents and the journal position. Used by one thread at a time."""
+def warn(row: str, reason: str) -> None:
+    """Log which row was set aside."""
+    structlog.get_logger(__name__).warning("row_set_aside", row=row, reason=reason)
 
-    def __init__(self, path: Path, receivers: Collection[str] = ()) -> None:
+
+class IncidentStore:
+    """Incidents and the journal position. Used by one thread at a time.
+
+    A row that cannot be read or written is set aside and passed to `unusable`.
+    """
+
+    def __init__(
+        self, path: Path, receivers: Collection[str] = (), unusable: Callable[[str, str], None] = warn
+    ) -> None:
         """Open or create the file. receivers: names of those who get every incident. Raises StorageError."""
-        self._db = connect(path)
+        self.unusable = unusable
         self._receivers = tuple(receivers)
+        self._open(path)
+
+    @property
+    def path(self) -> Path:
+        """Where the state is."""
+        return self._path
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the file is no longer what its path leads to."""
+        try:
+            status = self._path.stat()
+        except OSError:
+            return True
+        return (status.st_dev, status.st_ino) != self._file
+
+    def move(self, path: Path, now: int) -> None:
+        """Copy the state to another file, replacing its content, and go on there. Raises StorageError.
+
+        A delivery confirmed meanwhile may not be part of the copy, so each pending one is looked up first. now: ms.
+        """
+        target = connect(path)
+        try:
+            self._db.backup(target)
+            target.execute(
+                "UPDATE outbox SET attempted_at = coalesce(attempted_at, ?) WHERE number = 0 OR report IS NOT NULL",
+                (now,),
+            )
+        except sqlite3.Error as error:
+            raise storage_error(path, error) from error
+        finally:
+            target.close()
+        before = self._db
+        self._open(path)
+        before.close()
+
+    def begin_again(self, path: Path, position: int, incidents: Iterable[Incident], now: int) -> None:
+        """Go on with these incidents in another file: the present one cannot be read. Raises StorageError."""
+        self._db.close()
+        self._open(path)
+        self.mark_rebuilt(now)
+        self.save(position, incidents)
+
+    def mark_rebuilt(self, now: int) -> None:
+        """Look up at the receivers what is saved from now on if it opened before `now` (ms): it may be there."""
+        self._db.execute("UPDATE journal SET rebuilt_at = ?", (now,))
+        self._rebuilt_at = now
+
+    def _open(self, path: Path) -> None:
+        self._db, self._path = connect(path), path
+        status = path.stat()
+        self._file = status.st_dev, status.st_ino
+        (self._rebuilt_at,) = self._db.execute("SELECT coalesce(rebuilt_at, 0) FROM journal").fetchone()
 
     @property
     def position(self) -> int:
@@ -60,15 +132,16 @@ class IncidentStore:
 
     def incident(self, incident_id: str) -> Incident | None:
         """Return the incident as last saved, or None."""
-        return _incident(self._db, incident_id)
+        row = self._db.execute("SELECT body FROM incidents WHERE id = ?", (incident_id,)).fetchone()
+        return None if row is None else self._decoded("incidents", incident_id, row[0], Incident)
 
     def incidents(self, *, closed_since: int = 0) -> list[Incident]:
         """Return the incidents by opening time; closed ones only if they were updated since then (ms)."""
         rows = self._db.execute(
-            "SELECT body FROM incidents WHERE status != ? OR updated_at >= ? ORDER BY opened_at, id",
+            "SELECT id, body FROM incidents WHERE status != ? OR updated_at >= ? ORDER BY opened_at, id",
             (Status.CLOSED.value, closed_since),
-        )
-        return [_decode(body) for (body,) in rows]
+        ).fetchall()
+        return list(self._all_decoded("incidents", rows, Incident))
 
     def deliveries(self, incident_id: str) -> list[Delivery]:
         """Return how far the incident has come with each receiver, by name."""
@@ -94,8 +167,8 @@ class IncidentStore:
 
     def check_requests(self) -> list[CheckRequest]:
         """Return the check requests without a result, the oldest first."""
-        rows = self._db.execute("SELECT body FROM check_requests WHERE NOT answered ORDER BY rowid")
-        return [msgspec.json.decode(body, type=CheckRequest) for (body,) in rows]
+        rows = self._db.execute("SELECT id, body FROM check_requests WHERE NOT answered ORDER BY rowid").fetchall()
+        return list(self._all_decoded("check_requests", rows, CheckRequest))
 
     def save(
         self,
@@ -113,15 +186,11 @@ class IncidentStore:
         with transaction(self._db):
             self._db.execute("UPDATE journal SET position = ?", (position,))
             for incident in incidents:
-                previous = _incident(self._db, incident.id)
-                self._db.execute(
-                    "INSERT OR REPLACE INTO incidents VALUES (?, ?, ?, ?, ?)",
-                    (incident.id, incident.status.value, incident.opened_at, incident.updated_at, _encode(incident)),
-                )
-                if _is_changed(previous, incident):
+                previous = self.incident(incident.id)
+                if self._put(incident) and _is_changed(previous, incident):
                     woken.update(self._receivers)
                     for receiver in self._receivers:
-                        self._queue(receiver, incident.id)
+                        self._queue(receiver, incident)
             self._db.executemany(
                 "INSERT INTO check_requests (id, body) VALUES (?, ?)"
                 " ON CONFLICT (id) DO UPDATE SET body = excluded.body WHERE NOT answered",
@@ -144,9 +213,9 @@ class IncidentStore:
                 if receiver in self._receivers
             }
             rows = self._db.execute(
-                "SELECT body FROM incidents WHERE status = ? AND updated_at < ?", (Status.CLOSED.value, before)
-            )
-            closed = [_decode(body) for (body,) in rows]
+                "SELECT id, body FROM incidents WHERE status = ? AND updated_at < ?", (Status.CLOSED.value, before)
+            ).fetchall()
+            closed = list(self._all_decoded("incidents", rows, Incident))
             expired = [
                 (incident.id,) for incident in closed if incident.id not in waiting and _last_known(incident) < before
             ]
@@ -166,8 +235,8 @@ class IncidentStore:
         self.close()
 
     def _prune_requests(self, before: int) -> None:
-        rows = self._db.execute("SELECT body FROM check_requests WHERE answered").fetchall()
-        requests = (msgspec.json.decode(body, type=CheckRequest) for (body,) in rows)
+        rows = self._db.execute("SELECT id, body FROM check_requests WHERE answered").fetchall()
+        requests = self._all_decoded("check_requests", rows, CheckRequest)
         old = [request for request in requests if request.until < before]
         if old:
             # Incidents that are not closed are correlated again after a restart, and request the same checks.
@@ -177,8 +246,40 @@ class IncidentStore:
                 [(request.id,) for request in old if request.finding not in kept],
             )
 
-    def _queue(self, receiver: str, incident_id: str) -> None:
+    def _put(self, incident: Incident) -> bool:
+        """Write the incident; return whether it could be written."""
+        try:
+            self._db.execute(
+                "INSERT OR REPLACE INTO incidents VALUES (?, ?, ?, ?, ?)",
+                (incident.id, incident.status.value, incident.opened_at, incident.updated_at, _encode(incident)),
+            )
+        except (ValueError, TypeError, OverflowError) as error:
+            self.unusable(f"incidents {incident.id}", f"cannot be written: {error}")
+            return False
+        return True
+
+    def _all_decoded(self, table: str, rows: Iterable[tuple[str, str]], kind: type[T]) -> Iterator[T]:
+        """Yield the bodies of rows (id, body) that can be read."""
+        for row_id, body in rows:
+            if (decoded := self._decoded(table, row_id, body, kind)) is not None:
+                yield decoded
+
+    def _decoded(self, table: str, row_id: str, body: str, kind: type[T]) -> T | None:
+        """Return the body of a row; None, and the row is set aside, if it cannot be read."""
+        try:
+            return _DECODERS[kind].decode(body)  # type: ignore[no-any-return]
+        except (msgspec.DecodeError, TypeError) as error:
+            reason = str(error)
+        self._db.execute("INSERT INTO set_aside VALUES (?, ?, ?, ?)", (table, str(row_id), body, reason))
+        self._db.execute(f"DELETE FROM {table} WHERE id IS ?", (row_id,))  # noqa: S608
+        if table == "incidents":
+            self._db.execute("DELETE FROM outbox WHERE incident IS ?", (row_id,))
+        self.unusable(f"{table} {row_id}", f"cannot be read: {reason}")
+        return None
+
+    def _queue(self, receiver: str, incident: Incident) -> None:
         """Queue the message and a thread entry; with the first message also the check reports there are."""
+        incident_id = incident.id
         is_new = self._db.execute(
             "INSERT OR IGNORE INTO deliveries (receiver, incident) VALUES (?, ?)", (receiver, incident_id)
         ).rowcount
@@ -188,6 +289,11 @@ class IncidentStore:
             rows = self._db.execute("SELECT number FROM check_reports WHERE incident = ?", (incident_id,)).fetchall()
             for (number,) in rows:
                 queue_check_report(self._db, receiver, incident_id, number)
+            if incident.opened_at < self._rebuilt_at and incident.severity is not Severity.INFO:
+                self._db.execute(
+                    "UPDATE outbox SET attempted_at = ? WHERE receiver = ? AND incident = ? AND number = 0",
+                    (incident.opened_at, receiver, incident_id),
+                )
 
     def _add(self, report: CheckReport) -> Iterator[str]:
         """Save a report unless its request had a result before; yield the receivers for whom it was queued."""
@@ -213,11 +319,6 @@ class IncidentStore:
                 yield receiver
 
 
-def _incident(db: sqlite3.Connection, incident_id: str) -> Incident | None:
-    row = db.execute("SELECT body FROM incidents WHERE id = ?", (incident_id,)).fetchone()
-    return None if row is None else _decode(row[0])
-
-
 def _is_changed(previous: Incident | None, incident: Incident) -> bool:
     """Whether anything but the time of the last update differs."""
     return previous is None or msgspec.structs.replace(previous, updated_at=incident.updated_at) != incident
@@ -230,10 +331,6 @@ def _findings(incident: Incident) -> tuple[Finding, ...]:
 def _last_known(incident: Incident) -> int:
     """When the last of its findings became known: what a check finds may have happened months before."""
     return max((finding.known_at for finding in _findings(incident)), default=incident.updated_at)
-
-
-def _decode(body: str) -> Incident:
-    return msgspec.json.decode(body, type=Incident)
 
 
 def _encode(value: Any) -> str:

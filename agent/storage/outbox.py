@@ -6,12 +6,21 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
+import structlog
 
 from agent.model.findings import Incident, Severity
 from agent.storage.database import connect, transaction
 
+log = structlog.get_logger(__name__)
+
 Handle: TypeAlias = Mapping[str, Any]
 """What a receiver remembers of a delivery, such as a channel and a timestamp; plain JSON."""
+
+
+# Made at import: msgspec crashes if two threads are the first to decode a type at the same time.
+_INCIDENT = msgspec.json.Decoder(Incident)
+_LINES = msgspec.json.Decoder(tuple[str, ...])
+_HANDLE = msgspec.json.Decoder(dict[str, Any])
 
 
 class Row(NamedTuple):
@@ -57,7 +66,7 @@ class Outbox:
         rows = self._db.execute(
             "SELECT incident, seq FROM outbox JOIN deliveries USING (receiver, incident)"
             " JOIN incidents ON id = incident WHERE receiver = ? ORDER BY CASE WHEN number > 0 OR handle IS NOT NULL"
-            " THEN 2 ELSE coalesce(json_extract(body, '$.severity'), '') != ? END, seq",
+            " THEN 2 WHEN json_valid(body) THEN coalesce(json_extract(body, '$.severity'), '') != ? END, seq",
             (self._receiver, Severity.CRITICAL.value),
         )
         first: dict[str, int] = {}
@@ -77,19 +86,23 @@ class Outbox:
         if row is None:
             return None
         revision, body, number, lines, report, plot, handle, attempted_at, digest, covered = row
-        return Row(
-            seq=seq,
-            revision=revision,
-            incident=msgspec.json.decode(body, type=Incident),
-            number=number,
-            lines=tuple(msgspec.json.decode(lines)),
-            report=report or 0,
-            plot=plot,
-            handle=None if handle is None else msgspec.json.decode(handle),
-            attempted_at=attempted_at,
-            digest=digest,
-            covered=covered,
-        )
+        try:
+            return Row(
+                seq=seq,
+                revision=revision,
+                incident=_INCIDENT.decode(body),
+                number=number,
+                lines=_LINES.decode(lines),
+                report=report or 0,
+                plot=plot,
+                handle=None if handle is None else _HANDLE.decode(handle),
+                attempted_at=attempted_at,
+                digest=digest,
+                covered=covered,
+            )
+        except (msgspec.DecodeError, TypeError) as error:
+            self._set_aside(seq, body, str(error))
+            return None
 
     def attempt(self, row: Row, now: int, covered: str | None = None) -> bool:
         """Record an attempt at `now` (ms) before anything is sent; return False if the row changed since it was read.
@@ -162,6 +175,18 @@ class Outbox:
     def close(self) -> None:
         """Close the connection."""
         self._db.close()
+
+    def _set_aside(self, seq: int, body: Any, reason: str) -> None:
+        """Remove all that is pending for an incident with a row that cannot be read: its next change is posted."""
+        log.warning("row_set_aside", row=f"outbox {seq}", reason=reason)
+        with transaction(self._db):
+            incident = self._db.execute("SELECT incident FROM outbox WHERE seq = ?", (seq,)).fetchone()[0]
+            self._db.execute("INSERT INTO set_aside VALUES ('outbox', ?, ?, ?)", (str(incident), body, reason))
+            for table in ("outbox", "deliveries"):
+                self._db.execute(
+                    f"DELETE FROM {table} WHERE receiver = ? AND incident IS ?",  # noqa: S608
+                    (self._receiver, incident),
+                )
 
     def _remember(self, incident_id: str, handle: Handle | None) -> None:
         self._db.execute(

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -21,10 +20,11 @@ from agent.model.observations.base import Observation, Tick
 from agent.model.observations.checks import CheckFinding, CheckRun
 from agent.model.observations.kafka import BrokerRegistration, Commit, LogOffsets
 from agent.model.observations.kafka import PartitionState as State
-from agent.notify.dispatcher import Dispatcher
+from agent.notify.dispatcher import Dispatcher, now_ms
 from agent.notify.slack import Slack
 from agent.storage.incidents import IncidentStore
 from agent.storage.journal import Journal, entries
+from agent.storage.state_file import current, leave_shelter
 from testbed.slack import Slack as Workspace
 from testbed.waiting import wait_until
 from testbed.workspace import Message
@@ -274,24 +274,89 @@ def test_scheduled_run_reports_to_the_incident_of_its_findings(tmp_path: Path, s
     assert [post.text for post in thread(slack)] == ["Spark, log_segments:\none dip"]
 
 
-def test_unsaved_result_is_saved_with_the_next_batch(
-    tmp_path: Path, slack: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> frozenset[str]:
-        msg = "database or disk is full"
-        raise sqlite3.OperationalError(msg)
+def test_state_goes_on_in_memory_and_returns(tmp_path: Path, slack: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "state.sqlite3"
+    try:
+        with opened(tmp_path) as (pipeline, store, _):
+            pipeline.take(RESET)
+            (pages,) = store._db.execute("PRAGMA page_count").fetchone()
+            store._db.execute(f"PRAGMA max_page_count = {pages}")  # as on a full disk, for this connection
+            large = samples.PLOT + bytes(8_192 * pages)
+            pipeline.take_check_result(history(store.check_requests()[0])._replace(plot=large))
+            assert store.path == current(home) != home
+            monkeypatch.setattr("agent.daemon.state_keeper._RETRY_S", 0)
+            pipeline.take([committed(102, 9_100), Tick(at=at(200))])
+            assert store.path == current(home) == home
+            assert store.check_requests() == []
+        with delivering(tmp_path, slack):
+            pass
+    finally:
+        leave_shelter(home)
+    posts = [post for message in slack.messages() for post in slack.threads.get(message.ts, ())]
+    assert len([post for post in posts if post.text.startswith("Spark, offset_history")]) == 1
+    assert sum("Backflow is impaired: state file" in message.words for message in slack.messages()) == 1
+    assert len(slack.messages()) == 2
 
+
+def test_state_that_can_no_longer_be_read_is_saved_anew(tmp_path: Path) -> None:
+    home = tmp_path / "state.sqlite3"
+    try:
+        with opened(tmp_path) as (pipeline, store, engine):
+            pipeline.take(RESET)
+            store._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            content = bytearray(home.read_bytes())
+            content[4096:] = b"\xff" * len(content[4096:])
+            home.write_bytes(content)
+            store._db.execute("PRAGMA shrink_memory")
+            pipeline.take([committed(32, 3_200), *(committed(second, 30_000) for second in range(300, 310))])
+            assert store.path != home
+            assert {incident.id for incident in store.incidents()} == {incident.id for incident in engine.incidents}
+    finally:
+        leave_shelter(home)
+
+
+def test_batch_that_fails_does_not_end_the_pipeline(tmp_path: Path) -> None:
     with opened(tmp_path) as (pipeline, store, _):
-        pipeline.take(RESET)
-        with monkeypatch.context() as disk:
-            disk.setattr(store, "save", full)
-            pipeline.take_check_result(history(store.check_requests()[0]))
-            assert len(store.check_requests()) == 1
-        pipeline.take([committed(102, 9_100)])
-        assert store.check_requests() == []
-    with delivering(tmp_path, slack):
-        pass
-    assert len([post for post in thread(slack) if post.text.startswith("Spark")]) == 1
+        pipeline.start()
+        pipeline._inputs.put([None])  # type: ignore[list-item]
+        pipeline.put(RESET)
+        wait_until(store.incidents, "the incident", 60)
+        assert pipeline.close(10)
+        assert pipeline.failure is None
+
+
+def test_clock_that_was_ahead_hides_nothing_after_a_restart(tmp_path: Path) -> None:
+    day = 86_400
+    ahead = [committed(day + second, 9_000 + second) for second in range(3)]
+    with opened(tmp_path) as (pipeline, store, _):
+        pipeline.take([LogOffsets(at=at(1), cluster="main", topic="t", partition=0, log_start=0, log_end=20_000)])
+        pipeline.take([committed(2, 8_000), *ahead, Tick(at=at(day + 10))])
+        assert store.incidents() == []
+    now = at(60)
+    with IncidentStore(tmp_path / "state.sqlite3", ["slack"]) as store:
+        journal = Journal(tmp_path / "journal", store.position)
+        pipeline = Pipeline(
+            journal,
+            store,
+            Engine(SHIPPED.rules, SHIPPED.correlations),
+            retention=day * 1_000,
+            wake={"slack": lambda: None},
+        )
+        pipeline.restore(entries(tmp_path / "journal"), now)
+        assert store.incidents() == []
+        pipeline.take([committed(62, 100), Tick(at=at(64))])
+        (incident,) = store.incidents()
+        assert [finding.current["offset"] for finding in incident.findings] == [100]
+        journal.close()
+
+
+def test_nothing_is_dated_later_than_it_was_put_in(tmp_path: Path) -> None:
+    with opened(tmp_path) as (pipeline, _, engine):
+        pipeline.start()
+        begun = now_ms()
+        pipeline.put([Tick(at=begun + 3_600_000)])
+        assert pipeline.close(10)
+        assert begun <= engine.now <= now_ms()
 
 
 def test_batches_and_results_are_processed_in_order(tmp_path: Path) -> None:

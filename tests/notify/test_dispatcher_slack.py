@@ -42,6 +42,43 @@ def slack_receiver(slack: Workspace, channel_of: Callable[[Incident], str] = lam
     return Slack(slack.token, channel_of, base_url=slack.url, timeout=1)
 
 
+@pytest.mark.parametrize("named", [False, True], ids=["by-id", "by-name"])
+def test_incident_is_posted_anew_when_its_channel_is_archived(
+    state_file: Path, store: IncidentStore, slack: Workspace, *, named: bool
+) -> None:
+    old, new = ("alerts", "payments") if named else (CHANNEL, "C0000000002")
+    store.save(1, [samples.eventful()])
+    with run_dispatcher(state_file, slack_receiver(slack, lambda _: old)):
+        wait_until_delivered(store)
+    slack.archive()
+    store.save(2, [samples.recovered(samples.eventful())])
+    with run_dispatcher(state_file, slack_receiver(slack, lambda _: old)):
+        slack.wait_for(lambda: len(slack.received("chat.update")) == 1)
+    assert len(slack.messages("alerts")) == store.pending() - 1 == 1
+    with run_dispatcher(state_file, slack_receiver(slack, lambda _: new)):
+        wait_until_delivered(store)
+    (message,) = slack.messages("payments")
+    assert "RECOVERED" in message.words
+    assert [reply.text.splitlines()[-1] for reply in slack.threads[message.ts]] == ["23:25:26.0  recovered"]
+    assert "RECOVERED" not in slack.messages("alerts")[0].words
+
+
+def test_incident_that_cannot_be_described_is_posted_plainly(
+    state_file: Path, store: IncidentStore, slack: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: Incident) -> None:
+        raise KeyError("topic")  # noqa: EM101 - as a template does
+
+    monkeypatch.setattr("agent.notify.base.report", broken)
+    store.save(1, [samples.eventful()])
+    with structlog.testing.capture_logs() as logged, run_dispatcher(state_file, slack_receiver(slack)):
+        wait_until_delivered(store)
+    (message,) = slack.messages()
+    assert samples.eventful().title in message.words.replace("&gt;", ">")
+    assert "cannot describe this incident" in message.words
+    assert [entry["event"] for entry in logged].count("delivery_failed") == 1
+
+
 def test_pending_notifications_are_delivered_and_removed(
     state_file: Path, store: IncidentStore, slack: Workspace
 ) -> None:

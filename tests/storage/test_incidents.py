@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from agent.model.findings import Incident, Status
-from agent.storage.database import SCHEMA, StorageError
+from agent.storage.database import SCHEMA, DamagedError, StorageError
 from agent.storage.incidents import CheckReport, IncidentStore
 from agent.storage.outbox import Outbox
 from tests import samples
@@ -62,11 +62,9 @@ def test_a_newer_state_file_is_refused(state_file: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"not a database at all" * 100, b"SQLite format 3\0" + b"\xff" * 4000])
-def test_a_damaged_state_file_is_refused_with_advice(state_file: Path, content: bytes) -> None:
+def test_a_damaged_state_file_is_refused(state_file: Path, content: bytes) -> None:
     state_file.write_bytes(content)
-    with pytest.raises(
-        StorageError, match=rf"{state_file}: the state file is damaged or not an SQLite file .*move it away"
-    ):
+    with pytest.raises(DamagedError, match=rf"{state_file}: the state file is damaged or not a state file"):
         IncidentStore(state_file)
 
 
@@ -229,3 +227,50 @@ def test_pruning_is_all_or_nothing(store: IncidentStore, outbox: Outbox, state_f
     with pytest.raises(sqlite3.IntegrityError, match="the disk is full"):
         store.prune(samples.at("00:00:00") + 2 * DAY_MS)
     assert [count_rows(state_file, table) for table in ("incidents", "deliveries")] == [1, 1]
+
+
+@pytest.mark.parametrize("body", ["{", "null", '{"id": 1}', b"\xff\xfe", 7])
+def test_row_that_cannot_be_read_is_set_aside(state_file: Path, body: object) -> None:
+    with IncidentStore(state_file, ["slack"]) as store:
+        store.save(1, [samples.incident(), samples.burst()], [samples.check_request()])
+    with closing(sqlite3.connect(state_file, isolation_level=None)) as db:
+        db.execute("UPDATE incidents SET body = ? WHERE id = 'INC-7F3A9C'", (body,))
+        db.execute("UPDATE check_requests SET body = ?", (body,))
+    reported: list[str] = []
+    with IncidentStore(state_file, ["slack"], lambda row, _: reported.append(row)) as store:
+        outbox = Outbox(state_file, "slack")
+        outbox.heads()
+        assert (store.incidents(), store.check_requests()) == ([samples.burst()], [])
+        assert {row.incident.id for row in read_rows(outbox)} == {samples.burst().id}
+        store.save(2, [samples.incident()])
+        assert len(store.incidents()) == 2
+        outbox.close()
+    assert reported == ["incidents INC-7F3A9C", f"check_requests {samples.check_request().id}"]
+
+
+def test_outbox_row_that_cannot_be_read_is_set_aside(store: IncidentStore, outbox: Outbox, state_file: Path) -> None:
+    store.save(1, [samples.incident(), samples.burst()])
+    with closing(sqlite3.connect(state_file, isolation_level=None)) as db:
+        db.execute("UPDATE deliveries SET handle = '[' WHERE incident = 'INC-7F3A9C'")
+    assert {row.incident.id for row in read_rows(outbox)} == {samples.burst().id}
+    assert {incident for incident, _ in outbox.heads()} == {samples.burst().id}
+
+
+def test_incident_that_cannot_be_written_does_not_hold_back_others(store: IncidentStore) -> None:
+    reported: list[str] = []
+    store.unusable = lambda row, _: reported.append(row)
+    store.save(1, [samples.incident(title="a\udce9"), samples.incident(id="INC-2", opened_at=1 << 70), samples.burst()])
+    assert [incident.id for incident in store.incidents()] == [samples.burst().id]
+    assert reported == ["incidents INC-7F3A9C", "incidents INC-2"]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["ALTER TABLE outbox RENAME TO other", "ALTER TABLE deliveries DROP COLUMN handle", "DELETE FROM journal"],
+)
+def test_file_with_another_schema_is_damaged(state_file: Path, statement: str) -> None:
+    IncidentStore(state_file).close()
+    with closing(sqlite3.connect(state_file, isolation_level=None)) as db:
+        db.execute(statement)
+    with pytest.raises(DamagedError, match="damaged or not a state file"):
+        IncidentStore(state_file)

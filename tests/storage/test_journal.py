@@ -3,6 +3,7 @@
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -394,6 +395,79 @@ def test_after_a_full_disk_observations_are_written_once(tmp_path: Path) -> None
         journal.flush()
         assert list(read(tmp_path)) == [*observations, commit(NOON, 500)]
     assert list(read(tmp_path)) == [*observations, commit(NOON, 500)]
+
+
+def test_row_that_cannot_be_read_is_skipped_and_reported(tmp_path: Path) -> None:
+    with closing(Journal(tmp_path)) as journal:
+        journal.append([commit(NOON + step, step) for step in range(5)])
+    (sealed,) = tmp_path.glob("commit/*/*.parquet")
+    table = parquet.read_table(sealed, partitioning=None)
+    for name, number in (("position", 1), ("at", 2), ("group", 3)):
+        column = table.column(name).to_pylist()
+        column[number] = None
+        index = table.schema.get_field_index(name)
+        table = table.set_column(index, name, pa.array(column, type=table.schema.field(name).type))
+    parquet.write_table(table, sealed)
+    unreadable = Unreadable()
+    assert list(read(tmp_path, unreadable=unreadable)) == [commit(NOON, 0), commit(NOON + 4, 4)]
+    assert unreadable.reasons == ["3 of 5 rows cannot be read; the first: `position` has no value"]
+
+
+def test_folder_that_is_no_date_is_not_the_journals(tmp_path: Path) -> None:
+    foreign = tmp_path / "commit" / "date=2026-13-45"
+    foreign.mkdir(parents=True)
+    (foreign / f"{0:019d}-{1:019d}.parquet").write_bytes(b"")
+    (foreign / f"_{0:019d}.arrow").write_bytes(b"")
+    with closing(Journal(tmp_path)) as journal:
+        journal.append([commit(NOON, 1), Tick(at=NOON)])
+        journal.flush()
+        journal.retain(1, NOON)
+    assert list(read(tmp_path)) == [commit(NOON, 1), Tick(at=NOON)]
+    assert last_at(tmp_path) == NOON
+    assert foreign.exists()
+
+
+def test_last_at_without_a_tick_is_that_of_any_observation(tmp_path: Path) -> None:
+    with closing(Journal(tmp_path)) as journal:
+        journal.append([commit(NOON, 1), commit(NOON + 5 * DAY_MS, 2)])
+    assert last_at(tmp_path) == NOON + 5 * DAY_MS
+    assert last_at(tmp_path, until=NOON + DAY_MS) == NOON
+
+
+def test_deleted_journal_is_begun_anew(tmp_path: Path) -> None:
+    directory = tmp_path / "journal"
+    with closing(Journal(directory)) as journal:
+        journal.append([commit(NOON, 1)])
+        journal.flush()
+        shutil.rmtree(directory)
+        journal.append([commit(NOON, 2)])
+        with pytest.raises(JournalError, match="was deleted while the agent was running"):
+            journal.flush()
+        journal.flush()
+        assert list(entries(directory)) == [(1, commit(NOON, 2))]
+        (folder,) = directory.glob("commit/*")
+        shutil.rmtree(folder)
+        journal.append([commit(NOON, 3)])
+        with pytest.raises(JournalError, match="deleted while it was being written"):
+            journal.flush()
+        journal.flush()
+    assert list(entries(directory)) == [(2, commit(NOON, 3))]
+
+
+def test_observations_wait_within_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.storage.journal.MAX_WAITING", 10)
+    (tmp_path / "file").touch()
+    with closing(Journal(tmp_path / "file" / "journal", unreadable=Unreadable())) as journal:
+        journal.append([commit(NOON, offset) for offset in range(10)])
+        with pytest.raises(JournalError, match=r"cannot be opened: [^;]*$"):
+            journal.flush()
+        journal.append([commit(NOON, 10)])
+        with pytest.raises(JournalError, match="11 observations were dropped"):
+            journal.flush()
+        (tmp_path / "file").unlink()
+        journal.append([commit(NOON, 11)])
+        journal.flush()
+        assert list(entries(tmp_path / "file" / "journal")) == [(11, commit(NOON, 11))]
 
 
 if __name__ == "__main__":

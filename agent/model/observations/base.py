@@ -64,6 +64,13 @@ def not_after_seen(observation: Observation) -> Observation:
     return structs.replace(observation, at=seen_at, since=since)
 
 
+def not_after(observation: Observation, now: int) -> Observation:
+    """Return the observation dated and seen no later than now (ms)."""
+    if observation.at <= now and (observation.seen_at is None or observation.seen_at <= now):
+        return observation
+    return not_after_seen(structs.replace(observation, seen_at=now))
+
+
 class Availability(Observation, frozen=True, kw_only=True, gc=False):
     """Whether a source can read a subject: all of a cluster, a group, or a partition.
 

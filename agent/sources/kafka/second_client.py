@@ -5,10 +5,11 @@ See docs/decisions/0012. It is imported when the first such request arrives: it 
 
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from kafka import errors
+from kafka.future import Future
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.protocol.admin import (
@@ -45,8 +46,17 @@ _GROUP_ID_NOT_FOUND = 69
 _RETRY_SECONDS = 60
 """How long requests are handed back after no broker could be connected to."""
 
+_CALL_TIMEOUTS = 3
+"""How many request timeouts a call may take. One that takes longer has lost a request, as connections of kafka-python's
+may while a broker starts: they are all replaced.
+"""
+
 _STALE_COORDINATOR = (14, 15, 16)
 """COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR."""
+
+
+class _NotConnectedError(Exception):
+    """No broker could be connected to."""
 
 
 class SecondClient:
@@ -78,27 +88,36 @@ class SecondClient:
 
     def handle(self, message: protocol.NumberedRequest) -> None:
         """Start the call; it responds when it completes."""
-        self._manager.call_soon(self._answer, message)
+
+        def fail(error: BaseException) -> None:
+            traceback.print_exception(error)
+            self._respond(message.number, protocol.Failure(-1, f"{type(error).__name__}: {error}"))
+
+        # A defect must not leave the request without a response.
+        self._manager.call_soon(self._answer, message).add_errback(fail)
 
     async def _answer(self, message: protocol.NumberedRequest) -> None:
         result: protocol.Result
+        call = self._start(self._connect_and_read(message))
         try:
-            if not await self._is_connected():
-                self._hand_back(message, "kafka-python cannot connect")
-                return
-            result = await self._read(message)
-        except errors.IncompatibleBrokerVersion as error:
+            result = await self._manager.wait_for(call, _CALL_TIMEOUTS * self._timeout)
+        except (errors.IncompatibleBrokerVersion, _NotConnectedError) as error:
             self._hand_back(message, str(error))
             return
         except errors.SaslAuthenticationFailedError as error:
             self._replace_manager()  # which would repeat the error without connecting again
             result = _failure(error)
         except errors.KafkaError as error:
+            if not call.is_done:
+                self._replace_manager()
             result = _failure(error)
-        except Exception as error:  # noqa: BLE001  a defect must not leave the request without a response
-            traceback.print_exc()
-            result = protocol.Failure(-1, f"{type(error).__name__}: {error}")
         self._respond(message.number, result)
+
+    async def _connect_and_read(self, message: protocol.NumberedRequest) -> protocol.Result:
+        if not await self._is_connected():
+            msg = "kafka-python cannot connect"
+            raise _NotConnectedError(msg)
+        return await self._read(message)
 
     async def _is_connected(self) -> bool:
         """Return whether the brokers are known, after trying to connect unless that has failed just now."""
@@ -318,10 +337,9 @@ class SecondClient:
 
     # --- sending
 
-    def _start(self, call: Coroutine[Any, Any, Any]) -> Awaitable[Any]:
+    def _start(self, call: Coroutine[Any, Any, Any]) -> Future:
         """Start a call that runs beside the current one."""
-        future: Awaitable[Any] = self._manager.call_soon(lambda: call)
-        return future
+        return self._manager.call_soon(lambda: call)
 
     async def _send(self, request: Any, broker: int | None = None) -> Any:
         """Send a request to a broker, by default any. Raises KafkaError."""

@@ -9,7 +9,8 @@ import heapq
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
@@ -43,9 +44,21 @@ _LATE_MS = 300_000
 _COLUMNS = {name: Columns(kind) for name, kind in KINDS.items()}
 _NAMES = {kind: name for name, kind in KINDS.items()}
 
+MAX_WAITING = 200_000
+"""How many observations wait in memory while the journal cannot be written."""
+
+VERSION = 1
+"""Of the journal's format: files of a higher one cannot be read."""
+
+_VERSION_FILE = "version"
+
 
 class JournalError(Exception):
     """The journal cannot be written; the message says why."""
+
+
+class JournalRefusedError(JournalError):
+    """The journal must not be written: another agent does, or a newer one did."""
 
 
 def warn(path: Path, reason: str) -> None:
@@ -79,7 +92,7 @@ def entries(
     def rows(segment: Segment) -> Iterator[tuple[int, Observation]]:
         try:
             for batch in batches(segment, since, until):
-                for entry in _COLUMNS[segment.kind].rows(batch):
+                for entry in _readable_rows(segment, batch, unreadable):
                     if since <= entry[1].at < until:
                         yield entry
         except UNREADABLE as error:
@@ -99,12 +112,38 @@ def read(
     return map(itemgetter(1), entries(directory, since, until, kinds, unreadable))
 
 
-def last_at(directory: Path) -> int | None:
-    """Return the time of the newest tick (ms), until which the writer was alive; None in an empty journal."""
-    newest = max((day_of(folder) for folder in folders(directory) if folder.parent.name == "tick"), default=None)
-    since = None if newest is None else newest * DAY_MS
-    ticks = () if newest is None else read(directory, since=since, kinds=["tick"])
-    return max((tick.at for tick in ticks), default=None)
+def last_at(directory: Path, until: int = FOREVER) -> int | None:
+    """Return the time of the newest tick before `until` (ms): until then the writer was alive.
+
+    Of the newest observation if there is no tick, as after a kill in the first second; None in an empty journal.
+    """
+    for kinds in (["tick"], None):
+        named = [folder for folder in folders(directory) if kinds is None or folder.parent.name in kinds]
+        for day in sorted({day_of(folder) for folder in named if day_of(folder) * DAY_MS < until}, reverse=True):
+            observations = read(directory, day * DAY_MS, min(until, (day + 1) * DAY_MS), kinds)
+            newest = max((observation.at for observation in observations), default=None)
+            if newest is not None:
+                return newest
+    return None
+
+
+def _readable_rows(
+    segment: Segment, batch: pa.RecordBatch, unreadable: Unreadable
+) -> Iterable[tuple[int, Observation]]:
+    """Return the rows of a batch that can be read; the others are reported as one."""
+    columns = _COLUMNS[segment.kind]
+    try:
+        return columns.rows(batch)
+    except MISFITS:
+        rows: list[tuple[int, Observation]] = []
+        reasons = []
+        for number in range(batch.num_rows):
+            try:
+                rows += columns.rows(batch.slice(number, 1))
+            except MISFITS as error:
+                reasons.append(str(error))
+        unreadable(segment.path, f"{len(reasons)} of {batch.num_rows} rows cannot be read; the first: {reasons[0]}")
+        return rows
 
 
 class Journal:
@@ -121,19 +160,28 @@ class Journal:
         segment_bytes: int = SEGMENT_BYTES,
         segment_ms: int = SEGMENT_MS,
     ) -> None:
-        """position: the lowest to start from, if files are missing. Raises JournalError, as for a second writer."""
+        """position: the lowest to start from, if files are missing.
+
+        A directory that cannot be written is tried again at each flush. Raises JournalRefusedError.
+        """
         self._directory, self._unreadable = directory, unreadable
         self._segment_bytes, self._segment_ms = segment_bytes, segment_ms
         self._waiting: defaultdict[tuple[str, int], tuple[list[int], list[Observation]]] = defaultdict(lambda: ([], []))
+        self._dropped = 0
         self._open: dict[tuple[str, int], Stream] = {}
-        self._lock = _locked(directory)
+        self._lock: IO[str] | None = None
         try:
+            self._lock = _locked(directory)
             recover(directory, unreadable)
+        except JournalRefusedError:
+            raise
+        except (JournalError, OSError) as error:
+            unreadable(directory, f"cannot be recovered: {error}")
+        try:
+            self.position = max(position, _next_position(directory, unreadable))
         except OSError as error:
-            self._lock.close()
-            msg = f"the journal {directory} cannot be recovered: {error}"
-            raise JournalError(msg) from error
-        self.position = max((position, *(segment.last + 1 for segment in find(directory) if segment.last is not None)))
+            unreadable(directory, f"cannot be read: {error}")
+            self.position = position
 
     def append(self, observations: Sequence[Observation]) -> int:
         """Keep observations in memory until the next flush; return the next position."""
@@ -153,7 +201,38 @@ class Journal:
         return self.position
 
     def flush(self) -> None:
-        """Write what is in memory and return when it is on disk. Raises JournalError; what was not written stays."""
+        """Write what is in memory and return when it is on disk. Raises JournalError; what was not written stays.
+
+        Of more than MAX_WAITING observations none stays: the error says how many were dropped.
+        """
+        try:
+            self._check_directory()
+            self._flush()
+        except JournalError as error:
+            waiting = sum(len(positions) for positions, _ in self._waiting.values())
+            if waiting > MAX_WAITING:
+                self._waiting.clear()
+                self._dropped += waiting
+            if not self._dropped:
+                raise
+            msg = f"{error}; {self._dropped:,} observations were dropped"
+            raise JournalError(msg) from error
+        self._dropped = 0
+
+    def _check_directory(self) -> None:
+        """Lock the journal unless that is done. Raises JournalError, also if it was deleted."""
+        if self._lock is not None and os.fstat(self._lock.fileno()).st_nlink == 0:
+            self._lock.close()
+            self._lock = None
+            for stream in self._open.values():
+                stream.close()
+            self._open = {}
+            msg = f"the journal {self._directory} was deleted while the agent was running; a new one begins"
+            raise JournalError(msg)
+        if self._lock is None:
+            self._lock = _locked(self._directory)
+
+    def _flush(self) -> None:
         for (kind, day), (positions, observations) in list(self._waiting.items()):
             batch = self._batch(kind, positions, observations)
             try:
@@ -164,7 +243,9 @@ class Journal:
                         self._open[kind, day] = stream
                     stream.write(batch)
             except OSError as error:
-                msg = f"the journal {self._directory} cannot be written: {error}; observations stay in memory"
+                if isinstance(error, FileNotFoundError) and (kind, day) in self._open:
+                    self._open.pop((kind, day)).close()
+                msg = f"the journal {self._directory} cannot be written: {error}; observations wait in memory"
                 raise JournalError(msg) from error
             del self._waiting[kind, day]
 
@@ -184,7 +265,8 @@ class Journal:
             for key in list(self._open):
                 self._seal(key)
         finally:
-            self._lock.close()
+            if self._lock is not None:
+                self._lock.close()
 
     def retain(self, days: int, now: int) -> None:
         """Remove the dates more than `days` before now (ms), but not the folder of the last position.
@@ -233,9 +315,11 @@ def _end(segment: Segment) -> tuple[int, int]:
 
 
 def _locked(directory: Path) -> IO[str]:
-    """Return the lock file, held until it is closed or the process dies."""
+    """Return the lock file, held until it is closed or the process dies. Raises JournalError."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        check_version(directory)
+        _write_version(directory)
         lock = (directory / "writer.lock").open("a+")
     except OSError as error:
         msg = f"the journal {directory} cannot be opened: {error}"
@@ -247,8 +331,42 @@ def _locked(directory: Path) -> IO[str]:
         writer = lock.read().strip() or "unknown"
         lock.close()
         msg = f"the journal {directory} is being written by process {writer}: stop that one or name another directory"
-        raise JournalError(msg) from None
-    lock.truncate(0)
-    lock.write(f"{os.getpid()}\n")
-    lock.flush()
+        raise JournalRefusedError(msg) from None
+    with suppress(OSError):  # on a full disk the lock holds without the number
+        os.ftruncate(lock.fileno(), 0)
+        os.write(lock.fileno(), f"{os.getpid()}\n".encode())
     return lock
+
+
+def _write_version(directory: Path) -> None:
+    file = directory / _VERSION_FILE
+    if not file.exists():
+        half = file.with_suffix(".tmp")
+        half.write_text(f"{VERSION}\n", encoding="ascii")
+        half.rename(file)
+
+
+def check_version(directory: Path) -> None:
+    """Raise JournalRefusedError if a newer version wrote the journal. One without a version is of the first."""
+    try:
+        written = (directory / _VERSION_FILE).read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return
+    if written.isdecimal() and int(written) > VERSION:
+        msg = (
+            f"the journal {directory} was written by a newer Backflow (version {written}, this one knows {VERSION}); "
+            "run that version again or start with another state directory"
+        )
+        raise JournalRefusedError(msg)
+
+
+def _next_position(directory: Path, unreadable: Unreadable) -> int:
+    """Return the position after the last one in any segment. Raises OSError."""
+    last = -1
+    for segment in find(directory):
+        if segment.last is None:  # a stream that could not be sealed
+            for position, _ in entries(directory, kinds=[segment.kind], unreadable=unreadable):
+                last = max(last, position)
+        else:
+            last = max(last, segment.last)
+    return last + 1

@@ -31,6 +31,7 @@ class _Field(NamedTuple):
     nested: bool
     python: Any
     required: bool
+    nullable: bool
     default: Any
 
 
@@ -50,6 +51,7 @@ class Columns:
                 type(_present(described)) not in _SCALARS,
                 field.type,
                 field.required,
+                _is_nullable(described),
                 field.default,
             )
             for field in structs.fields(kind)
@@ -68,14 +70,16 @@ class Columns:
     def rows(self, batch: pa.RecordBatch) -> Iterator[tuple[int, Observation]]:
         """Return the batch's positions and observations; a field that an older version did not write takes its default.
 
-        Raises ValueError where a column is missing or of another type.
+        Raises ValueError where a column is missing or of another type, or a value is not what the field takes.
         """
         kind, names, columns = self._kind, [], []
-        positions = _column(batch, "position", pa.int64()).to_pylist()
+        positions = _without_nulls(_column(batch, "position", pa.int64()), "position").to_pylist()
         for field in self._fields:
             if not field.required and batch.schema.get_field_index(field.name) < 0:
                 continue
             column = _column(batch, field.name, field.type)
+            if field.required and not field.nullable:
+                _without_nulls(column, field.name)
             if field.default is None and column.null_count == len(column):
                 continue  # saves a third of the time where nothing was polled
             names.append(field.name)
@@ -87,6 +91,12 @@ class Columns:
                 columns.append((column.view(pa.int64()) if field.type == _INSTANT else column).to_pylist())
         observations = [kind(**dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
         return zip(positions, observations, strict=True)
+
+
+def _is_nullable(kind: inspect.Type) -> bool:
+    return isinstance(kind, inspect.NoneType) or (
+        isinstance(kind, inspect.UnionType) and any(isinstance(member, inspect.NoneType) for member in kind.types)
+    )
 
 
 def _present(kind: inspect.Type) -> inspect.Type:
@@ -124,6 +134,13 @@ def _column(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
         raise ValueError(msg)
     column = batch.column(index)
     return column if column.type == kind else column.cast(kind)
+
+
+def _without_nulls(column: pa.Array, name: str) -> pa.Array:
+    if column.null_count:
+        msg = f"`{name}` has no value"
+        raise ValueError(msg)
+    return column
 
 
 def _plain(value: Any) -> Any:

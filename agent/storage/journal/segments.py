@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Container, Iterable, Iterator
 from datetime import date
+from errno import ENOENT
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -76,8 +77,18 @@ def apart(segments: Iterable[Segment]) -> tuple[list[Segment], list[Segment]]:
 
 
 def folders(directory: Path) -> list[Path]:
-    """Return the folders with a kind's segments of a date."""
-    return [folder for folder in directory.glob("*/date=*") if _FOLDER.fullmatch(folder.name)]
+    """Return the folders with a kind's segments of a date; others, such as date=2026-13-45, are not the journal's."""
+    return [folder for folder in directory.glob("*/date=*") if _is_date(folder.name)]
+
+
+def _is_date(name: str) -> bool:
+    if not _FOLDER.fullmatch(name):
+        return False
+    try:
+        date.fromisoformat(name.removeprefix("date="))
+    except ValueError:
+        return False
+    return True
 
 
 def day_of(folder: Path) -> int:
@@ -102,6 +113,8 @@ class Stream:
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write the batch and return when it is on disk."""
+        if os.fstat(self._file).st_nlink == 0:
+            raise FileNotFoundError(ENOENT, "deleted while it was being written", str(self.path))
         content = memoryview(batch.serialize())
         if self.size == 0:
             content = memoryview(self._schema.serialize().to_pybytes() + content)
@@ -165,7 +178,7 @@ def write(target: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
 
 def recover(directory: Path, unreadable: Unreadable) -> None:
     """Seal the streams and remove the unfinished files that a killed writer left. Raises OSError."""
-    for path in sorted(directory.glob("*/date=*/_*")):
+    for path in sorted(path for folder in folders(directory) for path in folder.glob("_*")):
         if path.suffix == ".tmp" or any(path.parent.glob(f"{path.stem.removeprefix('_')}-*.parquet")):
             path.unlink(missing_ok=True)  # a stream sealed just now has taken its .tmp with it
         elif path.suffix == ".arrow":

@@ -1,0 +1,85 @@
+"""What is wrong with the agent itself: logged, and reported as observations that the rule `agent_impaired` judges."""
+
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from agent.model.encoding import printable
+from agent.model.observations.agent import AgentPart
+from agent.model.observations.base import Observation
+from agent.notify.dispatcher import now_ms
+
+QUIET_MS = 3_600_000
+"""How long after its last failure a part counts as working again that nothing shows to work."""
+
+SETTLED_MS = 60_000
+"""How long after its last failure a part counts as working again that works."""
+
+log = structlog.get_logger(__name__)
+
+
+class Health:
+    """The parts of the agent that do not work. Used by any thread."""
+
+    def __init__(self, clock: Callable[[], int] = now_ms) -> None:
+        """clock: ms since the epoch."""
+        self._clock = clock
+        self._reports: deque[AgentPart] = deque()
+        self._failed_at: dict[str, int] = {}
+        self._logged: set[tuple[str, str]] = set()
+        self._lock = threading.Lock()
+
+    def drain(self) -> list[AgentPart]:
+        """Return what was reported since the last call, as observations."""
+        return [self._reports.popleft() for _ in range(len(self._reports))]
+
+    def resume(self, known: Iterable[Observation]) -> None:
+        """Continue with what was wrong in an earlier run: it is not reported again."""
+        now = self._clock()
+        parts = (fact for fact in known if isinstance(fact, AgentPart) and fact.problem is not None)
+        self._failed_at.update((fact.part, now) for fact in parts)
+
+    def failed(self, part: str, problem: str) -> None:
+        """Log a problem once, and report the part until it works again. problem: sentences for an operator."""
+        problem, now = printable(problem), self._clock()
+        with self._lock:
+            is_new, is_unknown = part not in self._failed_at, (part, problem) not in self._logged
+            self._failed_at[part] = now
+            self._logged.add((part, problem))
+        if is_unknown:
+            log.error("part_failed", part=part, problem=problem)
+        if is_new:
+            self._reports.append(AgentPart(at=now, part=part, problem=problem))
+
+    def set_aside(self, part: str, error: Exception) -> None:
+        """Report a defect: what it concerns is left out, the rest goes on."""
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        problem = (
+            f"An internal error, {type(error).__name__} in {where.name}: {error}. What it concerns is left out, "
+            "so findings may be missing; all else goes on. Please report it with the traceback in the log."
+        )
+        with self._lock:
+            is_unknown = (part, printable(problem)) not in self._logged
+        if is_unknown:
+            log.error("internal_error", part=part, traceback="".join(traceback.format_exception(error)))
+        self.failed(part, problem)
+
+    def works(self, part: str) -> None:
+        """Report that the part works again, once it has not failed for a minute: a full disk may take a few bytes."""
+        now = self._clock()
+        with self._lock:
+            if now - self._failed_at.get(part, now) < SETTLED_MS:
+                return
+            del self._failed_at[part]
+            self._logged = {entry for entry in self._logged if entry[0] != part}
+        log.info("part_works", part=part)
+        self._reports.append(AgentPart(at=now, part=part))
+
+    def tick(self) -> None:
+        """Report the parts that have not failed for QUIET_MS as working again."""
+        before = self._clock() - QUIET_MS
+        for part in [part for part, failed_at in list(self._failed_at.items()) if failed_at < before]:
+            self.works(part)

@@ -1,0 +1,166 @@
+"""Where the state is: in the state directory, or in memory while that cannot be used.
+
+A file that is damaged is kept aside. A file that cannot be written, as on a full disk, is copied to a file system in
+memory (its shelter), so that incidents are still posted; it is copied back when the state directory works again. A
+restart of the agent finds the shelter; a reboot loses what is only there.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Collection
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple
+
+from agent.model.times import rfc3339
+from agent.storage.database import FILE, DamagedError, StorageError, UnusableError
+from agent.storage.incidents import IncidentStore
+
+_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder there is used only if it is ours
+_PARTS = ("-shm", "-wal", "")
+"""Suffixes of an SQLite file, in the order in which to move it: a new file must never find an old log."""
+
+_INCOMPLETE = "incomplete"
+"""Marks a shelter that is no copy of the file in the state directory."""
+
+
+class Opened(NamedTuple):
+    """The state as it could be opened.
+
+    lost: what was lost because a file was damaged, as sentences; problem: why it is in memory. Empty if nothing is
+    wrong.
+    """
+
+    store: IncidentStore
+    lost: str = ""
+    problem: str = ""
+
+
+def shelter_of(home: Path) -> Path:
+    """Return where in memory the state file of this path is while its directory cannot be used."""
+    memory = _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
+    name = blake2b(os.fsencode(home.absolute()), digest_size=8).hexdigest()
+    return memory / f"backflow-{os.geteuid()}-{name}" / FILE
+
+
+def current(home: Path) -> Path:
+    """Return the file that an agent with this state file uses or will use."""
+    shelter = shelter_of(home)
+    return shelter if _is_ours(shelter.parent) and shelter.exists() else home
+
+
+def open_state(directory: Path, receivers: Collection[str], now: int) -> Opened:
+    """Open the state of this directory, whatever has happened to it. now: ms.
+
+    Raises StorageError if a newer Backflow wrote it, or there is no memory for it either.
+    """
+    home = directory / FILE
+    shelter = current(home)
+    if shelter != home:
+        try:
+            store = IncidentStore(shelter, receivers)
+        except DamagedError:
+            leave_shelter(home)
+        else:
+            return Opened(store, *return_home(store, home, now))
+    try:
+        return Opened(IncidentStore(home, receivers))
+    except UnusableError as error:
+        return Opened(_sheltered(home, receivers, now), problem=str(error))
+    except DamagedError as error:
+        try:
+            lost = f"{error}; {quarantine(home, now)}"
+            store = IncidentStore(home, receivers)
+        except (OSError, UnusableError) as second:
+            return Opened(_sheltered(home, receivers, now), problem=f"{error}; {second}")
+        store.mark_rebuilt(now)
+        return Opened(store, lost=lost)
+
+
+def return_home(store: IncidentStore, home: Path, now: int) -> tuple[str, str]:
+    """Take the state back to its directory; return what was lost and the problem, as in `Opened`."""
+    lost = ""
+    try:
+        home.parent.mkdir(parents=True, exist_ok=True)
+        if store.path.with_name(_INCOMPLETE).exists() and home.exists():
+            lost = f"{home}: could not be read at the start; {quarantine(home, now)}"
+        try:
+            store.move(home, now)
+        except DamagedError as error:
+            lost = f"{error}; {quarantine(home, now)}"
+            store.move(home, now)
+    except (OSError, StorageError) as error:
+        return lost, str(error)
+    leave_shelter(home)
+    return lost, ""
+
+
+def make_shelter(home: Path) -> Path:
+    """Return the path of the shelter, whose folder exists, is ours and is empty. Raises UnusableError."""
+    shelter = shelter_of(home)
+    try:
+        shelter.parent.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        msg = f"{shelter.parent}: no memory for the state either: {error.strerror}"
+        raise UnusableError(msg) from error
+    if not _is_ours(shelter.parent):
+        msg = f"{shelter.parent}: not a private folder of this user"
+        raise UnusableError(msg)
+    _clear(shelter)
+    return shelter
+
+
+def leave_shelter(home: Path) -> None:
+    """Remove the copy in memory."""
+    shutil.rmtree(shelter_of(home).parent, ignore_errors=True)
+
+
+def quarantine(home: Path, now: int) -> str:
+    """Move a damaged state file aside; return what that means, for an operator. Raises OSError."""
+    kept = home.with_name(f"{home.name}.damaged-{rfc3339(now)[:19].replace(':', '')}Z")
+    for suffix in _PARTS:
+        path = home.with_name(home.name + suffix)
+        if path.exists():
+            path.rename(kept.with_name(kept.name + suffix))
+    return (
+        f"it is kept as {kept.name}. Backflow goes on from the last 20 minutes of the journal: older incidents are no "
+        "longer followed, and what was posted before is looked up in Slack, not posted twice"
+    )
+
+
+def _sheltered(home: Path, receivers: Collection[str], now: int) -> IncidentStore:
+    """Return a store in memory with what can be read of the file. Raises StorageError."""
+    shelter = make_shelter(home)
+    for suffix in ("", "-wal"):
+        try:
+            shutil.copyfile(home.with_name(home.name + suffix), shelter.with_name(shelter.name + suffix))
+        except OSError:
+            continue  # what cannot be read is missing in the copy, which the next lines find
+    is_copied = shelter.exists() and shelter.stat().st_size > 0
+    try:
+        store = IncidentStore(shelter, receivers)
+    except (DamagedError, UnusableError):
+        _clear(shelter)
+        store = IncidentStore(shelter, receivers)
+    else:
+        if is_copied:
+            return store
+    shelter.with_name(_INCOMPLETE).touch()
+    store.mark_rebuilt(now)
+    return store
+
+
+def _clear(shelter: Path) -> None:
+    for suffix in _PARTS:
+        shelter.with_name(shelter.name + suffix).unlink(missing_ok=True)
+    shelter.with_name(_INCOMPLETE).unlink(missing_ok=True)
+
+
+def _is_ours(folder: Path) -> bool:
+    """Return whether the folder is one to which no other user can write: memory is shared by all users."""
+    try:
+        status = folder.lstat()
+    except OSError:
+        return False
+    return folder.is_dir() and not folder.is_symlink() and status.st_uid == os.geteuid() and not status.st_mode & 0o077
