@@ -98,6 +98,7 @@ def fill(file: Path) -> None:
     file.write_bytes(bytes(size))
 
 
+@pytest.mark.acceptance
 def test_incidents_are_posted_while_the_disk_is_full(watched: Watched) -> None:
     with small_disk(watched.agent.state):
         watched.start()
@@ -106,7 +107,7 @@ def test_incidents_are_posted_while_the_disk_is_full(watched: Watched) -> None:
         fill(watched.agent.state / "rest")
         watched.boom("while it is full")
         watched.wait_for_words("BOOM while it is full")
-        watched.wait_for_words("state file: ")
+        watched.wait_for_words("state file")
         watched.stop()
         watched.start()
         watched.boom("after a restart")
@@ -129,7 +130,7 @@ def test_read_only_directory_at_start_is_reported(watched: Watched) -> None:
         watched.start()
         watched.boom("read-only")
         watched.wait_for_words("BOOM read-only")
-        watched.wait_for_words("state file: ")
+        watched.wait_for_words("state file")
         watched.stop()
     assert watched.booms() == 1
 
@@ -180,6 +181,7 @@ def test_damaged_state_is_kept_aside_and_nothing_posted_twice(watched: Watched, 
     assert len(list(watched.agent.state.glob(f"{FILE}.damaged-*"))) == 1
 
 
+@pytest.mark.acceptance
 def test_locked_state_is_left_and_returned_to(watched: Watched) -> None:
     watched.start()
     watched.stop()
@@ -188,7 +190,7 @@ def test_locked_state_is_left_and_returned_to(watched: Watched) -> None:
         watched.start()
         watched.boom("locked")
         watched.wait_for_words("BOOM locked")
-        watched.wait_for_words("state file: ")
+        watched.wait_for_words("state file")
         other.execute("ROLLBACK")
     wait_until(lambda: current(watched.home) == watched.home, "the state to be back", 90)
     watched.stop()
