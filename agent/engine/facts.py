@@ -95,6 +95,12 @@ class History(Generic[T]):
         index = bisect_left(self.changes, at, key=_at)
         return self.changes[max(index - most, 0) : index]
 
+    def backwards(self, end: int) -> Iterator[T]:
+        """Yield the changes up to that moment, newest first."""
+        changes = self.changes
+        for index in range(bisect_right(changes, end, key=_at) - 1, -1, -1):
+            yield changes[index]
+
     def between(self, begin: int, end: int) -> list[T]:
         """Return the changes after `begin` and up to `end`, oldest first."""
         changes = self.changes

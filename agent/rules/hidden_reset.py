@@ -184,17 +184,19 @@ def _is_stuck_alone(scope: Scope, stuck: Commit, trigger: _Trigger, known_at: in
     A reader that stands still everywhere waits for its sink. A leader change without a loss puts no consumer out of
     range: it must read on elsewhere, must not have moved since, and must have had more to read here.
     """
-    moved = [
-        has_moved
-        for history in facts.histories(Commit, cluster=scope.cluster, group=scope.group)
-        if history.subject[-2:] != stuck.subject[-2:]
-        for has_moved in _find_movement(history, scope, trigger.at, known_at, facts)
-    ]
-    if trigger.is_loss:
-        return not moved or any(moved)
-    reading = facts.history(LogOffsets, *scope.in_partition).as_of(trigger.at)
-    has_more = reading is not None and reading.log_end > (stuck.offset or 0)
-    return any(moved) and has_more and stuck.at <= trigger.at
+    if not trigger.is_loss:
+        reading = facts.history(LogOffsets, *scope.in_partition).as_of(trigger.at)
+        if reading is None or reading.log_end <= (stuck.offset or 0) or stuck.at > trigger.at:
+            return False
+    others = False
+    for history in facts.histories(Commit, cluster=scope.cluster, group=scope.group):
+        if history.subject[-2:] == stuck.subject[-2:]:
+            continue
+        for has_moved in _find_movement(history, scope, trigger.at, known_at, facts):
+            if has_moved:
+                return True
+            others = True
+    return trigger.is_loss and not others
 
 
 def _find_movement(history: History[Commit], scope: Scope, at: int, known_at: int, facts: Facts) -> Iterator[bool]:

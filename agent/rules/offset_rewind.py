@@ -181,8 +181,9 @@ class OffsetRewind(GroupRule):
         return (scope,) if any(after < before for before, after in pairwise(recent)) else ()
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
-        history, least = _offsets(scope, facts), lambda before: self._least(before, facts)
-        for before, after in find_decreases(drop_foreign(facts, history), least):
+        history = _offsets(scope, facts)
+        offsets = drop_foreign(facts, facts.history(Commit, *scope.series)) if scope.job is None else history
+        for before, after in find_decreases(offsets, lambda before: self._least(before, facts)):
             rewind = _Rewind(before, after, list(self._find_commits(scope, before, after, facts)))
             if is_reordered(facts, rewind.move):
                 continue

@@ -112,7 +112,7 @@ def find_advances(history: History[Commit], begin: int, end: int) -> Iterator[Co
 def find_latest_advances(history: History[Commit], begin: int, end: int) -> Iterator[Commit]:
     """Yield the commits in (begin, end] that advanced the offset, newest first."""
     after: Commit | None = None
-    for commit in reversed(history.between(LONG_AGO, end)):
+    for commit in history.backwards(end):
         if commit.offset is not None:
             if after is not None and (after.offset or 0) > commit.offset:
                 yield after

@@ -1,16 +1,13 @@
 """Queries about committed offsets as positions: which ones the log can have had, which records were read before."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import TypeVar
 
 from agent.engine.facts import LATENESS_MS, Facts, History
-from agent.model.observations.base import Availability, Observation, Unavailable
+from agent.model.observations.base import Availability, Unavailable
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets
 from agent.rules.queries.operators import has_consumers
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, find_truncations, is_recreated
-
-T = TypeVar("T", bound=Observation)
 
 _BURST = 10
 """How many times faster than ever observed a log may have grown between two readings."""
@@ -18,13 +15,27 @@ _BURST = 10
 _SLOW_GROWTH = 1.0
 """Records per ms that any log may grow by, however slow its observed growth."""
 
+_NEAR_END = round(_SLOW_GROWTH * CLOCK_SLACK_MS)
+"""Records beyond the last known log end that any log may have gained since."""
+
 _SAME_POLL_MS = 500
 """How far apart one poll reads the offsets of a group and those of the log."""
 
 
-def drop_foreign(facts: Facts, offsets: Iterable[T]) -> Iterator[T]:
-    """Yield the offsets, committed or of Flink subtasks, without committed ones that the log never had."""
-    return (state for state in offsets if not isinstance(state, Commit) or not is_foreign_offset(facts, state))
+def drop_foreign(facts: Facts, offsets: History[Commit]) -> Iterator[Commit]:
+    """Yield the commits of offsets that the log may have had."""
+    if not offsets.changes:
+        return
+    first = offsets.changes[0]
+    # Nearly all are below the log end as of then: reading both histories side by side shows that in no time.
+    readings = facts.history(LogOffsets, first.cluster, first.topic, first.partition).changes
+    known = 0
+    for commit in offsets:
+        while known < len(readings) and readings[known].at <= commit.at:
+            known += 1
+        is_plausible = not known or (commit.offset or 0) <= readings[known - 1].log_end + _NEAR_END
+        if is_plausible or not is_foreign_offset(facts, commit):
+            yield commit
 
 
 def is_foreign_offset(facts: Facts, commit: Commit) -> bool:
@@ -47,7 +58,7 @@ def is_beyond_growth(facts: Facts, commit: Commit) -> bool:
     """Return whether the log cannot have grown up to the committed offset by then, as far as was known by then."""
     readings = facts.history(LogOffsets, commit.cluster, commit.topic, commit.partition)
     last = readings.as_of(commit.at)
-    if commit.offset is None or last is None or commit.offset <= last.log_end + _SLOW_GROWTH * CLOCK_SLACK_MS:
+    if commit.offset is None or last is None or commit.offset <= last.log_end + _NEAR_END:
         return False
     known = [reading for reading in readings if reading.at <= commit.at]
     rates = [(after.log_end - before.log_end) / max(after.at - before.at, 1) for before, after in pairwise(known)]
