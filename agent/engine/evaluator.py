@@ -21,6 +21,12 @@ from agent.model.observations.checks import CheckFinding
 SOON_MS = 10_000
 """How soon a scope is evaluated again for frequent changes elsewhere: other commits of its group or partition."""
 
+SETTLING_MS = 15_000
+"""How long after it could first be known a finding is detected again with each frequent change of its own subject.
+
+After that such a change shows at once only whether the finding recovers; the rest follows after SOON_MS.
+"""
+
 REVISIT_MS = 60_000
 """How often rules about what does not happen look at all their subjects."""
 
@@ -72,6 +78,7 @@ class Evaluator:
         self._active_findings: dict[Evaluation, dict[FindingKey, Finding]] = {}
         self._dependencies = _Dependencies()
         self._dirty: dict[Evaluation, None] = {}
+        self._unfollowed: dict[Evaluation, None] = {}
         self._evaluate_by = LONG_AFTER
         self._stale: dict[Subject, Observation] = {}
         self._stale_by = LONG_AFTER
@@ -108,7 +115,7 @@ class Evaluator:
                 self._set_aside(f"rule {name}", error)
         if self._dependencies.dependents:
             self._mark_dependents(observation)
-        if dirty:
+        if dirty or self._unfollowed:
             # A batch may span hours: what it touches is evaluated while histories still hold it.
             self._evaluate_by = min(self._evaluate_by, observation.seen + LATENESS_MS)
         return True
@@ -117,6 +124,7 @@ class Evaluator:
         """Evaluate what changed and what is due by that moment; everything: also what is due soon."""
         self.facts.now = now
         dirty, self._dirty, self._evaluate_by = self._dirty, {}, LONG_AFTER
+        unfollowed, self._unfollowed = self._unfollowed, {}
         if everything or self._stale_by <= now:
             # Only now: what has been read meanwhile depends on the subject too.
             for observation in self._stale.values():
@@ -132,9 +140,9 @@ class Evaluator:
             self._revisit_at = _next_revisit(now)
             self._revisit(dirty)
         changes = Changes([], [])
-        for evaluation in dirty:
+        for evaluation in dirty | unfollowed:
             try:
-                self._evaluate(evaluation, changes)
+                self._evaluate(evaluation, changes, detects=evaluation in dirty)
             except Exception as error:  # noqa: BLE001 - a defect of one rule must not silence the others
                 self.facts.stop_recording()
                 self._set_aside(f"rule {evaluation.rule}", error)
@@ -180,7 +188,9 @@ class Evaluator:
         if own and self._active_findings:
             for evaluation in own:
                 if evaluation in self._active_findings and _is_about(observation, evaluation.scope):
-                    self._dirty[evaluation] = None
+                    known_at = self._fresh_until.get(evaluation, LONG_AGO) - FINALIZATION_MS
+                    is_settled = observation.seen > known_at + SETTLING_MS
+                    (self._unfollowed if is_settled else self._dirty)[evaluation] = None
 
     def _revisit(self, dirty: dict[Evaluation, None]) -> None:
         for history in self.facts.all_histories():
@@ -207,13 +217,18 @@ class Evaluator:
             self._timer_of[evaluation] = at
             heapq.heappush(self._timers, (at, next(self._number), evaluation))
 
-    def _evaluate(self, evaluation: Evaluation, changes: Changes) -> None:
+    def _evaluate(self, evaluation: Evaluation, changes: Changes, *, detects: bool) -> None:
+        """Find out what has changed about the findings; detects: also whether there are others."""
         facts = self.facts
         reads = facts.record_reads()
         active = self._active_findings.get(evaluation, {})
         final_before = facts.final_before
-        findings = self._detected(evaluation, final_before)
-        findings |= {key: finding for key, finding in active.items() if finding.known_at <= final_before}
+        if detects:
+            findings = self._detected(evaluation, final_before)
+            findings |= {key: finding for key, finding in active.items() if finding.known_at <= final_before}
+        else:
+            findings = dict(active)
+            reads.update(self._dependencies.reads_of(evaluation))
         for key, finding in findings.items():
             if finding.recovered_at is None or finding.recovered_at > final_before:
                 findings[key] = self._followed(evaluation, msgspec.structs.replace(finding, recovered_at=None))
@@ -268,6 +283,10 @@ class _Dependencies:
     def __init__(self) -> None:
         self.dependents: dict[DependencyKey, dict[Evaluation, None]] = {}
         self._reads: dict[Evaluation, dict[DependencyKey, None]] = {}
+
+    def reads_of(self, evaluation: Evaluation) -> Mapping[DependencyKey, None]:
+        """Return what the evaluation depends on."""
+        return self._reads.get(evaluation, {})
 
     def replace(self, evaluation: Evaluation, reads: dict[DependencyKey, None]) -> None:
         """Replace what the evaluation depends on; nothing: forget it."""

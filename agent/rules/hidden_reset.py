@@ -130,8 +130,8 @@ class HiddenReset(GroupRule):
             is_possible = not trigger.is_loss and _has_one_partition(scope, facts)
             if is_possible and at - stuck.at > longest + CLOCK_SLACK_MS:
                 continue
-            is_alone = is_possible or _is_stuck_alone(scope, stuck, trigger, known_at, facts)
-            if facts.now >= known_at and not is_alone:
+            is_due = facts.now >= known_at
+            if is_due and not is_possible and not _is_stuck_alone(scope, stuck, trigger, known_at, facts):
                 continue
             yield self._finding(scope, stuck, at, known_at, is_possible=is_possible)
             return
@@ -205,13 +205,15 @@ def _find_movement(history: History[Commit], scope: Scope, at: int, known_at: in
     partition = (first.cluster, first.topic, first.partition)
     # What was read before the reader stopped may be committed a little later.
     middle = (at + known_at) // 2
-    commits = drop_unmoved(history)
-    before = [commit for commit in commits if commit.at <= middle]
-    if not before or not _have_same_reader(facts, scope, (first.topic, first.partition), known_at):
+    last = drop_unmoved(history.before(middle + 1, 2))[-1:]  # an offset is forgotten once
+    if not last or not _have_same_reader(facts, scope, (first.topic, first.partition), known_at):
         return
-    if any(commit.start < known_at for commit in commits if middle < commit.at <= known_at + LATENESS_MS):
+    later = drop_unmoved([*last, *history.between(middle, known_at + LATENESS_MS)])[1:]
+    if any(commit.start < known_at for commit in later):
         yield True
-    elif len(before) >= REGULAR and at - before[-1].at <= max(_STALE_MS, 3 * max(commit_intervals(before))):
+        return
+    before = [commit for commit in drop_unmoved(history) if commit.at <= middle]
+    if len(before) >= REGULAR and at - before[-1].at <= max(_STALE_MS, 3 * max(commit_intervals(before))):
         has_trigger = any(abs(trigger.at - at) <= LATENESS_MS for trigger in _find_triggers(facts, partition))
         since = max(at, before[-1].at)
         if not has_trigger and _find_growth(facts, partition, before[-1].offset or 0, since) is not None:
