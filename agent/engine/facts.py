@@ -133,6 +133,7 @@ class Facts:
         self.now = LONG_AGO
         self._histories: dict[Subject, History[Any]] = {}
         self._indexes: dict[type[Observation], dict[tuple[str, ...], _Index]] = {}
+        self._absorbed: tuple[Observation | None, History[Any]] = (None, _EMPTY)
         self._reads: dict[DependencyKey, None] | None = None
         self._first_members: dict[Subject, int] = {}
         self._peaks: dict[Subject, list[tuple[int, Commit]]] = {}
@@ -151,6 +152,7 @@ class Facts:
             history = self._histories[subject] = History(subject)
             for index in self._indexes.get(observation.__class__, {}).values():
                 index.add(observation, history)
+        self._absorbed = observation, history
         change = history.add(observation)
         if change is not Change.CHANGED:
             return change
@@ -168,6 +170,15 @@ class Facts:
     def history(self, kind: type[T], *key: Hashable) -> History[T]:
         """Return the history of the subject with these key values (the kind's `key` fields); empty if never seen."""
         subject = (kind.subject_kind, *key)
+        if self._reads is not None:
+            self._reads[subject] = None
+        return self._histories.get(subject, _EMPTY)
+
+    def history_of(self, observation: T) -> History[T]:
+        """Return the history of the observation's subject. Cheap for the one that was absorbed last."""
+        if observation is self._absorbed[0] and self._reads is None:
+            return self._absorbed[1]
+        subject = observation.subject
         if self._reads is not None:
             self._reads[subject] = None
         return self._histories.get(subject, _EMPTY)

@@ -69,7 +69,9 @@ class BeyondEnd(GroupRule):
                 ]
             case Commit(cluster=cluster, topic=topic, partition=partition, offset=int() as offset, at=at):
                 later = facts.history(LogOffsets, cluster, topic, partition).after(at)
-                groups = [observation.group] if any(reading.log_end < offset for reading in later) else []
+                if not any(reading.log_end < offset for reading in later):
+                    return ()
+                groups = [observation.group]
             case _:
                 return ()
         return [Scope(cluster, group, topic, partition) for group in groups if self.applies_to(group, topic)]

@@ -48,6 +48,8 @@ class ForeignOffset(GroupRule):
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
         match observation:
             case Commit():
+                if not is_beyond_growth(facts, observation):
+                    return ()
                 commits = [observation]
             case LogOffsets(cluster=cluster, topic=topic, partition=partition):  # it may arrive after later commits
                 histories = facts.histories(Commit, cluster=cluster, topic=topic, partition=partition)

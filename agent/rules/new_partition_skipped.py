@@ -68,8 +68,9 @@ class NewPartitionSkipped(GroupRule):
         """Return the scope of each first commit, and of what may explain it later."""
         match observation:
             case Commit(cluster=cluster, group=group, topic=topic, partition=partition, offset=int() as offset):
-                is_first = len(facts.history(Commit, cluster, group, topic, partition).changes) == 1
-                places = [(group, topic, partition)] if is_first and offset >= self.min_records else []
+                if offset < self.min_records or len(facts.history_of(observation).changes) > 1:
+                    return ()
+                places = [(group, topic, partition)]
             case GroupState(cluster=cluster, group=group):
                 places = [(group, *pair) for pair in partitions_of(facts, cluster, group)]
             case PartitionState(cluster=cluster, topic=topic, partition=partition):

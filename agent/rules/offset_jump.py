@@ -102,8 +102,8 @@ class OffsetJump(GroupRule):
         """Return the scope of each commit that advanced further than those before, as far as is known by now."""
         histories: Iterable[History[Commit]]
         match observation:
-            case Commit(cluster=cluster, group=group, topic=topic, partition=partition, at=at):
-                histories, since = [facts.history(Commit, cluster, group, topic, partition)], at - 1
+            case Commit(at=at):
+                histories, since = [facts.history_of(observation)], at - 1
             case LogOffsets(cluster=cluster, topic=topic, partition=partition, at=at, log_start=log_start):
                 before = facts.history(LogOffsets, cluster, topic, partition).changes[-2:][0]
                 has_risen = before.log_start < log_start

@@ -1,7 +1,7 @@
 """offset_rewind: a committed offset, or the position of a Flink subtask, moves backwards."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice, pairwise
+from itertools import islice
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 
@@ -171,14 +171,13 @@ class OffsetRewind(GroupRule):
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
         if not isinstance(observation, Commit | Position) or observation.offset is None:
             return ()
-        name = observation.group if isinstance(observation, Commit) else observation.name
-        if not self.applies_to(name, observation.topic):
-            return ()
-        scope = _scope(observation)
-        known = [state.offset for state in _offsets(scope, facts).changes[-4:] if state.offset is not None]
+        known = [state.offset for state in facts.history_of(observation).changes[-4:] if state.offset is not None]
         # A position's rewind is confirmed by the reading after it.
-        recent = known[-3 if scope.job else -2 :]
-        return (scope,) if any(after < before for before, after in pairwise(recent)) else ()
+        recent = known[-2 if isinstance(observation, Commit) else -3 :]
+        if recent == sorted(recent):
+            return ()
+        name = observation.group if isinstance(observation, Commit) else observation.name
+        return (_scope(observation),) if self.applies_to(name, observation.topic) else ()
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         history = _offsets(scope, facts)

@@ -105,7 +105,7 @@ class RetentionOverrun(GroupRule):
                 if reading is None:
                     return ()
                 if offset >= reading.log_start:
-                    before = facts.history(Commit, cluster, group, topic, partition).changes[-2:][0]
+                    before = facts.history_of(observation).changes[-2:][0]
                     if before.offset is None or before.offset >= reading.log_start:
                         return ()
                 groups = [group]

@@ -57,11 +57,12 @@ class TwoCommitters(GroupRule):
         """Return the scope of a commit that moved back, if so many before it did."""
         match observation:
             case Commit(cluster=cluster, group=group, topic=topic, partition=partition, offset=int() as offset):
-                recent = facts.history(Commit, cluster, group, topic, partition).changes[-FLOOR:]
+                changes = facts.history_of(observation).changes
             case _:
                 return ()
-        if len(recent) < 2 * _TURNS or (recent[-2].offset or 0) <= offset or not self.applies_to(group, topic):
+        if len(changes) < 2 * _TURNS or (changes[-2].offset or 0) <= offset or not self.applies_to(group, topic):
             return ()
+        recent = changes[-FLOOR:]
         moved_back = sum((after.offset or 0) < (before.offset or 0) for before, after in pairwise(recent))
         return (Scope(cluster, group, topic, partition),) if moved_back >= _TURNS else ()
 

@@ -163,7 +163,7 @@ def _settings(facts: Facts, commit: Commit, at: int) -> ClusterSettings | None:
 
 def _first_known(facts: Facts, commit: Commit) -> int | None:
     """Return the earliest time of a commit; None if it may be older than what was observed first."""
-    history = facts.history(Commit, commit.cluster, commit.group, commit.topic, commit.partition)
+    history = facts.history_of(commit)
     return commit.start if history.before(commit.at, 1) else None
 
 

@@ -65,7 +65,7 @@ def is_small_step_without_members(facts: Facts, before: Commit, after: Commit) -
     Such offsets are a tool's (MirrorMaker translates those of another cluster), or a consumer by assign() repeats its
     last records, as after any restart.
     """
-    advances = [new - old for old, new in _moves(_own_history(facts, after).before(after.at, _INTERVALS)) if new > old]
+    advances = [new - old for old, new in _moves(facts.history_of(after).before(after.at, _INTERVALS)) if new > old]
     is_small = bool(advances) and (before.offset or 0) - (after.offset or 0) <= median(advances)
     return is_small and _is_empty_around(facts, before, after)
 
@@ -98,7 +98,7 @@ def find_end_of_absence(facts: Facts, cluster: str, group: str, at: int) -> Grou
 
 def find_forgotten(facts: Facts, before: Commit, after: Commit) -> Commit | None:
     """Return when Kafka had forgotten the offset between two commits of a partition, as it was first seen, or None."""
-    between = _own_history(facts, after).between(before.at - 1, after.at - 1)
+    between = facts.history_of(after).between(before.at - 1, after.at - 1)
     return next((commit for commit in between if commit.offset is None), None)
 
 
@@ -123,7 +123,7 @@ def find_latest_advances(history: History[Commit], begin: int, end: int) -> Iter
 
 def histories_of_group(facts: Facts, commit: Commit) -> Iterator[History[Commit]]:
     """Yield the commits of the group on its partitions, at most 50 of them, the commit's own first."""
-    own = _own_history(facts, commit)
+    own = facts.history_of(commit)
     others = facts.histories(Commit, cluster=commit.cluster, group=commit.group)
     yield own
     yield from islice((history for history in others if history is not own), _MOST_PARTITIONS - 1)
@@ -132,10 +132,6 @@ def histories_of_group(facts: Facts, commit: Commit) -> Iterator[History[Commit]
 def may_coincide(first: Observation, second: Observation) -> bool:
     """Return whether both changes may have happened at the same moment."""
     return first.start <= second.at and second.start <= first.at
-
-
-def _own_history(facts: Facts, commit: Commit) -> History[Commit]:
-    return facts.history(Commit, commit.cluster, commit.group, commit.topic, commit.partition)
 
 
 def _moves(commits: list[Commit]) -> Iterator[tuple[int, int]]:

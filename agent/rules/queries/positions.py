@@ -104,7 +104,7 @@ def find_absence(facts: Facts, after: Commit) -> Commit | None:
 
     Consumers that run all the time have their position in memory: they do not return.
     """
-    history = facts.history(Commit, after.cluster, after.group, after.topic, after.partition)
+    history = facts.history_of(after)
     last = next((commit for commit in reversed(history.changes) if commit.at < after.at), None)
     if last is None or last.offset is not None:
         return None

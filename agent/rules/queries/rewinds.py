@@ -9,7 +9,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
-from agent.engine.facts import LATENESS_MS, Facts, History
+from agent.engine.facts import LATENESS_MS, Facts
 from agent.model.observations.flink import Position
 from agent.model.observations.kafka import ClusterSettings, Commit, GroupState, LogOffsets, PartitionState
 from agent.model.observations.logs import LogLine, whole_number
@@ -148,20 +148,13 @@ def find_later(facts: Facts, move: Move) -> Offset | None:
     If the reader is back where it was before that, the last reading below.
     """
     later: Offset | None = None
-    for state in history_of(facts, move.after).between(move.after.at, move.after.at + LATENESS_MS):
+    for state in facts.history_of(move.after).between(move.after.at, move.after.at + LATENESS_MS):
         if state.offset is None or not (move.after.offset or 0) < state.offset < (move.before.offset or 0):
             return later
         later = state
         if state.at >= move.after.at + _PACE_MS:
             return later
     return None
-
-
-def history_of(facts: Facts, reading: Offset) -> History[Commit] | History[Position]:
-    """Return the history that the reading belongs to."""
-    if isinstance(reading, Commit):
-        return facts.history(Commit, reading.cluster, reading.group, reading.topic, reading.partition)
-    return facts.history(Position, reading.cluster, reading.job, reading.topic, reading.partition)
 
 
 # Whether and when the reader moved
@@ -208,13 +201,13 @@ def order_known_at(facts: Facts, move: Move) -> int:
 
 
 def _find_following(facts: Facts, move: Move) -> Offset | None:
-    later = history_of(facts, move.after).between(move.after.at, move.after.at + LATENESS_MS)
+    later = facts.history_of(move.after).between(move.after.at, move.after.at + LATENESS_MS)
     return next((state for state in later if state.offset is not None), None)
 
 
 def _may_be_late(facts: Facts, move: Move) -> bool:
     """Return whether the reader was at the lower offset within its last commits, and nothing happened to the log."""
-    recent = [state.offset for state in history_of(facts, move.after).before(move.after.at, _READINGS)]
+    recent = [state.offset for state in facts.history_of(move.after).before(move.after.at, _READINGS)]
     if len(recent) < _RHYTHM or None in recent or (recent[0] or 0) > (move.after.offset or 0):
         return False
     has_happened = has_unclean_election(facts, move.partition, move.before.at, move.after.at)
@@ -266,7 +259,7 @@ def _find_target(facts: Facts, move: Move, min_records: int, log_start: int | No
 
 def _find_rhythm(facts: Facts, move: Move) -> _Rhythm:
     """Return the reader's rhythm before the move; its interval from the next reading, if there is one soon."""
-    history = history_of(facts, move.after)
+    history = facts.history_of(move.after)
     earlier = [state for state in history.before(move.after.at, _READINGS) if state.offset is not None] or [move.before]
     first, last = earlier[0], earlier[-1]
     took = last.at - first.at
