@@ -2,7 +2,6 @@
 
 from testbed.model.clock import HOUR, SECOND
 from testbed.model.groups import Group
-from testbed.model.kafka import Log
 from testbed.model.world import World
 
 _SYNC_MS = 60 * SECOND
@@ -24,20 +23,20 @@ def draw_mirror(world: World) -> None:
     for log in topic.logs:
         group.read(log, log.end(world.now), max(log.rate, 1.0) * 3)
 
+    earlier = {reader: (reader.position, reader.position) for reader in group.readers}
+
     def sync() -> None:
         for reader in group.readers:
             reader.catch_up(world.now)
-            behind = rng.uniform(0, 1.5) * log_step(reader.log) if rng.random() < 0.3 else 0.0
+            before, last = earlier[reader]
+            earlier[reader] = last, reader.position
+            steps = rng.uniform(0, 1.5) if rng.random() < 0.3 else 0.0  # how old its newest known pair of offsets is
+            behind = min(steps, 1.0) * (reader.position - last) + max(steps - 1.0, 0.0) * (last - before)
             reader.committed = reader.known = max(int(reader.position - behind), reader.log.start)
 
     event = world.begin("mirrored is the group of another cluster", 3 * HOUR)
     world.standstill(event, group, 3 * HOUR)
     world.clock.every(_SYNC_MS, sync, first=rng.randrange(_SYNC_MS))
-
-
-def log_step(log: Log) -> float:
-    """Return how many records are written between two synchronizations."""
-    return log.rate * _SYNC_MS / SECOND
 
 
 def draw_purging_application(world: World) -> None:

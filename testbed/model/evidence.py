@@ -18,15 +18,22 @@ _SMALL_SHARE = 0.8
 _SURGE = 10
 """How many times faster a consumer may be than it has had to be so far."""
 
+_USUAL_PACE = 1_000
+"""Records/s that any consumer may read."""
+
 Place = tuple[str, int]
 
 
 class Reading(NamedTuple):
-    """A reading of a committed offset, of a position or of a log: start is the log start offset, or None."""
+    """A reading of a committed offset, of a position or of a log.
+
+    start: the log start offset, or None. since: when the value before was last read, ms; 0 if unknown.
+    """
 
     at: int
     offset: int | None
     start: int | None = None
+    since: int = 0
 
 
 class Sight(NamedTuple):
@@ -54,7 +61,7 @@ class Evidence:
                 if isinstance(fact, Commit):
                     if fact.group in groups and fact.topic in topics:
                         series = self._commits[fact.group, (fact.topic, fact.partition)]
-                        series.append(Reading(fact.at, fact.offset))
+                        series.append(Reading(fact.at, fact.offset, since=fact.start))
                 elif isinstance(fact, LogOffsets):
                     place = fact.topic, fact.partition
                     if place in places:
@@ -82,8 +89,9 @@ class Evidence:
         if effect.measure == "skipped":
             return _jump(effect, commits) if commits[:1] and commits[0].at < effect.at else self._start(effect, log)
         seen = _rewind(effect, commits, log)
-        if not seen.is_visible and place in self._positions:
-            return _rewind(effect, self._positions[place], log, confirmed=True)._replace(low=0)
+        if place in self._positions:  # either shows it
+            shown = _rewind(effect, self._positions[place], log, confirmed=True)
+            return seen._replace(low=min(seen.low, shown.low)) if seen.is_visible else shown._replace(low=0)
         return seen
 
     def _start(self, effect: Effect, log: list[Reading]) -> Sight:
@@ -98,7 +106,7 @@ class Evidence:
              if other == group and place[0] == topic), default=0.0,
         )  # fmt: skip
         needed = effect.records * SECOND / max(begun[0].at - read[-1], SECOND)
-        return Sight(effect.records >= MIN_RECORDS and needed > _SURGE * pace, high=begun[0].offset)
+        return Sight(effect.records >= MIN_RECORDS and needed > max(_SURGE * pace, _USUAL_PACE), high=begun[0].offset)
 
     def shows_cause(self, effect: Effect) -> bool:
         """Return whether a change of the partition's state was seen around the effect."""
@@ -184,8 +192,9 @@ def _overrun(effect: Effect, commits: list[Reading], log: list[Reading]) -> Sigh
     known = effect.before if effect.kept is None else effect.kept
     commit = known or 0
     later = [reading for reading in log[cut : cut + 3] if (reading.start or 0) > commit]
-    back = [
-        reading.at for reading in commits if reading.at > effect.at and (reading.offset or 0) >= (effect.after or 0)
-    ]
-    is_visible = effect.records >= MIN_RECORDS and bool(later) and (not back or later[0].at < back[0])
+    back = [reading for reading in commits if reading.at > effect.at and (reading.offset or 0) >= (effect.after or 0)]
+    # What one poll shows at once may have happened in any order, unless no consumer of this pace reads so far.
+    can_have_read = bool(back) and effect.records <= 3 * _pace(commits, effect.at) * (back[0].at - effect.at) / SECOND
+    is_unread = not back or (bool(later) and later[0].at < (back[0].since if can_have_read else back[0].at))
+    is_visible = effect.records >= MIN_RECORDS and bool(later) and is_unread
     return Sight(is_visible, 0, max((effect.after or 0) - commit, effect.records))

@@ -263,7 +263,7 @@ def new_partitions_skipped(world: World) -> bool:
     world.cluster.notify(topic)
     pace = group.readers[0].best_pace
 
-    def find() -> None:
+    def begin() -> None:
         skipped = log.end(world.now)
         reader = group.read(log, skipped, pace)
         reader.committed = None
@@ -276,9 +276,8 @@ def new_partitions_skipped(world: World) -> bool:
         )  # fmt: skip
         if skipped < 1_000:
             event.wanted = "either"
-        group.rebalance(world.seconds(1, 4))
 
-    world.clock.after(wait, find)
+    world.clock.after(wait, lambda: group.rebalance(world.seconds(1, 4), found=begin))
     return True
 
 

@@ -1,5 +1,6 @@
 """Consumer groups and their readers: positions, commits, rebalances, resets, all noted in the truth."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from agent.model.observations.kafka import Member
@@ -22,7 +23,8 @@ class Reader:
     """A group's reading of one partition.
 
     position: of the next record. committed: the committed offset; None if Kafka has none. known: the last it had.
-    pace: records/s at most. is_stuck: whether its fetches fail.
+    pace: records/s at most. is_stuck: whether its fetches fail. divergence: where the log was truncated below its
+    position, until it has found out.
     """
 
     def __init__(self, group: "Group", log: "Log", position: int, pace: float) -> None:
@@ -34,6 +36,7 @@ class Reader:
         self.at = group.cluster.clock.now
         self._overrun: Effect | None = None
         self.is_stuck = False
+        self.divergence: int | None = None
         log.readers.append(self)
 
     @property
@@ -67,7 +70,12 @@ class Reader:
             self.position = min(self.position + budget, float(visible))
 
     def commit(self) -> None:
-        """Commit the position; librdkafka's auto-commit never commits below the last committed offset."""
+        """Commit the position; librdkafka's auto-commit never commits below the last committed offset.
+
+        Brokers reject commits on a topic that does not exist (UNKNOWN_TOPIC_OR_PARTITION).
+        """
+        if not self.log.topic.exists:
+            return
         position = int(self.position)
         if self.committed is None or not self.group.hides_resets or position > self.committed:
             self.committed = self.known = position
@@ -96,6 +104,11 @@ class Reader:
 
     _overrun_event: Event
 
+    def note_truncation(self, to: int) -> None:
+        """Note that the log was truncated: what the reader read above that is of an older leader epoch."""
+        if self.position > to:
+            self.divergence = to if self.divergence is None else min(to, self.divergence)
+
     def check_range(self) -> None:
         """Find out, with the next fetch, whether the position is still within the log."""
         if self.group.running and self.pace and not self.is_stuck and self._trouble() is not None:
@@ -105,7 +118,7 @@ class Reader:
         log, now = self.log, self.group.cluster.clock.now
         if not log.open:
             return None
-        if log.divergence is not None and self.position > log.divergence:
+        if self.divergence is not None and self.position > self.divergence:
             if self.group.detects_truncation and self.group.policy != "none":
                 return "divergence"
             return "range" if self.position > log.end(now) else "unnoticed"
@@ -116,18 +129,14 @@ class Reader:
         if not self.group.running or trouble is None or self.is_stuck:
             return
         now = self.group.cluster.clock.now
-        cut, log_cause = log.divergence, log.cause or (None if self._overrun is None else self._overrun_event)
+        cut, log_cause = self.divergence, log.cause or (None if self._overrun is None else self._overrun_event)
         if trouble == "unnoticed":  # the log had grown over the position again: it reads on, past what was new
-            self._forget_divergence()
+            self.divergence = None
         elif trouble == "divergence" and cut is not None:
             self.move(cut, "divergence", log_cause)
         else:
             self._overrun = None
             self.move(log.start if self.group.policy == "earliest" else log.end(now), "range", log_cause)
-
-    def _forget_divergence(self) -> None:
-        if all(reader.position <= (self.log.divergence or 0) or reader is self for reader in self.log.readers):
-            self.log.divergence = None
 
     def move(self, to: int, how: str, event: Event | None, *, wanted: bool = True) -> Effect | None:
         """Set the position and note the move. how: divergence, range, seek, offset (none was committed)."""
@@ -136,9 +145,9 @@ class Reader:
         self.catch_up(now)
         before = int(self.position) if how != "offset" else (self.known or 0)
         self.position = float(to)
-        cut = log.divergence
-        if how in ("divergence", "range"):
-            self._forget_divergence()
+        cut = self.divergence
+        if how in ("divergence", "range") or (cut is not None and to <= cut):
+            self.divergence = None
         if abs(to - before) < 1:
             return None
         event = event or group.cluster.truth.begin(f"{group.name}: {how}", now, now, group.cluster.name, wanted="loud")
@@ -149,7 +158,7 @@ class Reader:
                 kinds=("offset_rewind", "hidden_reset"), subject=self.subject, at=now, measure="reread",
                 records=max(top - to, 0), before=before, after=to, kept=self.committed,
                 must=wanted and how != "divergence" and top > to,
-                labels_forbidden=_wrong_labels(how, to, log),
+                labels_forbidden=_wrong_labels(how, to, log, cut),
             )  # fmt: skip
             if how == "offset":
                 effect.kept = self.known
@@ -164,11 +173,11 @@ class Reader:
         return effect
 
 
-def _wrong_labels(how: str, to: int, log: "Log") -> tuple[str, ...]:
+def _wrong_labels(how: str, to: int, log: "Log", divergence: int | None) -> tuple[str, ...]:
     wrong = ["operator_reset", "checkpoint_restore"]
     if to > log.start + _INDISTINCT:
         wrong.append("to_earliest")
-    if how != "divergence" and log.divergence is None:
+    if how != "divergence" and divergence is None:
         wrong.append("to_divergence")
     return tuple(wrong)
 
@@ -203,6 +212,7 @@ class Group:
         self._last_commit = cluster.clock.now - cluster.rng.randrange(interval)
         self.disturbed_until = 0
         self.overrun: Event | None = None
+        self._found: list[Callable[[], object]] = []
         cluster.groups[name] = self
 
     def read(self, log: "Log", position: int, pace: float) -> Reader:
@@ -259,11 +269,14 @@ class Group:
         self.state = state
         self.version += 1
 
-    def rebalance(self, ms: float, *, replaces: int | None = None) -> None:
+    def rebalance(self, ms: float, *, replaces: int | None = None, found: Callable[[], object] | None = None) -> None:
         """Rebalance for so long. replaces: the member that leaves and is replaced by another.
 
-        Members that rebalance cooperatively (KIP-429) read on meanwhile.
+        found: lets the group read a new partition, as soon as that is assigned. Members that rebalance cooperatively
+        (KIP-429) read on meanwhile.
         """
+        if found is not None:
+            self._found.append(found)
         if self.assigns or not self.running:
             return
         if self.assignor != "cooperative-sticky":
@@ -276,11 +289,18 @@ class Group:
 
         def done() -> None:
             if self.running and self._starts == starts and self.state != "Stable":
-                self.set_state("Stable")
+                self._assign()
                 if not self.reading:
                     self._resume()
 
         self.cluster.clock.after(ms, done)
+
+    def _assign(self) -> None:
+        """Assign all partitions, new ones too."""
+        found, self._found = self._found, []
+        for begin in found:
+            begin()
+        self.set_state("Stable")
 
     def _halt(self, now: int, *, commits: bool) -> None:
         for reader in self.readers:
@@ -332,11 +352,13 @@ class Group:
                 return
             now = self.cluster.clock.now
             if not self.assigns:
-                self.set_state("Stable")
+                self._assign()
             for reader in self.readers:
                 reader.at = now
                 if reader.committed is not None:
                     reader.position = float(reader.committed)
+                    if reader.divergence is not None and reader.position <= reader.divergence:
+                        reader.divergence = None
                     continue
                 to = reader.log.start if self.policy == "earliest" else reader.log.end(now)
                 if reader.known is None:

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 _BUFFERED_MS = 2 * MINUTE
 """delivery.timeout.ms: how long producers keep what they cannot send."""
 
+_WAIT_MS = 5 * SECOND
+"""After how long a follower looks again for a leader."""
+
 
 class Broker:
     """A broker. session, epoch: of its registration; None without one. is_up: whether it serves its partitions."""
@@ -30,7 +33,7 @@ class Log:
     """One partition: its log as consumers see it, and its metadata.
 
     rate: records/s that producers write. open: whether its leader serves it. lso: the last stable offset while a
-    transaction is open. divergence: where the log was last truncated. density: records per offset below `clean_until`,
+    transaction is open. density: records per offset below `clean_until`,
     where the log is compacted. cause: the event that is to answer for what readers suffer from this log. version,
     mtime: of the metadata.
     """
@@ -52,7 +55,6 @@ class Log:
         self.rate = 0.0
         self.start = 0
         self.lso: int | None = None
-        self.divergence: int | None = None
         self.cause: Event | None = None
         self.density, self.clean_until = 1.0, 0
         self.readers: list[Reader] = []
@@ -103,7 +105,8 @@ class Log:
         self._base = float(max(to, 0))
         self.start = min(self.start, to)
         self.clean_until = min(self.clean_until, to)
-        self.divergence = max(to, 0)
+        for reader in self.readers:
+            reader.note_truncation(max(to, 0))
 
 
 class Topic:
@@ -253,7 +256,12 @@ class Cluster:
             self.write_state(log, isr=isr)
 
     def add_to_isr(self, log: Log, broker: int) -> None:
-        if broker in log.replicas and broker not in log.isr and self.brokers[broker].is_up and log.leader is not None:
+        """Let a follower that has caught up join the ISR; without a leader it waits for one."""
+        if broker not in log.replicas or broker in log.isr or not self.brokers[broker].is_up or not log.topic.exists:
+            return
+        if log.leader is None:
+            self.clock.after(_WAIT_MS, lambda: self.add_to_isr(log, broker))
+        else:
             self.write_state(log, isr=tuple(n for n in log.replicas if n in log.isr or n == broker))
 
     # ---- brokers --------------------------------------------------------------------------------------------------

@@ -204,11 +204,13 @@ def add_partitions(world: World) -> None:
         log.rate = rate
         for group in groups:
 
-            def find(log: Log = log, group: Group = group) -> None:
+            def begin(log: Log = log, group: Group = group) -> None:
+                reader = group.read(log, 0, pace)
+                reader.committed = reader.known = None
+
+            def find(log: Log = log, group: Group = group, begin: Callable[[], None] = begin) -> None:
                 if log in topic.logs and group.running:
-                    reader = group.read(log, 0, pace)
-                    reader.committed = reader.known = None
-                    group.rebalance(world.seconds(1, 4))
+                    group.rebalance(world.seconds(1, 4), found=begin)
 
             world.clock.after(world.seconds(5, 300), find)
     world.cluster.notify(topic)
@@ -255,17 +257,26 @@ def decommission(world: World) -> None:
     replication = max(len(log.replicas) for log in world.cluster.logs())
     if broker is None or len(brokers) <= max(replication, 3) or not world.claim_brokers(1_500_000):
         return
-    world.begin(f"broker {broker.number} decommissioned", 1_500_000)
-    for log in list(world.cluster.logs()):
-        if broker.number in log.replicas:
-            free = [other.number for other in brokers if other.number not in log.replicas]
-            move_replica(world, log, broker.number, world.rng.choice(free), world.seconds(20, 400))
+    event = world.begin(f"broker {broker.number} decommissioned", 1_500_000)
+
+    def drain() -> bool:
+        held = [log for log in world.cluster.logs() if broker.number in log.replicas]
+        for log in held:
+            if broker.number not in log.removing:
+                free = [other.number for other in brokers if other.number not in log.replicas]
+                move_replica(world, log, broker.number, world.rng.choice(free), world.seconds(20, 400))
+        return not held
 
     def leave() -> None:
+        if not drain():  # a topic was created meanwhile
+            event.extend(world.now + 500_000)
+            world.clock.after(450_000, leave)
+            return
         broker.is_decommissioned = True
         broker.is_up = False
         world.cluster.unregister(broker)
 
+    drain()
     world.clock.after(world.seconds(500, 1_000), leave)
 
 
