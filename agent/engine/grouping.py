@@ -6,6 +6,7 @@ and the rewinds that it explains.
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -44,7 +45,7 @@ def key_values(finding: Finding, key: str) -> tuple[Any, ...]:
 def find_groups(
     findings: Sequence[Finding],
     chained: Collection[FindingKey],
-    effects: Collection[FindingKey],
+    effects: AbstractSet[FindingKey],
     check_rules: Collection[str],
     delay_rules: Collection[str],
 ) -> Iterator[Pair]:
@@ -120,11 +121,11 @@ def _find_alike(findings: Iterable[Finding]) -> Iterator[Pair]:
             latest[finding.rule, finding.subject.get("cluster"), *own] = finding
 
 
-def _find_repeated(findings: Iterable[Finding], effects: Collection[FindingKey]) -> Iterator[Pair]:
+def _find_repeated(findings: Iterable[Finding], effects: AbstractSet[FindingKey]) -> Iterator[Pair]:
     """Yield pairs of findings about one reader of one partition: the later begins before the earlier recovers.
 
     Only findings with an impact on records: lag for days must not hide a rewind. Also pairs that show a habit: the same
-    again and again, of about as many records, each time recovered and without a cause.
+    again and again, of about as many records and no worse, each time recovered and without a cause.
     """
     readers: dict[tuple[Any, ...], list[Finding]] = {}
     for finding in findings:
@@ -134,18 +135,21 @@ def _find_repeated(findings: Iterable[Finding], effects: Collection[FindingKey])
     for of_reader in readers.values():
         of_reader.sort(key=lambda finding: (finding.start, finding.key))
         lasting = of_reader[0]
-        for before, finding in pairwise(of_reader):
-            lasting = max(lasting, before, key=_end)
+        latest = {lasting.rule: lasting}
+        for finding in of_reader[1:]:
+            before = latest.get(finding.rule)
             if finding.start <= _end(lasting) and finding.known_at <= _end(lasting) + GROUPING_REACH_MS:
                 yield lasting.key, finding.key
-            elif _is_habit(before, finding) and before.key not in effects and finding.key not in effects:
+            elif before is not None and _is_habit(before, finding) and effects.isdisjoint((before.key, finding.key)):
                 yield before.key, finding.key
+            latest[finding.rule] = finding
+            lasting = max(lasting, finding, key=_end)
 
 
 def _is_habit(before: Finding, finding: Finding) -> bool:
-    is_like = before.rule == finding.rule and before.severity is finding.severity is Severity.WARNING
     fewer, more = sorted((_impact(before), _impact(finding)))
-    return is_like and more <= 2 * fewer and finding.at - before.at <= RECURRENCE_MS
+    is_worse = finding.severity.rank > before.severity.rank
+    return not is_worse and more <= 2 * fewer and finding.at - before.at <= RECURRENCE_MS
 
 
 def _find_delays(findings: Iterable[Finding], delay_rules: Collection[str]) -> Iterator[Pair]:

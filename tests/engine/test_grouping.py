@@ -179,6 +179,14 @@ def test_habit_is_the_same_again_within_two_hours(change: dict[str, Any], incide
     assert len(clusters_of(fall("02:00:00", "02:04:00"), replace(fall("03:00:00", "03:04:00"), **change))) == incidents
 
 
+def test_habit_may_be_critical_and_lose_records_between() -> None:
+    falls = [replace(fall(f"0{hour}:00:00", f"0{hour}:04:00"), severity=Severity.CRITICAL) for hour in (2, 3)]
+    subject = {name: falls[0].subject[name] for name in ("cluster", "group", "topic", "partition")}
+    overrun = replace(fall("02:20:00", "02:21:00"), rule="retention", subject=subject, records=Records(lost=70))
+    assert len(clusters_of(*falls)) == 1
+    assert [len(cluster.findings) for cluster in clusters_of(*falls, overrun)] == [2, 1]
+
+
 def test_rewind_with_a_cause_is_no_habit() -> None:
     cause = finding("truncated", "03:00:00", topic="topic-124", partition=2)
     assert len(clusters_of(fall("02:00:00", "02:04:00"), cause, fall("03:00:10", "03:04:00"))) == 2
