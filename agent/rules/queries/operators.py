@@ -130,8 +130,8 @@ def histories_of_group(facts: Facts, commit: Commit) -> Iterator[History[Commit]
 
 
 def may_coincide(first: Observation, second: Observation) -> bool:
-    """Return whether both changes may have happened at the same moment."""
-    return first.start <= second.at and second.start <= first.at
+    """Return whether both changes may have happened at the same moment: each after its `since`, by its `at`."""
+    return first.at == second.at or (first.start < second.at and second.start < first.at)
 
 
 def _moves(commits: list[Commit]) -> Iterator[tuple[int, int]]:
