@@ -192,6 +192,9 @@ class RetentionOverrun(GroupRule):
         passed = next((reading for reading in readings if reading.log_start > (before.offset or 0)), None)
         if passed is None or passed is readings[0]:
             return False
+        committed = facts.history(Commit, *scope.series).as_of(passed.at)
+        if committed is not None and (committed.offset or 0) >= passed.log_start:
+            return False  # it moved back below the log start offset later
         read = read_until(facts, scope, passed.at)
         return passed.at > after.at or (read is not None and passed.at <= read + self.abandoned_after)
 
@@ -255,9 +258,14 @@ def _find_overtaken(history: History[Commit], before: LogOffsets, after: LogOffs
     following = next((commit for commit in commits[low + 1 :] if (commit.offset or 0) >= after.log_start), None)
     if following is None or following.start > after.at:
         return commits[low]
-    if following.at <= before.at:
+    if following.at <= before.at or _deletes_what_it_read(following):
         return None
     return None if _can_have_read(commits[: low + 1], following.at, after.log_start) else commits[low]
+
+
+def _deletes_what_it_read(commit: Commit) -> bool:
+    """Return whether the group is the Kafka Streams application whose repartition topic this is (KIP-204)."""
+    return commit.topic.startswith(f"{commit.group}-") and commit.topic.endswith("-repartition")
 
 
 def _can_have_read(commits: list[Commit], until: int, offset: int) -> bool:
