@@ -13,6 +13,10 @@ from agent.model.text import count, place, span
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, drop_unmoved, find_deletion, is_recreated
 from agent.rules.queries.positions import log_end
 from agent.rules.queries.subjects import groups_of, partitions_of
+from agent.rules.queries.unread import remembered
+
+_USUAL_RATE = 1_000
+"""Records per second that any consumer may read, however few it has had to read so far."""
 
 
 class _Start(NamedTuple):
@@ -34,7 +38,8 @@ class NewPartitionSkipped(GroupRule):
 
     Consumers discover new partitions minutes after their creation; what was written until then is skipped with
     auto.offset.reset=latest. Reported if the partition held records when it was assigned to a member, and the group,
-    which read the topic before, must have read them `surge` times faster than it was ever observed to read the topic.
+    which read the topic before, must have read them `surge` times faster than it was ever observed to read the topic,
+    and faster than 1,000 records/s.
     Probable, not proven: the consumers may be that fast.
     Not: a group that is new to the topic, a partition that existed before Backflow watched the topic, consumers without
     group membership, a first commit below what the log held at the assignment.
@@ -92,7 +97,7 @@ class NewPartitionSkipped(GroupRule):
         if (start.commit.offset or 0) < start.log_end or not _is_new_partition(scope, start, facts):
             return
         pace = _find_pace(scope, start, facts)
-        if not 0 < pace * self.surge < start.rate:
+        if pace <= 0 or start.rate <= max(pace * self.surge, _USUAL_RATE):
             return
         skipped = (start.commit.offset or 0) - start.log_start
         yield self.make_finding(
@@ -153,7 +158,7 @@ def _is_new_partition(scope: Scope, start: _Start, facts: Facts) -> bool:
     """
     cluster, group, topic, partition = scope.series
     first_state = next(iter(facts.history(PartitionState, *scope.in_partition)), None)
-    first_reading = next(iter(facts.history(LogOffsets, *scope.in_partition)), None)
+    first_reading = next(iter(remembered(facts.history(LogOffsets, *scope.in_partition))), None)
     if first_state is None or first_reading is None or first_reading.log_end > start.log_end / 2:
         return False
     if is_recreated(facts, scope.in_partition, first_state.at, start.commit.at):

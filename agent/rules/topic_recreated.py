@@ -19,7 +19,7 @@ from agent.rules.queries.partitions import (
     is_deleted,
 )
 from agent.rules.queries.subjects import groups_of, partitions_in
-from agent.rules.queries.unread import longest_interval
+from agent.rules.queries.unread import longest_interval, remembered
 
 _GONE_MS = 300_000
 """How long a topic must be missing to be gone for good: metadata may lack one for a while."""
@@ -177,7 +177,9 @@ class TopicRecreated(EventRule, TopicRule):
             return None
         # What was written since the last moment at which it may have committed may have been read.
         uncommitted_ms = min(longest_interval(commits), RETENTION_MS)
-        log = facts.history(LogOffsets, *partition).as_of(begin - uncommitted_ms - CLOCK_SLACK_MS)
+        until = begin - uncommitted_ms - CLOCK_SLACK_MS
+        readings = remembered(facts.history(LogOffsets, *partition))
+        log = next((reading for reading in reversed(readings) if reading.at <= until), None)
         if log is None:
             return None
         return _Log(max(log.log_end - max(commits[-1].offset or 0, log.log_start), 0), log.log_end - log.log_start)
