@@ -1,5 +1,6 @@
 """hidden_reset: a committed offset stops moving because its consumer is reprocessing old records."""
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
@@ -26,7 +27,7 @@ from agent.rules.queries.partitions import (
     is_recreated,
 )
 from agent.rules.queries.subjects import groups_of
-from agent.rules.queries.unread import REGULAR, longest_interval
+from agent.rules.queries.unread import REGULAR, RHYTHM, longest_interval
 
 _STALLED_MS = 600_000
 _STALE_MS = 60_000
@@ -107,6 +108,8 @@ class HiddenReset(GroupRule):
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Yield the standstill after the first leader change or truncation that no commit followed."""
         history = facts.history(Commit, *scope.series)
+        if not self._may_stand_still(history, scope, facts):
+            return
         for trigger in sorted(_find_triggers(facts, scope.in_partition)):
             at = trigger.at
             last = history.as_of(at + CLOCK_SLACK_MS)
@@ -141,6 +144,27 @@ class HiddenReset(GroupRule):
         commits = facts.history(Commit, *scope.series).after(finding.at)
         moved_on = (commit.at for commit in commits if (commit.offset or 0) > old)
         return recovered(finding, earliest(moved_on, find_deletion(facts, scope.in_partition, finding.at)))
+
+    def _may_stand_still(self, history: History[Commit], scope: Scope, facts: Facts) -> bool:
+        """Return whether a leader change or truncation may have been followed by a standstill. Cheap."""
+        moves = drop_unmoved(history)
+        times = [commit.at for commit in moves]
+        readings = facts.history(LogOffsets, *scope.in_partition).changes
+        states = facts.history(PartitionState, *scope.in_partition).changes
+        changes = [state.at for state in states[1:]]
+        changes += [after.at for before, after in pairwise(readings) if after.log_end < before.log_end]
+        for at in changes:
+            index = bisect_right(times, at + CLOCK_SLACK_MS) - 1
+            if index < REGULAR - 1:
+                continue
+            longest = longest_interval(moves[max(index - RHYTHM, 0) : index + 1])
+            if at - times[index] > max(_STALE_MS, 3 * longest):
+                continue
+            known_at = max(at, times[index]) + max(self.wait, 3 * longest)
+            following = moves[index + 1] if index + 1 < len(moves) else None
+            if following is None or following.start >= known_at or following.at > known_at + LATENESS_MS:
+                return True
+        return False
 
     def _known_at(self, scope: Scope, stuck: Commit, trigger: _Trigger, longest: int, facts: Facts) -> int | None:
         """Return when the standstill has lasted although there were records to read, or None if that is unknown."""
@@ -230,10 +254,13 @@ def _have_same_reader(facts: Facts, scope: Scope, other: tuple[str, int], at: in
 
 def _has_decreased(readings: History[LogOffsets], since: int) -> bool:
     """Return whether the log end offset has decreased in any reading after that moment. Cheap: called per commit."""
-    later = readings.after(since)
-    return bool(later) and any(
-        after.log_end < before.log_end for before, after in pairwise([readings.as_of(since) or later[0], *later])
-    )
+    changes = readings.changes
+    for index in range(len(changes) - 1, 0, -1):
+        if changes[index].at <= since:
+            return False
+        if changes[index].log_end < changes[index - 1].log_end:
+            return True
+    return False
 
 
 def _find_triggers(facts: Facts, partition: tuple[str, str, int]) -> set[_Trigger]:

@@ -18,8 +18,10 @@ T = TypeVar("T", bound=Observation)
 REGULAR = 4
 """How many moves of an offset make a rhythm."""
 
+RHYTHM = 20
+"""How many of the last moves tell the longest interval between two."""
+
 _SOURCE = "kafka"
-_RECENT = 20
 _PATIENCE_MS = 60_000
 _MINUTE_MS = 60_000
 
@@ -141,7 +143,7 @@ def first_unread(readings: list[LogOffsets], offset: int) -> tuple[int | None, i
 
 def longest_interval(commits: list[Commit]) -> int:
     """Return the longest time between the last moves of an offset, ms; 0 if there are fewer than two."""
-    return max(commit_intervals(commits[-_RECENT:]), default=0)
+    return max(commit_intervals(commits[-RHYTHM:]), default=0)
 
 
 def is_waiting_for_transaction(facts: Facts, partition: tuple[str, str, int], offset: int, at: int) -> bool:
