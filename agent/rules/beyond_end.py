@@ -20,7 +20,6 @@ from agent.rules.queries.partitions import (
     is_recreated,
 )
 from agent.rules.queries.positions import is_foreign_offset
-from agent.rules.queries.subjects import groups_of
 
 
 class BeyondEnd(GroupRule):
@@ -62,9 +61,9 @@ class BeyondEnd(GroupRule):
         match observation:
             case LogOffsets(cluster=cluster, topic=topic, partition=partition, log_end=log_end):
                 groups = [
-                    group
-                    for group in groups_of(facts, cluster, topic, partition)
-                    for commit in [facts.history(Commit, cluster, group, topic, partition).as_of(observation.at - 1)]
+                    commit.group
+                    for history in facts.histories(Commit, cluster=cluster, topic=topic, partition=partition)
+                    for commit in [history.as_of(observation.at - 1)]
                     if commit is not None and (commit.offset or 0) > log_end
                 ]
             case Commit(cluster=cluster, topic=topic, partition=partition, offset=int() as offset, at=at):

@@ -107,8 +107,9 @@ class OffsetJump(GroupRule):
             case LogOffsets(cluster=cluster, topic=topic, partition=partition, at=at, log_start=log_start):
                 before = facts.history(LogOffsets, cluster, topic, partition).changes[-2:][0]
                 has_risen = before.log_start < log_start
-                histories = facts.histories(Commit, cluster=cluster, topic=topic, partition=partition)
-                histories, since = histories if has_risen else (), at
+                if not has_risen:
+                    return ()
+                histories, since = facts.histories(Commit, cluster=cluster, topic=topic, partition=partition), at
             case GroupState(cluster=cluster, group=group, at=at):
                 histories, since = facts.histories(Commit, cluster=cluster, group=group), at
             case _:
