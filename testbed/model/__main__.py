@@ -38,16 +38,22 @@ def main(
     export: Path | None,
     show_all: bool,
 ) -> None:
-    """Compare Backflow's incidents with the truth of simulated scenarios; exits with 1 if any falls short."""
+    """Compare Backflow's incidents with the truth of simulated scenarios; exits with 1 if any falls short.
+
+    An interrupt ends it early, with the report of what has been scored.
+    """
     if seed is None:
         first = random.SystemRandom().randrange(1_000_000) if first is None else first
         click.echo(f"seed {first}")
         results = []
         began_at = time.monotonic()
-        for result in score_all(seeds(scenarios, first), config, workers, changes):
-            results.append(result)
-            if len(results) % 10 == 0:
-                click.echo(f"{len(results)} scenarios in {time.monotonic() - began_at:.0f} s", err=True)
+        try:
+            for result in score_all(seeds(scenarios, first), config, workers, changes):
+                results.append(result)
+                if len(results) % 10 == 0:
+                    click.echo(f"{len(results)} scenarios in {time.monotonic() - began_at:.0f} s", err=True)
+        except KeyboardInterrupt:
+            click.echo(f"interrupted after {len(results)} of {scenarios} scenarios")
         click.echo("\n".join(report(results)))
         sys.exit(any(result.shortfalls for result in results))
     if export is not None:

@@ -1,6 +1,7 @@
 """Scores many scenarios in parallel and prints how Backflow fared: `make backtest`."""
 
 import random
+import signal
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -60,7 +61,8 @@ def score_all(chosen: Iterable[int], path: Path, workers: int, changes: int = CH
         yield from (score_seed(seed, path, changes) for seed in chosen)
         return
     chosen = list(chosen)
-    with ProcessPoolExecutor(workers) as pool:
+    # An interrupt is for the parent: it reports what has been scored.
+    with ProcessPoolExecutor(workers, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
         yield from pool.map(score_seed, chosen, repeat(path), repeat(changes))
 
 
