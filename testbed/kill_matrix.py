@@ -22,7 +22,7 @@ from testbed.killed_agent import run_agent
 from testbed.slack import Slack
 
 _ID = re.compile(r"INC-[0-9A-F]{8}")
-_SECONDS = 120
+_SECONDS = 600
 
 KNOWN_REASON = "the answer was lost, and the token may not look it up"
 
@@ -132,7 +132,7 @@ def content(slack: Slack) -> Counter[str]:
 
 
 def table(outcomes: Iterable[Outcome]) -> Iterator[str]:
-    """Yield the outcomes as a table in Markdown."""
+    """Yield the outcomes as lines of a table in Markdown."""
     yield "| fault point | killed | kills | lost | doubled |"
     yield "|---|---|---|---|---|"
     kills = lost = doubled = 0
@@ -153,13 +153,16 @@ def main() -> int:
     wanted = [
         point for point in (*POINTS, *UNSEARCHABLE) if any(part in point.name for part in arguments.only.split(","))
     ]
-    with tempfile.TemporaryDirectory() as directory, ThreadPoolExecutor(arguments.jobs) as pool:
-        matrix = Matrix(Path(directory))
-        outcomes = []
+    outcomes: list[Outcome] = []
+
+    def outcomes_of(matrix: Matrix, pool: ThreadPoolExecutor) -> Iterator[Outcome]:
         for outcome in pool.map(lambda point: matrix.kill_at(point, arguments.times), wanted):
             outcomes.append(outcome)
-            print(f"{outcome.point.name}, {outcome.point.moment}: {outcome.kills} kills", file=sys.stderr)  # noqa: T201
-    print("\n".join(table(outcomes)))  # noqa: T201
+            yield outcome
+
+    with tempfile.TemporaryDirectory() as directory, ThreadPoolExecutor(arguments.jobs) as pool:
+        for line in table(outcomes_of(Matrix(Path(directory)), pool)):
+            print(line, flush=True)  # noqa: T201
     return int(not all(outcome.is_right for outcome in outcomes))
 
 

@@ -92,7 +92,7 @@ class Workload:
                     self.now = max(self.now, observation.at)
                     self.emit([observation])
                     ticks += isinstance(observation, Tick)
-                wait_until(partial(self._is_delivered, store, ticks), "everything to be delivered", 60, 0.01)
+                wait_until(partial(self._is_delivered, store, ticks), "everything to be delivered", 300, 0.02)
         os.kill(os.getpid(), signal.SIGTERM)
 
     def close(self) -> None:
