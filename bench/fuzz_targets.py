@@ -28,7 +28,7 @@ from agent.kafka_log.log_directory import LogDirectoryError, list_partitions
 from agent.kafka_log.segments import read_rows
 from agent.model.encoding import encodable, to_json
 from agent.model.findings import Incident
-from agent.model.observations.base import Observation
+from agent.model.observations.base import Observation, not_after
 from agent.notify.base import Message, NotDelivered, message_of
 from agent.notify.slack import Slack
 from agent.notify.slack_webhook import Webhook
@@ -118,9 +118,9 @@ class Target(NamedTuple):
 
 
 def _check(observations: Sequence[Observation]) -> None:
-    """Raise what the pipeline would raise for these observations."""
+    """Take these observations as the pipeline does, and print them as `backflow replay` does."""
     for observation in encodable(observations):
-        to_json(observation)
+        to_json(not_after(observation, _NOW))
 
 
 def _config(folder: Path) -> Target:
@@ -159,7 +159,7 @@ def _read_znode(content: bytes, draw: random.Random) -> None:
     decoder = ZnodeDecoder("main", [])
     steps: tuple[Callable[[], object], ...] = (
         lambda: decoder.reassignments.update(decode_reassignments((content, stat))),
-        lambda: _check([decoder.controller((content, stat), (content, stat), _NOW)]),
+        lambda: _check([decoder.controller((content, stat), (b"7", stat), _NOW)]),
         lambda: _check([decoder.controller((b'{"brokerid": 1}', stat), (content[:9], stat), _NOW)]),
         lambda: _check([decoder.registered(broker_of(f"/brokers/ids/{content[:9].decode('latin-1')}"), stat, _NOW)]),
         lambda: decode_leader(CONTROLLER, content),

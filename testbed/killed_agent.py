@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
+from multiprocessing import parent_process
 from pathlib import Path
 
 import structlog
@@ -99,6 +100,9 @@ class Workload:
         """Do nothing: there is no connection."""
 
     def _is_delivered(self, store: IncidentStore, ticks: int) -> bool:
+        matrix = parent_process()
+        if matrix is None or not matrix.is_alive():
+            os._exit(1)  # it was interrupted, and ends no agent any more
         return self.ticks() >= ticks and not store.check_requests() and not store.pending()
 
 
