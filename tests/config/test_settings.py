@@ -270,7 +270,7 @@ def test_a_number_of_too_many_digits_has_its_line() -> None:
 
 
 def test_characters_that_do_not_show_are_escaped_in_messages() -> None:
-    assert mistakes('[agent]\nlog_format = "\\u001b[31m\\u202e"')[0].endswith(r"got '\x1b[31m\u202e'")
+    assert mistakes('[agent]\nlog_format = "\\u001b[31m\\u202e"')[0].endswith(r'got "\x1b[31m\u202e"')
 
 
 def test_too_deep_nesting_is_reported() -> None:
