@@ -26,8 +26,7 @@ backtest: setup-python ## compare incidents with the truth of simulated clusters
 	@$(BIN)/python -m testbed.model --scenarios $(or $(SCENARIOS),1000) $(if $(SEED),--first $(SEED))
 
 faults: setup-python ## kill the agent at every fault point, ten times each, and print what was lost; TIMES=, ONLY=
-	@$(BIN)/python -c "import sys; from testbed.kill_matrix import main; sys.exit(main())" \
-	    --times $(or $(TIMES),10) --only "$(ONLY)"
+	@$(BIN)/python -m testbed.kill_matrix --times $(or $(TIMES),10) --only "$(ONLY)"
 
 acceptance: setup ## the long scenarios on real clusters (about an hour)
 	@$(BIN)/pytest -m acceptance

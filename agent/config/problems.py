@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from agent.config.toml_places import KeyPath
+from agent.model.text import visible
 
 SECRET = re.compile(r"password|passphrase|secret|token|credential|webhook|auth|key\.pem|private", re.IGNORECASE)
 """Keys whose values are never printed."""
@@ -54,7 +55,7 @@ class Problem(NamedTuple):
 
     def __str__(self) -> str:
         place = self.path if self.line is None else f"{self.path}:{self.line}"
-        return ": ".join(part for part in (place, self.where, self.message) if part)
+        return visible(": ".join(part for part in (place, self.where, self.message) if part))
 
 
 class SettingsError(Exception):

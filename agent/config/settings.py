@@ -39,6 +39,7 @@ from agent.rules.state_not_restored import StateNotRestored
 
 Model = TypeVar("Model", bound=ConfigModel)
 
+_LONG_NUMBER = re.compile(r"[0-9][0-9_]{4000,}")
 LARGEST_FILE = 4 << 20
 """Upper limit of the size of a configuration file, bytes."""
 
@@ -166,6 +167,10 @@ def loads(text: str, name: str, *, need_clusters: bool, overrides: Mapping[str, 
             message = f"the table [{declared[1].replace(', ', '.').replace(chr(39), '')}] is declared twice"
         problem = Problem(name, error.lineno, "", f"not valid TOML: {message} (column {error.colno})")
         raise SettingsError([problem]) from error
+    except ValueError as error:  # Python converts no number of more than 4,300 digits
+        number = _LONG_NUMBER.search(text)
+        line = None if number is None else text.count("\n", 0, number.start()) + 1
+        raise SettingsError([Problem(name, line, "", "a number has too many digits")]) from error
     return _Reader(name, tables, places, overrides or {}).settings(need_clusters=need_clusters)
 
 

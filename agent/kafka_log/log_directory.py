@@ -16,6 +16,7 @@ from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSy
 _FOLDER = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>\d{1,10})")
 _LOG = re.compile(r"(?P<base>\d{20})\.log")
 _CHUNK = 1 << 16
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
 
@@ -140,7 +141,7 @@ def list_partitions(broker: int, directory: str, topics: Sequence[str] = ()) -> 
 def _read_broker_id(system: FileSystem, path: str) -> int | None:
     """Return the id of a log directory's broker from its meta.properties: `broker.id`, under KRaft `node.id`."""
     content = _read_file(system, path) or b""
-    match = re.search(rb"^(?:broker|node)\.id=(\d+)\s*$", content, re.MULTILINE)
+    match = re.search(rb"^(?:broker|node)\.id=(\d{1,9})\s*$", content, re.MULTILINE)
     return None if match is None else int(match[1])
 
 
@@ -239,10 +240,10 @@ def _parse_checkpoint(text: bytes | None, columns: int) -> list[list[str]]:
     Rows that are incomplete, because the file was being written, are left out.
     """
     lines = (text or b"").decode("utf-8", "replace").split("\n")
-    if len(lines) < 2 or lines[0].strip() not in {"0", "1"} or not lines[1].strip().isdigit():
+    if len(lines) < 2 or lines[0].strip() not in {"0", "1"} or not _INTEGER.fullmatch(lines[1].strip()):
         return []
     rows = [line.split() for line in lines[2 : 2 + int(lines[1])]]
-    return [row for row in rows if len(row) == columns and all(cell.lstrip("-").isdigit() for cell in row[-2:])]
+    return [row for row in rows if len(row) == columns and all(map(_INTEGER.fullmatch, row[-2:]))]
 
 
 def _read_checkpoint(system: FileSystem, path: str) -> dict[tuple[str, int], int]:

@@ -22,6 +22,7 @@ from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.web import SlackResponse
 
 from agent.model.findings import Incident
+from agent.model.text import visible
 from agent.notify.base import Declined, Gone, Handle, Message, NotDelivered, RateLimited, Refused, Unanswered
 from agent.notify.slack_blocks import clipped, content_of
 from agent.render.thread import is_escalation
@@ -32,7 +33,17 @@ TIMEOUT_S = 10
 
 _REPLY_LIMIT = 3_900
 _CLOCK_SLACK_MS = 600_000
+_MAX_QUOTED = 500
+UNUSABLE = (
+    *(OSError, http.client.HTTPException, SlackClientError, ValueError, LookupError, ArithmeticError),
+    *(AttributeError, TypeError, RecursionError),
+)
+"""What slack_sdk raises without an answer, or for one that is not Slack's: an unknown charset, a list, deep nesting."""
+
 _PAGE = 200
+_MOST_PAGES = 100
+"""How many pages a look-up reads at most: 20,000 messages, or channels."""
+
 _ERROR_CODE = re.compile(r"[a-z][a-z_]*")
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]*)?")
 _MAX_RETRY_S = 3_600
@@ -149,8 +160,9 @@ class Slack:
             return handle
         channel = self._channel_of(message.incident)
         answer = _call(post, channel=channel, **content, unfurl_links=False, unfurl_media=False)
-        self._ids[channel] = answer["channel"]
-        return _handle(channel, answer["channel"], answer["ts"])
+        posted_to, ts = _text_of(answer, "channel"), _text_of(answer, "ts")
+        self._ids[channel] = posted_to
+        return _handle(channel, posted_to, ts)
 
     def find(self, message: Message, handle: Handle | None, since: int) -> Handle | None:
         """Return the message with this metadata or file in the channel or thread, or None. Raises NotDelivered."""
@@ -167,7 +179,7 @@ class Slack:
             return None
         ours = (found for found in pages if _is(found, message, mark))
         chosen = self._channel_of(message.incident)
-        return next((handle or _handle(chosen, channel, found["ts"]) for found in ours), None)
+        return next((handle or _handle(chosen, channel, _text_of(found, "ts")) for found in ours), None)
 
     def _id_of(self, channel: str) -> str:
         """Return the id of a channel given by name; the name itself if it cannot be looked up. Raises NotDelivered."""
@@ -176,7 +188,8 @@ class Slack:
         kinds = "public_channel,private_channel"
         try:
             for known in _pages(self._client.conversations_list, "channels", types=kinds, exclude_archived=True):
-                self._ids[f"#{known['name']}"] = self._ids[known["name"]] = known["id"]
+                name, known_id = _text_of(known, "name"), _text_of(known, "id")
+                self._ids[f"#{name}"] = self._ids[name] = known_id
         except Refused as error:
             log.warning("channel_lookup_refused", channel=channel, reason=str(error))
         return self._ids.get(channel, channel)
@@ -188,31 +201,57 @@ def _handle(chosen: str, channel: str, ts: str) -> Handle:
 
 
 def _pages(method: Callable[..., SlackResponse], what: str, **arguments: Any) -> Iterator[dict[str, Any]]:
-    """Yield what all pages have under this name. Raises NotDelivered."""
-    cursor: str | None = None
-    while cursor != "":
+    """Yield the objects that all pages have under this name. Raises NotDelivered."""
+    cursor = None
+    for _ in range(_MOST_PAGES):
         answer = _call(method, **arguments, cursor=cursor, limit=_PAGE)
-        yield from answer[what]
-        cursor = (answer.get("response_metadata") or {}).get("next_cursor") or ""
+        found, more = answer.get(what), answer.get("response_metadata")
+        if not isinstance(found, list):
+            msg = f"the answer is not Slack's: it lacks {what}"
+            raise Unanswered(msg)
+        yield from (item for item in found if isinstance(item, dict))
+        cursor = more.get("next_cursor") if isinstance(more, dict) else None
+        if not cursor:
+            return
+    log.warning("lookup_ended_early", pages=_MOST_PAGES, listed=what)
 
 
 def _call(method: Callable[..., SlackResponse], **arguments: Any) -> SlackResponse:
-    """Call one method of the Web API. Raises NotDelivered."""
+    """Call one method of the Web API; what it returns is an object. Raises NotDelivered."""
     try:
-        return method(**arguments)
+        answer = method(**arguments)
     except SlackApiError as error:
         raise _refusal(error) from None
-    except (OSError, http.client.HTTPException, SlackClientError, ValueError) as error:
+    except UNUSABLE as error:
         if isinstance(error, HTTPError):  # from the address of an upload, which slack_sdk leaves open
             error.close()
         raise unanswered(error) from None
+    if not isinstance(answer.data, dict):
+        msg = "the answer is not Slack's: it is no JSON object"
+        raise Unanswered(msg)
+    return answer
+
+
+def _text_of(answer: SlackResponse | Mapping[str, Any], name: str) -> str:
+    """Return a text that is there in every answer of Slack's. Raises Unanswered."""
+    value = answer.get(name)
+    if not isinstance(value, str) or not value:
+        msg = f"the answer is not Slack's: it lacks {name}"
+        raise Unanswered(msg)
+    return value
 
 
 def unanswered(error: Exception) -> Unanswered:
     """Return what a failed connection means, without the address, which may be a secret."""
     reason = getattr(error, "reason", None)
     reason = reason if isinstance(reason, Exception) else error
-    return Unanswered(f"Slack did not answer: {type(reason).__name__}: {reason}")
+    return Unanswered(f"Slack did not answer: {type(reason).__name__}: {quoted(str(reason))}")
+
+
+def quoted(text: str) -> str:
+    """Return what somebody else wrote as one line of bearable length."""
+    line = visible(" ".join(text.split()))
+    return line if len(line) <= _MAX_QUOTED else f"{line[: _MAX_QUOTED - 1]}…"
 
 
 def rate_limited(headers: Any) -> RateLimited:
@@ -234,11 +273,13 @@ def _refusal(error: SlackApiError) -> NotDelivered:
     if answer.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR or code in _INTERNAL_ERRORS:
         return Unanswered(f"Slack failed with an internal error: {method}: {code}")
     if not _ERROR_CODE.fullmatch(code):
-        return Unanswered(f"{method}: the answer is not Slack's (status {answer.status_code}): {code[:200]}")
+        return Unanswered(f"{method}: the answer is not Slack's (status {answer.status_code}): {quoted(code)}")
     if code in _GONE:
         return Gone(f"Slack no longer has the message: {method}: {code}")
-    hints = [_REMEDIES.get(code), body.get("needed"), *((body.get("response_metadata") or {}).get("messages") or ())]
-    reason = ": ".join([f"Slack refused {method}", code, *(str(hint) for hint in hints if hint)])
+    more = body.get("response_metadata")
+    messages = more.get("messages") if isinstance(more, dict) else None
+    hints = [_REMEDIES.get(code), body.get("needed"), *(messages if isinstance(messages, list) else ())]
+    reason = quoted(": ".join([f"Slack refused {method}", code, *(str(hint) for hint in hints if hint)]))
     # Wait for what keeps messages out as well; what keeps only files out must not hold back the thread.
     only_files = method.startswith("files.") and (code == "missing_scope" or code not in _REMEDIES)
     return Declined(reason) if only_files else Refused(reason, code)
@@ -252,5 +293,8 @@ def _metadata(message: Message) -> dict[str, Any]:
 def _is(found: Mapping[str, Any], message: Message, mark: Mapping[str, Any]) -> bool:
     """Whether this is the message: by its metadata, or by its file's name, for an upload has no metadata."""
     if message.plot is not None:
-        return any(message.file in (file.get("name"), file.get("title")) for file in found.get("files") or ())
-    return mark.items() <= (found.get("metadata") or {}).items()
+        files = found.get("files")
+        named = [file for file in files if isinstance(file, dict)] if isinstance(files, list) else []
+        return any(message.file in (file.get("name"), file.get("title")) for file in named)
+    metadata = found.get("metadata")
+    return isinstance(metadata, dict) and mark.items() <= metadata.items()

@@ -5,17 +5,15 @@ a message of its own, without its plot. If an answer is lost the message is sent
 and only here.
 """
 
-import http.client
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
-from slack_sdk.errors import SlackClientError
 from slack_sdk.webhook import WebhookClient
 
 from agent.notify.base import Handle, Message, Refused, Unanswered
 from agent.notify.policy import repeat, summary
-from agent.notify.slack import SILENT, TIMEOUT_S, rate_limited, unanswered
+from agent.notify.slack import SILENT, TIMEOUT_S, UNUSABLE, quoted, rate_limited, unanswered
 from agent.notify.slack_blocks import clipped, content_of
 
 
@@ -47,7 +45,7 @@ class Webhook:
     def _send(self, **content: Any) -> None:
         try:
             answer = self._client.send(**content)
-        except (OSError, http.client.HTTPException, SlackClientError, ValueError) as error:
+        except UNUSABLE as error:
             raise unanswered(error) from None
         if answer.status_code == HTTPStatus.TOO_MANY_REQUESTS:
             raise rate_limited(answer.headers)
@@ -55,10 +53,10 @@ class Webhook:
             why = f"Slack failed with an internal error: {answer.status_code}"
             raise Unanswered(why)
         if answer.status_code != HTTPStatus.OK:
-            why = f"Slack refused the webhook: {answer.status_code} {answer.body[:200]}"
+            why = f"Slack refused the webhook: {answer.status_code} {quoted(answer.body)}"
             raise Refused(why)
         if not _is_confirmed(answer.body):
-            why = f"the answer is not Slack's: {answer.body[:200]}"
+            why = f"the answer is not Slack's: {quoted(answer.body)}"
             raise Refused(why)
 
     def find(self, message: Message, handle: Handle | None, since: int) -> Handle | None:
@@ -73,6 +71,6 @@ def _is_confirmed(body: str) -> bool:
         return True
     try:
         answer = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):  # msgspec's errors, half characters; deep nesting
         return False
     return isinstance(answer, dict) and answer.get("ok", True) is not False

@@ -104,10 +104,10 @@ def _status_change(previous: Incident, incident: Incident, day: str) -> list[str
         return []
     if incident.status is Status.OPEN:
         return ["Reopened."]
-    if incident.status is Status.RECOVERED and incident.recovered_at is not None:
-        word = "over" if is_momentary(incident) else "recovered"
-        return [f"{instant(incident.recovered_at, day)}  {word}"]
-    return ["Closed."]
+    lines = []
+    if previous.status is not Status.RECOVERED and incident.recovered_at is not None:  # also if closed meanwhile
+        lines.append(f"{instant(incident.recovered_at, day)}  {'over' if is_momentary(incident) else 'recovered'}")
+    return [*lines, "Closed."] if incident.status is Status.CLOSED else lines
 
 
 def _unavailable(outages: Sequence[Unavailable], day: str) -> str:

@@ -265,6 +265,14 @@ def test_unreadable_file_is_reported(tmp_path: Path) -> None:
         assert str(raised.value) == expected
 
 
+def test_a_number_of_too_many_digits_has_its_line() -> None:
+    assert mistakes(f"[agent]\nx = {'9' * 5_000}") == ["rules.toml:2: a number has too many digits"]
+
+
+def test_characters_that_do_not_show_are_escaped_in_messages() -> None:
+    assert mistakes('[agent]\nlog_format = "\\u001b[31m\\u202e"')[0].endswith(r'got "\x1b[31m\u202e"')
+
+
 def test_too_deep_nesting_is_reported() -> None:
     for depth in (300, 5_000):
         assert "are nested too deeply" in mistakes("agent.x = " + "[" * depth + "]" * depth)[0]

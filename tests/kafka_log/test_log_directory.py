@@ -77,6 +77,16 @@ def test_half_written_checkpoint_is_ignored(tmp_path: Path) -> None:
         assert [partition.high_watermark for partition in list_partitions(1, str(root))] == [None] * 4
 
 
+def test_numbers_that_no_broker_writes_are_ignored(tmp_path: Path) -> None:
+    root = write_log_directory(tmp_path)
+    for number in ("\u00b2", "--1", "9" * 5_000):
+        for text in (f"0\n1\norders 0 {number}\n", f"0\n{number}\norders 0 9\n"):
+            (root / "replication-offset-checkpoint").write_text(text, encoding="utf-8")
+            assert [partition.high_watermark for partition in list_partitions(1, str(root))] == [None] * 4
+    (root / "meta.properties").write_text(f"broker.id={'9' * 5_000}\n", encoding="utf-8")
+    assert len(list_partitions(1, str(root))) == 4
+
+
 def test_wrong_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()

@@ -215,6 +215,59 @@ def test_an_answer_that_is_not_slacks_leaves_delivery_in_doubt(receiver: Slack, 
         receiver.deliver(samples.message(samples.incident()), None)
 
 
+@pytest.mark.parametrize(
+    "response",
+    [
+        Response(200, '["ok"]'),
+        Response(200, {"ok": True}),
+        Response(200, {"ok": True, "channel": CHANNEL, "ts": 7}),
+        Response(200, '{"ok": true}', (("Content-Encoding", "gzip"), ("Content-Type", "application/gzip"))),
+        Response(200, "{", (("Content-Type", "application/json; charset=utf-7f"),)),
+        Response(500, {"ok": False, "error": {"a": 1}}),
+        Response(200, "[" * 5_000 + "]" * 5_000),
+    ],
+)
+def test_an_answer_of_another_form_leaves_delivery_in_doubt(
+    receiver: Slack, slack: Workspace, response: Response
+) -> None:
+    slack.respond(response)
+    with pytest.raises(Unanswered):
+        receiver.deliver(samples.message(samples.incident()), None)
+
+
+@pytest.mark.parametrize("hints", ["no object", {"messages": 7}, {"messages": [None, ["x"]]}, None])
+def test_a_refusal_with_hints_of_another_form_is_a_refusal(receiver: Slack, slack: Workspace, hints: object) -> None:
+    slack.respond(
+        Response(200, {"ok": False, "error": "invalid_auth", "response_metadata": hints, "needed": "\x1b[1m"})
+    )
+    with pytest.raises(Refused, match=r"invalid_auth: .*: \\x1b\[1m"):
+        receiver.deliver(samples.message(samples.incident()), None)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [7, {}, None, ["x", 7], [{"metadata": "x", "files": "x"}], [{"files": [None, "x"]}]],
+)
+@pytest.mark.parametrize("plot", [None, b"png"])
+def test_a_history_of_another_form_is_in_doubt_or_without_it(
+    receiver: Slack, slack: Workspace, found: object, plot: bytes | None
+) -> None:
+    slack.respond(Response(200, {"ok": True, "messages": found}))
+    message = samples.message(samples.incident())._replace(plot=plot)
+    if isinstance(found, list):
+        assert receiver.find(message, None, SINCE) is None
+    else:
+        with pytest.raises(Unanswered, match="lacks messages"):
+            receiver.find(message, None, SINCE)
+
+
+def test_a_history_without_end_is_not_read_for_ever(receiver: Slack, slack: Workspace) -> None:
+    endless = {"ok": True, "messages": [], "response_metadata": {"next_cursor": "bmV4dA=="}}
+    slack.respond(Response(200, endless), times=None)
+    assert receiver.find(samples.message(samples.incident()), None, SINCE) is None
+    assert 10 <= len(slack.received("conversations.history")) <= 1_000
+
+
 def test_a_redirect_does_not_carry_the_token_elsewhere(receiver: Slack, slack: Workspace) -> None:
     with Workspace() as elsewhere:
         slack.respond(Response(302, "", (("Location", f"{elsewhere.url}chat.postMessage"),)))

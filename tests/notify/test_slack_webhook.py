@@ -76,6 +76,7 @@ def test_failures_are_classified(webhook: Webhook, slack: Workspace) -> None:
         Response(200, "<html>Please log in to the network</html>"),
         Response(200, ""),
         Response(200, {"ok": False, "error": "no_service"}),
+        Response(200, "[" * 5_000 + "]" * 5_000),
         Response(302, "", (("Location", "http://127.0.0.1:9/elsewhere"),)),
     ],
 )

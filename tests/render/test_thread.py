@@ -51,6 +51,11 @@ def test_status_changes_are_logged() -> None:
     ]  # fmt: skip
 
 
+def test_recovery_is_logged_if_it_was_closed_meanwhile() -> None:
+    closed = replace(samples.recovered(), status=Status.CLOSED)
+    assert render_entries(samples.incident(), closed) == [(), ("23:25:26.0  recovered", "Closed.")]
+
+
 def test_severity_changes_are_logged_and_critical_escalates() -> None:
     critical = samples.incident()
     warning = replace(critical, severity=Severity.WARNING)

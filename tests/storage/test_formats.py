@@ -62,6 +62,12 @@ def test_journal_of_each_version_is_read_and_continued(tmp_path: Path, sample: P
     assert list(read(journal)) == [*kept, Tick(at=AT + 2000)]
 
 
+@pytest.mark.parametrize("version", ["9" * 5_000, "\u00b2", "", "x"])
+def test_damaged_version_of_a_journal_refuses_nothing(tmp_path: Path, version: str) -> None:
+    (tmp_path / "version").write_text(version, encoding="utf-8")
+    Journal(tmp_path).close()
+
+
 def test_journal_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     Journal(tmp_path / "journal").close()
     (tmp_path / "journal" / "version").write_text(f"{VERSION + 1}\n")

@@ -13,14 +13,17 @@ from agent.model.observations.flink import Position
 from agent.sources.flink.rest import Job, Metric, RestEndpoint, Subtask, Vertex, VertexDetails
 
 _OFFSET_METRIC = re.compile(
-    r"(?P<subtask>\d+)\.(?P<operator>.+)\."
-    r"(?:KafkaSourceReader\.topic\.(?P<topic>[^.]+)\.partition\.(?P<partition>\d+)\.(?P<kind>current|committed)Offset"
-    r"|KafkaConsumer\.topic\.(?P<topic_1_5>[^.]+)\.partition\.(?P<partition_1_5>\d+)\.(?P<kind_1_5>current|committed)"
-    r"Offsets"
-    r"|KafkaConsumer\.(?P<kind_1_4>current|committed)-offsets\.(?P<topic_1_4>[^.]+)-(?P<partition_1_4>\d+))"
+    r"(?P<subtask>\d{1,9})\.(?P<operator>.+)\."
+    r"(?:KafkaSourceReader\.topic\.(?P<topic>[^.]+)\.partition\.(?P<partition>\d{1,9})"
+    r"\.(?P<kind>current|committed)Offset"
+    r"|KafkaConsumer\.topic\.(?P<topic_1_5>[^.]+)\.partition\.(?P<partition_1_5>\d{1,9})"
+    r"\.(?P<kind_1_5>current|committed)Offsets"
+    r"|KafkaConsumer\.(?P<kind_1_4>current|committed)-offsets\.(?P<topic_1_4>[^.]+)-(?P<partition_1_4>\d{1,9}))",
+    re.ASCII,
 )
 """KafkaSource; FlinkKafkaConsumer from 1.5 on; FlinkKafkaConsumer of 1.4, whose names later versions also keep."""
 
+_OFFSET = re.compile(r"[0-9]{1,18}")
 _REPLACED = str.maketrans(" .:,", "____")
 _LONGEST_OPERATOR = 80
 """Characters; longer operator names are cut (AbstractMetricGroup, METRICS_OPERATOR_NAME_MAX_LENGTH)."""
@@ -83,7 +86,7 @@ def parse_offsets(vertex: str, metrics: Iterable[Metric]) -> dict[PartitionReade
     values: dict[str, dict[PartitionReader, int]] = {"current": {}, "committed": {}}
     for metric in metrics:
         match = _OFFSET_METRIC.fullmatch(metric.id)
-        if match is None or metric.value is None or not metric.value.isdigit():
+        if match is None or metric.value is None or not _OFFSET.fullmatch(metric.value):
             continue
         kind, topic, partition = (
             match[name] or match[f"{name}_1_5"] or match[f"{name}_1_4"] for name in ("kind", "topic", "partition")

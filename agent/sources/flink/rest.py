@@ -22,6 +22,8 @@ from agent.sources.http import Endpoint, HttpStatusError, RequestError
 
 T = TypeVar("T")
 JobId = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$")]
+Time = Annotated[int, Meta(ge=-62_135_596_800_000, le=253_402_300_799_999)]
+"""ms since the epoch, in the years 1 to 9999: no other can be shown."""
 
 _FAILOVER_MS = 30_000
 """How long a JobManager may refuse requests about a job that it lists: it does so around each failover."""
@@ -71,8 +73,8 @@ class Job(Struct, frozen=True, rename="kebab"):
     jid: JobId
     name: str
     state: str
-    start_time: int
-    end_time: int = -1
+    start_time: Time
+    end_time: Time = -1
     tasks: Tasks = Tasks()
 
 
@@ -104,7 +106,7 @@ class Vertex(Struct, frozen=True):
 class JobDetails(Struct, frozen=True):
     """Response to /jobs/:jobid. timestamps: when the job last entered each state, 0 if it never did."""
 
-    timestamps: dict[str, int] = {}
+    timestamps: dict[str, Time] = {}
     vertices: tuple[Vertex, ...] = ()
 
 
@@ -158,7 +160,7 @@ class CompletedCheckpoint(Struct, frozen=True):
     """The latest completed checkpoint, or the latest savepoint."""
 
     id: int
-    trigger_timestamp: int | None = None
+    trigger_timestamp: Time | None = None
     external_path: str | None = None
 
 
@@ -166,7 +168,7 @@ class RestoredCheckpoint(Struct, frozen=True):
     """The checkpoint or savepoint that the job was last restored from."""
 
     id: int
-    restore_timestamp: int
+    restore_timestamp: Time
     is_savepoint: bool = False
     external_path: str | None = None
 

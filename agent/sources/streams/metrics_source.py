@@ -168,7 +168,7 @@ def _parse_samples(text: str) -> Iterable[Sample]:
         list(text_string_to_metric_families(parsed))
         parsed = "\n".join(relevant)
         return [sample for family in text_string_to_metric_families(parsed) for sample in family.samples]
-    except (ValueError, LookupError, TypeError) as error:  # the parser expects a name, a value, ...
+    except (ValueError, LookupError, TypeError, ArithmeticError) as error:  # the parser expects a name, a value, ...
         msg = f"cannot read {parsed[:_QUOTED_CHARACTERS]!r}"
         raise ValueError(msg) from error
 

@@ -7,6 +7,7 @@ columns.
 import fcntl
 import heapq
 import os
+import re
 import shutil
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -352,7 +353,7 @@ def check_version(directory: Path) -> None:
         written = (directory / _VERSION_FILE).read_text(encoding="ascii", errors="replace").strip()
     except OSError:
         return
-    if written.isdecimal() and int(written) > VERSION:
+    if re.fullmatch(r"[0-9]{1,9}", written) and int(written) > VERSION:
         msg = (
             f"the journal {directory} was written by a newer Backflow (version {written}, this one knows {VERSION}); "
             "run that version again or start with another state directory"

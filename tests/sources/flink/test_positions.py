@@ -54,7 +54,7 @@ def test_offset_metrics_of_every_version_are_parsed(current: str, committed: str
     assert parse_offsets("v", [Metric(current, "99"), Metric(committed, "100")]) == {reader: Offsets(99, 100)}
 
 
-@pytest.mark.parametrize("value", ["-1", "-915623761776", "-915623761773", "NaN", None])
+@pytest.mark.parametrize("value", ["-1", "-915623761776", "-915623761773", "NaN", "\u00b2", "9" * 5_000, None])
 def test_markers_for_no_offset_are_omitted(value: str | None) -> None:
     current = "0.S.KafkaSourceReader.topic.t.partition.0.currentOffset"
     committed = "0.S.KafkaSourceReader.topic.t.partition.0.committedOffset"
@@ -71,6 +71,7 @@ def test_markers_for_no_offset_are_omitted(value: str | None) -> None:
         "0.Source__kafka-source.KafkaConsumer.commitsSucceeded",
         "Source__kafka-source.KafkaSourceReader.topic.t.partition.0.currentOffset",
         "0.numRecordsIn",
+        f"{'9' * 5_000}.S.KafkaSourceReader.topic.t.partition.0.currentOffset",
     ],
 )
 def test_other_metrics_are_not_offsets(name: str) -> None:

@@ -77,6 +77,12 @@ def test_refused_connection_is_reported_with_its_reason() -> None:
             b'HTTP/1.1 200 OK\r\n\r\n{"jobs":[{"jid":"x","name":"n","state":"s","start-time":1}]}',
             "unexpected response from Flink",
         ),
+        (
+            b'HTTP/1.1 200 OK\r\n\r\n{"jobs":[{"jid":"'
+            + b"0" * 32
+            + b'","name":"n","state":"s","start-time":%d}]}' % 10**18,
+            "unexpected response from Flink",
+        ),
         (b"HTTP/1.1 200 OK\r\n\r\n\xff\xfe", "unexpected response from Flink"),
         (b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 100_000, "unexpected response from Flink"),
     ],

@@ -189,7 +189,9 @@ def test_total_of_zero_counts_only_at_debug_level() -> None:
     assert (first.restored_total, second.restored_total) == (450, None)
 
 
-@pytest.mark.parametrize("text", ["", "# HELP a b\n", "<html>log in</html>", '{"error":1}', "{", "noise", "a{b=c} 1"])
+@pytest.mark.parametrize(
+    "text", ["", "# HELP a b\n", "<html>log in</html>", '{"error":1}', "{", "noise", "a{b=c} 1", f"a 1 {9**999}"]
+)
 def test_other_text_than_metrics_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"there are none|cannot read"):
         parse_task_metrics(text)
