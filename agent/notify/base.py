@@ -74,6 +74,11 @@ class Receiver(Protocol):
     """A destination of notifications. Called from one thread; each call ends within seconds."""
 
     name: str
+    edits: bool
+    """Whether it edits a message that was delivered, which notifies no one, instead of sending another."""
+
+    def accepts(self, incident: Incident) -> bool:
+        """Return whether a route sends the incident here; what was delivered once is followed in any case."""
 
     def channel(self, message: Message, handle: Handle | None) -> str:
         """Return where the message goes; a rate limit applies to one channel."""

@@ -28,6 +28,9 @@ class Why(StrEnum):
     INFO_ONLY = "info_only"
     MERGED_BEFORE_FIRST = "merged_before_first"
     WITHDRAWN_BEFORE_FIRST = "withdrawn_before_first"
+    CLOSED_BEFORE_FIRST = "closed_before_first"
+    OVER_WHILE_SILENCED = "over_while_silenced"
+    NOT_ROUTED = "not_routed"
     UNCHANGED = "unchanged"
     MINOR_CHANGE = "minor_change"
 
@@ -37,7 +40,16 @@ class Why(StrEnum):
         return self not in _UNSENT
 
 
-_UNSENT = {Why.INFO_ONLY, Why.MERGED_BEFORE_FIRST, Why.WITHDRAWN_BEFORE_FIRST, Why.UNCHANGED, Why.MINOR_CHANGE}
+_UNSENT = {
+    Why.INFO_ONLY,
+    Why.MERGED_BEFORE_FIRST,
+    Why.WITHDRAWN_BEFORE_FIRST,
+    Why.CLOSED_BEFORE_FIRST,
+    Why.OVER_WHILE_SILENCED,
+    Why.NOT_ROUTED,
+    Why.UNCHANGED,
+    Why.MINOR_CHANGE,
+}
 
 
 def first_notification(incident: Incident) -> Why:
@@ -46,6 +58,8 @@ def first_notification(incident: Incident) -> Why:
         return Why.MERGED_BEFORE_FIRST
     if is_withdrawn(incident):
         return Why.WITHDRAWN_BEFORE_FIRST
+    if incident.closed is not None:
+        return Why.CLOSED_BEFORE_FIRST
     return Why.INFO_ONLY if incident.severity.rank < Severity.WARNING.rank else Why.FIRST
 
 

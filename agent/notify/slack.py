@@ -83,17 +83,24 @@ configure_connections()
 class Slack:
     """The receiver that posts by the Web API, each incident to a channel chosen for it."""
 
+    edits = True
+
     def __init__(
         self,
         token: str,
         channel_of: Callable[[Incident], str],
         *,
         name: str = "slack",
+        accepts: Callable[[Incident], bool] = lambda _: True,
         base_url: str = "https://slack.com/api/",
         timeout: int = TIMEOUT_S,
     ) -> None:
-        """channel_of: where a new incident is posted: a channel's id or name. timeout: seconds per call."""
+        """channel_of: where a new incident is posted: a channel's id or name. timeout: seconds per call.
+
+        accepts: which new incidents are posted at all.
+        """
         self.name = name
+        self._accepts = accepts
         self._channel_of = channel_of
         self._ids: dict[str, str] = {}
         self._client = WebClient(token=token, base_url=base_url, timeout=timeout, logger=SILENT, retry_handlers=[])
@@ -103,6 +110,10 @@ class Slack:
         """Return as whom and where the token posts. Raises NotDelivered."""
         answer = _call(self._client.auth_test)
         return f"posts as {answer.get('user', '?')} in {answer.get('team', '?')}"
+
+    def accepts(self, incident: Incident) -> bool:
+        """Return whether the incident is posted here."""
+        return self._accepts(incident)
 
     def channel(self, message: Message, handle: Handle | None) -> str:
         """Return the channel that has the incident's message, or will have it."""

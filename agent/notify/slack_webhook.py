@@ -13,6 +13,7 @@ import msgspec
 from slack_sdk.errors import SlackClientError
 from slack_sdk.webhook import WebhookClient
 
+from agent.model.findings import Incident
 from agent.notify.base import Handle, Message, Refused, Unanswered
 from agent.notify.policy import repeat, summary
 from agent.notify.slack import SILENT, TIMEOUT_S, rate_limited, unanswered
@@ -22,11 +23,18 @@ from agent.notify.slack_blocks import clipped, content_of
 class Webhook:
     """The receiver behind one incoming webhook. Its address is a secret."""
 
+    edits = False
+
     def __init__(self, url: str, *, name: str = "webhook", timeout: int = TIMEOUT_S) -> None:
         """url: as given by Slack. timeout: seconds per call."""
         self.name = name
         self._client = WebhookClient(url, timeout=timeout, logger=SILENT, retry_handlers=[])
         self._client.proxy = None  # that of the environment, which would follow redirects
+
+    def accepts(self, incident: Incident) -> bool:
+        """Return True: it has no routes."""
+        del incident
+        return True
 
     def channel(self, message: Message, handle: Handle | None) -> str:
         """Return the name: a webhook has one channel."""

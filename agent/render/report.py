@@ -322,7 +322,18 @@ def _context(incident: Incident, day: str) -> str:
         )
     if incident.cluster is not None:
         parts.append(f"cluster {incident.cluster}")
-    return " · ".join(parts)
+    return " · ".join([*parts, *_decisions(incident, day)])
+
+
+def _decisions(incident: Incident, day: str) -> list[str]:
+    """Return who looks after the incident, and who closed it."""
+    taken, closed = incident.acknowledged, incident.closed
+    parts = [] if taken is None else [_by("acknowledged", taken.by, taken.at, taken.comment, day)]
+    return [*parts, *([] if closed is None else [_by("closed", closed.by, closed.at, closed.reason, day)])]
+
+
+def _by(what: str, who: str, at: int, why: str, day: str) -> str:
+    return f"{what} by {who} {instant(at, day)}{f': {why}' if why else ''}"
 
 
 def _hang(line: str, indent: int) -> list[str]:

@@ -47,7 +47,7 @@ def thread_entry(log: ThreadLog, incident: Incident) -> tuple[tuple[str, ...], T
         lines += _no_longer_applies(previous, incident, log.logged, day)
         if incident.severity is not previous.severity:
             lines.append(_severity_change(previous.severity, incident.severity))
-        lines += _status_change(previous, incident, day)
+        lines += _acknowledgement(previous, incident, day) + _status_change(previous, incident, day)
         outages = [report for report in incident.unseen if report.topic is None]
         unavailable = bool(outages)
         if unavailable and not log.unavailable:
@@ -107,7 +107,15 @@ def _status_change(previous: Incident, incident: Incident, day: str) -> list[str
     if incident.status is Status.RECOVERED and incident.recovered_at is not None:
         word = "over" if is_momentary(incident) else "recovered"
         return [f"{instant(incident.recovered_at, day)}  {word}"]
-    return ["Closed."]
+    closed = incident.closed
+    return ["Closed."] if closed is None else [f"{instant(closed.at, day)}  closed by {closed.by}: {closed.reason}"]
+
+
+def _acknowledgement(previous: Incident, incident: Incident, day: str) -> list[str]:
+    taken = incident.acknowledged
+    if taken is None or taken == previous.acknowledged:
+        return []
+    return [f"{instant(taken.at, day)}  acknowledged by {taken.by}{f': {taken.comment}' if taken.comment else ''}"]
 
 
 def _unavailable(outages: Sequence[Unavailable], day: str) -> str:

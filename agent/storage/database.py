@@ -60,7 +60,13 @@ ALTER TABLE journal ADD COLUMN rebuilt_at INTEGER;
 CREATE TABLE set_aside (origin TEXT NOT NULL, id TEXT NOT NULL, body BLOB, reason TEXT NOT NULL);
 """
 
-_VERSIONS = (_TABLES, _CHECKS, _RENDERED_ON_DELIVERY, _SET_ASIDE)
+# handling: what operators decided about an incident.
+_DECISIONS = """
+CREATE TABLE silences (id TEXT PRIMARY KEY, ends_at INTEGER NOT NULL, body TEXT NOT NULL);
+CREATE TABLE handling (incident TEXT PRIMARY KEY, body TEXT NOT NULL);
+"""
+
+_VERSIONS = (_TABLES, _CHECKS, _RENDERED_ON_DELIVERY, _SET_ASIDE, _DECISIONS)
 """What leads from each schema to the next, beginning with an empty file."""
 
 SCHEMA = len(_VERSIONS)

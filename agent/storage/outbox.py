@@ -1,6 +1,5 @@
 """The outbox table: what must be delivered to one receiver, and how far each delivery has come."""
 
-import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -9,7 +8,10 @@ import msgspec
 import structlog
 
 from agent.model.findings import Incident, Severity
+from agent.model.matchers import Silence
 from agent.storage.database import connect, transaction
+from agent.storage.decisions import Decisions
+from agent.storage.queueing import queue_message
 
 log = structlog.get_logger(__name__)
 
@@ -57,6 +59,11 @@ class Outbox:
         """Open the state file. Raises StorageError."""
         self._db = connect(path)
         self._receiver = receiver
+        self._decisions = Decisions(self._db)
+
+    def silences(self, now: int) -> list[Silence]:
+        """Return the silences that last at `now`, ms."""
+        return [silence for silence in self._decisions.silences(now) if silence.is_active(now)]
 
     def heads(self) -> list[tuple[str, int]]:
         """Return (incident id, seq) of the next delivery of each incident.
@@ -74,6 +81,13 @@ class Outbox:
             first.setdefault(str(incident_id), int(seq))
         return list(first.items())
 
+    def message(self, incident_id: str) -> Row | None:
+        """Return the incident's message if it is pending, even behind entries of its thread."""
+        row = self._db.execute(
+            "SELECT seq FROM outbox WHERE receiver = ? AND incident = ? AND number = 0", (self._receiver, incident_id)
+        ).fetchone()
+        return None if row is None else self.read(row[0])
+
     def read(self, seq: int) -> Row | None:
         """Return the row, with the incident as it is at this moment; None if it is no longer pending."""
         row = self._db.execute(
@@ -90,7 +104,7 @@ class Outbox:
             return Row(
                 seq=seq,
                 revision=revision,
-                incident=_INCIDENT.decode(body),
+                incident=self._decisions.handled(_INCIDENT.decode(body)),
                 number=number,
                 lines=_LINES.decode(lines),
                 report=report or 0,
@@ -199,43 +213,3 @@ class Outbox:
             "UPDATE deliveries SET covered = ? WHERE receiver = ? AND incident = ?",
             (covered, self._receiver, incident_id),
         )
-
-
-def queue_message(db: sqlite3.Connection, receiver: str, incident_id: str) -> None:
-    """Queue the incident's message: one row however often the incident changes, sent as it is at that moment."""
-    db.execute(
-        "INSERT INTO outbox (receiver, incident, number) VALUES (?, ?, 0)"
-        " ON CONFLICT (receiver, incident, number) DO UPDATE SET revision = revision + 1",
-        (receiver, incident_id),
-    )
-
-
-def queue_log_entry(db: sqlite3.Connection, receiver: str, incident_id: str) -> None:
-    """Queue a thread entry, unless one is pending that has not been composed yet: it will cover this change too."""
-    key = (receiver, incident_id)
-    pending = db.execute(
-        "UPDATE outbox SET revision = revision + 1 WHERE receiver = ? AND incident = ?"
-        " AND number > 0 AND report IS NULL AND lines = '[]'",
-        key,
-    )
-    if not pending.rowcount:
-        (number,) = db.execute(
-            "UPDATE deliveries SET entries = entries + 1 WHERE receiver = ? AND incident = ? RETURNING entries", key
-        ).fetchone()
-        db.execute("INSERT INTO outbox (receiver, incident, number) VALUES (?, ?, ?)", (*key, number))
-
-
-def queue_check_report(db: sqlite3.Connection, receiver: str, incident_id: str, number: int) -> None:
-    """Queue an entry with the report's lines, then one with its plot: a refused plot must not hold back the lines."""
-    db.execute(
-        "INSERT INTO outbox (receiver, incident, number, lines, report)"
-        " SELECT receiver, incident, entries + part, iif(part = 1, check_reports.lines, '[]'), check_reports.number"
-        " FROM deliveries JOIN check_reports USING (incident) JOIN (SELECT 1 AS part UNION SELECT 2)"
-        " WHERE receiver = ? AND incident = ? AND check_reports.number = ? AND (part = 1 OR plot IS NOT NULL)",
-        (receiver, incident_id, number),
-    )
-    db.execute(
-        "UPDATE deliveries SET entries = (SELECT max(number) FROM outbox WHERE outbox.receiver = ?1"
-        " AND outbox.incident = ?2) WHERE receiver = ?1 AND incident = ?2",
-        (receiver, incident_id),
-    )
