@@ -1,4 +1,4 @@
-"""[agent], [journal] and [slack]: the process, its journal and where incidents go."""
+"""[agent], [journal], [notifications] and [slack]: the process, its journal, when and where incidents go."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from agent.config.credentials import Credential, CredentialError, CredentialName, EnvironmentName, resolve
-from agent.model.config_types import ConfigModel, PositiveDuration
+from agent.model.config_types import ConfigModel, Duration, PositiveDuration
 from agent.model.findings import Incident
 from agent.model.matchers import Matchers
 
@@ -43,6 +43,16 @@ class Journal(ConfigModel):
 
     retention: PositiveDuration = 30 * 86_400_000
     """How long observations and closed incidents are kept."""
+
+
+class Notifications(ConfigModel):
+    """When receivers are notified."""
+
+    repeat_interval: Annotated[Duration, Field(ge=60_000)] | None = None
+    """How often an open critical incident is announced again until it is acknowledged; at least a minute.
+
+    Default: never.
+    """
 
 
 class Route(Matchers):

@@ -28,7 +28,7 @@ from agent.config.problems import (
     mistakes_in,
     unmatched,
 )
-from agent.config.sections import Agent, Journal, Slack
+from agent.config.sections import Agent, Journal, Notifications, Slack
 from agent.config.silences import ConfiguredSilence
 from agent.config.sources import Cluster, Flink, Logs, Streams
 from agent.config.toml_places import KeyPath, Place, find_places
@@ -51,6 +51,7 @@ SECTIONS: Mapping[str, type[ConfigModel]] = {
     "agent": Agent,
     "journal": Journal,
     "incidents": Lifetimes,
+    "notifications": Notifications,
     "slack": Slack,
     "spark": Spark,
 }
@@ -96,6 +97,7 @@ class Settings(NamedTuple):
     checks: Mapping[str, Check]
     """All checks, including those that the file does not mention."""
     silences: tuple[ConfiguredSilence, ...] = ()
+    notifications: Notifications = Notifications()
 
     def silences_at(self, now: int) -> list[Silence]:
         """Return the configured silences that last at `now`, ms."""
@@ -240,6 +242,7 @@ class _Reader:
             slack=self._model(Slack, ("slack",)) if "slack" in self._tables else None,
             spark=self._model(Spark, ("spark",)),
             checks={name: self._model(Check, ("checks", name)) for name in CHECKS},
+            notifications=self._model(Notifications, ("notifications",)),
             silences=tuple(self._model(ConfiguredSilence, path) for path, _ in self._listed(("silences",))),
         )
         if self._problems:

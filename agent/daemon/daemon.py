@@ -67,7 +67,12 @@ class Daemon:
         self._store = opened.store
         self._journal.position = max(self._journal.position, self._store.position)
         self._dispatchers = {
-            receiver.name: Dispatcher(self._store.path, receiver, silences=settings.silences_at)
+            receiver.name: Dispatcher(
+                self._store.path,
+                receiver,
+                silences=settings.silences_at,
+                repeat_interval=settings.notifications.repeat_interval,
+            )
             for receiver in receivers
         }
         engine = Engine(settings.rules, settings.correlations, settings.incidents, self._health.set_aside)

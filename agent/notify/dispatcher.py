@@ -29,7 +29,7 @@ from agent.notify.base import (
     message_of,
     plain_message_of,
 )
-from agent.notify.policy import Why, digest_of, first_notification, update
+from agent.notify.policy import Why, digest_of, first_notification, repetition, update
 from agent.render.thread import ThreadLog, thread_entry
 from agent.storage.database import StorageError
 from agent.storage.outbox import Outbox, Row
@@ -72,18 +72,21 @@ class Dispatcher:
         receiver: Receiver,
         *,
         silences: Callable[[int], Sequence[Silence]] = lambda _: (),
+        repeat_interval: int | None = None,
         clock: Callable[[], int] = monotonic_ms,
         jitter: Callable[[], float] = _DICE.random,
     ) -> None:
         """path: the state file. clock: ms of a clock that only goes forward. jitter: draws from [0, 1).
 
         silences: returns those of the configuration that last at a time, ms; those of the state file come on top.
+        repeat_interval: after how many ms an open critical incident is repeated; None: never.
         """
         self.turns = 0
         self._path = path
         self._moves = 0
         self._receiver = receiver
         self._silences = silences
+        self._repeat_interval = repeat_interval
         self._active: Sequence[Silence] = ()
         self._held: dict[str, int] = {}
         self._clock = clock
@@ -154,8 +157,11 @@ class Dispatcher:
 
         What is queued meanwhile is looked at before the rest: a new incident must not wait for many edits.
         """
-        heads, now = outbox.heads(), now_ms()
+        now = now_ms()
         self._active = [*self._silences(now), *outbox.silences(now)]
+        if self._repeat_interval is not None:
+            self._repeat(outbox, self._repeat_interval, now)
+        heads = outbox.heads()
         for memory in (self._due, self._failures, self._defects, self._held):
             for incident_id in memory.keys() - dict(heads).keys():
                 del memory[incident_id]
@@ -205,7 +211,9 @@ class Dispatcher:
             if not is_done:
                 sent = True
                 handle = self._receiver.deliver(message, handle)
-            outbox.confirmed(row, handle, digest if message.number == 0 else None)
+            is_announced = message.number == 0 and row.handle is None
+            digest_now, announced_at = (digest if message.number == 0 else None), (now_ms() if is_announced else None)
+            outbox.confirmed(row, handle, digest_now, announced_at)
         except NotDelivered as error:
             if _is_given_up(row, error, now_ms()):
                 log.warning(
@@ -225,6 +233,13 @@ class Dispatcher:
             self._failures.pop(incident_id, None)
         if self._reported.pop(channel, None) is not None:
             log.info("delivery_resumed", receiver=self._receiver.name, channel=channel)
+
+    def _repeat(self, outbox: Outbox, interval: int, now: int) -> None:
+        """Queue a repetition of each critical incident for which that is due, unless a silence lasts."""
+        for incident, announced_at in outbox.announced(now - interval + 1):
+            line = repetition(incident, announced_at, interval, now)
+            if line and find_silence(incident, self._active) is None:
+                outbox.announce(incident.id, line, now)
 
     def _unless_held(self, outbox: Outbox, row: Row) -> Row | None:
         """Return what to deliver of the incident while silences last: all of it, the edit of its message, or None."""

@@ -10,7 +10,9 @@ import msgspec
 from agent.engine.check_requests import CheckResult
 from agent.model.findings import Incident, Severity, Status
 from agent.model.observations.checks import CheckRun
+from agent.model.text import span, visible
 from agent.render.report import Report, is_withdrawn
+from agent.render.thread import REPEATED
 from agent.storage.outbox import Row
 
 
@@ -105,6 +107,19 @@ def summary(incident: Incident) -> dict[str, Any]:
         "caused": bool(incident.causes),
         "merged": incident.merged_into is not None,
     }
+
+
+def repetition(incident: Incident, announced_at: int, interval: int, now: int) -> str:
+    """Return the line that repeats an open critical incident, empty if that is not due. All times in ms.
+
+    An acknowledged one is repeated only if it became critical after that.
+    """
+    taken = incident.acknowledged
+    is_taken = taken is not None and taken.severity is Severity.CRITICAL
+    is_lasting = incident.status is Status.OPEN and incident.merged_into is None
+    if not is_lasting or incident.severity is not Severity.CRITICAL or is_taken or now - announced_at < interval:
+        return ""
+    return f"{REPEATED} {span(now - incident.opened_at)}, not acknowledged: {visible(incident.title)}"
 
 
 def digest_of(report: Report) -> str:

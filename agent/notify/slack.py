@@ -24,7 +24,7 @@ from slack_sdk.web import SlackResponse
 from agent.model.findings import Incident
 from agent.notify.base import Declined, Gone, Handle, Message, NotDelivered, RateLimited, Refused, Unanswered
 from agent.notify.slack_blocks import clipped, content_of
-from agent.render.thread import is_escalation
+from agent.render.thread import is_announcement
 
 EVENT_TYPE = "backflow_incident"
 TIMEOUT_S = 10
@@ -150,8 +150,8 @@ class Slack:
                 _call(upload, channel=channel, thread_ts=ts, filename=name, content=message.plot, alt_txt=alt)
                 return handle
             text = clipped("\n".join(message.lines), _REPLY_LIMIT)
-            # Slack notifies no one of an edit and few of a reply: an escalation is shown in the channel too.
-            broadcast = {"reply_broadcast": True} if is_escalation(message.lines) else {}
+            # Slack notifies no one of an edit and few of a reply: what is urgent is shown in the channel too.
+            broadcast = {"reply_broadcast": True} if is_announcement(message.lines) else {}
             _call(post, channel=channel, thread_ts=ts, text=text, metadata=mark, unfurl_links=False, **broadcast)
             return handle
         content = content_of(message.report) | {"metadata": mark}

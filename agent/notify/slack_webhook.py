@@ -18,6 +18,7 @@ from agent.notify.base import Handle, Message, Refused, Unanswered
 from agent.notify.policy import repeat, summary
 from agent.notify.slack import SILENT, TIMEOUT_S, rate_limited, unanswered
 from agent.notify.slack_blocks import clipped, content_of
+from agent.render.thread import is_announcement
 
 
 class Webhook:
@@ -42,9 +43,9 @@ class Webhook:
         return self.name
 
     def deliver(self, message: Message, handle: Handle | None) -> Handle:
-        """Post the incident if enough has changed, or a check report. Raises NotDelivered."""
+        """Post the incident if enough has changed, a check report or a repetition. Raises NotDelivered."""
         handle = handle or {}
-        if message.check_report and message.lines:
+        if message.lines and (message.check_report or is_announcement(message.lines)):
             self._send(text=clipped("\n".join([f"{message.incident.id}  {message.lines[0]}", *message.lines[1:]])))
             return handle
         if message.number > 0 or not repeat(message.incident, handle).is_sent:

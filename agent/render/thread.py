@@ -13,6 +13,9 @@ from agent.render.timeline import format_row, rows, statements
 MAX_LINES = 20
 """Lines of one entry; further events are counted."""
 
+REPEATED = "Still open after"
+"""How the line begins that repeats a critical incident."""
+
 _RAISED = f"Severity raised to {Severity.CRITICAL}"
 
 
@@ -59,9 +62,9 @@ def thread_entry(log: ThreadLog, incident: Incident) -> tuple[tuple[str, ...], T
     return tuple(map(visible, lines)), ThreadLog(incident=incident, logged=logged, unavailable=unavailable)
 
 
-def is_escalation(lines: Iterable[str]) -> bool:
-    """Return whether an entry says that the incident has become critical: it must not go unnoticed."""
-    return _RAISED in (line.partition(",")[0] for line in lines)
+def is_announcement(lines: Iterable[str]) -> bool:
+    """Return whether an entry must not go unnoticed: the incident has become critical, or still is."""
+    return any(line.partition(",")[0] == _RAISED or line.startswith(REPEATED) for line in lines)
 
 
 def _is_void(incident: Incident) -> bool:

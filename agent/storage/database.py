@@ -60,10 +60,12 @@ ALTER TABLE journal ADD COLUMN rebuilt_at INTEGER;
 CREATE TABLE set_aside (origin TEXT NOT NULL, id TEXT NOT NULL, body BLOB, reason TEXT NOT NULL);
 """
 
-# handling: what operators decided about an incident.
+# handling: what operators decided about an incident. deliveries.announced_at: when the receiver's people were last
+# notified of it (ms): by its message, or by a repetition.
 _DECISIONS = """
 CREATE TABLE silences (id TEXT PRIMARY KEY, ends_at INTEGER NOT NULL, body TEXT NOT NULL);
 CREATE TABLE handling (incident TEXT PRIMARY KEY, body TEXT NOT NULL);
+ALTER TABLE deliveries ADD COLUMN announced_at INTEGER;
 """
 
 _VERSIONS = (_TABLES, _CHECKS, _RENDERED_ON_DELIVERY, _SET_ASIDE, _DECISIONS)

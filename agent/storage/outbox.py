@@ -1,13 +1,14 @@
 """The outbox table: what must be delivered to one receiver, and how far each delivery has come."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import structlog
 
-from agent.model.findings import Incident, Severity
+from agent.model.findings import Incident, Severity, Status
 from agent.model.matchers import Silence
 from agent.storage.database import connect, transaction
 from agent.storage.decisions import Decisions
@@ -64,6 +65,35 @@ class Outbox:
     def silences(self, now: int) -> list[Silence]:
         """Return the silences that last at `now`, ms."""
         return [silence for silence in self._decisions.silences(now) if silence.is_active(now)]
+
+    def announced(self, before: int) -> list[tuple[Incident, int]]:
+        """Return the open incidents that were last announced before then (ms), and when.
+
+        One that cannot be read is left out: the store, which reads it at its next change, sets it aside and reports it.
+        """
+        rows = self._db.execute(
+            "SELECT body, coalesce(announced_at, opened_at) FROM deliveries JOIN incidents ON id = incident"
+            " WHERE receiver = ? AND handle IS NOT NULL AND status = ? AND coalesce(announced_at, opened_at) < ?",
+            (self._receiver, Status.OPEN.value, before),
+        ).fetchall()
+        found = []
+        for body, at in rows:
+            with suppress(msgspec.DecodeError, TypeError):
+                found.append((self._decisions.handled(_INCIDENT.decode(body)), at))
+        return found
+
+    def announce(self, incident_id: str, line: str, now: int) -> None:
+        """Queue an entry of the thread that notifies people again, at `now`, ms."""
+        with transaction(self._db):
+            self._db.execute(
+                "UPDATE deliveries SET announced_at = ?, entries = entries + 1 WHERE receiver = ? AND incident = ?",
+                (now, self._receiver, incident_id),
+            )
+            self._db.execute(
+                "INSERT INTO outbox (receiver, incident, number, lines) SELECT receiver, incident, entries, ?"
+                " FROM deliveries WHERE receiver = ? AND incident = ?",
+                (msgspec.json.encode([line]).decode(), self._receiver, incident_id),
+            )
 
     def heads(self) -> list[tuple[str, int]]:
         """Return (incident id, seq) of the next delivery of each incident.
@@ -136,13 +166,18 @@ class Outbox:
         """Remember where the receiver keeps the incident; the row stays."""
         self._remember(row.incident.id, handle)
 
-    def confirmed(self, row: Row, handle: Handle | None, digest: str | None = None) -> None:
+    def confirmed(self, row: Row, handle: Handle | None, digest: str | None = None, now: int | None = None) -> None:
         """Remove the delivered row; a message that changed while it was being sent stays, behind its thread.
 
-        digest: of the message that was delivered.
+        digest: of the message that was delivered. now: when that announced the incident, ms; None if it did not.
         """
         with transaction(self._db):
             self._remember(row.incident.id, handle)
+            if now is not None:
+                self._db.execute(
+                    "UPDATE deliveries SET announced_at = ? WHERE receiver = ? AND incident = ?",
+                    (now, self._receiver, row.incident.id),
+                )
             if digest is not None:
                 self._db.execute(
                     "UPDATE deliveries SET digest = ? WHERE receiver = ? AND incident = ?",

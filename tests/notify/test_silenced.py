@@ -26,11 +26,15 @@ WARNING = samples.incident(
 class Setting:
     """A dispatcher with a clock set by hand, its receiver and its outbox."""
 
-    def __init__(self, state_file: Path, clock: Clock, *, edits: bool = True) -> None:
+    def __init__(
+        self, state_file: Path, clock: Clock, *, edits: bool = True, repeat_interval: int | None = None
+    ) -> None:
         self.clock, self.receiver, self.outbox = clock, ScriptedReceiver(), Outbox(state_file, "slack")
         self.receiver.edits = edits
         self.configured: list[Silence] = []
-        self.dispatcher = Dispatcher(state_file, self.receiver, silences=self._at, clock=clock)
+        self.dispatcher = Dispatcher(
+            state_file, self.receiver, silences=self._at, repeat_interval=repeat_interval, clock=clock
+        )
 
     def _at(self, now: int) -> Sequence[Silence]:
         return [silence for silence in self.configured if silence.is_active(now)]
