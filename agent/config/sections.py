@@ -9,17 +9,26 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from agent.config.credentials import Credential, CredentialError, CredentialName, EnvironmentName, resolve
-from agent.model.config_types import ConfigModel, Duration, PositiveDuration
+from agent.config.silences import RecurringWindow, cron_text
+from agent.model.config_types import ConfigModel, Duration, PositiveDuration, duration_text
 from agent.model.findings import Incident
 from agent.model.matchers import Matchers
 
 _TOKEN = re.compile(r"[!-~]+")
+_SHORTEST_INTERVAL_MS = 60_000
 _WEBHOOK = re.compile(r"https?://[!-~]+")
 
 
 def _address(value: str) -> str:
     if not re.fullmatch(r"https?://\S+", value):
         msg = f'expected an address such as "https://slack.com/api/", got "{value}"'
+        raise ValueError(msg)
+    return value
+
+
+def _interval(value: int) -> int:
+    if value < _SHORTEST_INTERVAL_MS:
+        msg = f'expected "1m" or more, got "{duration_text(value)}"'
         raise ValueError(msg)
     return value
 
@@ -45,14 +54,31 @@ class Journal(ConfigModel):
     """How long observations and closed incidents are kept."""
 
 
+class QuietHours(RecurringWindow):
+    """A window of time in which warnings wait; what is critical is posted.
+
+    At its end a digest names all that was held back. What is still open is then posted as usual.
+    """
+
+    schedule: Annotated[str, AfterValidator(cron_text)]
+    """When they begin: a cron expression with days of the week by name (`"0 20 * * mon-fri"`)."""
+    lasts: PositiveDuration
+    """How long they last."""
+
+
 class Notifications(ConfigModel):
     """When receivers are notified."""
 
-    repeat_interval: Annotated[Duration, Field(ge=60_000)] | None = None
-    """How often an open critical incident is announced again until it is acknowledged; at least a minute.
+    quiet_hours: tuple[QuietHours, ...] = ()
+    """When warnings wait."""
 
-    Default: never.
-    """
+    repeat_interval: Annotated[Duration, AfterValidator(_interval)] | None = None
+    """How often an open critical incident is announced again until it is acknowledged. Default: never."""
+
+    def quiet_until(self, now: int) -> int | None:
+        """Return the end of the quiet hours at `now`, both ms, or None if there are none."""
+        around = (hours.window.around(now) for hours in self.quiet_hours if hours.window is not None)
+        return max((window[1] for window in around if window is not None), default=None)
 
 
 class Route(Matchers):

@@ -23,7 +23,8 @@ def _moment(value: str) -> str:
     return value
 
 
-def _cron(value: str, context: ValidationInfo) -> str:
+def cron_text(value: str, context: ValidationInfo) -> str:
+    """Return a cron expression for the zone in `time_zone`. Raises ValueError."""
     try:
         cron(value, ZoneInfo(context.data.get("time_zone", "UTC")))  # missing if it is invalid itself
     except ValueError as error:
@@ -41,7 +42,7 @@ class RecurringWindow(ConfigModel):
 
     time_zone: Annotated[str, AfterValidator(zone_name)] = "UTC"
     """Time zone of `schedule`, an IANA name."""
-    schedule: Annotated[str, AfterValidator(_cron)] | None = None
+    schedule: Annotated[str, AfterValidator(cron_text)] | None = None
     """When each window begins: a cron expression with days of the week by name (`"0 2 * * sun"`)."""
     lasts: PositiveDuration | None = None
     """How long each window lasts."""

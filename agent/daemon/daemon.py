@@ -71,6 +71,7 @@ class Daemon:
                 self._store.path,
                 receiver,
                 silences=settings.silences_at,
+                quiet_until=settings.notifications.quiet_until,
                 repeat_interval=settings.notifications.repeat_interval,
             )
             for receiver in receivers

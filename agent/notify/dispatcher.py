@@ -4,6 +4,7 @@ Messages and thread entries are rendered when they are due. A message that reads
 """
 
 import random
+import secrets
 import sqlite3
 import threading
 import time
@@ -30,6 +31,7 @@ from agent.notify.base import (
     plain_message_of,
 )
 from agent.notify.policy import Why, digest_of, first_notification, repetition, update
+from agent.notify.quiet_hours import is_held_back, summarize
 from agent.render.thread import ThreadLog, thread_entry
 from agent.storage.database import StorageError
 from agent.storage.outbox import Outbox, Row
@@ -72,6 +74,7 @@ class Dispatcher:
         receiver: Receiver,
         *,
         silences: Callable[[int], Sequence[Silence]] = lambda _: (),
+        quiet_until: Callable[[int], int | None] = lambda _: None,
         repeat_interval: int | None = None,
         clock: Callable[[], int] = monotonic_ms,
         jitter: Callable[[], float] = _DICE.random,
@@ -79,6 +82,7 @@ class Dispatcher:
         """path: the state file. clock: ms of a clock that only goes forward. jitter: draws from [0, 1).
 
         silences: returns those of the configuration that last at a time, ms; those of the state file come on top.
+        quiet_until: returns the end of the quiet hours at a time, both ms, or None.
         repeat_interval: after how many ms an open critical incident is repeated; None: never.
         """
         self.turns = 0
@@ -86,6 +90,8 @@ class Dispatcher:
         self._moves = 0
         self._receiver = receiver
         self._silences = silences
+        self._quiet_until = quiet_until
+        self._quiet_end: int | None = None
         self._repeat_interval = repeat_interval
         self._active: Sequence[Silence] = ()
         self._held: dict[str, int] = {}
@@ -159,6 +165,10 @@ class Dispatcher:
         """
         now = now_ms()
         self._active = [*self._silences(now), *outbox.silences(now)]
+        self._quiet_end = self._quiet_until(now)
+        if self._quiet_end is None:
+            digest_id = f"QUIET-{secrets.token_hex(4).upper()}"
+            outbox.end_quiet_hours(lambda held: summarize(held, self._active, digest_id, now), now)
         if self._repeat_interval is not None:
             self._repeat(outbox, self._repeat_interval, now)
         heads = outbox.heads()
@@ -242,7 +252,12 @@ class Dispatcher:
                 outbox.announce(incident.id, line, now)
 
     def _unless_held(self, outbox: Outbox, row: Row) -> Row | None:
-        """Return what to deliver of the incident while silences last: all of it, the edit of its message, or None."""
+        """Return what to deliver of the incident now: all of it, the edit of its message, or None.
+
+        The rest waits for the end of silences and of quiet hours.
+        """
+        if row.is_digest:
+            return row
         incident = row.incident
         is_untried = row.handle is None and row.attempted_at is None
         self._held.pop(incident.id, None)
@@ -250,16 +265,20 @@ class Dispatcher:
         if is_untried and not self._receiver.accepts(incident):
             self._discard(outbox, row, Why.NOT_ROUTED)
             return None
-        if silence is None:
+        is_quiet = silence is None and is_held_back(incident) and first_notification(incident).is_sent
+        until = silence.ends_at if silence is not None else (self._quiet_end if is_quiet else None)
+        if until is None or (is_quiet and row.handle is None and not is_untried):
             return row
-        if is_untried and incident.status is not Status.OPEN:
+        if is_quiet and is_untried and row.quiet_until != until:
+            outbox.hold(incident.id, until)
+        if silence is not None and is_untried and incident.status is not Status.OPEN:
             self._discard(outbox, row, Why.OVER_WHILE_SILENCED)
             return None
         if row.handle is not None and self._receiver.edits:
             edit = row if row.number == 0 else outbox.message(incident.id)
             if edit is not None:
                 return edit
-        self._held[incident.id] = self._clock() + silence.ends_at - now_ms()
+        self._held[incident.id] = self._clock() + until - now_ms()
         return None
 
     def _discard(self, outbox: Outbox, row: Row, why: Why) -> None:

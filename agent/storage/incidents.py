@@ -235,6 +235,12 @@ class IncidentStore:
             for table, column in _TABLES_BY_INCIDENT.items():
                 self._db.executemany(f"DELETE FROM {table} WHERE {column} = ?", expired)  # noqa: S608
             self._db.execute("DELETE FROM silences WHERE ends_at < ?", (before,))
+            self._db.execute(
+                "DELETE FROM deliveries WHERE incident IN (SELECT id FROM digests WHERE made_at < ?)"
+                " AND incident NOT IN (SELECT incident FROM outbox)",
+                (before,),
+            )
+            self._db.execute("DELETE FROM digests WHERE id NOT IN (SELECT incident FROM deliveries)")
             self._prune_requests(before)
         return len(expired)
 

@@ -89,3 +89,26 @@ def test_silences_of_the_file_last_from_begin_to_end() -> None:
 @pytest.mark.parametrize("schedule", ["0 2 29 2 *", "*/5 * * * *", "0 0 1 1 *"])
 def test_rare_and_frequent_windows_are_accepted(schedule: str) -> None:
     assert Window(cron(schedule), 60_000).problem == ""
+
+
+def test_quiet_hours_last_until_the_last_window_ends() -> None:
+    notifications = loads(
+        """
+        [[notifications.quiet_hours]]
+        schedule = "0 20 * * *"
+        lasts = "11h"
+        [[notifications.quiet_hours]]
+        schedule = "0 6 * * sat,sun"
+        lasts = "4h"
+        """,
+        "rules.toml",
+        need_clusters=False,
+    ).notifications
+    expected = {
+        "2026-11-20T19:59:59Z": None,
+        "2026-11-20T20:00:00Z": "2026-11-21T07:00:00Z",
+        "2026-11-21T06:30:00Z": "2026-11-21T10:00:00Z",
+        "2026-11-21T10:00:00Z": None,
+    }
+    for moment, end in expected.items():
+        assert notifications.quiet_until(at(moment)) == (None if end is None else at(end))

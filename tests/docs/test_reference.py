@@ -17,7 +17,7 @@ from agent.config.credentials import Credential
 from agent.config.http_client import HttpClient
 from agent.config.kafka_properties import kafka_property_problem
 from agent.config.problems import NAMED_TABLES
-from agent.config.sections import Agent, Journal, Notifications, Route, Slack
+from agent.config.sections import Agent, Journal, Notifications, QuietHours, Route, Slack
 from agent.config.settings import LISTED_MODELS, SECTIONS, loads
 from agent.config.silences import ConfiguredSilence
 from agent.config.sources import Cluster, Flink, Logs, Streams, ZooKeeperAuth, ZooKeeperClient, ZooKeeperSasl
@@ -37,6 +37,7 @@ TABLES: dict[str, tuple[type[ConfigModel], dict[str, Any]]] = {
     "[journal]": (Journal, {}),
     "[incidents]": (Lifetimes, {}),
     "[notifications]": (Notifications, {}),
+    "[[notifications.quiet_hours]]": (QuietHours, {"schedule": "0 20 * * *", "lasts": "11h"}),
     "[clusters.NAME]": (Cluster, {"bootstrap_servers": "k:9092"}),
     "Name filters": (NameFilter, {}),
     "Secrets": (Credential, {"env": "A"}),

@@ -6,11 +6,12 @@ INSERT INTO "check_reports" VALUES('INC-7F3A9C',1,'["it fell once"]',X'706C6F74'
 CREATE TABLE "check_requests" (id TEXT PRIMARY KEY, answered INTEGER NOT NULL DEFAULT 0, body TEXT NOT NULL);
 INSERT INTO "check_requests" VALUES('a1b2c3',1,'{"id":"a1b2c3","check":"offset_history","cluster":"main","finding":["session","{\"broker\":2005,\"cluster\":\"main\"}",1795217108300],"since":1795132800000,"until":1795217400000,"topics":["topic-124"],"groups":["flink-job"],"due":0}');
 CREATE TABLE deliveries (
-    receiver TEXT NOT NULL, incident TEXT NOT NULL, entries INTEGER NOT NULL DEFAULT 0, handle TEXT, digest TEXT, covered TEXT, announced_at INTEGER,
+    receiver TEXT NOT NULL, incident TEXT NOT NULL, entries INTEGER NOT NULL DEFAULT 0, handle TEXT, digest TEXT, covered TEXT, announced_at INTEGER, quiet_until INTEGER,
     PRIMARY KEY (receiver, incident)
 ) WITHOUT ROWID;
-INSERT INTO "deliveries" VALUES('slack','INC-2',1,NULL,NULL,NULL,NULL);
-INSERT INTO "deliveries" VALUES('slack','INC-7F3A9C',3,'{"channel":"C0000000001","ts":"1.0"}','digest',NULL,NULL);
+INSERT INTO "deliveries" VALUES('slack','INC-2',1,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "deliveries" VALUES('slack','INC-7F3A9C',3,'{"channel":"C0000000001","ts":"1.0"}','digest',NULL,NULL,NULL);
+CREATE TABLE digests (id TEXT PRIMARY KEY, made_at INTEGER NOT NULL, body TEXT NOT NULL);
 CREATE TABLE handling (incident TEXT PRIMARY KEY, body TEXT NOT NULL);
 INSERT INTO "handling" VALUES('INC-2','{"acknowledged":{"at":1795218000000,"by":"lena","comment":"on it","severity":"critical"},"closed":{"at":1795218001000,"by":"omar","reason":"was a test","findings":[["rewind","{\"cluster\":\"main\"}",1795218000000,"critical"]]}}');
 CREATE TABLE incidents (
