@@ -23,7 +23,7 @@ from agent.engine.engine import Engine
 from agent.engine.rule import Rule
 from agent.model.config_types import ConfigModel, NameFilter
 from agent.model.encoding import to_json
-from agent.model.findings import Finding, Incident, Records, incident_fields
+from agent.model.findings import Acknowledgement, Closure, Finding, Incident, Records, incident_fields
 from agent.model.observations import KINDS as OBSERVATIONS
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, LogOffsets
@@ -205,6 +205,8 @@ def incidents_page() -> str:
         ("Incident", Incident, fields),
         ("Finding", Finding, fields["findings"][0]),
         ("Records", Records, fields["records"]),
+        ("Acknowledgement", Acknowledgement, ("at", "by", "comment")),
+        ("Closure", Closure, ("at", "by", "reason")),
     ):
         text, _ = split_docstring(struct)
         rows = field_rows(struct, leave_out=set(struct.__struct_fields__) - set(keys))

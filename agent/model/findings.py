@@ -112,7 +112,7 @@ class Status(StrEnum):
 class Acknowledgement(Struct, frozen=True, kw_only=True):
     """That somebody looks after an incident.
 
-    `by`: who. comment: what they say about it. severity: of the incident at that time.
+    at: when they said so. `by`: who. comment: what they say about it. severity: of the incident at that time.
     """
 
     at: int
@@ -124,7 +124,7 @@ class Acknowledgement(Struct, frozen=True, kw_only=True):
 class Closure(Struct, frozen=True, kw_only=True):
     """That somebody closed an incident.
 
-    `by`: who. reason: why. findings: key and severity of each finding it had.
+    at: when. `by`: who. reason: why. findings: key and severity of each finding it had.
     """
 
     at: int

@@ -92,6 +92,7 @@ class Dispatcher:
         self._silences = silences
         self._quiet_until = quiet_until
         self._quiet_end: int | None = None
+        self._may_owe_digest = True  # of an earlier run
         self._repeat_interval = repeat_interval
         self._active: Sequence[Silence] = ()
         self._held: dict[str, int] = {}
@@ -166,9 +167,12 @@ class Dispatcher:
         now = now_ms()
         self._active = [*self._silences(now), *outbox.silences(now)]
         self._quiet_end = self._quiet_until(now)
-        if self._quiet_end is None:
+        if self._quiet_end is not None:
+            self._may_owe_digest = True
+        elif self._may_owe_digest:
             digest_id = f"QUIET-{secrets.token_hex(4).upper()}"
             outbox.end_quiet_hours(lambda held: summarize(held, self._active, digest_id, now), now)
+            self._may_owe_digest = False
         if self._repeat_interval is not None:
             self._repeat(outbox, self._repeat_interval, now)
         heads = outbox.heads()
@@ -267,7 +271,8 @@ class Dispatcher:
             return None
         is_quiet = silence is None and is_held_back(incident) and first_notification(incident).is_sent
         until = silence.ends_at if silence is not None else (self._quiet_end if is_quiet else None)
-        if until is None or (is_quiet and row.handle is None and not is_untried):
+        is_in_doubt = row.handle is None and row.attempted_at is not None and row.quiet_until is None
+        if until is None or (is_quiet and is_in_doubt):
             return row
         if is_quiet and is_untried and row.quiet_until != until:
             outbox.hold(incident.id, until)

@@ -119,12 +119,10 @@ class Outbox:
 
         summarize: returns the digest of the incidents as they are now, None if there is nothing to report.
         """
-        held = "FROM deliveries WHERE receiver = ? AND quiet_until IS NOT NULL"
-        if self._db.execute(f"SELECT 1 {held}", (self._receiver,)).fetchone() is None:
-            return
         with transaction(self._db):
             rows = self._db.execute(
-                f"SELECT body {held.replace('WHERE', 'JOIN incidents ON id = incident WHERE')} AND handle IS NULL"  # noqa: S608
+                "SELECT body FROM deliveries JOIN incidents ON id = incident"
+                " WHERE receiver = ? AND quiet_until IS NOT NULL AND handle IS NULL"
                 " AND NOT EXISTS (SELECT 1 FROM outbox WHERE outbox.receiver = deliveries.receiver"
                 " AND outbox.incident = deliveries.incident AND attempted_at IS NOT NULL) ORDER BY opened_at, id",
                 (self._receiver,),

@@ -14,7 +14,7 @@ from agent.notify.dispatcher import Dispatcher
 from agent.notify.quiet_hours import summarize
 from agent.notify.slack import Slack
 from agent.storage.incidents import IncidentStore
-from agent.storage.outbox import Handle
+from agent.storage.outbox import Handle, Outbox
 from testbed.slack import Slack as Workspace
 from tests import samples
 from tests.notify.dispatching import wait_until_delivered
@@ -105,6 +105,19 @@ def test_a_posted_warning_is_edited_at_night(store: IncidentStore, night: Night)
     assert night.deliver() == [0, 0]
     night.clock.now += 60_000
     assert night.deliver() == [0, 0, 1]
+
+
+def test_what_moves_to_memory_at_night_still_waits(tmp_path: Path, store: IncidentStore, night: Night) -> None:
+    """Each pending message is then in doubt, and is looked up before it is posted."""
+    store.save(1, [WARNING])
+    night.deliver()
+    store.move(tmp_path / "moved.sqlite3", night.clock.now)
+    night.outbox.close()
+    night.outbox = Outbox(store.path, "slack")
+    assert night.deliver() == []
+    night.clock.now += 60_000
+    night.deliver()
+    assert night.titles == [WARNING.title]
 
 
 def test_silenced_incidents_are_not_in_the_digest(store: IncidentStore, night: Night) -> None:
