@@ -266,20 +266,19 @@ class _Reader:
         known = {"rules": [*rules], "clusters": [*clusters, AGENT]}
         for table, matchers in self._listed(path):
             for name, names in known.items():
-                filters = matchers.get(name)
+                filters = matchers.get(name) if isinstance(matchers, Mapping) else None
                 patterns = filters.get("include") if isinstance(filters, Mapping) else None
                 for index, pattern in enumerate(patterns if isinstance(patterns, list) else ()):
                     if isinstance(pattern, str) and (problem := unmatched(name, pattern, names)):
                         self._add_problem((*table, name, "include", index), problem)
 
-    def _listed(self, path: KeyPath) -> Iterator[tuple[KeyPath, Mapping[str, Any]]]:
-        """Yield path and content of each table in the list of tables at the path."""
+    def _listed(self, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+        """Yield path and content of each element of the list of tables at the path."""
         tables = self._value(path)
         if len(path) == 1 and path[0] in self._tables and not isinstance(tables, list):
             self._add_problem(path, f"expected a list of tables: write [[{path[0]}]]")
         for index, table in enumerate(tables if isinstance(tables, list) else ()):
-            if isinstance(table, Mapping):
-                yield (*path, index), table
+            yield (*path, index), table
 
     def _value(self, path: KeyPath) -> Any:
         """Return the value at the path, or an empty table."""
