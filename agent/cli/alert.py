@@ -3,8 +3,6 @@
 import secrets
 import socket
 import sys
-from collections.abc import Iterable
-from itertools import product
 from pathlib import Path
 
 import click
@@ -17,9 +15,6 @@ from agent.notify.base import Message, NotDelivered, Receiver
 from agent.notify.dispatcher import now_ms
 from agent.render.report import report
 
-_SEVERITIES = (Severity.CRITICAL, Severity.WARNING)
-"""What is posted by itself."""
-
 
 @click.command("test-alert", epilog=EPILOG)
 @config_option
@@ -29,44 +24,40 @@ def test_alert_command(config: Path | None) -> None:
     It needs no running agent, and leaves nothing in its state.
     """
     settings = load_or_exit(config, need_clusters=False)
-    from agent.daemon.wiring import make_receivers  # noqa: PLC0415 - the clients take a second to load
+    from agent.daemon.wiring import make_test_receivers  # noqa: PLC0415 - the clients take a second to load
 
     try:
-        receivers = make_receivers(settings, sys.stdout)
+        receivers = make_test_receivers(settings, sys.stdout)
     except CredentialError as error:
         fail(FAILED, str(error))
     failed = False
     for receiver in receivers:
-        for channel, incident in _incidents(receiver, settings.clusters or ["test"]).items():
-            where = receiver.name if channel == receiver.name else f"{receiver.name} {channel}"
-            try:
-                _send_and_clear(receiver, incident)
-            except NotDelivered as error:
-                failed = True
-                click.echo(f"{where}: not delivered: {error}", err=True)
-            else:
-                click.echo(f"{where}: delivered {incident.id} and cleared it")
+        incident = _incident()
+        channel = receiver.channel(Message(incident, report(incident)), None)
+        where = receiver.name if channel == receiver.name else f"{receiver.name} {channel}"
+        try:
+            _send_and_clear(receiver, incident)
+        except NotDelivered as error:
+            failed = True
+            click.echo(f"{where}: not delivered: {error}", err=True)
+        else:
+            click.echo(f"{where}: delivered {incident.id} and cleared it")
     if settings.slack is None:
         click.echo("No one is notified: incidents are printed to the console until [slack] is configured")
     sys.exit(FAILED if failed else CLEAN)
 
 
-def _incidents(receiver: Receiver, clusters: Iterable[str]) -> dict[str, Incident]:
-    """Return an incident for each channel of the receiver, which its routes send there."""
-    incidents: dict[str, Incident] = {}
-    for severity, cluster in product(_SEVERITIES, clusters):
-        now = now_ms()
-        incident = Incident(
-            id=f"INC-TEST{secrets.token_hex(2).upper()}",
-            status=Status.OPEN,
-            severity=severity,
-            title="test alert: nothing is wrong",
-            cluster=cluster,
-            opened_at=now,
-            updated_at=now,
-        )
-        incidents.setdefault(receiver.channel(Message(incident, report(incident)), None), incident)
-    return incidents
+def _incident() -> Incident:
+    now = now_ms()
+    return Incident(
+        id=f"INC-TEST{secrets.token_hex(2).upper()}",
+        status=Status.OPEN,
+        severity=Severity.CRITICAL,
+        title="test alert: nothing is wrong",
+        cluster=None,
+        opened_at=now,
+        updated_at=now,
+    )
 
 
 def _send_and_clear(receiver: Receiver, incident: Incident) -> None:

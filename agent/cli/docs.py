@@ -18,12 +18,12 @@ from agent.cli.main import main as command
 from agent.cli.replay import replay
 from agent.config.credentials import Credential
 from agent.config.problems import NAMED_TABLES
-from agent.config.settings import NAMED_MODELS, SECTIONS, load, shipped
+from agent.config.settings import LISTED_MODELS, NAMED_MODELS, SECTIONS, load, shipped
 from agent.engine.engine import Engine
 from agent.engine.rule import Rule
 from agent.model.config_types import ConfigModel, NameFilter
 from agent.model.encoding import to_json
-from agent.model.findings import Finding, Incident, Records, incident_fields
+from agent.model.findings import Acknowledgement, Closure, Finding, Incident, Records, incident_fields
 from agent.model.observations import KINDS as OBSERVATIONS
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, LogOffsets
@@ -145,7 +145,7 @@ def configuration_page() -> str:
     tables = list(_tables())
     anchors = {model: link_to(heading) for heading, model in tables}
     for heading, model in tables:
-        level = "##" if heading.count(".") <= heading.count("NAME") and "[[" not in heading else "###"
+        level = "##" if heading.count(".") <= heading.count("NAME") else "###"
         title = f"`{heading}`" if heading.startswith("[") else heading
         text = _RULE_TABLE if model is Rule else to_markdown(inspect.getdoc(model) or "") + "\n"
         rows = [] if model is Rule else [*option_rows(model, anchors), ""]
@@ -168,11 +168,17 @@ def rules_page() -> str:
 def commands_page() -> str:
     """Return the help of all commands."""
     group = click.Context(command, info_name="backflow", terminal_width=100, help_option_names=["-h", "--help"])
-    subcommands = [
-        click.Context(subcommand, info_name=name, parent=group) for name, subcommand in command.commands.items()
-    ]
-    parts = [f"## {context.command_path}\n\n```text\n{context.get_help()}\n```\n" for context in (group, *subcommands)]
+    contexts = [group, *_subcommands(group, command)]
+    parts = [f"## {context.command_path}\n\n```text\n{context.get_help()}\n```\n" for context in contexts]
     return "\n".join([_COMMANDS, *parts])
+
+
+def _subcommands(parent: click.Context, group: click.Group) -> Iterator[click.Context]:
+    for name, subcommand in group.commands.items():
+        context = click.Context(subcommand, info_name=name, parent=parent)
+        yield context
+        if isinstance(subcommand, click.Group):
+            yield from _subcommands(context, subcommand)
 
 
 def observations_page() -> str:
@@ -199,6 +205,8 @@ def incidents_page() -> str:
         ("Incident", Incident, fields),
         ("Finding", Finding, fields["findings"][0]),
         ("Records", Records, fields["records"]),
+        ("Acknowledgement", Acknowledgement, ("at", "by", "comment")),
+        ("Closure", Closure, ("at", "by", "reason")),
     ):
         text, _ = split_docstring(struct)
         rows = field_rows(struct, leave_out=set(struct.__struct_fields__) - set(keys))
@@ -222,6 +230,8 @@ def _tables() -> Iterator[tuple[str, type[ConfigModel]]]:
         yield from _with_nested(f"[{name}.NAME]", NAMED_MODELS[name], seen)
     for name, model in SECTIONS.items():
         yield from _with_nested(f"[{name}]", model, seen)
+    for name, model in LISTED_MODELS.items():
+        yield from _with_nested(f"[[{name}]]", model, seen)
     yield "Name filters", NameFilter
     yield "Secrets", Credential
 

@@ -1,27 +1,27 @@
 """The command group `incidents`: list an agent's stored incidents, or show all that is known of one."""
 
-import sqlite3
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
-from agent.cli.common import EPILOG, FAILED, FOUND, WRONG, config_option, fail, load_or_exit, parsed_by
+from agent.cli.common import EPILOG, FOUND, config_option, load_or_exit, parsed_by
+from agent.cli.stored import active_silences, find_incident, open_store
+from agent.config.settings import Settings
 from agent.model.config_types import duration
 from agent.model.findings import Finding, Incident, Severity, Status, incident_json, reader
+from agent.model.matchers import Silence, find_silence
 from agent.model.text import instant, place
 from agent.model.times import rfc3339
 from agent.notify.dispatcher import now_ms
 from agent.render.report import report
-from agent.storage.database import FILE, StorageError
 from agent.storage.incidents import Delivery, IncidentStore
-from agent.storage.state_file import current
 
 _WATCH_S = 2
 _READERS = ("group", "job", "application")
@@ -49,8 +49,9 @@ def incidents_command(context: click.Context, /, config: Path | None, *, watch: 
     context.obj = config
     if context.invoked_subcommand is not None:
         return
-    with _store(config) as store:
-        listed = partial(_listed, store, **chosen)
+    settings = load_or_exit(config, need_clusters=False)
+    with open_store(settings) as store:
+        listed = partial(_listed, settings, store, **chosen)
         if watch:
             _watch(listed)
         lines = listed()
@@ -67,30 +68,12 @@ def show_command(of_group: Path | None, config: Path | None, incident_id: str) -
 
     The beginning of an id is enough, with or without INC-.
     """
-    with _store(config or of_group) as store:
-        wanted = incident_id.upper().removeprefix("INC-")
-        found = [incident for incident in store.incidents() if incident.id.removeprefix("INC-").startswith(wanted)]
-        if len(found) != 1:
-            names = ", ".join(incident.id for incident in found)
-            fail(
-                WRONG, f"several incidents begin with {incident_id}: {names}" if found else f"no incident {incident_id}"
-            )
-        (incident,) = found
-        for line in _shown(incident, store):
+    settings = load_or_exit(config or of_group, need_clusters=False)
+    with open_store(settings) as store:
+        incident, now = find_incident(store, incident_id), now_ms()
+        silence = find_silence(incident, active_silences(settings, store, now))
+        for line in _shown(incident, silence, store):
             click.echo(line)
-
-
-@contextmanager
-def _store(config: Path | None) -> Iterator[IncidentStore]:
-    """Open the state file of the configured agent; exit with a sentence if there is none or it cannot be read."""
-    path = current(load_or_exit(config, need_clusters=False).agent.state_directory / FILE)
-    if not path.exists():
-        fail(WRONG, f"{path}: no agent has run with this state directory; give its configuration with --config")
-    try:
-        with IncidentStore(path) as store:
-            yield store
-    except (StorageError, sqlite3.Error) as error:
-        fail(FAILED, str(error))
 
 
 def _watch(listed: Callable[[], list[str]]) -> None:
@@ -106,6 +89,7 @@ def _watch(listed: Callable[[], list[str]]) -> None:
 
 
 def _listed(
+    settings: Settings,
     store: IncidentStore,
     *,
     with_closed: bool,
@@ -116,13 +100,15 @@ def _listed(
     as_json: bool,
 ) -> list[str]:
     """Return a line per chosen incident, newest first; JSON in order of opening."""
+    now = now_ms()
+    silences = active_silences(settings, store, now)
     chosen = [
-        incident
-        for incident in store.incidents()
+        _with_silence(incident, silences)
+        for incident in map(store.decisions.handled, store.incidents())
         if (incident.findings or incident.merged_into is not None)
         and (with_closed or as_json or (incident.status is not Status.CLOSED and incident.merged_into is None))
         and (not only_open or incident.status is Status.OPEN)
-        and (since is None or incident.updated_at >= now_ms() - since)
+        and (since is None or incident.updated_at >= now - since)
         and (severity is None or incident.severity.rank >= Severity(severity).rank)
         and (group is None or _is_about(incident, group))
     ]
@@ -142,12 +128,32 @@ def _line(incident: Incident) -> str:
     message = report(incident)
     state = message.state if incident.merged_into is None else f"MERGED into {incident.merged_into}"
     began = rfc3339(incident.opened_at)[:19].replace("T", " ")
-    return f"{incident.id}  {began}  {message.severity.upper():<8}  {state:<9}  {message.title}"
+    decided = "".join(f" · {part}" for part in _decided(incident))
+    return f"{incident.id}  {began}  {message.severity.upper():<8}  {state:<9}  {message.title}{decided}"
 
 
-def _shown(incident: Incident, store: IncidentStore) -> Iterator[str]:
+def _with_silence(incident: Incident, silences: Sequence[Silence]) -> Incident:
+    silence = None if incident.status is Status.CLOSED else find_silence(incident, silences)
+    return incident if silence is None else replace(incident, silenced_until=silence.ends_at)
+
+
+def _decided(incident: Incident) -> Iterator[str]:
+    """Yield until when an incident is silenced, who looks after it, and who closed it."""
+    day = rfc3339(now_ms())[:10]
+    if incident.silenced_until is not None:
+        yield f"silenced until {instant(incident.silenced_until, day)}"
+    if incident.acknowledged is not None:
+        yield f"acknowledged by {incident.acknowledged.by} {instant(incident.acknowledged.at, day)}"
+    if incident.closed is not None:
+        yield f"closed by {incident.closed.by} {instant(incident.closed.at, day)}: {incident.closed.reason}"
+
+
+def _shown(incident: Incident, silence: Silence | None, store: IncidentStore) -> Iterator[str]:
     yield from report(incident).lines()
     day = rfc3339(incident.opened_at)[:10]
+    if silence is not None:
+        until = instant(silence.ends_at, day)
+        yield f"Silenced until {until} UTC by {silence.author} ({silence.id}): {silence.comment}"
     for heading, findings in (("Causes", incident.causes), ("Effects", incident.findings)):
         if findings:
             yield f"\n{heading}"

@@ -9,11 +9,13 @@ from agent.cli.checks import check_command, digest_command
 from agent.cli.common import EPILOG
 from agent.cli.demo import demo_command
 from agent.cli.doctor import doctor_command
+from agent.cli.handling import ack_command, close_command
 from agent.cli.incidents import incidents_command
 from agent.cli.replay import replay_command
 from agent.cli.rule_tests import test_rules_command
 from agent.cli.run import check_config_command, run_command
 from agent.cli.schema import schema_command
+from agent.cli.silence import silence_command
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}, epilog=EPILOG)
@@ -36,6 +38,9 @@ for command in (
     replay_command,
     backtest_command,
     incidents_command,
+    silence_command,
+    ack_command,
+    close_command,
     backup_command,
     check_command,
     digest_command,

@@ -11,7 +11,7 @@ from pydantic_core import core_schema
 from agent.cli.common import EPILOG
 from agent.cli.docs_tables import attribute_docs
 from agent.config.checks import size
-from agent.config.settings import NAMED_MODELS, SECTIONS
+from agent.config.settings import LISTED_MODELS, NAMED_MODELS, SECTIONS
 from agent.model.config_types import ConfigModel, duration, duration_text
 from agent.rules import CHECKS, KINDS
 
@@ -40,6 +40,7 @@ def config_schema() -> dict[str, Any]:
     """
     definitions: dict[str, Any] = {}
     sections = {name: _table(model, definitions) for name, model in SECTIONS.items()}
+    listed = {name: {"type": "array", "items": _table(model, definitions)} for name, model in LISTED_MODELS.items()}
     named = {name: _tables_of(_table(model, definitions)) for name, model in NAMED_MODELS.items() if name != "rules"}
     kinds = [_rule(kind, _table(model, definitions)) for kind, model in sorted(KINDS.items())]
     check = named.pop("checks")["additionalProperties"]
@@ -48,7 +49,7 @@ def config_schema() -> dict[str, Any]:
         "$schema": _DRAFT,
         "title": "Backflow's rules.toml",
         "type": "object",
-        "properties": {**sections, **named, "rules": _tables_of({"oneOf": kinds}), "checks": checks},
+        "properties": {**sections, **listed, **named, "rules": _tables_of({"oneOf": kinds}), "checks": checks},
         "additionalProperties": False,
         "definitions": definitions,
     }

@@ -1,14 +1,12 @@
 """[spark] and [checks.NAME]: how Spark checks run, their schedules and limits; sizes such as "4g"."""
 
 import re
-from datetime import UTC
 from typing import Annotated, Any
 
-from apscheduler.triggers.cron import CronTrigger
-from apscheduler.triggers.interval import IntervalTrigger
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
-from agent.model.config_types import ConfigModel, Duration, PositiveDuration, duration
+from agent.config.schedules import trigger
+from agent.model.config_types import ConfigModel, Duration, PositiveDuration
 
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"(\d{1,9})([kmgt])b?", re.IGNORECASE)
@@ -32,28 +30,6 @@ def size(value: Any) -> int:
         msg = f'expected a size such as "512m" or "4g", got {value!r}'
         raise ValueError(msg)
     return int(match[1]) * _UNITS[match[2].lower()]
-
-
-def trigger(schedule: str) -> CronTrigger | IntervalTrigger:
-    """Return the trigger of a schedule: a duration is an interval, five fields are a cron expression in UTC.
-
-    Raises ValueError.
-    """
-    try:
-        if len(schedule.split()) > 1:
-            return _cron(schedule)
-        return IntervalTrigger(seconds=max(duration(schedule), 1_000) / 1000, timezone=UTC)
-    except ValueError as error:
-        msg = f'expected a duration such as "24h" or a cron expression such as "0 3 * * *", got "{schedule}": {error}'
-        raise ValueError(msg) from error
-
-
-def _cron(expression: str) -> CronTrigger:
-    # APScheduler 3 counts days of the week from Monday, cron from Sunday (APScheduler issue 286).
-    if re.search(r"(?<!/)\d", " ".join(expression.split()[4:5])):
-        msg = "write the days of the week as names, such as mon-fri"
-        raise ValueError(msg)
-    return CronTrigger.from_crontab(expression, timezone=UTC)
 
 
 def _schedule(value: str) -> str:

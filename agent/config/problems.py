@@ -17,6 +17,9 @@ SECRET = re.compile(r"password|passphrase|secret|token|credential|webhook|auth|k
 NAMED_TABLES = ("clusters", "flink", "streams", "logs", "rules", "correlations", "checks")
 """Sections that contain tables by name, such as [clusters.main]."""
 
+LISTED_TABLES = ("silences",)
+"""Sections that are lists of tables, such as [[silences]]."""
+
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 TOO_DEEP = "lists or tables are nested too deeply"
@@ -68,6 +71,8 @@ class SettingsError(Exception):
 
 def describe_path(path: KeyPath) -> str:
     """Return a key path as the table in brackets and the key: `[clusters.main] groups.include[0]`."""
+    if path and path[0] in LISTED_TABLES:
+        return " ".join(part for part in (f"[[{path[0]}]]", _dotted(path[2:])) if part)
     size = 2 if path and path[0] in NAMED_TABLES else 1
     table, key = path[:size], path[size:]
     return " ".join(part for part in (f"[{_dotted(table)}]" if table else "", _dotted(key)) if part)
@@ -89,6 +94,14 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     if close := get_close_matches(name, names, n=1):
         return f"; did you mean `{close[0]}`?"
     return f"; known: {', '.join(names)}" if names else ""
+
+
+def unmatched(noun: str, pattern: str, names: Iterable[str]) -> str:
+    """Return that a name is none of these; empty if it is, or is a pattern. noun: what they are names of."""
+    names = list(names)
+    if pattern in names or not set("*?[").isdisjoint(pattern):
+        return ""
+    return f'"{pattern}" is none of the {noun}{did_you_mean(pattern, names)}'
 
 
 def mistakes_in(error: ValidationError, model: type[BaseModel], table: Any) -> Iterator[tuple[KeyPath, str]]:

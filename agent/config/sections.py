@@ -1,4 +1,4 @@
-"""[agent], [journal] and [slack]: the process, its journal and where incidents go."""
+"""[agent], [journal], [notifications] and [slack]: the process, its journal, when and where incidents go."""
 
 import os
 import re
@@ -9,16 +9,26 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from agent.config.credentials import Credential, CredentialError, CredentialName, EnvironmentName, resolve
-from agent.model.config_types import ConfigModel, NameFilter, PositiveDuration
-from agent.model.findings import Severity
+from agent.config.silences import RecurringWindow, cron_text
+from agent.model.config_types import ConfigModel, Duration, PositiveDuration, duration_text
+from agent.model.findings import Incident
+from agent.model.matchers import Matchers
 
 _TOKEN = re.compile(r"[!-~]+")
+_SHORTEST_INTERVAL_MS = 60_000
 _WEBHOOK = re.compile(r"https?://[!-~]+")
 
 
 def _address(value: str) -> str:
     if not re.fullmatch(r"https?://\S+", value):
         msg = f'expected an address such as "https://slack.com/api/", got "{value}"'
+        raise ValueError(msg)
+    return value
+
+
+def _interval(value: int) -> int:
+    if value < _SHORTEST_INTERVAL_MS:
+        msg = f'expected "1m" or more, got "{duration_text(value)}"'
         raise ValueError(msg)
     return value
 
@@ -44,18 +54,47 @@ class Journal(ConfigModel):
     """How long observations and closed incidents are kept."""
 
 
-class Route(ConfigModel):
+class QuietHours(RecurringWindow):
+    """A window of time in which warnings wait; what is critical is posted.
+
+    At its end a digest names all that was held back. What is still open is then posted as usual.
+    """
+
+    schedule: Annotated[str, AfterValidator(cron_text)]
+    """When they begin: a cron expression with days of the week by name (`"0 20 * * mon-fri"`)."""
+    lasts: PositiveDuration
+    """How long they last."""
+
+
+class Notifications(ConfigModel):
+    """When receivers are notified."""
+
+    quiet_hours: tuple[QuietHours, ...] = ()
+    """When warnings wait."""
+
+    repeat_interval: Annotated[Duration, AfterValidator(_interval)] | None = None
+    """How often an open critical incident is announced again until it is acknowledged. Default: never."""
+
+    def quiet_until(self, now: int) -> int | None:
+        """Return the end of the quiet hours at `now`, both ms, or None if there are none."""
+        around = (hours.window.around(now) for hours in self.quiet_hours if hours.window is not None)
+        return max((window[1] for window in around if window is not None), default=None)
+
+
+class Route(Matchers):
     """Incidents that go to another channel.
 
-    The first route that matches an incident decides; an incident without a match goes to `channel` of `[slack]`.
+    A route takes an incident if an effect matches all the patterns that are given. The first route that takes it
+    decides; an incident without a route goes to `channel` of `[slack]`.
     """
 
     channel: str = Field(min_length=1)
     """Id or name of the channel."""
-    severities: tuple[Severity, ...] = tuple(Severity)
-    """Severities of the incidents."""
-    clusters: NameFilter = NameFilter()
-    """Names of the clusters of the incidents."""
+    additional: bool = False
+    """Whether the incident goes to this channel in addition to the one that the other routes choose.
+
+    No other route may choose the channel, or one incident would have two messages there.
+    """
 
 
 class Slack(ConfigModel):
@@ -104,6 +143,10 @@ class Slack(ConfigModel):
         if names[0].startswith("webhook") and (self.channel is not None or self.routes):
             msg = "an incoming webhook posts to its own channel; `channel` and `routes` need a bot's token"
             raise ValueError(msg)
+        chosen = {self.channel} | {route.channel for route in self.routes if not route.additional}
+        if twice := chosen.intersection(self.additional_channels):
+            msg = f"`routes` with `additional`: {min(map(str, twice))} is chosen by `channel` or another route too"
+            raise ValueError(msg)
         return self
 
     @property
@@ -136,9 +179,17 @@ class Slack(ConfigModel):
             raise CredentialError(msg)
         return secret
 
-    def channel_for(self, severity: Severity, cluster: str | None) -> str | None:
-        """Return the channel of the first route that matches, else the default channel; None for a webhook."""
-        for route in self.routes:
-            if severity in route.severities and route.clusters.match(cluster or ""):
-                return route.channel
-        return self.channel
+    def channel_for(self, incident: Incident) -> str | None:
+        """Return the channel of the first route that takes the incident, else the default; None for a webhook."""
+        chosen = (route.channel for route in self.routes if not route.additional and route.match_any(incident))
+        return next(chosen, self.channel)
+
+    @property
+    def additional_channels(self) -> list[str]:
+        """The channels that get incidents in addition."""
+        return list(dict.fromkeys(route.channel for route in self.routes if route.additional))
+
+    def is_copied(self, incident: Incident, channel: str) -> bool:
+        """Return whether the incident goes to this channel in addition to the one that is chosen for it."""
+        routes = (route for route in self.routes if route.additional and route.channel == channel)
+        return any(route.match_any(incident) for route in routes)

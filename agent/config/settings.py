@@ -4,7 +4,7 @@ import json
 import re
 import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, time
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from agent.config.correlation_checks import correlation_problems
 from agent.config.credentials import Credential, CredentialError, resolve
 from agent.config.kafka_properties import kafka_property_problem
 from agent.config.problems import (
+    LISTED_TABLES,
     NAMED_TABLES,
     TOO_DEEP,
     Problem,
@@ -25,8 +26,10 @@ from agent.config.problems import (
     describe_path,
     did_you_mean,
     mistakes_in,
+    unmatched,
 )
-from agent.config.sections import Agent, Journal, Slack
+from agent.config.sections import Agent, Journal, Notifications, Slack
+from agent.config.silences import ConfiguredSilence
 from agent.config.sources import Cluster, Flink, Logs, Streams
 from agent.config.toml_places import KeyPath, Place, find_places
 from agent.engine.correlation import Correlation
@@ -34,6 +37,8 @@ from agent.engine.incidents import Lifetimes
 from agent.engine.rule import Rule
 from agent.model.config_types import ConfigModel
 from agent.model.declared_stores import DeclaredStore
+from agent.model.matchers import Silence
+from agent.model.observations.agent import AGENT
 from agent.rules import CHECKS, KINDS
 from agent.rules.state_not_restored import StateNotRestored
 
@@ -47,6 +52,7 @@ SECTIONS: Mapping[str, type[ConfigModel]] = {
     "agent": Agent,
     "journal": Journal,
     "incidents": Lifetimes,
+    "notifications": Notifications,
     "slack": Slack,
     "spark": Spark,
 }
@@ -62,6 +68,9 @@ NAMED_MODELS: Mapping[str, type[ConfigModel]] = {
     "checks": Check,
 }
 """The model of each table by name; that of a rule depends on its kind."""
+
+LISTED_MODELS: Mapping[str, type[ConfigModel]] = {"silences": ConfiguredSilence}
+"""The model of the tables in each list of tables: LISTED_TABLES."""
 
 REFERENCES = (
     ("flink", "kafka", "clusters"),
@@ -88,6 +97,13 @@ class Settings(NamedTuple):
     spark: Spark
     checks: Mapping[str, Check]
     """All checks, including those that the file does not mention."""
+    silences: tuple[ConfiguredSilence, ...] = ()
+    notifications: Notifications = Notifications()
+
+    def silences_at(self, now: int) -> list[Silence]:
+        """Return the configured silences that last at `now`, ms."""
+        silences = (silence.silence(number, now) for number, silence in enumerate(self.silences, 1))
+        return [silence for silence in silences if silence is not None]
 
     @property
     def declared_stores(self) -> list[DeclaredStore]:
@@ -200,8 +216,9 @@ class _Reader:
         for path in self._places:
             if isinstance(value := self._value(path), date | time):
                 self._add_problem(path, f"dates and times are not supported; put {value} in quotes if it is text")
-        for name in self._tables.keys() - SECTIONS.keys() - set(NAMED_TABLES):
-            self._add_problem((name,), f"unknown section{did_you_mean(name, [*SECTIONS, *NAMED_TABLES])}")
+        known = [*SECTIONS, *NAMED_TABLES, *LISTED_TABLES]
+        for name in self._tables.keys() - set(known):
+            self._add_problem((name,), f"unknown section{did_you_mean(name, known)}")
         clusters, flink, streams, logs, rules, correlations, checks = (self._table((name,)) for name in NAMED_TABLES)
         if need_clusters and not (clusters or flink or logs):
             self._add_problem(("clusters",), "no cluster to monitor; add [clusters.main] with `bootstrap_servers`")
@@ -215,6 +232,8 @@ class _Reader:
                 self._add_problem(("correlations", name, *below), message)
         for name in checks.keys() - CHECKS.keys():
             self._add_problem(("checks", name), f"unknown check{did_you_mean(name, CHECKS)}")
+        self._check_patterns(("silences",), rules, [*clusters, *flink, *streams, *logs])
+        self._check_patterns(("slack", "routes"), rules, [*clusters, *flink, *streams, *logs])
         settings = Settings(
             agent=self._model(Agent, ("agent",)),
             journal=self._model(Journal, ("journal",)),
@@ -228,6 +247,8 @@ class _Reader:
             slack=self._model(Slack, ("slack",)) if "slack" in self._tables else None,
             spark=self._model(Spark, ("spark",)),
             checks={name: self._model(Check, ("checks", name)) for name in CHECKS},
+            notifications=self._model(Notifications, ("notifications",)),
+            silences=tuple(self._model(ConfiguredSilence, path) for path, _ in self._listed(("silences",))),
         )
         if self._problems:
             raise SettingsError(sorted(self._problems, key=lambda found: (found.line or 0, found.where, found.message)))
@@ -244,6 +265,25 @@ class _Reader:
         for name in streams:
             if "cluster" not in self._table(("streams", name)) and len(clusters) != 1:
                 self._add_problem(("streams", name, "cluster"), f"is required{did_you_mean('', clusters)}")
+
+    def _check_patterns(self, path: KeyPath, rules: Iterable[str], clusters: Iterable[str]) -> None:
+        """Report names in a list of matchers that this file does not have."""
+        known = {"rules": [*rules], "clusters": [*clusters, AGENT]}
+        for table, matchers in self._listed(path):
+            for name, names in known.items():
+                filters = matchers.get(name) if isinstance(matchers, Mapping) else None
+                patterns = filters.get("include") if isinstance(filters, Mapping) else None
+                for index, pattern in enumerate(patterns if isinstance(patterns, list) else ()):
+                    if isinstance(pattern, str) and (problem := unmatched(name, pattern, names)):
+                        self._add_problem((*table, name, "include", index), problem)
+
+    def _listed(self, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+        """Yield path and content of each element of the list of tables at the path."""
+        tables = self._value(path)
+        if len(path) == 1 and path[0] in self._tables and not isinstance(tables, list):
+            self._add_problem(path, f"expected a list of tables: write [[{path[0]}]]")
+        for index, table in enumerate(tables if isinstance(tables, list) else ()):
+            yield (*path, index), table
 
     def _value(self, path: KeyPath) -> Any:
         """Return the value at the path, or an empty table."""

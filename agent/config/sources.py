@@ -8,7 +8,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
-from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -16,6 +15,7 @@ from agent.config.checks import Size
 from agent.config.credentials import Credential, resolve
 from agent.config.http_client import HttpClient
 from agent.config.kafka_properties import KafkaValue
+from agent.config.schedules import zone_name
 from agent.config.toml_places import KeyPath
 from agent.model.config_types import ConfigModel, NameFilter, PositiveDuration, non_empty
 
@@ -76,15 +76,6 @@ def _rest_address(value: str) -> str:
 def _metrics_address(value: str) -> str:
     expected = 'the address of an instance\'s metrics such as "http://app-1:9404/metrics"'
     return _http_address(value, expected, allow_query=True)
-
-
-def _time_zone(value: str) -> str:
-    try:
-        ZoneInfo(value)
-    except (KeyError, OSError, ValueError) as error:  # unknown, a directory of zones, or a path outside of them
-        msg = f'unknown time zone "{value}"; expected an IANA name such as "UTC" or "Europe/Berlin"'
-        raise ValueError(msg) from error
-    return value
 
 
 def _encoding(value: str) -> str:
@@ -406,7 +397,7 @@ class Logs(ConfigModel):
     """The `[flink.NAME]` whose jobs the lines mention."""
     host: str | None = None
     """The host that wrote the files, shown in incidents."""
-    time_zone: Annotated[str, AfterValidator(_time_zone)] = "UTC"
+    time_zone: Annotated[str, AfterValidator(zone_name)] = "UTC"
     """Time zone of timestamps without one, an IANA name. A wrong zone raises `source_unavailable`."""
     encoding: Annotated[str, AfterValidator(_encoding)] = "utf-8"
     """Text encoding."""

@@ -15,7 +15,7 @@ from apscheduler.events import EVENT_JOB_ERROR
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from agent.checks.runner import Checks
-from agent.config.checks import trigger
+from agent.config.schedules import trigger
 from agent.config.settings import Settings
 from agent.daemon.clock import REPORTED_MS, ClockWatch, describe_step, needs_restart
 from agent.daemon.health import Health
@@ -66,7 +66,16 @@ class Daemon:
         opened = open_state(directory, [receiver.name for receiver in receivers], now_ms())
         self._store = opened.store
         self._journal.position = max(self._journal.position, self._store.position)
-        self._dispatchers = {receiver.name: Dispatcher(self._store.path, receiver) for receiver in receivers}
+        self._dispatchers = {
+            receiver.name: Dispatcher(
+                self._store.path,
+                receiver,
+                silences=settings.silences_at,
+                quiet_until=settings.notifications.quiet_until,
+                repeat_interval=settings.notifications.repeat_interval,
+            )
+            for receiver in receivers
+        }
         engine = Engine(settings.rules, settings.correlations, settings.incidents, self._health.set_aside)
         self._checks = Checks(settings, self._put_check_result)
         self._schedules = {

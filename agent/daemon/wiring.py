@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import TextIO
+from typing import Any, TextIO
 
+from agent.config.sections import Slack as SlackSettings
 from agent.config.settings import Settings
 from agent.config.sources import Cluster
 from agent.model.findings import Incident
@@ -96,12 +97,31 @@ def make_receivers(settings: Settings, stream: TextIO) -> list[Receiver]:
     slack = settings.slack
     if slack is None:
         return [Console(stream)]
+    if slack.is_webhook:
+        configure_connections(slack.proxy, slack.ca)
+        return [Webhook(slack.read_secret().get_secret_value())]
+    copies = (
+        _slack(slack, channel, name=f"slack {channel}", accepts=partial(slack.is_copied, channel=channel))
+        for channel in slack.additional_channels
+    )
+    return [_slack(slack, slack.channel_for), *copies]
+
+
+def make_test_receivers(settings: Settings, stream: TextIO) -> list[Receiver]:
+    """Return a receiver for each place to which an incident may go; each takes every incident."""
+    slack = settings.slack
+    if slack is None or slack.is_webhook:
+        return make_receivers(settings, stream)
+    channels = [slack.channel, *(route.channel for route in slack.routes)]
+    return [_slack(slack, channel) for channel in dict.fromkeys(channels)]
+
+
+def _slack(slack: SlackSettings, channel: str | Callable[[Incident], str | None] | None, **options: Any) -> Slack:
+    """Return the receiver for a channel, or for the one that a function chooses."""
     configure_connections(slack.proxy, slack.ca)
     secret = slack.read_secret().get_secret_value()
-    if slack.is_webhook:
-        return [Webhook(secret)]
 
     def channel_of(incident: Incident) -> str:
-        return slack.channel_for(incident.severity, incident.cluster) or ""
+        return (channel(incident) if callable(channel) else channel) or ""
 
-    return [Slack(secret, channel_of, base_url=slack.base_url)]
+    return Slack(secret, channel_of, base_url=slack.base_url, **options)

@@ -129,6 +129,11 @@ def has_recovered_between(cause: Finding, effect: Finding) -> bool:
     return is_dated and cause.at + CLOCK_SLACK_MS < (effect.undisturbed_since or 0)
 
 
+def may_be_effect(finding: Finding) -> bool:
+    """Return whether something else can have caused it: no mere information, and nothing that an operator did."""
+    return finding.severity is not Severity.INFO and "operator_reset" not in finding.labels
+
+
 def has_only_ended(old: Finding, new: Finding) -> bool:
     """Return whether all that changed about an info finding is when its subject recovered.
 
@@ -223,7 +228,7 @@ def _chains(name: str, correlation: Correlation, index: "_StepIndex", check_rule
     required = required or len(correlation.steps)
     roots = index.findings_of(first)
     if required == len(correlation.steps):
-        effects = [effect for effect in index.findings_of(rest[-1]) if effect.severity is not Severity.INFO]
+        effects = list(filter(may_be_effect, index.findings_of(rest[-1])))
         roots = list(_before_effects(roots, effects, correlation.within))
     span = reach(correlation, check_rules)
     # An index a step, by the keys that it must share: one expired session has thousands of leader changes to look up.
@@ -304,12 +309,12 @@ class _StepIndex:
         return sort_by_time(finding for rule in set(step.any) for finding in self._of_rule.get(rule, ()))
 
     def by_keys(self, step: Step, *, is_effect: bool) -> dict[tuple[Any, ...], list[Finding]]:
-        """Return the findings that the step takes by the values of the keys that it shares; as an effect, no info."""
+        """Return the findings that the step takes by the values of the shared keys; as effects, what may be one."""
         kind = (*step.rules, "shares", *step.shares, is_effect)
         if kind not in self._by_keys:
             index = self._by_keys[kind] = {}
             for finding in self.findings_of(step):
-                if not is_effect or finding.severity is not Severity.INFO:
+                if not is_effect or may_be_effect(finding):
                     for values in product(*(key_values(finding, key) for key in step.shares)):
                         index.setdefault(values, []).append(finding)
         return self._by_keys[kind]

@@ -5,7 +5,7 @@ A rule is pure: it looks at the facts and keeps nothing. agent/engine/evaluator.
 
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -89,6 +89,10 @@ class CauseCheck(NamedTuple):
     doubt: str = ""
 
 
+ChosenSeverity: TypeAlias = Literal["info", "warning", "critical"]
+"""A severity as an option."""
+
+
 class Rule(ConfigModel):
     """A rule as configured; its fields are its options, its kind is the name of its file.
 
@@ -139,7 +143,7 @@ class Rule(ConfigModel):
     scope_keys: ClassVar[tuple[str, ...]] = ()
     """The names in `others` of this rule's scopes."""
 
-    severity: Literal["info", "warning", "critical"] | None = None
+    severity: ChosenSeverity | None = None
     """Replaces the default severity. Findings that are info because of a label stay info."""
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:

@@ -1,7 +1,9 @@
 """Value types that configuration and rule options share: durations and name filters."""
 
 import re
+from collections.abc import Collection, Iterable
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -69,5 +71,16 @@ class NameFilter(ConfigModel):
         """Return whether the name is selected."""
         if self.include == _EVERYTHING and not self.exclude:  # the default, asked for every commit
             return True
-        included = any(fnmatchcase(name, pattern) for pattern in self.include)
-        return included and not any(fnmatchcase(name, pattern) for pattern in self.exclude)
+        return self.select([name])
+
+    def select(self, names: Collection[str]) -> bool:
+        """Return whether names of the same thing select it: some in `include`, none in `exclude`.
+
+        Something without a name is selected unless `include` asks for one.
+        """
+        included = self.include == _EVERYTHING or any(map(partial(_is_in, self.include), names))
+        return included and not any(map(partial(_is_in, self.exclude), names))
+
+
+def _is_in(patterns: Iterable[str], name: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from agent.model.observations.base import Unavailable
 from agent.model.times import millis, rfc3339
@@ -109,6 +109,37 @@ class Status(StrEnum):
     CLOSED = "closed"
 
 
+class Acknowledgement(Struct, frozen=True, kw_only=True):
+    """That somebody looks after an incident.
+
+    at: when they said so. `by`: who. comment: what they say about it. severity: of the incident at that time.
+    """
+
+    at: int
+    by: str
+    comment: str = ""
+    severity: Severity
+
+
+class Closure(Struct, frozen=True, kw_only=True):
+    """That somebody closed an incident.
+
+    at: when. `by`: who. reason: why. findings: key and severity of each finding it had.
+    """
+
+    at: int
+    by: str
+    reason: str
+    findings: frozenset[tuple[str, str, int, Severity]] = frozenset()
+
+
+class Handling(Struct, frozen=True, kw_only=True):
+    """What operators decided about an incident."""
+
+    acknowledged: Acknowledgement | None = None
+    closed: Closure | None = None
+
+
 class Incident(Struct, frozen=True, kw_only=True):
     """Causes and effects that belong together.
 
@@ -119,7 +150,9 @@ class Incident(Struct, frozen=True, kw_only=True):
     merely grouped. cluster: of its worst effect, by its name in rules.toml; null if that has none. opened_at: when its
     first finding happened. updated_at: when its last finding happened or recovered. recovered_at: when all of them had
     recovered; null while they have not. records: total impact. causes: findings of a correlation's earlier steps.
-    findings: the effects.
+    findings: the effects. acknowledged: who looks after it since when; null if no one does. closed: who closed it when
+    and why; null if that was not an operator. silenced_until: until when it is not posted because of a silence; null if
+    there is none.
     """
 
     id: str
@@ -137,6 +170,22 @@ class Incident(Struct, frozen=True, kw_only=True):
     records: Records = Records()
     causes: tuple[Finding, ...] = ()
     findings: tuple[Finding, ...] = ()
+    acknowledged: Acknowledgement | None = None
+    closed: Closure | None = None
+    silenced_until: int | None = None
+
+
+def closed_findings(incident: Incident) -> frozenset[tuple[str, str, int, Severity]]:
+    """Return what a closure remembers of the incident's findings."""
+    return frozenset((*finding.key, finding.severity) for finding in incident.causes + incident.findings)
+
+
+def handled(incident: Incident, handling: Handling) -> Incident:
+    """Return the incident with what operators decided: closed until it has a finding that the closure does not know."""
+    closed = handling.closed
+    if closed is None or not closed_findings(incident) <= closed.findings:
+        return structs.replace(incident, acknowledged=handling.acknowledged)
+    return structs.replace(incident, status=Status.CLOSED, acknowledged=handling.acknowledged, closed=closed)
 
 
 def _instant(at: int | None) -> str | None:
@@ -203,7 +252,16 @@ def incident_fields(incident: Incident) -> dict[str, Any]:
         "records": msgspec.to_builtins(incident.records),
         "causes": [finding_fields(cause) for cause in incident.causes],
         "findings": [finding_fields(finding) for finding in incident.findings],
+        "acknowledged": _decision_fields(incident.acknowledged, "comment"),
+        "closed": _decision_fields(incident.closed, "reason"),
+        "silenced_until": _instant(incident.silenced_until),
     }
+
+
+def _decision_fields(decision: Acknowledgement | Closure | None, why: str) -> dict[str, Any] | None:
+    if decision is None:
+        return None
+    return {"at": rfc3339(decision.at), "by": decision.by, why: getattr(decision, why)}
 
 
 def incident_json(incident: Incident) -> str:

@@ -7,7 +7,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def is_time(field: str) -> bool:
     """Return whether a field of that name holds a time."""
-    return field in ("at", "since") or field.endswith("_at")
+    return field in ("at", "since") or field.endswith(("_at", "_until"))
 
 
 def rfc3339(at: int) -> str:

@@ -3,7 +3,7 @@
 from typing import NamedTuple, Protocol
 
 from agent.model.findings import Incident
-from agent.render.report import Report, plain_report, report
+from agent.render.report import Report, digest_report, plain_report, report
 from agent.storage.outbox import Handle, Row
 
 __all__ = ["Handle"]
@@ -30,7 +30,8 @@ class Message(NamedTuple):
 
 def message_of(row: Row) -> Message:
     """Return the message of an outbox row."""
-    return Message(row.incident, report(row.incident), row.number, row.lines, row.report, row.plot)
+    described = digest_report(row.incident, row.lines) if row.is_digest else report(row.incident)
+    return Message(row.incident, described, row.number, row.lines, row.report, row.plot)
 
 
 def plain_message_of(row: Row) -> Message:
@@ -74,6 +75,11 @@ class Receiver(Protocol):
     """A destination of notifications. Called from one thread; each call ends within seconds."""
 
     name: str
+    edits: bool
+    """Whether it edits a message that was delivered, which notifies no one, instead of sending another."""
+
+    def accepts(self, incident: Incident) -> bool:
+        """Return whether a route sends the incident here; what was delivered once is followed in any case."""
 
     def channel(self, message: Message, handle: Handle | None) -> str:
         """Return where the message goes; a rate limit applies to one channel."""

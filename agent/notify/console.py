@@ -2,7 +2,7 @@
 
 from typing import TextIO
 
-from agent.model.findings import Severity
+from agent.model.findings import Incident, Severity
 from agent.notify.base import Handle, Message
 from agent.notify.policy import repeat, summary
 
@@ -14,10 +14,16 @@ class Console:
     """The receiver that prints to a stream; in colour if that is a terminal."""
 
     name = "console"
+    edits = False
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._colours = stream.isatty()
+
+    def accepts(self, incident: Incident) -> bool:
+        """Return True: it has no routes."""
+        del incident
+        return True
 
     def channel(self, message: Message, handle: Handle | None) -> str:
         """Return the name: there is one stream."""

@@ -4,16 +4,19 @@ Messages and thread entries are rendered when they are due. A message that reads
 """
 
 import random
+import secrets
 import sqlite3
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 import structlog
 
+from agent.model.findings import Status
+from agent.model.matchers import Silence, find_silence
 from agent.notify.base import (
     Declined,
     Gone,
@@ -27,7 +30,8 @@ from agent.notify.base import (
     message_of,
     plain_message_of,
 )
-from agent.notify.policy import digest_of, first_notification, update
+from agent.notify.policy import Why, digest_of, first_notification, repetition, update
+from agent.notify.quiet_hours import is_held_back, summarize
 from agent.render.thread import ThreadLog, thread_entry
 from agent.storage.database import StorageError
 from agent.storage.outbox import Outbox, Row
@@ -69,14 +73,29 @@ class Dispatcher:
         path: Path,
         receiver: Receiver,
         *,
+        silences: Callable[[int], Sequence[Silence]] = lambda _: (),
+        quiet_until: Callable[[int], int | None] = lambda _: None,
+        repeat_interval: int | None = None,
         clock: Callable[[], int] = monotonic_ms,
         jitter: Callable[[], float] = _DICE.random,
     ) -> None:
-        """path: the state file. clock: ms of a clock that only goes forward. jitter: draws from [0, 1)."""
+        """path: the state file. clock: ms of a clock that only goes forward. jitter: draws from [0, 1).
+
+        silences: returns those of the configuration that last at a time, ms; those of the state file come on top.
+        quiet_until: returns the end of the quiet hours at a time, both ms, or None.
+        repeat_interval: after how many ms an open critical incident is repeated; None: never.
+        """
         self.turns = 0
         self._path = path
         self._moves = 0
         self._receiver = receiver
+        self._silences = silences
+        self._quiet_until = quiet_until
+        self._quiet_end: int | None = None
+        self._may_owe_digest = True  # of an earlier run
+        self._repeat_interval = repeat_interval
+        self._active: Sequence[Silence] = ()
+        self._held: dict[str, int] = {}
         self._clock = clock
         self._jitter = jitter
         self._wakeup = threading.Event()
@@ -145,8 +164,19 @@ class Dispatcher:
 
         What is queued meanwhile is looked at before the rest: a new incident must not wait for many edits.
         """
+        now = now_ms()
+        self._active = [*self._silences(now), *outbox.silences(now)]
+        self._quiet_end = self._quiet_until(now)
+        if self._quiet_end is not None:
+            self._may_owe_digest = True
+        elif self._may_owe_digest:
+            digest_id = f"QUIET-{secrets.token_hex(4).upper()}"
+            outbox.end_quiet_hours(lambda held: summarize(held, self._active, digest_id, now), now)
+            self._may_owe_digest = False
+        if self._repeat_interval is not None:
+            self._repeat(outbox, self._repeat_interval, now)
         heads = outbox.heads()
-        for memory in (self._due, self._failures, self._defects):
+        for memory in (self._due, self._failures, self._defects, self._held):
             for incident_id in memory.keys() - dict(heads).keys():
                 del memory[incident_id]
         for incident_id, seq in heads:
@@ -163,10 +193,13 @@ class Dispatcher:
                 self._failed(incident_id, error)
             if self._wakeup.is_set():
                 return self._clock()
-        return min((self._due.get(incident_id, 0) for incident_id, _ in heads), default=None)
+        due = (max(self._due.get(incident_id, 0), self._held.get(incident_id, 0)) for incident_id, _ in heads)
+        return min(due, default=None)
 
     def _attempt(self, outbox: Outbox, incident_id: str, seq: int) -> None:
         row = outbox.read(seq)
+        if row is not None:
+            row = self._unless_held(outbox, row)
         if row is None:
             return
         try:
@@ -192,7 +225,9 @@ class Dispatcher:
             if not is_done:
                 sent = True
                 handle = self._receiver.deliver(message, handle)
-            outbox.confirmed(row, handle, digest if message.number == 0 else None)
+            is_announced = message.number == 0 and row.handle is None
+            digest_now, announced_at = (digest if message.number == 0 else None), (now_ms() if is_announced else None)
+            outbox.confirmed(row, handle, digest_now, announced_at)
         except NotDelivered as error:
             if _is_given_up(row, error, now_ms()):
                 log.warning(
@@ -213,6 +248,49 @@ class Dispatcher:
         if self._reported.pop(channel, None) is not None:
             log.info("delivery_resumed", receiver=self._receiver.name, channel=channel)
 
+    def _repeat(self, outbox: Outbox, interval: int, now: int) -> None:
+        """Queue a repetition of each critical incident for which that is due, unless a silence lasts."""
+        for incident, announced_at in outbox.announced(now - interval + 1):
+            line = repetition(incident, announced_at, interval, now)
+            if line and find_silence(incident, self._active) is None:
+                outbox.announce(incident.id, line, now)
+
+    def _unless_held(self, outbox: Outbox, row: Row) -> Row | None:
+        """Return what to deliver of the incident now: all of it, the edit of its message, or None.
+
+        The rest waits for the end of silences and of quiet hours.
+        """
+        if row.is_digest:
+            return row
+        incident = row.incident
+        is_untried = row.handle is None and row.attempted_at is None
+        self._held.pop(incident.id, None)
+        silence = find_silence(incident, self._active)
+        if is_untried and not self._receiver.accepts(incident):
+            self._discard(outbox, row, Why.NOT_ROUTED)
+            return None
+        is_quiet = silence is None and is_held_back(incident) and first_notification(incident).is_sent
+        until = silence.ends_at if silence is not None else (self._quiet_end if is_quiet else None)
+        is_in_doubt = row.handle is None and row.attempted_at is not None and row.quiet_until is None
+        if until is None or (is_quiet and is_in_doubt):
+            return row
+        if is_quiet and is_untried and row.quiet_until != until:
+            outbox.hold(incident.id, until)
+        if silence is not None and is_untried and incident.status is not Status.OPEN:
+            self._discard(outbox, row, Why.OVER_WHILE_SILENCED)
+            return None
+        if row.handle is not None and self._receiver.edits:
+            edit = row if row.number == 0 else outbox.message(incident.id)
+            if edit is not None:
+                return edit
+        self._held[incident.id] = self._clock() + until - now_ms()
+        return None
+
+    def _discard(self, outbox: Outbox, row: Row, why: Why) -> None:
+        """Drop all that is pending of an incident that was never delivered."""
+        log.debug("notification_skipped", receiver=self._receiver.name, incident=row.incident.id, why=why.value)
+        outbox.discard(row)
+
     def _is_dropped(self, outbox: Outbox, row: Row, digest: str, covered: str | None) -> bool:
         """Drop a row that needs no delivery; what an attempt of unknown outcome left must be looked up first."""
         if row.attempted_at is not None:
@@ -221,10 +299,10 @@ class Dispatcher:
             why = update(row, digest)
             if why.is_sent:
                 return False
-            log.debug("notification_skipped", receiver=self._receiver.name, incident=row.incident.id, why=why.value)
             if row.handle is None:
-                outbox.discard(row)
+                self._discard(outbox, row, why)
             else:
+                log.debug("notification_skipped", receiver=self._receiver.name, incident=row.incident.id, why=why.value)
                 outbox.skip(row)
             return True
         if row.is_log_entry and not row.lines:

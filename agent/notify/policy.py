@@ -10,7 +10,9 @@ import msgspec
 from agent.engine.check_requests import CheckResult
 from agent.model.findings import Incident, Severity, Status
 from agent.model.observations.checks import CheckRun
+from agent.model.text import span, visible
 from agent.render.report import Report, is_withdrawn
+from agent.render.thread import REPEATED
 from agent.storage.outbox import Row
 
 
@@ -28,6 +30,9 @@ class Why(StrEnum):
     INFO_ONLY = "info_only"
     MERGED_BEFORE_FIRST = "merged_before_first"
     WITHDRAWN_BEFORE_FIRST = "withdrawn_before_first"
+    CLOSED_BEFORE_FIRST = "closed_before_first"
+    OVER_WHILE_SILENCED = "over_while_silenced"
+    NOT_ROUTED = "not_routed"
     UNCHANGED = "unchanged"
     MINOR_CHANGE = "minor_change"
 
@@ -37,7 +42,16 @@ class Why(StrEnum):
         return self not in _UNSENT
 
 
-_UNSENT = {Why.INFO_ONLY, Why.MERGED_BEFORE_FIRST, Why.WITHDRAWN_BEFORE_FIRST, Why.UNCHANGED, Why.MINOR_CHANGE}
+_UNSENT = {
+    Why.INFO_ONLY,
+    Why.MERGED_BEFORE_FIRST,
+    Why.WITHDRAWN_BEFORE_FIRST,
+    Why.CLOSED_BEFORE_FIRST,
+    Why.OVER_WHILE_SILENCED,
+    Why.NOT_ROUTED,
+    Why.UNCHANGED,
+    Why.MINOR_CHANGE,
+}
 
 
 def first_notification(incident: Incident) -> Why:
@@ -46,6 +60,8 @@ def first_notification(incident: Incident) -> Why:
         return Why.MERGED_BEFORE_FIRST
     if is_withdrawn(incident):
         return Why.WITHDRAWN_BEFORE_FIRST
+    if incident.closed is not None:
+        return Why.CLOSED_BEFORE_FIRST
     return Why.INFO_ONLY if incident.severity.rank < Severity.WARNING.rank else Why.FIRST
 
 
@@ -91,6 +107,19 @@ def summary(incident: Incident) -> dict[str, Any]:
         "caused": bool(incident.causes),
         "merged": incident.merged_into is not None,
     }
+
+
+def repetition(incident: Incident, announced_at: int, interval: int, now: int) -> str:
+    """Return the line that repeats an open critical incident, empty if that is not due. All times in ms.
+
+    An acknowledged one is repeated only if it became critical after that.
+    """
+    taken = incident.acknowledged
+    is_taken = taken is not None and taken.severity is Severity.CRITICAL
+    is_lasting = incident.status is Status.OPEN and incident.merged_into is None
+    if not is_lasting or incident.severity is not Severity.CRITICAL or is_taken or now - announced_at < interval:
+        return ""
+    return f"{REPEATED} {span(now - incident.opened_at)}, not acknowledged: {visible(incident.title)}"
 
 
 def digest_of(report: Report) -> str:

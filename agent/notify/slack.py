@@ -25,7 +25,7 @@ from agent.model.findings import Incident
 from agent.model.text import visible
 from agent.notify.base import Declined, Gone, Handle, Message, NotDelivered, RateLimited, Refused, Unanswered
 from agent.notify.slack_blocks import clipped, content_of
-from agent.render.thread import is_escalation
+from agent.render.thread import is_announcement
 
 EVENT_TYPE = "backflow_incident"
 TIMEOUT_S = 10
@@ -94,17 +94,24 @@ configure_connections()
 class Slack:
     """The receiver that posts by the Web API, each incident to a channel chosen for it."""
 
+    edits = True
+
     def __init__(
         self,
         token: str,
         channel_of: Callable[[Incident], str],
         *,
         name: str = "slack",
+        accepts: Callable[[Incident], bool] = lambda _: True,
         base_url: str = "https://slack.com/api/",
         timeout: int = TIMEOUT_S,
     ) -> None:
-        """channel_of: where a new incident is posted: a channel's id or name. timeout: seconds per call."""
+        """channel_of: where a new incident is posted: a channel's id or name. timeout: seconds per call.
+
+        accepts: which new incidents are posted at all.
+        """
         self.name = name
+        self._accepts = accepts
         self._channel_of = channel_of
         self._ids: dict[str, str] = {}
         self._client = WebClient(token=token, base_url=base_url, timeout=timeout, logger=SILENT, retry_handlers=[])
@@ -114,6 +121,10 @@ class Slack:
         """Return as whom and where the token posts. Raises NotDelivered."""
         answer = _call(self._client.auth_test)
         return f"posts as {answer.get('user', '?')} in {answer.get('team', '?')}"
+
+    def accepts(self, incident: Incident) -> bool:
+        """Return whether the incident is posted here."""
+        return self._accepts(incident)
 
     def channel(self, message: Message, handle: Handle | None) -> str:
         """Return the channel that has the incident's message, or will have it."""
@@ -150,8 +161,8 @@ class Slack:
                 _call(upload, channel=channel, thread_ts=ts, filename=name, content=message.plot, alt_txt=alt)
                 return handle
             text = clipped("\n".join(message.lines), _REPLY_LIMIT)
-            # Slack notifies no one of an edit and few of a reply: an escalation is shown in the channel too.
-            broadcast = {"reply_broadcast": True} if is_escalation(message.lines) else {}
+            # Slack notifies no one of an edit and few of a reply: what is urgent is shown in the channel too.
+            broadcast = {"reply_broadcast": True} if is_announcement(message.lines) else {}
             _call(post, channel=channel, thread_ts=ts, text=text, metadata=mark, unfurl_links=False, **broadcast)
             return handle
         content = content_of(message.report) | {"metadata": mark}

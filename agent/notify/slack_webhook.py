@@ -11,14 +11,18 @@ from typing import Any
 import msgspec
 from slack_sdk.webhook import WebhookClient
 
+from agent.model.findings import Incident
 from agent.notify.base import Handle, Message, Refused, Unanswered
 from agent.notify.policy import repeat, summary
 from agent.notify.slack import SILENT, TIMEOUT_S, UNUSABLE, quoted, rate_limited, unanswered
 from agent.notify.slack_blocks import clipped, content_of
+from agent.render.thread import is_announcement
 
 
 class Webhook:
     """The receiver behind one incoming webhook. Its address is a secret."""
+
+    edits = False
 
     def __init__(self, url: str, *, name: str = "webhook", timeout: int = TIMEOUT_S) -> None:
         """url: as given by Slack. timeout: seconds per call."""
@@ -26,15 +30,20 @@ class Webhook:
         self._client = WebhookClient(url, timeout=timeout, logger=SILENT, retry_handlers=[])
         self._client.proxy = None  # that of the environment, which would follow redirects
 
+    def accepts(self, incident: Incident) -> bool:
+        """Return True: it has no routes."""
+        del incident
+        return True
+
     def channel(self, message: Message, handle: Handle | None) -> str:
         """Return the name: a webhook has one channel."""
         del message, handle
         return self.name
 
     def deliver(self, message: Message, handle: Handle | None) -> Handle:
-        """Post the incident if enough has changed, or a check report. Raises NotDelivered."""
+        """Post the incident if enough has changed, a check report or a repetition. Raises NotDelivered."""
         handle = handle or {}
-        if message.check_report and message.lines:
+        if message.lines and (message.check_report or is_announcement(message.lines)):
             self._send(text=clipped("\n".join([f"{message.incident.id}  {message.lines[0]}", *message.lines[1:]])))
             return handle
         if message.number > 0 or not repeat(message.incident, handle).is_sent:

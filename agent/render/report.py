@@ -1,6 +1,6 @@
 """An incident as a message for an operator: what happened, when, what to do. Without markup."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from textwrap import wrap
 from typing import NamedTuple
@@ -38,6 +38,9 @@ from agent.render.timeline import (
 )
 
 MAX_ROWS = 6
+MAX_DIGEST = 20
+"""Incidents that a digest names; further ones are counted."""
+
 WIDTH = 120
 """Characters in a line of plain text."""
 
@@ -169,6 +172,21 @@ def plain_report(incident: Incident) -> Report:
         paragraph="Backflow cannot describe this incident because of an internal error, which its log has. "
         "`backflow incidents --json` prints its findings.",
         context=f"{incident.status.upper()}, opened {rfc3339(incident.opened_at)}",
+    )
+
+
+def digest_report(incident: Incident, lines: Sequence[str]) -> Report:
+    """Return the message of a digest: an incident without findings, and a line for each incident in it."""
+    day = day_of(incident.updated_at)
+    return Report(
+        id=incident.id,
+        severity=incident.severity,
+        state="HAPPENED",
+        title=incident.title,
+        paragraph="What is still open follows in messages of its own; `backflow incidents show ID` describes the rest.",
+        timeline=tuple(lines[:MAX_DIGEST]),
+        omitted=max(0, len(lines) - MAX_DIGEST),
+        context=f"From {instant(incident.opened_at, day)} to {instant(incident.updated_at, day)} UTC, {day}",
     )
 
 
@@ -322,7 +340,18 @@ def _context(incident: Incident, day: str) -> str:
         )
     if incident.cluster is not None:
         parts.append(f"cluster {incident.cluster}")
-    return " · ".join(parts)
+    return " · ".join([*parts, *_decisions(incident, day)])
+
+
+def _decisions(incident: Incident, day: str) -> list[str]:
+    """Return who looks after the incident, and who closed it."""
+    taken, closed = incident.acknowledged, incident.closed
+    parts = [] if taken is None else [_by("acknowledged", taken.by, taken.at, taken.comment, day)]
+    return [*parts, *([] if closed is None else [_by("closed", closed.by, closed.at, closed.reason, day)])]
+
+
+def _by(what: str, who: str, at: int, why: str, day: str) -> str:
+    return f"{what} by {who} {instant(at, day)}{f': {why}' if why else ''}"
 
 
 def _hang(line: str, indent: int) -> list[str]:

@@ -13,6 +13,9 @@ from agent.render.timeline import format_row, rows, statements
 MAX_LINES = 20
 """Lines of one entry; further events are counted."""
 
+REPEATED = "Still open after"
+"""How the line begins that repeats a critical incident."""
+
 _RAISED = f"Severity raised to {Severity.CRITICAL}"
 
 
@@ -47,7 +50,7 @@ def thread_entry(log: ThreadLog, incident: Incident) -> tuple[tuple[str, ...], T
         lines += _no_longer_applies(previous, incident, log.logged, day)
         if incident.severity is not previous.severity:
             lines.append(_severity_change(previous.severity, incident.severity))
-        lines += _status_change(previous, incident, day)
+        lines += _acknowledgement(previous, incident, day) + _status_change(previous, incident, day)
         outages = [report for report in incident.unseen if report.topic is None]
         unavailable = bool(outages)
         if unavailable and not log.unavailable:
@@ -59,9 +62,9 @@ def thread_entry(log: ThreadLog, incident: Incident) -> tuple[tuple[str, ...], T
     return tuple(map(visible, lines)), ThreadLog(incident=incident, logged=logged, unavailable=unavailable)
 
 
-def is_escalation(lines: Iterable[str]) -> bool:
-    """Return whether an entry says that the incident has become critical: it must not go unnoticed."""
-    return _RAISED in (line.partition(",")[0] for line in lines)
+def is_announcement(lines: Iterable[str]) -> bool:
+    """Return whether an entry must not go unnoticed: the incident has become critical, or still is."""
+    return any(line.partition(",")[0] == _RAISED or line.startswith(REPEATED) for line in lines)
 
 
 def _is_void(incident: Incident) -> bool:
@@ -107,7 +110,19 @@ def _status_change(previous: Incident, incident: Incident, day: str) -> list[str
     lines = []
     if previous.status is not Status.RECOVERED and incident.recovered_at is not None:  # also if closed meanwhile
         lines.append(f"{instant(incident.recovered_at, day)}  {'over' if is_momentary(incident) else 'recovered'}")
-    return [*lines, "Closed."] if incident.status is Status.CLOSED else lines
+    if incident.status is Status.CLOSED:
+        closed = incident.closed
+        lines.append(
+            "Closed." if closed is None else f"{instant(closed.at, day)}  closed by {closed.by}: {closed.reason}"
+        )
+    return lines
+
+
+def _acknowledgement(previous: Incident, incident: Incident, day: str) -> list[str]:
+    taken = incident.acknowledged
+    if taken is None or taken == previous.acknowledged:
+        return []
+    return [f"{instant(taken.at, day)}  acknowledged by {taken.by}{f': {taken.comment}' if taken.comment else ''}"]
 
 
 def _unavailable(outages: Sequence[Unavailable], day: str) -> str:

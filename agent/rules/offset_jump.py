@@ -4,8 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
+from msgspec.structs import replace
+
 from agent.engine.facts import LATENESS_MS, Facts, History
-from agent.engine.rule import Advice, GroupRule, Scope, recovered
+from agent.engine.rule import Advice, ChosenSeverity, GroupRule, Scope, recovered
 from agent.model.findings import Finding, Records, Severity, reader
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets, TopicSettings
@@ -61,11 +63,11 @@ class OffsetJump(GroupRule):
     """A group's committed offset jumps ahead over records it cannot have read: they were skipped (a reset to latest).
 
     Reported if it resumed at the log end after Kafka had forgotten its offset, by expiry or deletion (`after_expiry`),
-    or if an operator moved an idle group (`operator_reset`; info). Else the pace decides. Too fast is more than
-    `max_rate`, or a lagging group that reaches the log end `surge` times faster than its present consumers ever read
-    while they lagged, as at least three moves show. It must also be faster than 5 % of `max_rate`, unless its offset
-    was below the log start offset: then it was reset for certain. Records that retention deleted, or that the group had
-    read before it moved backwards, do not count as skipped.
+    or if an operator moved an idle group (`operator_reset`; info, or what the option of that name says). Else the pace
+    decides. Too fast is more than `max_rate`, or a lagging group that reaches the log end `surge` times faster than its
+    present consumers ever read while they lagged, as at least three moves show. It must also be faster than 5 % of
+    `max_rate`, unless its offset was below the log start offset: then it was reset for certain. Records that retention
+    deleted, or that the group had read before it moved backwards, do not count as skipped.
     Not: catching up, gaps of compacted topics and of transaction markers, offsets that the log never had
     (foreign_offset), a re-created topic, unread records that were deleted (retention_overrun), a group's first commit
     (new_partition_skipped).
@@ -73,6 +75,9 @@ class OffsetJump(GroupRule):
     """
 
     title = "{group} skipped {records} records on {topic}[{partition}]"
+    titles: ClassVar[Mapping[str, str]] = {
+        "operator_reset": "An operator moved {group} ahead by {records} records on {topic}[{partition}]"
+    }
     moves_position = True
     advice: ClassVar[Mapping[str, Advice]] = {
         "operator_reset": Advice(),
@@ -89,6 +94,8 @@ class OffsetJump(GroupRule):
     """Records per second that no consumer can read from one partition."""
     surge: int = 20
     """How many times faster than ever before a lagging group may catch up."""
+    operator_reset: ChosenSeverity = "info"
+    """Severity of what an operator did (label `operator_reset`), whatever `severity` is."""
 
     @classmethod
     def timeline(cls, finding: Finding, day: str) -> str:
@@ -228,7 +235,7 @@ class OffsetJump(GroupRule):
         }
         why = "" if forgotten is None else why_forgotten(facts, before, after) or FORGOTTEN
         found = [label for label, applies in labels.items() if applies]
-        return self.make_finding(
+        finding = self.make_finding(
             scope,
             after,
             # An offset that the log may never have had proves to be one (foreign_offset) at the next reading.
@@ -238,13 +245,13 @@ class OffsetJump(GroupRule):
                 f"{scope.group} on {scope.topic}[{scope.partition}] {_describe(labels, why)}: {old:,} -> {new:,}, "
                 f"{count(jump.skipped, 'record')} skipped"
             ),
-            severity=Severity.INFO if by_operator else None,
             labels=found,
             previous={"offset": old},
             current={"offset": new, **({"forgotten": why} if why else {})},
             records=Records(skipped=jump.skipped),
             checks=check_commit_causes(facts, before, after, found),
         )
+        return replace(finding, severity=Severity(self.operator_reset)) if by_operator else finding
 
     def _is_readable(self, commits: list[Commit], facts: Facts) -> bool:
         """Return whether the last of these moves went little further, in little more time, than those before. Cheap.

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 from msgspec.structs import replace
 
 from agent.engine.facts import LATENESS_MS, LONG_AFTER, Facts, History
-from agent.engine.rule import Advice, CauseCheck, GroupRule, Scope, ended, recovered
+from agent.engine.rule import Advice, CauseCheck, ChosenSeverity, GroupRule, Scope, ended, recovered
 from agent.model.findings import Finding, Records, Severity, reader
 from agent.model.observations.base import Observation
 from agent.model.observations.flink import FlinkJob, Position
@@ -84,7 +84,8 @@ class OffsetRewind(GroupRule):
     their offsets. In a small topic, a rewind over more than half of what the reader had read is enough.
     Labels: `to_earliest` (to the log start offset; critical), `to_divergence` (to the truncation point, KIP-320),
     `after_expiry` (Kafka had forgotten the offset), `operator_reset` (an operator moved an idle group, or reset a Kafka
-    Streams application; info), `checkpoint_restore` (a Flink job was restored from a savepoint or checkpoint; info).
+    Streams application; info, or what the option of that name says), `checkpoint_restore` (a Flink job was restored
+    from a savepoint or checkpoint; info).
     Where a reader was reset to is decided by the lines of its log, by its pace since, and by the truncation of the log;
     if they do not decide it, there is no label. With polls, the new offset is an upper bound: the consumer has moved on
     since. For a Kafka Streams application with stores it is reported 5 s later, when an operator's reset is visible.
@@ -98,6 +99,9 @@ class OffsetRewind(GroupRule):
     """
 
     title = "{reader} rewound {records} records on {topic}[{partition}]"
+    titles: ClassVar[Mapping[str, str]] = {
+        "operator_reset": "An operator rewound {reader} by {records} records on {topic}[{partition}]"
+    }
     moves_position = True
     moves_reader = True
     advice: ClassVar[Mapping[str, Advice]] = {
@@ -123,11 +127,15 @@ class OffsetRewind(GroupRule):
 
     min_records: int = 1000
     """The smallest rewind reported, in records; of a small topic, more than half of what the reader had read."""
+    operator_reset: ChosenSeverity = "info"
+    """Severity of what an operator did (label `operator_reset`), whatever `severity` is."""
 
     @classmethod
     def title_for(cls, finding: Finding) -> str:
         is_loss = finding.records.lost and not finding.records.reread
-        return "{records} records that {reader} had read on {topic}[{partition}] are lost" if is_loss else cls.title
+        if is_loss:
+            return "{records} records that {reader} had read on {topic}[{partition}] are lost"
+        return super().title_for(finding)
 
     @classmethod
     def advice_for(cls, finding: Finding) -> Advice:
@@ -238,7 +246,8 @@ class OffsetRewind(GroupRule):
         restores = find_restores_behind(facts, before, after)
         labels = list(self._find_labels(rewind, log_start, truncation, restores, facts))
         severity = Severity.CRITICAL if "to_earliest" in labels else None
-        is_meant = "operator_reset" in labels or "checkpoint_restore" in labels
+        is_by_operator = "operator_reset" in labels
+        is_meant = is_by_operator or "checkpoint_restore" in labels
         forgotten = {}
         if isinstance(before, Commit) and isinstance(after, Commit):
             forgotten = {"forgotten": why_forgotten(facts, before, after)} if "after_expiry" in labels else {}
@@ -273,6 +282,7 @@ class OffsetRewind(GroupRule):
         prediction = _predict(facts, rewind.move) if finding.records.reread else ""
         return replace(
             finding,
+            severity=Severity(self.operator_reset) if is_by_operator else finding.severity,
             detail=f"{_who(finding)} on {_move(finding)}{prediction}",
             # A reader without an offset is reset when it returns: no disturbance is the cause.
             undisturbed_since=LONG_AFTER if forgotten else undisturbed_since(_offsets(scope, facts), after.at),

@@ -60,7 +60,18 @@ ALTER TABLE journal ADD COLUMN rebuilt_at INTEGER;
 CREATE TABLE set_aside (origin TEXT NOT NULL, id TEXT NOT NULL, body BLOB, reason TEXT NOT NULL);
 """
 
-_VERSIONS = (_TABLES, _CHECKS, _RENDERED_ON_DELIVERY, _SET_ASIDE)
+# handling: what operators decided about an incident. deliveries.announced_at: when the receiver's people were last
+# notified of it (ms): by its message, or by a repetition. deliveries.quiet_until: end of the quiet hours that hold it
+# back (ms). digests: what is delivered after quiet hours, as an incident without findings; outbox.lines are its lines.
+_DECISIONS = """
+CREATE TABLE silences (id TEXT PRIMARY KEY, ends_at INTEGER NOT NULL, body TEXT NOT NULL);
+CREATE TABLE handling (incident TEXT PRIMARY KEY, body TEXT NOT NULL);
+ALTER TABLE deliveries ADD COLUMN announced_at INTEGER;
+ALTER TABLE deliveries ADD COLUMN quiet_until INTEGER;
+CREATE TABLE digests (id TEXT PRIMARY KEY, made_at INTEGER NOT NULL, body TEXT NOT NULL);
+"""
+
+_VERSIONS = (_TABLES, _CHECKS, _RENDERED_ON_DELIVERY, _SET_ASIDE, _DECISIONS)
 """What leads from each schema to the next, beginning with an empty file."""
 
 SCHEMA = len(_VERSIONS)

@@ -15,11 +15,19 @@ import structlog
 from agent.engine.check_requests import CheckRequest
 from agent.model.findings import Finding, Incident, Severity, Status
 from agent.storage.database import connect, storage_error, transaction
-from agent.storage.outbox import Handle, queue_check_report, queue_log_entry, queue_message
+from agent.storage.decisions import Decisions
+from agent.storage.outbox import Handle
+from agent.storage.queueing import queue_check_report, queue_log_entry, queue_message
 
 T = TypeVar("T")
 
-_TABLES_BY_INCIDENT = {"outbox": "incident", "check_reports": "incident", "deliveries": "incident", "incidents": "id"}
+_TABLES_BY_INCIDENT = {
+    "outbox": "incident",
+    "check_reports": "incident",
+    "deliveries": "incident",
+    "handling": "incident",
+    "incidents": "id",
+}
 
 
 class CheckReport(NamedTuple):
@@ -125,6 +133,11 @@ class IncidentStore:
         (self._rebuilt_at,) = self._db.execute("SELECT coalesce(rebuilt_at, 0) FROM journal").fetchone()
 
     @property
+    def decisions(self) -> Decisions:
+        """What operators decided."""
+        return Decisions(self._db)
+
+    @property
     def position(self) -> int:
         """The journal position up to which the incidents are complete; 0 in a new file."""
         (position,) = self._db.execute("SELECT position FROM journal").fetchone()
@@ -221,6 +234,13 @@ class IncidentStore:
             ]
             for table, column in _TABLES_BY_INCIDENT.items():
                 self._db.executemany(f"DELETE FROM {table} WHERE {column} = ?", expired)  # noqa: S608
+            self._db.execute("DELETE FROM silences WHERE ends_at < ?", (before,))
+            self._db.execute(
+                "DELETE FROM deliveries WHERE incident IN (SELECT id FROM digests WHERE made_at < ?)"
+                " AND incident NOT IN (SELECT incident FROM outbox)",
+                (before,),
+            )
+            self._db.execute("DELETE FROM digests WHERE id NOT IN (SELECT incident FROM deliveries)")
             self._prune_requests(before)
         return len(expired)
 

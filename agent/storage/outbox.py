@@ -1,15 +1,18 @@
 """The outbox table: what must be delivered to one receiver, and how far each delivery has come."""
 
-import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import structlog
 
-from agent.model.findings import Incident, Severity
+from agent.model.findings import Incident, Severity, Status
+from agent.model.matchers import Silence
 from agent.storage.database import connect, transaction
+from agent.storage.decisions import Decisions
+from agent.storage.queueing import queue_message
 
 log = structlog.get_logger(__name__)
 
@@ -29,7 +32,8 @@ class Row(NamedTuple):
     number: 0 for the incident's message, n for its nth thread entry. lines: of an entry that was attempted before, or
     of a check report. report: the number of the check report that it carries, 0 if none; plot: of that report, a PNG.
     attempted_at: when an attempt began whose outcome is unknown (ms), or None. digest: of the message as last
-    delivered. covered: what the thread covers, as JSON; None before its first entry.
+    delivered. covered: what the thread covers, as JSON; None before its first entry. quiet_until: end of the quiet
+    hours that hold it back (ms), or None.
     """
 
     seq: int
@@ -43,11 +47,29 @@ class Row(NamedTuple):
     attempted_at: int | None = None
     digest: str | None = None
     covered: str | None = None
+    quiet_until: int | None = None
 
     @property
     def is_log_entry(self) -> bool:
         """Whether it is a thread entry about the incident itself, not a check report."""
         return self.number > 0 and not self.report
+
+    @property
+    def is_digest(self) -> bool:
+        """Whether it is a digest after quiet hours."""
+        return self.number == 0 and bool(self.lines)
+
+
+class Digest(NamedTuple):
+    """What to deliver after quiet hours.
+
+    incident: one without findings, which carries id, severity and title. lines: one for each incident that was held
+    back. over: ids of those that are no longer open: nothing else is delivered of them.
+    """
+
+    incident: Incident
+    lines: tuple[str, ...]
+    over: tuple[str, ...]
 
 
 class Outbox:
@@ -57,6 +79,73 @@ class Outbox:
         """Open the state file. Raises StorageError."""
         self._db = connect(path)
         self._receiver = receiver
+        self._decisions = Decisions(self._db)
+
+    def silences(self, now: int) -> list[Silence]:
+        """Return the silences that last at `now`, ms."""
+        return [silence for silence in self._decisions.silences(now) if silence.is_active(now)]
+
+    def announced(self, before: int) -> list[tuple[Incident, int]]:
+        """Return the open incidents that were last announced before then (ms), and when."""
+        rows = self._db.execute(
+            "SELECT body, coalesce(announced_at, opened_at) FROM deliveries JOIN incidents ON id = incident"
+            " WHERE receiver = ? AND handle IS NOT NULL AND status = ? AND coalesce(announced_at, opened_at) < ?",
+            (self._receiver, Status.OPEN.value, before),
+        ).fetchall()
+        return [(self._decisions.handled(incident), at) for body, at in rows for incident in _decoded(body)]
+
+    def announce(self, incident_id: str, line: str, now: int) -> None:
+        """Queue an entry of the thread that notifies people again, at `now`, ms."""
+        with transaction(self._db):
+            self._db.execute(
+                "UPDATE deliveries SET announced_at = ?, entries = entries + 1 WHERE receiver = ? AND incident = ?",
+                (now, self._receiver, incident_id),
+            )
+            self._db.execute(
+                "INSERT INTO outbox (receiver, incident, number, lines) SELECT receiver, incident, entries, ?"
+                " FROM deliveries WHERE receiver = ? AND incident = ?",
+                (msgspec.json.encode([line]).decode(), self._receiver, incident_id),
+            )
+
+    def hold(self, incident_id: str, quiet_until: int) -> None:
+        """Record that quiet hours hold back the incident until then, ms."""
+        self._db.execute(
+            "UPDATE deliveries SET quiet_until = ? WHERE receiver = ? AND incident = ?",
+            (quiet_until, self._receiver, incident_id),
+        )
+
+    def end_quiet_hours(self, summarize: Callable[[list[Incident]], Digest | None], now: int) -> None:
+        """Queue the digest of what quiet hours have held back and nothing was attempted of. now: ms.
+
+        summarize: returns the digest of the incidents as they are now, None if there is nothing to report.
+        """
+        with transaction(self._db):
+            rows = self._db.execute(
+                "SELECT body FROM deliveries JOIN incidents ON id = incident"
+                " WHERE receiver = ? AND quiet_until IS NOT NULL AND handle IS NULL"
+                " AND NOT EXISTS (SELECT 1 FROM outbox WHERE outbox.receiver = deliveries.receiver"
+                " AND outbox.incident = deliveries.incident AND attempted_at IS NOT NULL) ORDER BY opened_at, id",
+                (self._receiver,),
+            ).fetchall()
+            digest = summarize([self._decisions.handled(incident) for (body,) in rows for incident in _decoded(body)])
+            if digest is not None:
+                self._queue_digest(digest, now)
+            self._db.execute(
+                "UPDATE deliveries SET quiet_until = NULL WHERE receiver = ? AND quiet_until IS NOT NULL",
+                (self._receiver,),
+            )
+
+    def _queue_digest(self, digest: Digest, now: int) -> None:
+        key = (self._receiver, digest.incident.id)
+        body, lines = (msgspec.json.encode(value).decode() for value in (digest.incident, digest.lines))
+        self._db.execute("INSERT INTO digests VALUES (?, ?, ?)", (digest.incident.id, now, body))
+        self._db.execute("INSERT INTO deliveries (receiver, incident) VALUES (?, ?)", key)
+        self._db.execute("INSERT INTO outbox (receiver, incident, number, lines) VALUES (?, ?, 0, ?)", (*key, lines))
+        for table in ("outbox", "deliveries"):
+            self._db.executemany(
+                f"DELETE FROM {table} WHERE receiver = ? AND incident = ?",  # noqa: S608
+                [(self._receiver, incident_id) for incident_id in digest.over],
+            )
 
     def heads(self) -> list[tuple[str, int]]:
         """Return (incident id, seq) of the next delivery of each incident.
@@ -65,8 +154,10 @@ class Outbox:
         """
         rows = self._db.execute(
             "SELECT incident, seq FROM outbox JOIN deliveries USING (receiver, incident)"
-            " JOIN incidents ON id = incident WHERE receiver = ? ORDER BY CASE WHEN number > 0 OR handle IS NOT NULL"
-            " THEN 2 WHEN json_valid(body) THEN coalesce(json_extract(body, '$.severity'), '') != ? END, seq",
+            " LEFT JOIN incidents ON incidents.id = incident LEFT JOIN digests ON digests.id = incident"
+            " WHERE receiver = ? AND coalesce(incidents.id, digests.id) IS NOT NULL"
+            " ORDER BY CASE WHEN number > 0 OR handle IS NOT NULL THEN 2 WHEN json_valid(incidents.body)"
+            " THEN coalesce(json_extract(incidents.body, '$.severity'), '') != ? END, seq",
             (self._receiver, Severity.CRITICAL.value),
         )
         first: dict[str, int] = {}
@@ -74,23 +165,31 @@ class Outbox:
             first.setdefault(str(incident_id), int(seq))
         return list(first.items())
 
+    def message(self, incident_id: str) -> Row | None:
+        """Return the incident's message if it is pending, even behind entries of its thread."""
+        row = self._db.execute(
+            "SELECT seq FROM outbox WHERE receiver = ? AND incident = ? AND number = 0", (self._receiver, incident_id)
+        ).fetchone()
+        return None if row is None else self.read(row[0])
+
     def read(self, seq: int) -> Row | None:
         """Return the row, with the incident as it is at this moment; None if it is no longer pending."""
         row = self._db.execute(
-            "SELECT revision, body, outbox.number, outbox.lines, report, plot, handle, attempted_at, digest, covered"
-            " FROM outbox JOIN deliveries USING (receiver, incident) JOIN incidents ON id = outbox.incident"
+            "SELECT revision, coalesce(incidents.body, digests.body), outbox.number, outbox.lines, report, plot,"
+            " handle, attempted_at, digest, covered, quiet_until FROM outbox JOIN deliveries USING (receiver, incident)"
+            " LEFT JOIN incidents ON incidents.id = outbox.incident LEFT JOIN digests ON digests.id = outbox.incident"
             " LEFT JOIN check_reports ON check_reports.incident = outbox.incident"
             " AND check_reports.number = outbox.report AND outbox.lines = '[]' WHERE seq = ?",
             (seq,),
         ).fetchone()
         if row is None:
             return None
-        revision, body, number, lines, report, plot, handle, attempted_at, digest, covered = row
+        revision, body, number, lines, report, plot, handle, attempted_at, digest, covered, quiet_until = row
         try:
             return Row(
                 seq=seq,
                 revision=revision,
-                incident=_INCIDENT.decode(body),
+                incident=self._decisions.handled(_INCIDENT.decode(body)),
                 number=number,
                 lines=_LINES.decode(lines),
                 report=report or 0,
@@ -99,6 +198,7 @@ class Outbox:
                 attempted_at=attempted_at,
                 digest=digest,
                 covered=covered,
+                quiet_until=quiet_until,
             )
         except (msgspec.DecodeError, TypeError) as error:
             self._set_aside(seq, body, str(error))
@@ -122,13 +222,18 @@ class Outbox:
         """Remember where the receiver keeps the incident; the row stays."""
         self._remember(row.incident.id, handle)
 
-    def confirmed(self, row: Row, handle: Handle | None, digest: str | None = None) -> None:
+    def confirmed(self, row: Row, handle: Handle | None, digest: str | None = None, now: int | None = None) -> None:
         """Remove the delivered row; a message that changed while it was being sent stays, behind its thread.
 
-        digest: of the message that was delivered.
+        digest: of the message that was delivered. now: when that announced the incident, ms; None if it did not.
         """
         with transaction(self._db):
             self._remember(row.incident.id, handle)
+            if now is not None:
+                self._db.execute(
+                    "UPDATE deliveries SET announced_at = ? WHERE receiver = ? AND incident = ?",
+                    (now, self._receiver, row.incident.id),
+                )
             if digest is not None:
                 self._db.execute(
                     "UPDATE deliveries SET digest = ? WHERE receiver = ? AND incident = ?",
@@ -201,41 +306,7 @@ class Outbox:
         )
 
 
-def queue_message(db: sqlite3.Connection, receiver: str, incident_id: str) -> None:
-    """Queue the incident's message: one row however often the incident changes, sent as it is at that moment."""
-    db.execute(
-        "INSERT INTO outbox (receiver, incident, number) VALUES (?, ?, 0)"
-        " ON CONFLICT (receiver, incident, number) DO UPDATE SET revision = revision + 1",
-        (receiver, incident_id),
-    )
-
-
-def queue_log_entry(db: sqlite3.Connection, receiver: str, incident_id: str) -> None:
-    """Queue a thread entry, unless one is pending that has not been composed yet: it will cover this change too."""
-    key = (receiver, incident_id)
-    pending = db.execute(
-        "UPDATE outbox SET revision = revision + 1 WHERE receiver = ? AND incident = ?"
-        " AND number > 0 AND report IS NULL AND lines = '[]'",
-        key,
-    )
-    if not pending.rowcount:
-        (number,) = db.execute(
-            "UPDATE deliveries SET entries = entries + 1 WHERE receiver = ? AND incident = ? RETURNING entries", key
-        ).fetchone()
-        db.execute("INSERT INTO outbox (receiver, incident, number) VALUES (?, ?, ?)", (*key, number))
-
-
-def queue_check_report(db: sqlite3.Connection, receiver: str, incident_id: str, number: int) -> None:
-    """Queue an entry with the report's lines, then one with its plot: a refused plot must not hold back the lines."""
-    db.execute(
-        "INSERT INTO outbox (receiver, incident, number, lines, report)"
-        " SELECT receiver, incident, entries + part, iif(part = 1, check_reports.lines, '[]'), check_reports.number"
-        " FROM deliveries JOIN check_reports USING (incident) JOIN (SELECT 1 AS part UNION SELECT 2)"
-        " WHERE receiver = ? AND incident = ? AND check_reports.number = ? AND (part = 1 OR plot IS NOT NULL)",
-        (receiver, incident_id, number),
-    )
-    db.execute(
-        "UPDATE deliveries SET entries = (SELECT max(number) FROM outbox WHERE outbox.receiver = ?1"
-        " AND outbox.incident = ?2) WHERE receiver = ?1 AND incident = ?2",
-        (receiver, incident_id),
-    )
+def _decoded(body: str) -> Iterator[Incident]:
+    """Yield the incident, unless it cannot be read: the store then sets it aside at its next change."""
+    with suppress(msgspec.DecodeError, TypeError):
+        yield _INCIDENT.decode(body)

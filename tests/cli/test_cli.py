@@ -53,6 +53,7 @@ def test_replay_prints_json_and_exits_with_1(lines: Path) -> None:
     assert list(incident) == [
         "id", "status", "sighted", "unseen", "merged_into", "severity", "title", "correlation", "cluster",
         "opened_at", "updated_at", "recovered_at", "records", "causes", "findings",
+        "acknowledged", "closed", "silenced_until",
     ]  # fmt: skip
     (finding,) = incident["findings"]
     assert finding == {

@@ -30,6 +30,11 @@ token_env = "TOKEN"
 [[slack.routes]]
 channel = "#b"
 severities = ["critical"]
+[[silences]]
+comment = "restarts"
+groups = { include = ["a*"] }
+schedule = "0 2 * * sun"
+lasts = "2h"
 [spark]
 conf = { "spark.sql.shuffle.partitions" = 8 }
 [checks.offset_history]
@@ -81,6 +86,7 @@ def test_valid_configurations_are_valid(validator: jsonschema.Draft4Validator, t
             '[slack]\nchannel = "#a"\n[[slack.routes]]\nchannel = "#b"\nseverities = ["bad"]\n',
             "slack.routes.0.severities.0",
         ),
+        ('[[silences]]\ncomment = "c"\nuntil = "2026-12-01T06:00:00Z"\ngroup = "a"\n', "silences.0"),
     ],
 )
 def test_mistakes_are_marked(validator: jsonschema.Draft4Validator, text: str, path: str) -> None:

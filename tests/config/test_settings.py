@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.config.checks import trigger
 from agent.config.problems import SettingsError
+from agent.config.schedules import trigger
 from agent.config.sections import Slack
 from agent.config.settings import LARGEST_FILE, Settings, load, loads
-from agent.model.findings import Severity
+from agent.model.findings import Incident, Severity
 from agent.rules import CHECKS
+from tests import samples
 
 CLUSTER = '[clusters.main]\nbootstrap_servers = "k1:9092,k2:9092"\n'
 RULES = '[rules.session]\nkind = "broker_session_lost"\n[rules.rewind]\nkind = "offset_rewind"\n'
@@ -352,10 +353,60 @@ def test_first_matching_route_selects_the_channel() -> None:
         """
     ).slack
     assert isinstance(slack, Slack)
-    assert slack.channel_for(Severity.CRITICAL, "prod-1") == "C1"
-    assert slack.channel_for(Severity.WARNING, "prod-1") == "C2"
-    assert slack.channel_for(Severity.CRITICAL, "test") == "C0"
-    assert slack.channel_for(Severity.CRITICAL, None) == "C0"
+    assert slack.channel_for(routed(Severity.CRITICAL, "prod-1")) == "C1"
+    assert slack.channel_for(routed(Severity.WARNING, "prod-1")) == "C2"
+    assert slack.channel_for(routed(Severity.CRITICAL, "test")) == "C0"
+    assert slack.channel_for(routed(Severity.CRITICAL, None)) == "C0"
+
+
+def routed(severity: Severity, cluster: str | None, **subject: Any) -> Incident:
+    finding = samples.rewind(subject={"cluster": cluster, **subject}, labels=("to_earliest",))
+    return samples.incident(severity=severity, cluster=cluster, causes=(), findings=(finding,))
+
+
+def test_routes_match_rules_groups_topics_and_labels() -> None:
+    slack = read(
+        """
+        rules.rewind.kind = "offset_rewind"
+        slack = { channel = "C0", token_env = "T", routes = [
+            { channel = "C1", rules = { include = ["rewind"] }, groups = { include = ["pay*"], exclude = ["pay-x"] } },
+            { channel = "C2", topics = { include = ["orders*"] }, labels = { include = ["to_earliest"] } },
+            { channel = "C3", labels = { exclude = ["to_earliest"] } },
+            { channel = "C4", groups = { include = ["report-job"] } },
+        ] }
+        """
+    ).slack
+    assert isinstance(slack, Slack)
+    expected = {
+        ("payments", "t"): "C1",
+        ("pay-x", "orders-1"): "C2",
+        ("pay-x", "t"): "C0",
+        ("billing", "orders-1"): "C2",
+    }
+    for (group, topic), channel in expected.items():
+        assert slack.channel_for(routed(Severity.WARNING, "main", group=group, topic=topic)) == channel
+    assert slack.channel_for(routed(Severity.WARNING, "main", job="1f", job_name="report-job", topic="t")) == "C4"
+    assert slack.channel_for(routed(Severity.WARNING, "main")) == "C0"
+
+
+def test_an_additional_route_leaves_the_channel_as_it_is() -> None:
+    slack = read(
+        """
+        slack = { channel = "C0", token_env = "T", routes = [
+            { channel = "PAGER", severities = ["critical"], additional = true },
+            { channel = "C1", clusters = { include = ["prod*"] } },
+            { channel = "PAGER", topics = { include = ["money"] }, additional = true },
+        ] }
+        """
+    ).slack
+    assert isinstance(slack, Slack)
+    assert slack.additional_channels == ["PAGER"]
+    for incident, channel, is_copied in (
+        (routed(Severity.CRITICAL, "prod"), "C1", True),
+        (routed(Severity.WARNING, "prod"), "C1", False),
+        (routed(Severity.WARNING, "test", topic="money"), "C0", True),
+    ):
+        assert (slack.channel_for(incident), slack.is_copied(incident, "PAGER")) == (channel, is_copied)
 
 
 @pytest.mark.parametrize(
@@ -392,7 +443,7 @@ KEYS = [
     ),
     *("correlations", "steps", "rule", "any", "shares", "optional", "title", "severity", "run_checks"),
     *("spark", "conf", "spark.x", "packages", "checks", "offset_history", "schedule", "log_directories", "5"),
-    *("slack", "routes", "channel"),
+    *("slack", "routes", "channel", "silences", "until", "comment", "lasts", "time_zone"),
 ]
 JUNK = st.recursive(
     st.none()

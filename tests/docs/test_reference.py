@@ -2,8 +2,10 @@
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
+import click
 import pytest
 import tomli
 
@@ -15,8 +17,9 @@ from agent.config.credentials import Credential
 from agent.config.http_client import HttpClient
 from agent.config.kafka_properties import kafka_property_problem
 from agent.config.problems import NAMED_TABLES
-from agent.config.sections import Agent, Journal, Route, Slack
-from agent.config.settings import SECTIONS, loads
+from agent.config.sections import Agent, Journal, Notifications, QuietHours, Route, Slack
+from agent.config.settings import LISTED_MODELS, SECTIONS, loads
+from agent.config.silences import ConfiguredSilence
 from agent.config.sources import Cluster, Flink, Logs, Streams, ZooKeeperAuth, ZooKeeperClient, ZooKeeperSasl
 from agent.engine.correlation import Correlation, Step
 from agent.engine.incidents import Lifetimes
@@ -33,6 +36,8 @@ TABLES: dict[str, tuple[type[ConfigModel], dict[str, Any]]] = {
     "[agent]": (Agent, {}),
     "[journal]": (Journal, {}),
     "[incidents]": (Lifetimes, {}),
+    "[notifications]": (Notifications, {}),
+    "[[notifications.quiet_hours]]": (QuietHours, {"schedule": "0 20 * * *", "lasts": "11h"}),
     "[clusters.NAME]": (Cluster, {"bootstrap_servers": "k:9092"}),
     "Name filters": (NameFilter, {}),
     "Secrets": (Credential, {"env": "A"}),
@@ -50,6 +55,10 @@ TABLES: dict[str, tuple[type[ConfigModel], dict[str, Any]]] = {
     "[checks.NAME]": (Check, {}),
     "[slack]": (Slack, {"channel": "C", "token_env": "T"}),
     "[[slack.routes]]": (Route, {"channel": "C"}),
+    "[[silences]]": (
+        ConfiguredSilence,
+        {"comment": "c", "severities": ["warning"], "until": "2026-12-01T06:00:00Z"},
+    ),
 }
 """Each heading with a table of keys, its model, and the keys that the model requires."""
 
@@ -73,8 +82,8 @@ def test_page_is_what_the_code_generates(page: str) -> None:
 def test_all_tables_and_keys_are_documented() -> None:
     documented = {heading: set(rows(text)) for heading, text in sections("configuration.md").items() if rows(text)}
     assert documented == {heading: set(model.model_fields) for heading, (model, _) in TABLES.items()}
-    names = re.findall(r"^## `\[(\w+)", WRITTEN["configuration.md"], re.MULTILINE)
-    assert sorted(names) == sorted([*SECTIONS, *NAMED_TABLES])
+    names = re.findall(r"^## `\[\[?(\w+)", WRITTEN["configuration.md"], re.MULTILINE)
+    assert sorted(names) == sorted([*SECTIONS, *NAMED_TABLES, *LISTED_MODELS])
 
 
 @pytest.mark.parametrize("heading", TABLES)
@@ -129,7 +138,14 @@ def test_secrets_are_rejected_as_text() -> None:
 
 
 def test_all_commands_are_documented() -> None:
-    assert set(sections("cli.md")) == {"backflow", *(f"backflow {name}" for name in main.commands)}
+    assert set(sections("cli.md")) == {"backflow", *commands(main, "backflow")}
+
+
+def commands(group: click.Group, name: str) -> Iterator[str]:
+    for below, command in group.commands.items():
+        yield f"{name} {below}"
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{name} {below}")
 
 
 def test_all_observations_and_their_fields_are_documented() -> None:

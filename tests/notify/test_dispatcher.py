@@ -6,7 +6,7 @@ import pytest
 import structlog
 from msgspec.structs import replace
 
-from agent.model.findings import Severity, Status
+from agent.model.findings import Incident, Severity, Status
 from agent.notify.base import Gone, Handle, Message, NotDelivered, RateLimited, Refused, Unanswered
 from agent.notify.dispatcher import LAST_RETRY_MS, PLOT_PATIENCE_MS, REFUSED_RETRY_MS, Dispatcher
 from agent.storage.incidents import IncidentStore
@@ -28,10 +28,14 @@ class ScriptedReceiver:
     """A receiver that raises the scripted errors first, then accepts every message and records it."""
 
     name = "slack"
+    edits = True
 
     def __init__(self, *script: Exception) -> None:
         self.script = list(script)
         self.accepted: list[tuple[str, int]] = []
+
+    def accepts(self, incident: Incident) -> bool:
+        return incident.cluster != "elsewhere"
 
     def channel(self, message: Message, handle: Handle | None) -> str:
         del message, handle

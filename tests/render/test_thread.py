@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from agent.model.findings import Incident, Severity, Status
 from agent.model.observations.base import Unavailable
-from agent.render.thread import MAX_LINES, ThreadLog, is_escalation, thread_entry
+from agent.render.thread import MAX_LINES, ThreadLog, is_announcement, thread_entry
 from tests import samples
 
 
@@ -64,8 +64,8 @@ def test_severity_changes_are_logged_and_critical_escalates() -> None:
         ("Severity raised to critical, was warning.",),
         ("Severity lowered to warning, was critical.",),
     )
-    assert is_escalation(raised)
-    assert not is_escalation(lowered)
+    assert is_announcement(raised)
+    assert not is_announcement(lowered)
 
 
 def test_withdrawn_findings_are_logged_unless_they_are_redated() -> None:

@@ -28,6 +28,11 @@ def test_samples_of_the_present_formats_are_kept() -> None:
     assert (FORMATS / f"journal-{VERSION}").exists()
 
 
+def is_decided(sample: Path) -> bool:
+    """Return whether the schema has what operators decide."""
+    return int(sample.stem.partition("-")[2]) >= 5
+
+
 @pytest.mark.parametrize("sample", sorted(FORMATS.glob("state-*.sql")), ids=lambda sample: sample.stem)
 def test_state_of_each_version_is_read(tmp_path: Path, sample: Path) -> None:
     state_file = tmp_path / FILE
@@ -37,6 +42,9 @@ def test_state_of_each_version_is_read(tmp_path: Path, sample: Path) -> None:
         assert store.position == 42
         assert store.incidents() == [samples.incident(id="INC-2"), samples.incident()]
         assert store.check_requests() == []
+        assert [silence.id for silence in store.decisions.silences(0)] == (["SIL-00AB12"] if is_decided(sample) else [])
+        handled = store.decisions.handled(samples.incident(id="INC-2")).acknowledged
+        assert (handled.by if handled else None) == ("lena" if is_decided(sample) else None)
         outbox = Outbox(state_file, "slack")
         # The message of the first incident was delivered; its check report, and all of the second, were not.
         assert [number for number, _ in deliver_all(outbox)].count(0) == 1

@@ -1,0 +1,141 @@
+"""The command group `silence`: add, list and expire silences in the state of an agent."""
+
+import json
+import secrets
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from pydantic import ValidationError
+
+from agent.cli.common import EPILOG, FOUND, WRONG, config_option, fail, load_or_exit, parsed_by
+from agent.cli.stored import active_silences, author_option, open_store
+from agent.config.problems import mistakes_in, unmatched
+from agent.config.settings import Settings
+from agent.model.config_types import NameFilter, duration
+from agent.model.findings import Severity
+from agent.model.matchers import Matchers, Silence, find_silence
+from agent.model.observations.agent import AGENT
+from agent.model.times import millis, rfc3339
+from agent.notify.dispatcher import now_ms
+
+_PATTERNS = ("rule", "cluster", "group", "topic", "label")
+
+
+@click.group("silence", epilog=EPILOG)
+def silence_command() -> None:
+    """Keep incidents that match from being posted for a while; they are still listed.
+
+    Silences of rules.toml are a table of their own: [[silences]].
+    """
+
+
+@silence_command.command("add", epilog=EPILOG)
+@config_option
+@click.option("--rule", multiple=True, metavar="PATTERN", help="Rules by their names in rules.toml.")
+@click.option("--cluster", multiple=True, metavar="PATTERN", help="Clusters.")
+@click.option("--group", multiple=True, metavar="PATTERN", help="Groups, Flink jobs or Streams applications.")
+@click.option("--topic", multiple=True, metavar="PATTERN", help="Topics.")
+@click.option("--label", multiple=True, metavar="PATTERN", help="Labels of findings, such as operator_reset.")
+@click.option(
+    "--severity",
+    multiple=True,
+    type=click.Choice([severity.value for severity in Severity]),
+    help="Severities of incidents: one that gets worse is posted.",
+)
+@click.option("--for", "lasts", callback=parsed_by(duration), metavar="DURATION", help="How long: 90m, 2h, 1d.")
+@click.option("--until", callback=parsed_by(millis), metavar="TIME", help="Until when: 2026-12-01T06:00:00Z.")
+@click.option("--comment", required=True, help="Why.")
+@author_option
+def add_command(
+    config: Path | None, *, lasts: int | None, until: int | None, comment: str, author: str, **given: Sequence[str]
+) -> None:
+    """Add a silence. PATTERN may have *, ? and [ab]; an option may be repeated, and different ones must all match.
+
+    An incident is posted if it has a finding outside of the patterns, and when the silence ends, if it is still open
+    then.
+    """
+    settings = load_or_exit(config, need_clusters=False)
+    now = now_ms()
+    if (lasts is None) == (until is None):
+        fail(WRONG, "a silence must end: give either --for or --until")
+    ends_at = until if until is not None else now + (lasts or 0)
+    if ends_at <= now:
+        fail(WRONG, f"a silence that ends at {rfc3339(ends_at)} has no effect: that has passed")
+    if not comment.strip():
+        fail(WRONG, "give a comment: others will want to know why")
+    silence = Silence(f"SIL-{secrets.token_hex(3).upper()}", _matchers(settings, given), now, ends_at, author, comment)
+    with open_store(settings) as store:
+        store.decisions.add(silence)
+        incidents = [store.decisions.handled(incident) for incident in store.incidents(closed_since=sys.maxsize)]
+        held = [incident for incident in incidents if find_silence(incident, [silence])]
+    click.echo(_line(silence, now))
+    click.echo(f"incidents that match now: {', '.join(incident.id for incident in held) or 'none'}")
+
+
+@silence_command.command("list", epilog=EPILOG)
+@config_option
+@click.option("--expired", is_flag=True, help="Include silences that have ended, as long as they are kept.")
+def list_command(config: Path | None, *, expired: bool) -> None:
+    """List the silences that last, also those of rules.toml. Exits with 1 if there are any."""
+    settings, now = load_or_exit(config, need_clusters=False), now_ms()
+    with open_store(settings) as store:
+        silences = [*settings.silences_at(now), *store.decisions.silences(0 if expired else now)]
+    for silence in silences:
+        click.echo(_line(silence, now))
+    if not silences:
+        click.echo("no silences")
+    sys.exit(FOUND if silences else 0)
+
+
+@silence_command.command("expire", epilog=EPILOG)
+@config_option
+@click.argument("silence_id", metavar="ID")
+def expire_command(config: Path | None, silence_id: str) -> None:
+    """End a silence now. What it held back and is still open is posted within seconds."""
+    settings, now = load_or_exit(config, need_clusters=False), now_ms()
+    with open_store(settings) as store:
+        if silence_id in {silence.id for silence in settings.silences_at(now)}:
+            fail(WRONG, f"{silence_id} is in the configuration: change it there, and send SIGHUP to the agent")
+        wanted = f"SIL-{silence_id.upper().removeprefix('SIL-')}"
+        if not store.decisions.expire(wanted, now):
+            lasting = ", ".join(silence.id for silence in active_silences(settings, store, now))
+            fail(WRONG, f"no silence {silence_id} lasts; there {f'are: {lasting}' if lasting else 'is none'}")
+    click.echo(f"{wanted} has ended")
+
+
+def _matchers(settings: Settings, given: dict[str, Sequence[str]]) -> Matchers:
+    """Return what the options select; exit if that is nothing, or a name that the configuration does not have."""
+    tables: dict[str, Any] = {f"{name}s": {"include": list(given[name])} for name in _PATTERNS if given[name]}
+    if given["severity"]:
+        tables["severities"] = list(given["severity"])
+    if not tables:
+        fail(WRONG, 'give at least one pattern: --rule "*" would silence everything')
+    known = {
+        "rules": [*settings.rules],
+        "clusters": [*settings.clusters, *settings.flink, *settings.streams, *settings.logs, AGENT],
+    }
+    for noun, names in known.items():
+        for pattern in tables.get(noun, {}).get("include", ()):
+            if pattern and (problem := unmatched(noun, pattern, names)):
+                fail(WRONG, f"--{noun.removesuffix('s')}: {problem}")
+    try:
+        return Matchers.model_validate_json(json.dumps(tables))
+    except ValidationError as error:
+        problems = mistakes_in(error, Matchers, tables)
+        fail(WRONG, "\n".join(f"--{str(path[0]).removesuffix('s')}: {message}" for path, message in problems))
+
+
+def _line(silence: Silence, now: int) -> str:
+    """Return a silence as a line of the list."""
+    what = " ".join(f"{name}={_patterns(getattr(silence.matchers, name))}" for name in silence.matchers.given)
+    until = f"{'until' if silence.ends_at > now else 'ended'} {rfc3339(silence.ends_at)[:19]}Z"
+    return f"{silence.id}  {until}  {what}  {silence.author}: {silence.comment}"
+
+
+def _patterns(chosen: NameFilter | Sequence[Severity]) -> str:
+    if not isinstance(chosen, NameFilter):
+        return ",".join(chosen)
+    return ",".join([*chosen.include, *(f"!{pattern}" for pattern in chosen.exclude)])

@@ -1,0 +1,82 @@
+"""Schedules: intervals, cron expressions, and windows of time that recur, in a time zone."""
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, tzinfo
+from itertools import islice, pairwise
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+from apscheduler.triggers.cron import CronTrigger
+from apscheduler.triggers.interval import IntervalTrigger
+
+from agent.model.config_types import duration
+from agent.model.times import EPOCH
+
+_MILLISECOND = timedelta(milliseconds=1)
+_REFERENCE = datetime(2024, 1, 1, tzinfo=UTC)
+"""Where schedules are examined: a fixed date, so that a file does not become invalid as time passes."""
+
+_EXAMINED = 400
+"""How many windows are examined: a leap year and more if there is one a day."""
+
+
+class Window(NamedTuple):
+    """A window of time that recurs. lasts: ms. `problem` must be empty."""
+
+    trigger: CronTrigger
+    lasts: int
+
+    def around(self, now: int) -> tuple[int, int] | None:
+        """Return begin and end (ms) of the window that contains `now`, or None."""
+        first = next(self._begins(EPOCH + (now - self.lasts + 1) * _MILLISECOND), None)
+        begin = None if first is None else (first - EPOCH) // _MILLISECOND
+        return None if begin is None or begin > now else (begin, begin + self.lasts)
+
+    @property
+    def problem(self) -> str:
+        """Why it cannot be used; empty if it can."""
+        begins = list(islice(self._begins(_REFERENCE), _EXAMINED))
+        if not begins:
+            return "this day never comes"
+        shortest = min((after - before for before, after in pairwise(begins)), default=timedelta.max)
+        return "each window must end before the next begins" if shortest <= self.lasts * _MILLISECOND else ""
+
+    def _begins(self, since: datetime) -> Iterator[datetime]:
+        moment = self.trigger.get_next_fire_time(None, since)
+        while moment is not None:
+            yield moment
+            moment = self.trigger.get_next_fire_time(moment, moment + timedelta(seconds=1))
+
+
+def trigger(schedule: str) -> CronTrigger | IntervalTrigger:
+    """Return the trigger of a schedule: a duration is an interval, five fields are a cron expression in UTC.
+
+    Raises ValueError.
+    """
+    try:
+        if len(schedule.split()) > 1:
+            return cron(schedule)
+        return IntervalTrigger(seconds=max(duration(schedule), 1_000) / 1000, timezone=UTC)
+    except ValueError as error:
+        msg = f'expected a duration such as "24h" or a cron expression such as "0 3 * * *", got "{schedule}": {error}'
+        raise ValueError(msg) from error
+
+
+def cron(expression: str, zone: tzinfo = UTC) -> CronTrigger:
+    """Return the trigger of a cron expression with five fields. Raises ValueError."""
+    # APScheduler 3 counts days of the week from Monday, cron from Sunday (APScheduler issue 286).
+    if re.search(r"(?<!/)\d", " ".join(expression.split()[4:5])):
+        msg = "write the days of the week as names, such as mon-fri"
+        raise ValueError(msg)
+    return CronTrigger.from_crontab(expression, timezone=zone)
+
+
+def zone_name(value: str) -> str:
+    """Return the name of a time zone. Raises ValueError if there is none of that name."""
+    try:
+        ZoneInfo(value)
+    except (KeyError, OSError, ValueError) as error:  # unknown, a directory of zones, or a path outside of them
+        msg = f'unknown time zone "{value}"; expected an IANA name such as "UTC" or "Europe/Berlin"'
+        raise ValueError(msg) from error
+    return value
