@@ -29,6 +29,7 @@ from agent.config.problems import (
 from agent.config.sections import Agent, Journal, Slack
 from agent.config.sources import Cluster, Flink, Logs, Streams
 from agent.config.toml_places import KeyPath, Place, find_places
+from agent.config.visibility import Heartbeat, Http
 from agent.engine.correlation import Correlation
 from agent.engine.incidents import Lifetimes
 from agent.engine.rule import Rule
@@ -47,6 +48,8 @@ SECTIONS: Mapping[str, type[ConfigModel]] = {
     "journal": Journal,
     "incidents": Lifetimes,
     "slack": Slack,
+    "http": Http,
+    "heartbeat": Heartbeat,
     "spark": Spark,
 }
 """Tables that occur once, all optional. Those that contain tables by name: NAMED_TABLES."""
@@ -84,6 +87,8 @@ class Settings(NamedTuple):
     rules: Mapping[str, Rule]
     correlations: Mapping[str, Correlation]
     slack: Slack | None
+    http: Http | None
+    heartbeat: Heartbeat | None
     spark: Spark
     checks: Mapping[str, Check]
     """All checks, including those that the file does not mention."""
@@ -105,6 +110,9 @@ class Settings(NamedTuple):
     def _secrets(self) -> Iterator[tuple[KeyPath, Credential, Callable[[], object]]]:
         if self.slack is not None:
             yield ("slack", self.slack.secret_key), self.slack.secret, self.slack.read_secret
+        if self.heartbeat is not None and self.heartbeat.secret is not None:
+            key, source = self.heartbeat.secret
+            yield ("heartbeat", key), source, self.heartbeat.read_url
         for name, cluster in self.clusters.items():
             for path, source in cluster.secrets():
                 yield ("clusters", name, *path), source, partial(resolve, source)
@@ -221,6 +229,8 @@ class _Reader:
             rules={name: self._rule(name) for name in rules},
             correlations={name: self._model(Correlation, ("correlations", name)) for name in correlations},
             slack=self._model(Slack, ("slack",)) if "slack" in self._tables else None,
+            http=self._model(Http, ("http",)) if "http" in self._tables else None,
+            heartbeat=self._model(Heartbeat, ("heartbeat",)) if "heartbeat" in self._tables else None,
             spark=self._model(Spark, ("spark",)),
             checks={name: self._model(Check, ("checks", name)) for name in CHECKS},
         )
