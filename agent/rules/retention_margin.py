@@ -158,9 +158,7 @@ class RetentionMargin(GroupRule):
         begin = at - max(_WINDOW_MS, _INTERVALS * longest_interval(moves))
         before = history.as_of(begin)
         earlier = (
-            None
-            if before is None or before.offset is None
-            else _margin(scope, facts, readings, before.offset, begin)
+            None if before is None or before.offset is None else _margin(scope, facts, readings, before.offset, begin)
         )
         return earlier is None or margin.deleted_from - at <= earlier.deleted_from - begin
 
