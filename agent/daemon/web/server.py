@@ -181,7 +181,7 @@ class _UnixServer(_Threads, socketserver.UnixStreamServer):
 
 
 class Listener:
-    """A server in a thread of its own. If its address cannot be used it is tried again, and reported meanwhile."""
+    """A server in a thread of its own. If it cannot listen, that is reported, and tried again."""
 
     def __init__(
         self, address: Address | Path, respond: Respond, health: Health, *, hosts: Collection[str] = ()
@@ -190,6 +190,7 @@ class Listener:
         is_unix = isinstance(address, Path)
         self._address = address
         self._health = health
+        self._problem = ""
         self._part = "status socket" if isinstance(address, Path) else f"HTTP on {address.host}:{address.port}"
         fields = {"respond": staticmethod(respond), "hosts": None if is_unix else (*hosts, socket.gethostname())}
         self._handler = type("_BoundHandler", (_Handler,), fields)
@@ -213,11 +214,22 @@ class Listener:
                     server.timeout = _TURN_S
                     while not self._stopped.is_set() and self._is_there():
                         server.handle_request()
-                        self._health.works(self._part)
+                        self._report("")
             except OSError as error:
                 reason = error.strerror or str(error)
-                self._health.failed(self._part, f"Cannot listen: {reason}. It is tried again; monitoring goes on.")
+                self._report(f"Cannot listen: {reason}. It is tried again; monitoring goes on.")
                 self._stopped.wait(_RETRY_S)
+
+    def _report(self, problem: str) -> None:
+        """Report the port to Health; log the socket only, as its directory holds the state, which is reported."""
+        if not isinstance(self._address, Path):
+            if problem:
+                self._health.failed(self._part, problem)
+            else:
+                self._health.works(self._part)
+        elif problem and problem != self._problem:
+            log.warning("status_socket_unavailable", path=str(self._address), reason=problem)
+        self._problem = problem
 
     @contextlib.contextmanager
     def _listen(self) -> Iterator[socketserver.BaseServer]:

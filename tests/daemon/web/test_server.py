@@ -137,6 +137,26 @@ def test_a_port_in_use_is_reported_and_tried_again(address: Address, monkeypatch
         listener.close(10)
 
 
+def test_a_socket_that_cannot_be_made_is_only_logged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.daemon.web.server._RETRY_S", 0.02)
+    directory, health = tmp_path / "state", Health()
+    directory.write_text("no directory", encoding="utf-8")
+    listener = Listener(directory / SOCKET, echo, health)
+    with structlog.testing.capture_logs() as logged:
+        listener.start()
+        try:
+            wait_until(lambda: logged, "the log line", 30, 0.02)
+            directory.unlink()
+            directory.mkdir()
+            wait_until(lambda: is_open(directory / SOCKET), "the socket", 30, 0.02)
+        finally:
+            listener.close(10)
+    reasons = [entry["reason"] for entry in logged if entry["event"] == "status_socket_unavailable"]
+    assert reasons[0] == "Cannot listen: Not a directory. It is tried again; monitoring goes on."
+    assert len(reasons) == len(set(reasons))
+    assert health.problems == {}
+
+
 def test_a_socket_with_a_long_path_is_only_for_its_owner(tmp_path: Path) -> None:
     directory = tmp_path / ("d" * 120)
     directory.mkdir()
