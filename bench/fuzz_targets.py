@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from kazoo.protocol.states import ZnodeStat
 
 from agent.cli.run import secret_problems
-from agent.config.checks import trigger
 from agent.config.problems import SettingsError
+from agent.config.schedules import trigger
 from agent.config.settings import load, shipped
 from agent.config.sources import Logs
 from agent.engine.engine import Engine

@@ -88,6 +88,12 @@ class Checks:
             if self._has_input(check, cluster):
                 self._put(now_ms(), check, cluster, None)
 
+    @property
+    def load(self) -> tuple[int, int]:
+        """How many runs are in progress, and how many wait or are not due yet."""
+        with self._changed:
+            return len(self._running), len(self._waiting)
+
     def close(self) -> None:
         """Stop the running checks and drop the queue; takes a second or two."""
         self._stop.set()

@@ -14,14 +14,15 @@ from msgspec.structs import replace
 from agent.cli.common import EPILOG, FOUND, config_option, load_or_exit, parsed_by
 from agent.cli.stored import active_silences, find_incident, open_store
 from agent.config.settings import Settings
+from agent.daemon.tables import describe_delivery, describe_finding
 from agent.model.config_types import duration
-from agent.model.findings import Finding, Incident, Severity, Status, incident_json, reader
+from agent.model.findings import Incident, Severity, Status, incident_json, reader
 from agent.model.matchers import Silence, find_silence
-from agent.model.text import instant, place
+from agent.model.text import instant
 from agent.model.times import rfc3339
 from agent.notify.dispatcher import now_ms
 from agent.render.report import report
-from agent.storage.incidents import Delivery, IncidentStore
+from agent.storage.incidents import IncidentStore
 
 _WATCH_S = 2
 _READERS = ("group", "job", "application")
@@ -158,31 +159,14 @@ def _shown(incident: Incident, silence: Silence | None, store: IncidentStore) ->
         if findings:
             yield f"\n{heading}"
             for finding in sorted(findings, key=lambda finding: finding.at):
-                yield from _described(finding, day)
+                first, second = describe_finding(finding, day)
+                yield f"  {first}"
+                yield f"{'':14}{second}"
     for lines in store.check_reports(incident.id):
         yield "\nReported by a check"
         yield from (f"  {line}" for line in lines)
     yield "\nDeliveries"
     deliveries = store.deliveries(incident.id)
-    yield from (f"  {_delivery(delivery, day)}" for delivery in deliveries)
+    yield from (f"  {describe_delivery(delivery, day)}" for delivery in deliveries)
     if not deliveries:
         yield "  none: no receiver is to be notified of it"
-
-
-def _described(finding: Finding, day: str) -> Iterator[str]:
-    labels = f" ({', '.join(finding.labels)})" if finding.labels else ""
-    where = f" {place(finding.subject)}" if "topic" in finding.subject else ""
-    over = "" if finding.recovered_at is None else f", over {instant(finding.recovered_at, day)}"
-    yield f"  {instant(finding.at, day)}  {finding.severity.upper():<8}  {finding.rule}{labels}{where}{over}"
-    yield f"              {finding.detail}"
-
-
-def _delivery(delivery: Delivery, day: str) -> str:
-    handle = delivery.handle or {}
-    where = ", ".join(f"{key} {value}" for key, value in handle.items() if isinstance(value, str | int))
-    state = f"delivered{f' ({where})' if where else ''}" if delivery.handle is not None else "not delivered yet"
-    waiting = f", {delivery.waiting} waiting" if delivery.waiting else ""
-    tried = (
-        "" if delivery.attempted_at is None else f", tried at {instant(delivery.attempted_at, day)} without an answer"
-    )
-    return f"{delivery.receiver}: {state}{waiting}{tried}"

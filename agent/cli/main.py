@@ -16,6 +16,7 @@ from agent.cli.rule_tests import test_rules_command
 from agent.cli.run import check_config_command, run_command
 from agent.cli.schema import schema_command
 from agent.cli.silence import silence_command
+from agent.cli.status import groups_command, status_command
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}, epilog=EPILOG)
@@ -37,6 +38,8 @@ for command in (
     test_rules_command,
     replay_command,
     backtest_command,
+    status_command,
+    groups_command,
     incidents_command,
     silence_command,
     ack_command,

@@ -32,6 +32,7 @@ from agent.config.sections import Agent, Journal, Notifications, Slack
 from agent.config.silences import ConfiguredSilence
 from agent.config.sources import Cluster, Flink, Logs, Streams
 from agent.config.toml_places import KeyPath, Place, find_places
+from agent.config.visibility import Heartbeat, Http
 from agent.engine.correlation import Correlation
 from agent.engine.incidents import Lifetimes
 from agent.engine.rule import Rule
@@ -54,6 +55,8 @@ SECTIONS: Mapping[str, type[ConfigModel]] = {
     "incidents": Lifetimes,
     "notifications": Notifications,
     "slack": Slack,
+    "http": Http,
+    "heartbeat": Heartbeat,
     "spark": Spark,
 }
 """Tables that occur once, all optional. Those that contain tables by name: NAMED_TABLES."""
@@ -94,6 +97,8 @@ class Settings(NamedTuple):
     rules: Mapping[str, Rule]
     correlations: Mapping[str, Correlation]
     slack: Slack | None
+    http: Http | None
+    heartbeat: Heartbeat | None
     spark: Spark
     checks: Mapping[str, Check]
     """All checks, including those that the file does not mention."""
@@ -122,6 +127,9 @@ class Settings(NamedTuple):
     def _secrets(self) -> Iterator[tuple[KeyPath, Credential, Callable[[], object]]]:
         if self.slack is not None:
             yield ("slack", self.slack.secret_key), self.slack.secret, self.slack.read_secret
+        if self.heartbeat is not None and self.heartbeat.secret is not None:
+            key, source = self.heartbeat.secret
+            yield ("heartbeat", key), source, self.heartbeat.read_url
         for name, cluster in self.clusters.items():
             for path, source in cluster.secrets():
                 yield ("clusters", name, *path), source, partial(resolve, source)
@@ -245,6 +253,8 @@ class _Reader:
             rules={name: self._rule(name) for name in rules},
             correlations={name: self._model(Correlation, ("correlations", name)) for name in correlations},
             slack=self._model(Slack, ("slack",)) if "slack" in self._tables else None,
+            http=self._model(Http, ("http",)) if "http" in self._tables else None,
+            heartbeat=self._model(Heartbeat, ("heartbeat",)) if "heartbeat" in self._tables else None,
             spark=self._model(Spark, ("spark",)),
             checks={name: self._model(Check, ("checks", name)) for name in CHECKS},
             notifications=self._model(Notifications, ("notifications",)),

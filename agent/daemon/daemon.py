@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TextIO
@@ -19,15 +19,18 @@ from agent.config.schedules import trigger
 from agent.config.settings import Settings
 from agent.daemon.clock import REPORTED_MS, ClockWatch, describe_step, needs_restart
 from agent.daemon.health import Health
-from agent.daemon.loops import Loop
+from agent.daemon.loops import Loop, Progress
 from agent.daemon.pipeline import JOURNAL, LOOKBACK_MS, UNWRITTEN, Pipeline
 from agent.daemon.startup_log import StartupLog
 from agent.daemon.state_keeper import IN_MEMORY, STATE
+from agent.daemon.status import CheckRuns, Parts
 from agent.daemon.systemd import Systemd
+from agent.daemon.visibility import Visibility
 from agent.daemon.wiring import make_receivers, make_sources
 from agent.engine.check_requests import CheckResult
 from agent.engine.engine import Engine
 from agent.model.observations.base import Available, Tick, Unavailable
+from agent.model.observations.checks import CheckRun
 from agent.model.text import span
 from agent.notify.dispatcher import Dispatcher, now_ms
 from agent.sources.base import Emit, Source
@@ -38,9 +41,6 @@ from agent.storage.state_file import open_state
 TICK_MS = 1_000
 HUNG_MS = 60_000
 """A poll that takes longer than this, and than three intervals, is reported: its source is not being read."""
-
-STUCK_S = 120
-"""A loop without progress for this long is stuck; the watchdog is then no longer notified."""
 
 _WATCHDOG_MS = 10_000
 
@@ -115,7 +115,22 @@ class Daemon:
         self._source_loops = dict(zip(self._loops[1:], self._sources, strict=True))
         self._scheduler = BackgroundScheduler(timezone="UTC")  # checks run at hours of the wall clock
         self._failed: set[str] = set()
-        self._progress: dict[str, tuple[int, float]] = {}
+        turns: dict[str, Callable[[], int]] = {"pipeline": lambda: self._pipeline.ticks}
+        for name, dispatcher in self._dispatchers.items():
+            turns[f"dispatcher {name}"] = partial(getattr, dispatcher, "turns")
+        self._progress = Progress(self._loops, turns)
+        self._check_runs = CheckRuns(self._earlier_check_runs())
+        parts = Parts(
+            state_directory=directory,
+            sources=self._sources,
+            pipeline=self._pipeline,
+            dispatchers=self._dispatchers,
+            checks=self._checks,
+            health=self._health,
+            progress=self._progress,
+            rules=list(settings.rules),
+        )
+        self._visibility = Visibility(settings, parts, self._check_runs)
 
     def run(self, is_valid: Callable[[], bool] = lambda: False) -> int | None:
         """Monitor until SIGTERM or SIGINT; return the exit status: 0, or 3 if a part of the agent failed.
@@ -144,7 +159,7 @@ class Daemon:
                     systemd.reloading()
                     log.warning("restarting_after_clock_step")
                     return self._close() or None
-                stuck = self._stuck_loops()
+                stuck = self._progress.stuck()
                 if stuck:
                     log.error("loops_stuck", loops=stuck)
                 elif not self._stop:
@@ -177,6 +192,11 @@ class Daemon:
                 max_instances=1,
             )
         self._scheduler.start()
+        self._visibility.start()
+
+    def _earlier_check_runs(self) -> Iterator[CheckRun]:
+        runs = read(self._journal_directory, kinds=["check_run"], unreadable=self._report_left_out)
+        return (run for run in runs if isinstance(run, CheckRun))
 
     def _restore(self, journal: Path) -> None:
         """Continue from the journal; report observations from the future: the clock was ahead when they were made."""
@@ -237,23 +257,15 @@ class Daemon:
         log.error("job_failed", job=job, reason=repr(error), traceback="".join(traceback.format_exception(error)))
 
     def _put_check_result(self, result: CheckResult) -> None:
+        for observation in result.observations:
+            if isinstance(observation, CheckRun):
+                self._check_runs.add(observation)
         self._pipeline.put_check_result(result)
-
-    def _stuck_loops(self) -> list[str]:
-        """Return the loops that have made no progress for STUCK_S."""
-        now = time.monotonic()
-        turns = {"pipeline": self._pipeline.ticks}
-        turns |= {f"dispatcher {name}": dispatcher.turns for name, dispatcher in self._dispatchers.items()}
-        for name, turn in turns.items():
-            if self._progress.get(name, (-1, 0))[0] != turn:
-                self._progress[name] = (turn, now)
-        last_progress = {name: at for name, (_, at) in self._progress.items()}
-        last_progress |= {loop.name: loop.progressed_at for loop in self._loops}
-        return [name for name, at in last_progress.items() if now - at > STUCK_S]
 
     def _close(self) -> int:
         """Stop everything within ten seconds; the journal and the incidents are then complete."""
         log.info("daemon_stopping")
+        self._visibility.close()
         self._scheduler.shutdown(wait=False)
         for loop in self._loops:
             loop.stop()

@@ -29,8 +29,15 @@ class Health:
         self._clock = clock
         self._reports: deque[AgentPart] = deque()
         self._failed_at: dict[str, int] = {}
+        self._problems: dict[str, str] = {}
         self._logged: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """What is wrong, by part."""
+        with self._lock:
+            return dict(self._problems)
 
     def drain(self) -> list[AgentPart]:
         """Return what was reported since the last call, as observations."""
@@ -40,14 +47,15 @@ class Health:
         """Continue with what was wrong in an earlier run: it is not reported again."""
         now = self._clock()
         parts = (fact for fact in known if isinstance(fact, AgentPart) and fact.problem is not None)
-        self._failed_at.update((fact.part, now) for fact in parts)
+        for fact in parts:
+            self._failed_at[fact.part], self._problems[fact.part] = now, fact.problem or ""
 
     def failed(self, part: str, problem: str) -> None:
         """Log a problem once, and report the part until it works again. problem: sentences for an operator."""
         problem, now = printable(problem), self._clock()
         with self._lock:
             is_new, is_unknown = part not in self._failed_at, (part, problem) not in self._logged
-            self._failed_at[part] = now
+            self._failed_at[part], self._problems[part] = now, problem
             self._logged.add((part, problem))
         if is_unknown:
             log.error("part_failed", part=part, problem=problem)
@@ -73,7 +81,7 @@ class Health:
         with self._lock:
             if now - self._failed_at.get(part, now) < SETTLED_MS:
                 return
-            del self._failed_at[part]
+            del self._failed_at[part], self._problems[part]
             self._logged = {entry for entry in self._logged if entry[0] != part}
         log.info("part_works", part=part)
         self._reports.append(AgentPart(at=now, part=part))

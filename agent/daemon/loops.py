@@ -2,7 +2,10 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+
+STUCK_S = 120
+"""A loop without progress for this long is stuck."""
 
 
 class Loop:
@@ -52,3 +55,26 @@ class Loop:
             self._begun = None
             self.progressed_at = time.monotonic()
             due = max(due + self._interval, self.progressed_at)
+
+
+class Progress:
+    """Whether the agent's loops make progress. Used by any thread."""
+
+    def __init__(self, loops: Iterable[Loop], turns: Mapping[str, Callable[[], int]]) -> None:
+        """Watch the loops, and other threads by `turns`: functions whose result changes with their progress."""
+        self._loops = list(loops)
+        self._turns = turns
+        self._lock = threading.Lock()
+        self._last: dict[str, tuple[int, float]] = {}
+
+    def stuck(self) -> list[str]:
+        """Return the names of the loops that have made no progress for STUCK_S."""
+        now = time.monotonic()
+        with self._lock:
+            for name, turn_of in self._turns.items():
+                turn = turn_of()
+                if self._last.get(name, (-1, 0.0))[0] != turn:
+                    self._last[name] = (turn, now)
+            progressed_at = {name: at for name, (_, at) in self._last.items()}
+        progressed_at |= {loop.name: loop.progressed_at for loop in self._loops}
+        return [name for name, at in progressed_at.items() if now - at > STUCK_S]

@@ -8,7 +8,9 @@ be written, incidents are still saved and posted.
 import queue
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
+from typing import TypeVar
 
 import structlog
 from msgspec.structs import replace
@@ -21,7 +23,7 @@ from agent.engine.facts import FINALIZATION_MS, LATENESS_MS, LONG_AFTER
 from agent.model.encoding import encodable
 from agent.model.findings import Finding, Incident
 from agent.model.observations.base import Observation, Subject, Tick, not_after
-from agent.notify.dispatcher import now_ms
+from agent.notify.dispatcher import monotonic_ms, now_ms
 from agent.notify.policy import check_report_lines, check_report_target
 from agent.sources.base import HEARTBEAT_MS, Batch
 from agent.storage.database import StorageError
@@ -32,6 +34,7 @@ LOOKBACK_MS = 2 * HEARTBEAT_MS + LATENESS_MS
 """How much of the journal restores the facts after a restart: every visible subject has a heartbeat in it."""
 
 _FLUSH_MS = 1_000
+_TICK_MS = 1_000
 _POSITION_MS = 10_000
 _RETAIN_MS = 3_600_000
 _DAY_MS = 86_400_000
@@ -42,6 +45,8 @@ UNWRITTEN = "Incidents are still posted, but after a restart what happened meanw
 _DEFECT = "pipeline"
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 
 class Pipeline:
@@ -85,6 +90,8 @@ class Pipeline:
         self._wake = wake
         self._run_check = run_check
         self._inputs: queue.SimpleQueue[Batch | CheckResult | None] = queue.SimpleQueue()
+        self._views: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._delay, self._ticked_at = 0, monotonic_ms()
         self._unsaved: dict[str, Incident] = {}
         self._unsaved_reports: list[CheckReport] = []
         self._requests: list[CheckRequest] = []
@@ -129,8 +136,40 @@ class Pipeline:
         """Queue the result of a check; from any thread."""
         self._inputs.put(result)
 
+    def read(self, view: Callable[[Engine, IncidentStore], T], timeout: float) -> T:
+        """Return what `view` returns, called in the pipeline's thread before the next batch; from any thread.
+
+        view: must take milliseconds at most. timeout: seconds. Raises TimeoutError, and what `view` raises.
+        """
+        result: Future[T] = Future()
+
+        def look() -> None:
+            if result.set_running_or_notify_cancel():
+                try:
+                    result.set_result(view(self._engine, self._store))
+                except Exception as error:  # noqa: BLE001 - raised where the result is awaited
+                    result.set_exception(error)
+
+        self._views.put(look)
+        self._inputs.put([])  # wakes the thread
+        try:
+            return result.result(timeout)
+        finally:
+            result.cancel()
+
+    @property
+    def queued(self) -> int:
+        """How many batches wait."""
+        return self._inputs.qsize()
+
+    @property
+    def delay(self) -> int:
+        """How long a batch waits before it is processed, ms, as ticks show once a second."""
+        return max(self._delay, monotonic_ms() - self._ticked_at - _TICK_MS)
+
     def start(self) -> None:
         """Start the thread."""
+        self._ticked_at = monotonic_ms()
         self._thread.start()
 
     def close(self, timeout: float) -> bool:
@@ -151,7 +190,10 @@ class Pipeline:
         if self._unsaved or now - self._flushed_at >= _FLUSH_MS:
             self._flushed_at = now
             self._write(now)
-        self.ticks += sum(isinstance(observation, Tick) for observation in batch)
+        ticks = [observation.at for observation in batch if isinstance(observation, Tick)]
+        if ticks:
+            self.ticks += len(ticks)
+            self._delay, self._ticked_at = max(0, now_ms() - ticks[-1]), monotonic_ms()
 
     def take_check_result(self, result: CheckResult) -> None:
         """Process the result of a check: its findings, and its report for the thread of an incident."""
@@ -181,6 +223,8 @@ class Pipeline:
     def _run(self) -> None:
         try:
             while (taken := self._inputs.get()) is not None:
+                while not self._views.empty():
+                    self._views.get()()
                 try:
                     if isinstance(taken, CheckResult):
                         self.take_check_result(taken)

@@ -1,14 +1,16 @@
 """The pure core in one piece: observations in, changed incidents out. Live, in replay and in tests it is the same."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from agent.engine.check_requests import CheckRequest
 from agent.engine.correlation import Correlation
 from agent.engine.evaluator import Changes, Evaluator, SetAside, propagate
+from agent.engine.facts import History
 from agent.engine.incidents import LIFETIMES, Incidents, Lifetimes
 from agent.engine.rule import Rule
 from agent.model.findings import FindingKey, Incident
-from agent.model.observations.base import Observation, not_after_seen
+from agent.model.observations.base import Observation, Unavailable, not_after_seen
 
 
 class Engine:
@@ -59,6 +61,14 @@ class Engine:
     def latest(self) -> Iterable[Observation]:
         """Return the last known state of each subject."""
         return self._evaluator.facts.latest()
+
+    def histories(self) -> list[History[Any]]:
+        """Return the history of each subject; other threads may read what they hold, not change it."""
+        return list(self._evaluator.facts.all_histories())
+
+    def unavailable(self) -> list[Unavailable]:
+        """Return what cannot be read at present."""
+        return self._evaluator.facts.unavailable()
 
     @property
     def check_requests(self) -> list[CheckRequest]:

@@ -9,8 +9,10 @@ import sqlite3
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -48,6 +50,16 @@ REFUSED_RETRY_MS = 300_000
 PLOT_PATIENCE_MS = 300_000
 """How long an unanswered plot may hold back the entries after it."""
 
+_REASONS: dict[type[NotDelivered], str] = {
+    RateLimited: "rate_limited",
+    Unanswered: "unanswered",
+    Refused: "refused",
+    Gone: "gone",
+    Declined: "declined",
+}
+DELIVERY_FAILURES = (*_REASONS.values(), "defect")
+"""The kinds of reasons for which an attempt to deliver failed."""
+
 _TURN_S = 5.0
 _DICE = random.SystemRandom()
 
@@ -62,10 +74,18 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
+class Backlog(NamedTuple):
+    """What waits for one receiver. incidents: how many have a pending delivery; oldest: for how long, ms."""
+
+    incidents: int
+    oldest: int
+
+
 class Dispatcher:
     """A worker with a thread of its own that delivers what the store has queued for one receiver.
 
     turns: its progress, for the watchdog: up by one at least every five seconds plus the calls of one delivery.
+    delivered: how many deliveries the receiver has confirmed; failed: how many attempts failed, by the kind of reason.
     """
 
     def __init__(
@@ -85,7 +105,9 @@ class Dispatcher:
         quiet_until: returns the end of the quiet hours at a time, both ms, or None.
         repeat_interval: after how many ms an open critical incident is repeated; None: never.
         """
-        self.turns = 0
+        self.turns = self.delivered = 0
+        self.failed: Counter[str] = Counter()
+        self._pending_since: dict[tuple[str, int], int] = {}
         self._path = path
         self._moves = 0
         self._receiver = receiver
@@ -121,6 +143,18 @@ class Dispatcher:
     def wake(self) -> None:
         """Look for pending deliveries at once. From any thread."""
         self._wakeup.set()
+
+    @property
+    def backlog(self) -> Backlog:
+        """What waits, since this process knows of it. From any thread."""
+        pending = list(self._pending_since.values())
+        return Backlog(len(pending), max(0, self._clock() - min(pending)) if pending else 0)
+
+    @property
+    def problem(self) -> str:
+        """Why nothing is delivered at present, or empty. From any thread."""
+        reasons = [self._unavailable, *list(self._reported.values()), *list(self._defects.values())]
+        return next(filter(None, reasons), "")
 
     def close(self, timeout: float = 2.0) -> bool:
         """Stop after the call under way; return whether that ended within `timeout` seconds.
@@ -176,6 +210,7 @@ class Dispatcher:
         if self._repeat_interval is not None:
             self._repeat(outbox, self._repeat_interval, now)
         heads = outbox.heads()
+        self._pending_since = {head: self._pending_since.get(head, self._clock()) for head in heads}
         for memory in (self._due, self._failures, self._defects, self._held):
             for incident_id in memory.keys() - dict(heads).keys():
                 del memory[incident_id]
@@ -228,6 +263,7 @@ class Dispatcher:
             is_announced = message.number == 0 and row.handle is None
             digest_now, announced_at = (digest if message.number == 0 else None), (now_ms() if is_announced else None)
             outbox.confirmed(row, handle, digest_now, announced_at)
+            self.delivered += 1
         except NotDelivered as error:
             if _is_given_up(row, error, now_ms()):
                 log.warning(
@@ -333,6 +369,7 @@ class Dispatcher:
         sent: the delivery failed, not the look-up, after which an earlier attempt is still in doubt.
         """
         incident_id = row.incident.id
+        self.failed[_REASONS.get(type(error), "unanswered")] += 1
         if isinstance(error, Gone):
             outbox.gone(row)
         elif sent and not isinstance(error, Unanswered):
@@ -360,6 +397,7 @@ class Dispatcher:
     def _failed(self, incident_id: str, error: Exception) -> None:
         """Put off an incident whose delivery has a defect."""
         self._log_defect(incident_id, error)
+        self.failed["defect"] += 1
         self._due[incident_id] = self._clock() + self._backoff(incident_id)
 
     def _log_defect(self, incident_id: str, error: Exception) -> None:

@@ -1,8 +1,7 @@
 """retention_margin: the records that a group reads next will soon be deleted."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import pairwise
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from agent.engine.facts import FINALIZATION_MS, Facts, History
 from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
@@ -11,10 +10,9 @@ from agent.model.findings import Finding, reader
 from agent.model.observations.kafka import Commit, LogOffsets, TopicSettings
 from agent.model.text import count, day_of, instant, place, span
 from agent.rules.queries.partitions import drop_unmoved, find_deletion
+from agent.rules.queries.retention import MIN_AGE_MS, Margin, find_margin
 from agent.rules.queries.unread import (
-    MARKER,
     first_not_final,
-    first_unread,
     longest_interval,
     observed_until,
     read_until,
@@ -26,21 +24,8 @@ from agent.rules.queries.unread import (
 _SHARE = 5
 """The warning comes at the earliest in the last fifth of the time for which records are kept."""
 
-_ADVANCES = 3
-"""How many rises of the log start offset show its speed."""
-
-_MIN_AGE_MS = 600_000
-"""Younger records are not about to be deleted, unless a reader deletes what it has read, as Kafka Streams does."""
-
 _INTERVALS = 3
 _WINDOW_MS = FINALIZATION_MS
-
-
-class _Margin(NamedTuple):
-    """When the next record to read may be deleted, and for how long records are kept, ms."""
-
-    deleted_from: float
-    kept: float
 
 
 class RetentionMargin(GroupRule):
@@ -85,7 +70,7 @@ class RetentionMargin(GroupRule):
         log = facts.history(LogOffsets, oldest.cluster, oldest.topic, oldest.partition)
         for commit in (oldest, first_not_final(facts, history)):  # the former is quickly found
             offset = commit.offset
-            if offset is None or not was_written_by(log, offset, facts.now - _MIN_AGE_MS):
+            if offset is None or not was_written_by(log, offset, facts.now - MIN_AGE_MS):
                 return ()
         if offset is None or not self.applies_to(oldest.group, oldest.topic):
             return ()
@@ -109,7 +94,7 @@ class RetentionMargin(GroupRule):
             commit = history.as_of(at)
             if commit is None or commit.offset is None or not self._is_endangered(scope, facts, readings, at):
                 continue
-            margin = _find_margin(scope, facts, readings, commit.offset, at)
+            margin = _margin(scope, facts, readings, commit.offset, at)
             read = read_until(facts, scope, at)
             if margin is None or read is None or at > read + self.abandoned_after:
                 continue
@@ -145,7 +130,7 @@ class RetentionMargin(GroupRule):
             if commit is None or commit.offset is None:
                 ends.append((at, "its committed offset was deleted"))
                 break
-            margin = _find_margin(scope, facts, readings, commit.offset, at)
+            margin = _margin(scope, facts, readings, commit.offset, at)
             if margin is None or margin.deleted_from - at >= 2 * self._limit(margin.kept):
                 ends.append((at, ""))
                 break
@@ -166,40 +151,18 @@ class RetentionMargin(GroupRule):
         history = facts.history(Commit, *scope.series)
         commit = history.as_of(at)
         offset = None if commit is None else commit.offset
-        margin = None if offset is None else _find_margin(scope, facts, readings, offset, at)
+        margin = None if offset is None else _margin(scope, facts, readings, offset, at)
         if margin is None or margin.deleted_from - at >= self._limit(margin.kept):
             return False
         moves = [move for move in drop_unmoved(history) if move.at <= at]
         begin = at - max(_WINDOW_MS, _INTERVALS * longest_interval(moves))
         before = history.as_of(begin)
         earlier = (
-            None
-            if before is None or before.offset is None
-            else _find_margin(scope, facts, readings, before.offset, begin)
+            None if before is None or before.offset is None else _margin(scope, facts, readings, before.offset, begin)
         )
         return earlier is None or margin.deleted_from - at <= earlier.deleted_from - begin
 
 
-def _find_margin(scope: Scope, facts: Facts, readings: list[LogOffsets], offset: int, at: int) -> _Margin | None:
-    """Return when the record at the offset may be deleted, as known at that moment; None if it is not known or read."""
-    known = [reading for reading in readings if reading.at <= at]
-    unread = first_unread(known, offset + MARKER)
-    if unread is None or known[-1].log_start > offset or at - unread[1] < _MIN_AGE_MS:
-        return None
+def _margin(scope: Scope, facts: Facts, readings: list[LogOffsets], offset: int, at: int) -> Margin | None:
     settings = facts.history(TopicSettings, scope.cluster, scope.topic).as_of(at)
-    margins: list[_Margin] = []
-    if settings is not None and settings.retention_ms > 0 and "delete" in settings.cleanup_policy:
-        margins.append(_Margin((unread[0] or unread[1]) + settings.retention_ms, settings.retention_ms))
-    if settings is None or settings.retention_bytes > 0:
-        margins += _by_speed(known, offset, at)
-    return min(margins, default=None)
-
-
-def _by_speed(readings: list[LogOffsets], offset: int, at: int) -> Iterator[_Margin]:
-    """Yield when the log start offset reaches the offset at the speed at which it has risen, if it has."""
-    rises = [after for before, after in pairwise(readings) if after.log_start > before.log_start]
-    if len(rises) < _ADVANCES:
-        return
-    last = readings[-1]
-    speed = (rises[-1].log_start - rises[0].log_start) / max(rises[-1].at - rises[0].at, 1)
-    yield _Margin(at + (offset - last.log_start) / speed, (last.log_end - last.log_start) / speed)
+    return find_margin(settings, readings, offset, at)

@@ -15,11 +15,17 @@ HEARTBEAT_MS = 600_000
 
 
 class Source(Protocol):
-    """A watched system. The scheduler calls `poll` every `interval` ms, never concurrently."""
+    """A watched system. The scheduler calls `poll` every `interval` ms, never concurrently.
+
+    read_at: when the system last answered, ms; None if it has not since the start.
+    """
 
     name: str
     cluster: str
     interval: int
+
+    @property
+    def read_at(self) -> int | None: ...
 
     def poll(self) -> None:
         """Emit what changed. What cannot be read is emitted as Unavailable; an exception is a defect."""

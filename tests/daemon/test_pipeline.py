@@ -382,3 +382,30 @@ def test_incident_closed_before_the_retention_is_deleted(tmp_path: Path, slack: 
         pipeline.take([Tick(at=at(33 * day))])
         assert store.incidents() == []
     assert len(slack.messages()) == 1
+
+
+def test_a_view_is_read_between_two_batches(tmp_path: Path) -> None:
+    with opened(tmp_path) as (pipeline, _, _):
+        with pytest.raises(TimeoutError):
+            pipeline.read(lambda engine, _: engine.now, 0.01)
+        pipeline.take([Tick(at=at(0))])
+        pipeline.start()
+        try:
+            assert pipeline.read(lambda engine, _: engine.now, 30) == at(0)
+            with pytest.raises(ZeroDivisionError):
+                pipeline.read(lambda *_: 1 // 0, 30)
+            assert pipeline.read(lambda engine, _: len(engine.histories()), 30) == 1
+        finally:
+            assert pipeline.close(30)
+
+
+def test_delay_is_how_long_ticks_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path) as (pipeline, _, _):
+        now = now_ms()
+        monkeypatch.setattr("agent.daemon.pipeline.now_ms", lambda: now)
+        pipeline.take([Tick(at=now - 7_000)])
+        assert 7_000 <= pipeline.delay < 30_000
+        pipeline.take([Tick(at=now)])
+        assert pipeline.delay < 5_000
+        pipeline.put([Tick(at=now)])
+        assert pipeline.queued == 1

@@ -21,6 +21,7 @@ from agent.config.sections import Agent, Journal, Notifications, QuietHours, Rou
 from agent.config.settings import LISTED_MODELS, SECTIONS, loads
 from agent.config.silences import ConfiguredSilence
 from agent.config.sources import Cluster, Flink, Logs, Streams, ZooKeeperAuth, ZooKeeperClient, ZooKeeperSasl
+from agent.config.visibility import Heartbeat, Http
 from agent.engine.correlation import Correlation, Step
 from agent.engine.incidents import Lifetimes
 from agent.model.config_types import ConfigModel, NameFilter
@@ -51,6 +52,8 @@ TABLES: dict[str, tuple[type[ConfigModel], dict[str, Any]]] = {
     "[[rules.NAME.stores]]": (DeclaredStore, {"application": "shop", "store": "counts"}),
     "[correlations.NAME]": (Correlation, {"steps": []}),
     "[[correlations.NAME.steps]]": (Step, {}),
+    "[http]": (Http, {}),
+    "[heartbeat]": (Heartbeat, {"url": "https://hc-ping.com/1"}),
     "[spark]": (Spark, {}),
     "[checks.NAME]": (Check, {}),
     "[slack]": (Slack, {"channel": "C", "token_env": "T"}),

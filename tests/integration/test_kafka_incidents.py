@@ -195,7 +195,8 @@ def test_transaction_of_a_dead_producer_hangs(slack: Slack, tmp_path: Path) -> N
                 cluster.bootstrap_servers, (topic, 0), name, 50, tmp_path / "producer.log"
             ) as producer:
                 producer.wait_until_open()
-            slack.wait_for(lambda: [message for message in slack.messages() if "kafka-transactions.sh abort" in message.words], 240)
+            advice = "kafka-transactions.sh abort"
+            slack.wait_for(lambda: [message for message in slack.messages() if advice in message.words], 240)
             incident = agent.wait_for_incident(
                 lambda incident: (
                     has(incident, "transaction_hanging", topic=topic) and incident["severity"] == "critical"

@@ -256,3 +256,23 @@ def test_what_is_queued_during_a_round_is_delivered_before_the_rest(state_file: 
     wait_until_delivered(store)
     assert dispatcher.close(2)
     assert [incident_id for incident_id, _ in receiver.accepted[:3]] == [waiting[0].id, "INC-00000009", waiting[1].id]
+
+
+def test_backlog_and_failures_are_counted(state_file: Path, store: IncidentStore) -> None:
+    store.save(1, [samples.eventful()])
+    clock = Clock()
+    receiver = ScriptedReceiver(Unanswered("no response"), Refused("invalid_auth"), RateLimited("slowly", 1_000))
+    dispatcher = Dispatcher(state_file, receiver, clock=clock, jitter=lambda: 1.0)
+    outbox = Outbox(state_file, "slack")
+    assert (dispatcher.backlog, dispatcher.problem) == ((0, 0), "")
+    begun = clock.now
+    for number, reason in enumerate(("no response", "invalid_auth", "slowly"), 1):
+        clock.now = dispatcher.deliver_due(outbox) or 0
+        assert dispatcher.backlog == (1, clock.now - begun)
+        assert (dispatcher.problem, dispatcher.failed.total()) == (reason, number)
+    while dispatcher.deliver_due(outbox) is not None:
+        clock.now += 1
+    outbox.close()
+    assert dispatcher.failed == {"unanswered": 1, "refused": 1, "rate_limited": 1}
+    assert dispatcher.delivered == len(receiver.accepted) > 0
+    assert (dispatcher.backlog, dispatcher.problem) == ((0, 0), "")

@@ -71,6 +71,7 @@ class FlinkSource:
         known = [observation for observation in known if _is_about(cluster, observation)]
         self.cluster = cluster
         self.interval = settings.poll_interval
+        self.read_at: int | None = None
         self._settings = settings
         self._emit = emit
         self._changes = ChangeDetector(known)
@@ -100,6 +101,8 @@ class FlinkSource:
         metadata, observations = self._poll_zookeeper()
         observations += self._poll_storage()
         observations += self._poll_rest(metadata)
+        if not all(isinstance(fact, Availability) for fact in observations):
+            self.read_at = now_ms()
         changes = self._changes.changes(observations)
         if changes and not self._closed:
             self._emit(changes)

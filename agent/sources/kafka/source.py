@@ -106,6 +106,7 @@ class KafkaSource:
         known = [fact for fact in known if getattr(fact, "cluster", None) == cluster]
         self.cluster = cluster
         self.interval = settings.interval
+        self.read_at: int | None = None
         self._settings = settings
         self._emit = emit
         self._detector = ChangeDetector(known)
@@ -152,6 +153,8 @@ class KafkaSource:
             self._restart_stuck_client(overdue)
             self._restart_denied_client()
             now = now_ms()
+            if self._state.has_response:
+                self.read_at = now
             unavailable = self._state.unavailable(
                 overdue, self._client.connection_failures, self._availability.unavailable, now
             )

@@ -52,6 +52,7 @@ class LogSource:
         """
         self.cluster = name
         self.interval = settings.poll_interval
+        self.read_at: int | None = None
         self._settings = settings
         self._zone = ZoneInfo(settings.time_zone)
         self._zone_check, self._zone_mismatch_logged = TimeZoneCheck(name, self._zone), False
@@ -88,6 +89,8 @@ class LogSource:
             self._read()
             self._emit_due_positions()
             self._logs.close_idle(now_ms())
+            if not reasons:
+                self.read_at = now_ms()
 
     def close(self) -> None:
         """Stop a running poll, emit the last positions and close the files."""

@@ -85,6 +85,7 @@ class ChangelogSource:
         ]
         self.cluster = cluster
         self.interval = interval
+        self.read_at: int | None = None
         self._emit = emit
         self._availability, self._changes = (
             AvailabilityTracker(self.name, cluster, availability),
@@ -161,6 +162,7 @@ class ChangelogSource:
             elif isinstance(answer.result, wire.Topics):
                 self._reader.set_topics(answer.result.topics)
                 self._unreachable = None
+                self.read_at = now
                 decreases += self._confirm_pending(answer.result.topics, answer.call.sent_at)
         return decreases
 

@@ -72,6 +72,7 @@ class StreamsMetricsSource:
         """
         self.cluster = name
         self.interval = settings.metrics_interval
+        self.read_at: int | None = None
         self._kafka, self._application = cluster, application
         self._timeout = settings.timeout / 1000
         self._emit = emit
@@ -111,6 +112,8 @@ class StreamsMetricsSource:
                 failures[url] = str(error)
             except TimeoutError:
                 failures[url] = f"{url} does not answer within {self._timeout:.1f} s"
+        if len(failures) < len(self._endpoints):
+            self.read_at = now_ms()
         reason = "; ".join(failures[url] for url in self._endpoints if url in failures)
         observations += self._availability.update(now_ms(), {SOURCE: reason} if reason else {})
         changes = self._changes.changes(observations)

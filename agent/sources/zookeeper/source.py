@@ -86,7 +86,7 @@ class ZooKeeperSource:
         self._unavailable: dict[Unit, str] = {}
         self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._failed_paths: set[str] = set()
-        self._last_read_at: int | None = None
+        self.read_at: int | None = None
         self._disconnected_at: int | None = None
         self._heartbeat_at = 0
         self._closed = False
@@ -123,7 +123,7 @@ class ZooKeeperSource:
 
     def _on_connected(self) -> None:
         """Queue a read of everything, as watches do not outlive a connection; called on kazoo's thread."""
-        self._disconnected_at = self._last_read_at
+        self._disconnected_at = self.read_at
         self._queue.put(_EVERYTHING)
 
     def _read_queued(self) -> None:
@@ -178,7 +178,7 @@ class ZooKeeperSource:
                 if not isinstance(fact, PartitionState) or fact.replicas
             ]
         # ZooKeeper answers a read only after it has reported every earlier change of a watched znode.
-        self._last_read_at = started_at
+        self.read_at = started_at
         with self._emitting:
             self._emit_changes(observations)
 

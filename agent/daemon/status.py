@@ -1,0 +1,279 @@
+"""What the running agent shows of itself: sources, deliveries, incidents, checks and groups."""
+
+import os
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from agent.checks.runner import Checks
+from agent.daemon.groups import GroupProgress, count_subjects, group_progress
+from agent.daemon.health import Health
+from agent.daemon.heartbeat import Heartbeat
+from agent.daemon.loops import Progress
+from agent.daemon.pipeline import Pipeline
+from agent.daemon.reports import (
+    AgentStatus,
+    CheckStatus,
+    HeartbeatStatus,
+    IncidentRecord,
+    OpenIncident,
+    ReceiverStatus,
+    SourceStatus,
+)
+from agent.engine.engine import Engine
+from agent.engine.facts import History
+from agent.engine.impact_and_root_cause import worst_first
+from agent.model.findings import Incident, Status
+from agent.model.observations.base import Unavailable
+from agent.model.observations.checks import CheckRun
+from agent.model.text import count, span, unavailable_parts, visible
+from agent.notify.dispatcher import Dispatcher, now_ms
+from agent.sources.base import Source
+from agent.storage.incidents import IncidentStore
+
+DELIVERY_PATIENCE_MS = 120_000
+"""Deliveries do not work if one has been pending for longer than this."""
+
+
+class Parts(NamedTuple):
+    """The parts of the agent that the status is read from."""
+
+    state_directory: Path
+    sources: Sequence[Source]
+    pipeline: Pipeline
+    dispatchers: Mapping[str, Dispatcher]
+    checks: Checks
+    health: Health
+    progress: Progress
+    rules: Sequence[str]
+
+
+class CheckRuns:
+    """The last run of each check on each cluster, and how long runs took. Used by any thread."""
+
+    def __init__(self, earlier: Iterable[CheckRun] = ()) -> None:
+        """earlier: runs before this start of the agent, the oldest first; their durations are not counted."""
+        self._last = {(run.check, run.cluster): run for run in earlier}
+        self._durations: dict[tuple[str, str], tuple[int, int]] = defaultdict(lambda: (0, 0))
+        self._lock = threading.Lock()
+
+    def add(self, run: CheckRun) -> None:
+        """Take note of a run that has ended."""
+        with self._lock:
+            self._last[run.check, run.cluster] = run
+            number, total = self._durations[run.check, run.outcome]
+            self._durations[run.check, run.outcome] = (number + 1, total + max(0, run.at - run.started_at))
+
+    @property
+    def last(self) -> list[CheckRun]:
+        """The last run of each check on each cluster, by name."""
+        with self._lock:
+            return [run for _, run in sorted(self._last.items())]
+
+    @property
+    def durations(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """The number of runs since the start and their total duration (ms), by check and outcome."""
+        with self._lock:
+            return dict(self._durations)
+
+
+class StatusReader:
+    """Reads the status of the running agent, from any thread."""
+
+    def __init__(self, parts: Parts, check_runs: CheckRuns, *, patience: float = 3.0) -> None:
+        """patience: how long the pipeline may take to answer, s."""
+        self.patience = patience
+        self.parts = parts
+        self.check_runs = check_runs
+        self.heartbeat: Heartbeat | None = None
+        self.started_at = now_ms()
+        self._began = time.monotonic()
+
+    @property
+    def uptime(self) -> float:
+        """For how long the agent has run, s."""
+        return time.monotonic() - self._began
+
+    def status(self) -> AgentStatus:
+        """Return everything but groups and what is stored of incidents."""
+        now, parts = now_ms(), self.parts
+        view, problems = _View([], [], []), list[str]()
+        try:
+            view = parts.pipeline.read(_view, self.patience)
+        except TimeoutError:
+            waiting = f"batches that wait: {parts.pipeline.queued:,}"
+            problems.append(f"The pipeline has not answered within {self.patience:.0f} s; {waiting}")
+        is_complete = not problems
+        sources = tuple(_source_status(source, view.unavailable) for source in parts.sources)
+        receivers = tuple(self.receivers())
+        running_checks, waiting_checks = parts.checks.load
+        heartbeat = self.heartbeat
+        problems += self._problems(sources, receivers, now)
+        return AgentStatus(
+            at=now,
+            version=version("backflow"),
+            pid=os.getpid(),
+            started_at=self.started_at,
+            state_directory=str(parts.state_directory.absolute()),
+            is_complete=is_complete,
+            problems=tuple(map(visible, problems)),
+            sources=sources,
+            subjects=count_subjects(view.histories),
+            queued=parts.pipeline.queued,
+            delay_ms=parts.pipeline.delay,
+            receivers=receivers,
+            incidents=tuple(open_incidents(view.incidents)),
+            checks=tuple(map(_check_status, self.check_runs.last)),
+            running_checks=running_checks,
+            waiting_checks=waiting_checks,
+            heartbeat=None
+            if heartbeat is None
+            else HeartbeatStatus(sent_at=heartbeat.sent_at, problem=heartbeat.problem),
+        )
+
+    def groups(self, pattern: str = "*", *, in_detail: bool = False) -> list[GroupProgress]:
+        """Return how far groups are. Raises TimeoutError if the pipeline does not answer."""
+        histories = self.parts.pipeline.read(lambda engine, _: engine.histories(), self.patience)
+        return group_progress(histories, now_ms(), pattern, in_detail=in_detail)
+
+    def incident(self, incident_id: str) -> IncidentRecord | None:
+        """Return what is stored of an incident, None if there is none. Raises TimeoutError like `groups`."""
+        return self.parts.pipeline.read(partial(_read_incident, incident_id), self.patience)
+
+    def current_incidents(self) -> list[Incident]:
+        """Return the incidents that may still change. Raises TimeoutError like `groups`."""
+        return self.parts.pipeline.read(lambda engine, _: engine.incidents, self.patience)
+
+    def unavailable(self) -> list[Unavailable]:
+        """Return what cannot be read. Raises TimeoutError like `groups`."""
+        return self.parts.pipeline.read(lambda engine, _: engine.unavailable(), self.patience)
+
+    def unread(self) -> list[str]:
+        """Return the sources that have not been read since the start."""
+        return [f"{source.cluster}/{source.name}" for source in self.parts.sources if source.read_at is None]
+
+    def receivers(self) -> Iterable[ReceiverStatus]:
+        """Yield how far deliveries are."""
+        for name, dispatcher in self.parts.dispatchers.items():
+            backlog = dispatcher.backlog
+            yield ReceiverStatus(
+                receiver=name,
+                pending=backlog.incidents,
+                oldest_ms=backlog.oldest,
+                delivered=dispatcher.delivered,
+                failed=dict(dispatcher.failed),
+                problem=dispatcher.problem,
+            )
+
+    def impairment(self) -> str:
+        """Return why the agent might not notify anybody of an incident, or an empty string."""
+        if not self.parts.pipeline.alive:
+            return "the pipeline has ended"
+        if stuck := self.parts.progress.stuck():
+            return f"without progress: {', '.join(stuck)}"
+        overdue = [receiver for receiver in self.receivers() if receiver.oldest_ms > DELIVERY_PATIENCE_MS]
+        return "; ".join(_delay(receiver) for receiver in overdue)
+
+    def _problems(
+        self, sources: Iterable[SourceStatus], receivers: Iterable[ReceiverStatus], now: int
+    ) -> Iterable[str]:
+        for source in sources:
+            name = f"{source.cluster}/{source.source}"
+            if source.read_at is None:
+                reason = f": {source.unavailable[0]}" if source.unavailable else ""
+                yield f"{name} has not been read since the start {span(now - self.started_at)} ago{reason}"
+            else:
+                yield from (f"{name}: {reason}" for reason in source.unavailable)
+        if stuck := self.parts.progress.stuck():
+            yield f"Without progress for two minutes: {', '.join(stuck)}"
+        yield from (_delay(receiver) for receiver in receivers if receiver.problem)
+        yield from (f"{part}: {problem}" for part, problem in self.parts.health.problems.items())
+        if self.heartbeat is not None and self.heartbeat.problem:
+            yield f"heartbeat: {self.heartbeat.problem}"
+
+
+def open_incidents(incidents: Iterable[Incident]) -> Iterable[OpenIncident]:
+    """Yield the incidents that are not closed, the worst and newest first."""
+    current = [
+        incident
+        for incident in incidents
+        if incident.findings and incident.merged_into is None and incident.status is not Status.CLOSED
+    ]
+    order = sorted(
+        current, key=lambda incident: (incident.status is not Status.OPEN, -incident.severity.rank, -incident.opened_at)
+    )
+    for incident in order:
+        yield OpenIncident(
+            id=incident.id,
+            status=incident.status.value,
+            severity=incident.severity.value,
+            rule=worst_first(incident.findings)[0].rule,
+            title=visible(incident.title),
+            opened_at=incident.opened_at,
+        )
+
+
+class _View(NamedTuple):
+    """What the pipeline knows at one moment."""
+
+    incidents: list[Incident]
+    unavailable: list[Unavailable]
+    histories: list[History[Any]]
+
+
+def _view(engine: Engine, store: IncidentStore) -> _View:
+    del store
+    return _View(engine.incidents, engine.unavailable(), engine.histories())
+
+
+def _read_incident(incident_id: str, engine: Engine, store: IncidentStore) -> IncidentRecord | None:
+    del engine
+    incident = store.incident(incident_id)
+    if incident is None:
+        return None
+    return IncidentRecord(incident, store.check_reports(incident_id), store.deliveries(incident_id))
+
+
+def _source_status(source: Source, unavailable: Iterable[Unavailable]) -> SourceStatus:
+    own = [fact for fact in unavailable if is_about(fact, source)]
+    wholes = [fact for fact in own if fact.is_whole]
+    parts = [fact for fact in own if not fact.is_whole]
+    reasons = [fact.reason for fact in wholes]
+    if parts and not wholes:
+        reasons = [
+            f"{phrase.removeprefix(f'{source.name} ')}: {parts[0].reason}" for phrase in unavailable_parts(parts)
+        ]
+    return SourceStatus(
+        cluster=source.cluster,
+        source=source.name,
+        read_at=source.read_at,
+        is_readable=not any(fact.source == source.name for fact in wholes),
+        unavailable=tuple(map(visible, reasons)),
+    )
+
+
+def is_about(report: Unavailable, source: Source) -> bool:
+    """Return whether the source, or a part of it such as flink_storage of flink, has reported this."""
+    is_own = report.source == source.name or report.source.startswith(f"{source.name}_")
+    return is_own and report.cluster == source.cluster
+
+
+def _check_status(run: CheckRun) -> CheckStatus:
+    return CheckStatus(
+        check=run.check,
+        cluster=run.cluster,
+        outcome=run.outcome,
+        ended_at=run.at,
+        took_ms=max(0, run.at - run.started_at),
+        reason=run.reason,
+    )
+
+
+def _delay(receiver: ReceiverStatus) -> str:
+    waiting = f"{receiver.receiver}: {count(receiver.pending, 'incident')} waiting for {span(receiver.oldest_ms)}"
+    return f"{waiting}: {receiver.problem}" if receiver.problem else waiting

@@ -1,0 +1,1 @@
+"""The status page, metrics and health of the running agent over HTTP."""

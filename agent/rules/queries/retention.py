@@ -1,0 +1,53 @@
+"""Queries about how long records that a group has not read are still kept."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+from agent.model.observations.kafka import LogOffsets, TopicSettings
+from agent.rules.queries.unread import MARKER, first_unread
+
+MIN_AGE_MS = 600_000
+"""Younger records are not about to be deleted, unless a reader deletes what it has read, as Kafka Streams does."""
+
+_ADVANCES = 3
+"""How many rises of the log start offset show its speed."""
+
+
+class Margin(NamedTuple):
+    """When the next record to read may be deleted, and for how long records are kept, ms.
+
+    is_bound: whether it may be deleted earlier: the record was there when its log was first read.
+    """
+
+    deleted_from: float
+    kept: float
+    is_bound: bool = False
+
+
+def find_margin(settings: TopicSettings | None, readings: list[LogOffsets], offset: int, at: int) -> Margin | None:
+    """Return when the record at the offset may be deleted, as known at that moment; None if it is not known or read.
+
+    settings: those of the topic, None if unknown. readings: of the log, the oldest first.
+    """
+    known = [reading for reading in readings if reading.at <= at]
+    unread = first_unread(known, offset + MARKER)
+    if unread is None or known[-1].log_start > offset or at - unread[1] < MIN_AGE_MS:
+        return None
+    margins: list[Margin] = []
+    if settings is not None and settings.retention_ms > 0 and "delete" in settings.cleanup_policy:
+        after, before = unread
+        margins.append(Margin((after or before) + settings.retention_ms, settings.retention_ms, after is None))
+    if settings is None or settings.retention_bytes > 0:
+        margins += _by_speed(known, offset, at)
+    return min(margins, default=None)
+
+
+def _by_speed(readings: list[LogOffsets], offset: int, at: int) -> Iterator[Margin]:
+    """Yield when the log start offset reaches the offset at the speed at which it has risen, if it has."""
+    rises = [after for before, after in pairwise(readings) if after.log_start > before.log_start]
+    if len(rises) < _ADVANCES:
+        return
+    last = readings[-1]
+    speed = (rises[-1].log_start - rises[0].log_start) / max(rises[-1].at - rises[0].at, 1)
+    yield Margin(at + (offset - last.log_start) / speed, (last.log_end - last.log_start) / speed)
