@@ -109,3 +109,17 @@ def test_backup_made_while_the_agent_writes_is_complete(tmp_path: Path) -> None:
     again.close()
     result = CliRunner().invoke(main, ["backup", "--config", str(config), str(tmp_path / "copy")])
     assert (result.exit_code, result.output) == (2, f"{tmp_path / 'copy'} exists: name a new directory\n")
+
+
+@pytest.mark.parametrize("name", [b"\x85osition", b"positiom"])
+def test_a_stream_without_positions_is_kept_aside(tmp_path: Path, name: bytes) -> None:
+    with closing(Journal(tmp_path / "whole")) as journal:
+        journal.append([Tick(at=0)])
+        journal.flush()
+        (stream,) = (tmp_path / "whole").rglob("_*.arrow")
+        path = tmp_path / "damaged" / stream.relative_to(tmp_path / "whole")
+        path.parent.mkdir(parents=True)
+        path.write_bytes(stream.read_bytes().replace(b"position", name))
+    reasons: list[str] = []
+    Journal(tmp_path / "damaged", unreadable=lambda _, reason: reasons.append(reason)).close()
+    assert (len(reasons), [left.suffix for left in path.parent.iterdir()]) == (1, [".damaged"])

@@ -205,6 +205,9 @@ def _stream(path: Path) -> Iterator[pa.RecordBatch]:
     with pa.memory_map(str(path)) as file:
         try:
             with pa.ipc.open_stream(file) as stream:
+                if "position" not in stream.schema.names:  # raises UnicodeDecodeError for names that are not UTF-8
+                    msg = "the stream has no positions"
+                    raise ValueError(msg)
                 for batch in stream:
                     batch.validate(full=True)
                     yield batch
