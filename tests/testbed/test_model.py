@@ -170,6 +170,51 @@ def test_truncation_resets_old_clients_and_moves_new_ones_to_the_divergence() ->
         assert effect.records == (0 if detects else 49_000), "what no longer exists is not read again"
 
 
+def test_truncation_moves_a_reader_once_though_another_is_stuck() -> None:
+    kafka = cluster()
+    group = reading_group(kafka)
+    group.detects_truncation = True
+    log = group.readers[0].log
+    group.read(log, 50_000, 1_000).is_stuck = True
+    kafka.elect_uncleanly(log, 2, 1_000)
+    for _ in range(3):
+        kafka.clock.run(kafka.clock.now + MINUTE)
+        group.rebalance(SECOND)
+    assert len([effect for event in kafka.truth.events for effect in event.effects]) == 1
+
+
+def test_new_partition_is_read_when_it_is_assigned() -> None:
+    kafka = cluster()
+    group = reading_group(kafka)
+    log = kafka.add_partition(group.readers[0].log.topic, 3)
+    group.rebalance(3 * SECOND, found=lambda: group.read(log, 0, 1_000))
+    assert all(reader.log is not log for reader in group.readers)
+    kafka.clock.run(kafka.clock.now + 4 * SECOND)
+    assert any(log.place in member.partitions for member in group.view())
+
+
+def test_commits_on_a_deleted_topic_are_rejected() -> None:
+    kafka = cluster()
+    group = reading_group(kafka)
+    kafka.delete_topic(group.readers[0].log.topic)
+    group.forget()
+    group.sync(kafka.clock.now + MINUTE)
+    assert [reader.committed for reader in group.readers] == [None, None]
+
+
+def test_follower_joins_the_isr_when_a_leader_is_back() -> None:
+    kafka = cluster()
+    reading_group(kafka)
+    log = next(iter(kafka.logs()))
+    leader, follower = log.replicas[:2]
+    kafka.elect(log, None, (leader,))
+    kafka.add_to_isr(log, follower)
+    assert follower not in log.isr
+    kafka.elect(log, leader)
+    kafka.clock.run(kafka.clock.now + 10 * SECOND)
+    assert follower in log.isr
+
+
 def test_controlled_shutdown_moves_leaders_first() -> None:
     kafka = cluster()
     group = reading_group(kafka)
