@@ -209,10 +209,10 @@ def test_follower_joins_the_isr_when_a_leader_is_back() -> None:
     leader, follower = log.replicas[:2]
     kafka.elect(log, None, (leader,))
     kafka.add_to_isr(log, follower)
-    isr = log.isr
+    assert follower not in log.isr
     kafka.elect(log, leader)
     kafka.clock.run(kafka.clock.now + 10 * SECOND)
-    assert (isr, log.isr) == ((leader,), (leader, follower))
+    assert follower in log.isr
 
 
 def test_controlled_shutdown_moves_leaders_first() -> None:

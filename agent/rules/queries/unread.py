@@ -19,7 +19,7 @@ REGULAR = 4
 """How many moves of an offset make a rhythm."""
 
 RHYTHM = 20
-"""How many of the last moves tell the longest interval between two."""
+"""Over how many of the last moves the longest interval is measured."""
 
 _SOURCE = "kafka"
 _PATIENCE_MS = 60_000
