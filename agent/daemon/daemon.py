@@ -77,6 +77,7 @@ class Daemon:
             for receiver in receivers
         }
         engine = Engine(settings.rules, settings.correlations, settings.incidents, self._health.set_aside)
+        self._check_runs = CheckRuns(self._earlier_check_runs())
         self._checks = Checks(settings, self._put_check_result)
         self._schedules = {
             name: trigger(check.schedule)
@@ -119,7 +120,6 @@ class Daemon:
         for name, dispatcher in self._dispatchers.items():
             turns[f"dispatcher {name}"] = partial(getattr, dispatcher, "turns")
         self._progress = Progress(self._loops, turns)
-        self._check_runs = CheckRuns(self._earlier_check_runs())
         parts = Parts(
             state_directory=directory,
             sources=self._sources,
