@@ -13,9 +13,11 @@ from agent.rules import KINDS
 AGENT = Path(__file__).parents[2] / "agent"
 EXEMPT = {
     AGENT / "sources" / "logs" / "patterns.py",  # names log patterns; two are called like a rule
-    AGENT / "sources" / "kafka" / "second_results.py",  # reads Kafka's own field `lag`
     AGENT / "cli" / "docs.py",  # shows a rule's table as an example
 }
+
+QUANTITIES = {"lag"}
+"""Rules that are called like what they measure."""
 
 
 def mentions(path: Path) -> Iterator[str]:
@@ -45,7 +47,7 @@ def _is_log_call(node: ast.AST) -> TypeGuard[ast.Call]:
 MENTIONS = {path: "\n".join(mentions(path)) for path in sorted(AGENT.rglob("*.py")) if path not in EXEMPT}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - QUANTITIES))
 def test_rule_kind_is_named_in_its_own_file_only(kind: str) -> None:
     own = AGENT / "rules" / f"{kind}.py"
     others = [path for path, text in MENTIONS.items() if path != own and re.search(rf"\b{kind}\b", text)]
