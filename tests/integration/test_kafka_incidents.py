@@ -98,7 +98,7 @@ def test_unclean_election_under_kraft_is_one_incident(kafka_4_1: Cluster, slack:
         assert rewind["previous"]["offset"] <= done.rewind.position
         assert rewind["current"]["offset"] >= done.rewind.to
         lost = done.rewind.position - done.rewind.to
-        assert 2000 < truncation["records"]["lost"] <= lost + 600
+        assert 1000 < truncation["records"]["lost"] <= lost + 600  # what was written since the last poll is not counted
         assert [other["title"] for other in incidents if other["severity"] != "info"] == [incident["title"]]
         assert incident["severity"] == "critical"
         words = assert_only_message(slack, incident).words
