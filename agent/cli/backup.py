@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from agent.cli.common import EPILOG, FAILED, WRONG, config_option, fail, load_or_exit
+from agent.cli.stored import find_state_file
 from agent.storage.database import FILE
-from agent.storage.state_file import current
 
 
 @click.command("backup", epilog=EPILOG)
@@ -20,15 +20,13 @@ def backup_command(config: Path | None, directory: Path) -> None:
 
     To restore: stop the agent, move its state directory away, copy DIRECTORY in its place and start the agent.
     """
-    state_directory = load_or_exit(config, need_clusters=False).agent.state_directory
-    source = current(state_directory / FILE)
-    if not source.exists():
-        fail(WRONG, f"{source}: no agent has run with this state directory; give its configuration with --config")
+    settings = load_or_exit(config, need_clusters=False)
+    source = find_state_file(settings)
     try:
         directory.mkdir(parents=True)
         # The journal comes second: what it has beyond the state is evaluated again after a restore.
         copy_state(source, directory / FILE)
-        copy_journal(state_directory / "journal", directory / "journal")
+        copy_journal(settings.agent.state_directory / "journal", directory / "journal")
     except FileExistsError:
         fail(WRONG, f"{directory} exists: name a new directory")
     except (OSError, sqlite3.Error) as error:

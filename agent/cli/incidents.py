@@ -19,7 +19,7 @@ from agent.model.config_types import duration
 from agent.model.findings import Incident, Severity, Status, incident_json, reader
 from agent.model.matchers import Silence, find_silence
 from agent.model.text import instant
-from agent.model.times import rfc3339
+from agent.model.times import rfc3339, second
 from agent.notify.dispatcher import now_ms
 from agent.render.report import report
 from agent.storage.incidents import IncidentStore
@@ -128,8 +128,8 @@ def _is_about(incident: Incident, pattern: str) -> bool:
 def _line(incident: Incident) -> str:
     message = report(incident)
     state = message.state if incident.merged_into is None else f"MERGED into {incident.merged_into}"
-    began = rfc3339(incident.opened_at)[:19].replace("T", " ")
     decided = "".join(f" · {part}" for part in _decided(incident))
+    began = second(incident.opened_at)
     return f"{incident.id}  {began}  {message.severity.upper():<8}  {state:<9}  {message.title}{decided}"
 
 

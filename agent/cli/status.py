@@ -25,6 +25,7 @@ from agent.daemon.tables import (
     RECEIVER_COLUMNS,
     SOURCE_COLUMNS,
     check_row,
+    describe_group,
     describe_subjects,
     group_row,
     partition_row,
@@ -33,7 +34,7 @@ from agent.daemon.tables import (
 )
 from agent.daemon.web.server import SOCKET, short_path
 from agent.model.text import span, visible
-from agent.model.times import rfc3339
+from agent.model.times import minute, second
 from agent.storage.journal import last_at
 
 _TIMEOUT_S = 30
@@ -85,7 +86,7 @@ def groups_command(config: Path | None, name: str | None, *, largest_lag_first: 
 
 def _status_lines(status: AgentStatus) -> Iterator[str]:
     up = span(status.at - status.started_at)
-    yield f"backflow {status.version}, pid {status.pid}, up {up} since {_minute(status.started_at)} UTC"
+    yield f"backflow {status.version}, pid {status.pid}, up {up} since {minute(status.started_at)} UTC"
     yield f"state directory {status.state_directory}"
     for problem in status.problems:
         yield f"PROBLEM  {problem}"
@@ -95,7 +96,7 @@ def _status_lines(status: AgentStatus) -> Iterator[str]:
     yield from _table("Deliveries", RECEIVER_COLUMNS, rows)
     yield f"pipeline: {status.queued:,} queued, delay {span(status.delay_ms)}"
     incidents = [
-        (incident.id, incident.severity, incident.status, _minute(incident.opened_at), incident.title)
+        (incident.id, incident.severity, incident.status, minute(incident.opened_at), incident.title)
         for incident in status.incidents
     ]
     yield from _table("Incidents", ("id", "severity", "state", "since (UTC)", "title"), incidents)
@@ -113,9 +114,7 @@ def _group_lines(groups: Sequence[GroupProgress], *, in_detail: bool) -> Iterato
         yield from _table("", GROUP_COLUMNS, [group_row(group) for group in groups])
     else:
         for number, group in enumerate(groups):
-            numbers = zip(GROUP_COLUMNS[2:], group_row(group)[2:], strict=True)
-            values = ", ".join(f"{column} {value}" for column, value in numbers if value)
-            title = visible(f"{group.group} of {group.cluster}: {values}")
+            title = visible(f"{group.group} of {group.cluster}: {describe_group(group)}")
             lines = _table(title, PARTITION_COLUMNS, [partition_row(part) for part in group.partitions])
             yield from islice(lines, 0 if number else 1, None)
 
@@ -137,10 +136,6 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) ->
         with console.capture() as capture:
             console.print(table)
         yield from (line.rstrip() for line in capture.get().splitlines())
-
-
-def _minute(at: int) -> str:
-    return rfc3339(at)[:16].replace("T", " ")
 
 
 def _ask(config: Path | None, path: str) -> bytes:
@@ -175,5 +170,5 @@ def _fail_without_agent(directory: Path) -> NoReturn:
     if last is None:
         before = "None has run with it yet: is this the configuration of the agent (--config)?"
     else:
-        before = f"The last one ran until {rfc3339(last)[:19].replace('T', ' ')} UTC. Start it with `backflow run`."
+        before = f"The last one ran until {second(last)} UTC. Start it with `backflow run`."
     fail(FAILED, f"no agent runs with the state directory {directory}. {before}")

@@ -5,6 +5,7 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import click
 
@@ -17,12 +18,18 @@ from agent.storage.incidents import IncidentStore
 from agent.storage.state_file import current
 
 
-@contextmanager
-def open_store(settings: Settings) -> Iterator[IncidentStore]:
-    """Open the state file of the configured agent; exit with a sentence if there is none or it cannot be used."""
+def find_state_file(settings: Settings) -> Path:
+    """Return the state file of the configured agent; exit with a sentence if there is none."""
     path = current(settings.agent.state_directory / FILE)
     if not path.exists():
         fail(WRONG, f"{path}: no agent has run with this state directory; give its configuration with --config")
+    return path
+
+
+@contextmanager
+def open_store(settings: Settings) -> Iterator[IncidentStore]:
+    """Open the state file of the configured agent; exit with a sentence if there is none or it cannot be used."""
+    path = find_state_file(settings)
     try:
         with IncidentStore(path) as store:
             yield store

@@ -6,7 +6,7 @@ from agent.daemon.groups import GroupProgress, PartitionProgress
 from agent.daemon.reports import CheckStatus, ReceiverStatus, SourceStatus
 from agent.model.findings import Finding
 from agent.model.text import count, instant, place, span
-from agent.model.times import rfc3339
+from agent.model.times import minute
 from agent.storage.incidents import Delivery
 
 SOURCE_COLUMNS = ("source", "state", "last read", "unavailable")
@@ -45,8 +45,7 @@ def receiver_row(receiver: ReceiverStatus) -> tuple[str, ...]:
 def check_row(check: CheckStatus) -> tuple[str, ...]:
     """Return the cells of a check's last run."""
     reason = check.reason.partition("\n")[0]
-    ended = rfc3339(check.ended_at)[:16].replace("T", " ")
-    return check.check, check.cluster, ended, span(check.took_ms), check.outcome, reason
+    return check.check, check.cluster, minute(check.ended_at), span(check.took_ms), check.outcome, reason
 
 
 def group_row(group: GroupProgress) -> tuple[str, ...]:
@@ -55,6 +54,12 @@ def group_row(group: GroupProgress) -> tuple[str, ...]:
     kept = _kept(group.kept_ms, is_bound=group.kept_is_bound)
     state = group.state or "unknown"
     return group.group, group.cluster, state, f"{group.members:,}", f"{group.partition_count:,}", *numbers, kept
+
+
+def describe_group(group: GroupProgress) -> str:
+    """Return what the row of a group says besides its name and cluster, in one line."""
+    cells = zip(GROUP_COLUMNS[2:], group_row(group)[2:], strict=True)
+    return ", ".join(f"{column} {value}" for column, value in cells if value)
 
 
 def partition_row(part: PartitionProgress) -> tuple[str, ...]:

@@ -24,6 +24,16 @@ def millis(text: str) -> int:
     return (moment - EPOCH) // timedelta(milliseconds=1)
 
 
+def minute(at: int) -> str:
+    """Return date and time in UTC to the minute: 2026-11-22 23:25."""
+    return rfc3339(at)[:16].replace("T", " ")
+
+
+def second(at: int) -> str:
+    """Return date and time in UTC to the second: 2026-11-22 23:25:13."""
+    return rfc3339(at)[:19].replace("T", " ")
+
+
 def clock(at: int) -> str:
     """Return the time of day in UTC to a tenth of a second: 23:25:13.9."""
     return (EPOCH + timedelta(milliseconds=at)).strftime("%H:%M:%S.") + str(at % 1000 // 100)

@@ -138,7 +138,7 @@ class Slack:
         try:
             return self._deliver(message, handle)
         except Refused as error:
-            # An archived channel takes nothing more; another that was named since gets the incident anew.
+            # An archived channel takes nothing more; another that was named since gets a new message.
             chosen = self._channel_of(message.incident)
             if (
                 error.code in _CHANNEL_LOST

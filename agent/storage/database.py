@@ -7,8 +7,13 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
+
+import structlog
 
 FILE = "state.sqlite3"
+
+log = structlog.get_logger(__name__)
 
 # outbox.number: 0 is the incident's message, n its nth thread entry. outbox.lines: of an entry, from its first attempt
 # on; until then the entry is composed when it is due. outbox.revision: changes since the row was made; one that comes
@@ -196,3 +201,13 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
         if db.in_transaction:  # SQLite ends it by itself on a full disk
             db.execute("ROLLBACK")
         raise
+
+
+def keep_aside(db: sqlite3.Connection, table: str, row_id: str, body: Any, reason: str) -> None:
+    """Keep what is in a row that cannot be read or written; the caller deletes the row."""
+    db.execute("INSERT INTO set_aside VALUES (?, ?, ?, ?)", (table, row_id, body, reason))
+
+
+def warn_of_row(row: str, reason: str) -> None:
+    """Log which row was set aside."""
+    log.warning("row_set_aside", row=row, reason=reason)

@@ -7,18 +7,15 @@ import sqlite3
 from typing import Any, TypeVar
 
 import msgspec
-import structlog
 from msgspec.structs import replace
 from pydantic import ValidationError
 
 from agent.model.findings import Acknowledgement, Closure, Handling, Incident, handled
 from agent.model.matchers import Matchers, Silence
-from agent.storage.database import transaction
+from agent.storage.database import keep_aside, transaction, warn_of_row
 from agent.storage.queueing import queue_log_entry, queue_message
 
 T = TypeVar("T")
-
-log = structlog.get_logger(__name__)
 
 
 class _StoredSilence(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,8 +70,7 @@ class Decisions:
 
     def handled(self, incident: Incident) -> Incident:
         """Return the incident with what operators decided about it."""
-        row = self._db.execute("SELECT body FROM handling WHERE incident = ?", (incident.id,)).fetchone()
-        return incident if row is None else handled(incident, self._decode(incident.id, row[0]))
+        return handled(incident, self._handling(incident.id))
 
     def acknowledge(self, incident: Incident, acknowledgement: Acknowledgement) -> None:
         """Acknowledge an incident, and queue the edit of its messages."""
@@ -106,8 +102,8 @@ class Decisions:
             return Handling()
 
     def _set_aside(self, table: str, column: str, row_id: str, body: str, reason: str) -> None:
-        log.warning("row_set_aside", row=f"{table} {row_id}", reason=reason)
-        self._db.execute("INSERT INTO set_aside VALUES (?, ?, ?, ?)", (table, row_id, body, reason))
+        warn_of_row(f"{table} {row_id}", reason)
+        keep_aside(self._db, table, row_id, body, reason)
         self._db.execute(f"DELETE FROM {table} WHERE {column} = ?", (row_id,))  # noqa: S608
 
 

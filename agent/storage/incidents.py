@@ -10,11 +10,10 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
 import msgspec
-import structlog
 
 from agent.engine.check_requests import CheckRequest
 from agent.model.findings import Finding, Incident, Severity, Status
-from agent.storage.database import connect, storage_error, transaction
+from agent.storage.database import connect, keep_aside, storage_error, transaction, warn_of_row
 from agent.storage.decisions import Decisions
 from agent.storage.outbox import Handle
 from agent.storage.queueing import queue_check_report, queue_log_entry, queue_message
@@ -61,11 +60,6 @@ class Delivery(NamedTuple):
     attempted_at: int | None
 
 
-def warn(row: str, reason: str) -> None:
-    """Log which row was set aside."""
-    structlog.get_logger(__name__).warning("row_set_aside", row=row, reason=reason)
-
-
 class IncidentStore:
     """Incidents and the journal position. Used by one thread at a time.
 
@@ -73,7 +67,7 @@ class IncidentStore:
     """
 
     def __init__(
-        self, path: Path, receivers: Collection[str] = (), unusable: Callable[[str, str], None] = warn
+        self, path: Path, receivers: Collection[str] = (), unusable: Callable[[str, str], None] = warn_of_row
     ) -> None:
         """Open or create the file. receivers: names of those who get every incident. Raises StorageError."""
         self.unusable = unusable
@@ -290,7 +284,7 @@ class IncidentStore:
             return _DECODERS[kind].decode(body)  # type: ignore[no-any-return]
         except (msgspec.DecodeError, TypeError) as error:
             reason = str(error)
-        self._db.execute("INSERT INTO set_aside VALUES (?, ?, ?, ?)", (table, str(row_id), body, reason))
+        keep_aside(self._db, table, str(row_id), body, reason)
         self._db.execute(f"DELETE FROM {table} WHERE id IS ?", (row_id,))  # noqa: S608
         if table == "incidents":
             self._db.execute("DELETE FROM outbox WHERE incident IS ?", (row_id,))

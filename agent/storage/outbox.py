@@ -6,15 +6,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
-import structlog
 
 from agent.model.findings import Incident, Severity, Status
 from agent.model.matchers import Silence
-from agent.storage.database import connect, transaction
+from agent.storage.database import connect, keep_aside, transaction, warn_of_row
 from agent.storage.decisions import Decisions
 from agent.storage.queueing import queue_message
-
-log = structlog.get_logger(__name__)
 
 Handle: TypeAlias = Mapping[str, Any]
 """What a receiver remembers of a delivery, such as a channel and a timestamp; plain JSON."""
@@ -283,10 +280,10 @@ class Outbox:
 
     def _set_aside(self, seq: int, body: Any, reason: str) -> None:
         """Remove all that is pending for an incident with a row that cannot be read: its next change is posted."""
-        log.warning("row_set_aside", row=f"outbox {seq}", reason=reason)
+        warn_of_row(f"outbox {seq}", reason)
         with transaction(self._db):
             incident = self._db.execute("SELECT incident FROM outbox WHERE seq = ?", (seq,)).fetchone()[0]
-            self._db.execute("INSERT INTO set_aside VALUES ('outbox', ?, ?, ?)", (str(incident), body, reason))
+            keep_aside(self._db, "outbox", str(incident), body, reason)
             for table in ("outbox", "deliveries"):
                 self._db.execute(
                     f"DELETE FROM {table} WHERE receiver = ? AND incident IS ?",  # noqa: S608

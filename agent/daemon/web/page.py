@@ -19,6 +19,7 @@ from agent.daemon.tables import (
     check_row,
     describe_delivery,
     describe_finding,
+    describe_group,
     describe_subjects,
     group_row,
     partition_row,
@@ -27,7 +28,7 @@ from agent.daemon.tables import (
 )
 from agent.daemon.web.style import STYLE
 from agent.model.text import count, day_of, span, visible
-from agent.model.times import rfc3339
+from agent.model.times import minute, second
 from agent.render.report import report
 
 _REFRESH_S = 30
@@ -51,9 +52,9 @@ def status_page(status: AgentStatus, groups: Sequence[GroupProgress]) -> bytes:
     _add(body, "h1", "Backflow")
     state = count(len(status.problems), "problem") if status.problems else "all well"
     line = _add(body, "p", "")
-    up = f" · up {span(status.at - status.started_at)}, since {_minute(status.started_at)} UTC"
+    up = f" · up {span(status.at - status.started_at)}, since {minute(status.started_at)} UTC"
     _add(line, "span", state, "bad" if status.problems else "good").tail = f"{up} · version {status.version}"
-    _add(body, "p", f"as of {rfc3339(status.at)[:19].replace('T', ' ')} UTC; reloads every {_REFRESH_S} s", "soft")
+    _add(body, "p", f"as of {second(status.at)} UTC; reloads every {_REFRESH_S} s", "soft")
     if status.problems:
         problems = _add(body, "ul", "", "problems")
         for problem in status.problems:
@@ -141,8 +142,7 @@ def group_page(name: str, groups: Sequence[GroupProgress]) -> bytes:
         _add(body, "h1", f"no group {name} is observed")
     for group in groups[:_SHOWN]:
         _add(body, "h1", f"{group.group} of {group.cluster}")
-        row = zip(GROUP_COLUMNS[2:], group_row(group)[2:], strict=True)
-        _add(body, "p", ", ".join(f"{column} {value}" for column, value in row if value), "soft")
+        _add(body, "p", describe_group(group), "soft")
         _table(body, PARTITION_COLUMNS, (_row(partition_row(part)) for part in group.partitions[:_LISTED]))
     return _encode(root)
 
@@ -206,7 +206,7 @@ def _incident_row(incident: OpenIncident) -> list[_Cell]:
         _Cell(incident.severity, mark=incident.severity),
         _Cell(incident.title, f"/incidents/{incident.id}"),
         _Cell(incident.status),
-        _Cell(_minute(incident.opened_at)),
+        _Cell(minute(incident.opened_at)),
     ]
 
 
@@ -216,10 +216,6 @@ def _group_table(body: Element, groups: Iterable[GroupProgress]) -> None:
         first, *others = group_row(group)
         rows.append([_Cell(first, f"/groups?name={quote(group.group, safe='')}"), *map(_Cell, others)])
     _table(body, GROUP_COLUMNS, rows)
-
-
-def _minute(at: int) -> str:
-    return rfc3339(at)[:16].replace("T", " ")
 
 
 def _encode(root: Element) -> bytes:
