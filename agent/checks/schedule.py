@@ -15,7 +15,7 @@ class CheckSchedule:
     def __init__(
         self, settings: Settings, run: Callable[[str], None], failed: Callable[[str, BaseException], None]
     ) -> None:
-        """run: queues a check, by its name. failed: told what raised instead."""
+        """run: queues a check, by its name. failed: gets what raised instead."""
         self._triggers = {
             name: trigger(check.schedule)
             for name, check in settings.checks.items()
