@@ -168,6 +168,13 @@ class _RequestHandler:
             case protocol.CheckGroup(group):
                 found = admin.describe_consumer_groups([group], request_timeout=_MAX_TIMEOUT_SECONDS)[group]
                 self._respond(number, lambda _: results.read_group_check(found), found)
+            case protocol.ListOperations(topic):
+                permitted = admin.describe_topics(
+                    TopicCollection([topic]),
+                    include_authorized_operations=True,
+                    request_timeout=self._metadata_seconds,
+                )[topic]
+                self._respond(number, lambda _: results.read_operations(permitted), permitted)
             case protocol.ListStableOffsets(partitions):
                 stable = admin.list_offsets(
                     {TopicPartition(*partition): OffsetSpec.latest() for partition in partitions},

@@ -1,0 +1,34 @@
+"""`backflow init` on a real cluster."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from testbed.groups import move_offsets
+from testbed.kafka import Cluster
+from testbed.traffic import fill
+from tests.integration.scenes import named
+
+pytestmark = pytest.mark.integration
+
+
+def test_the_file_fits_the_cluster_and_is_valid(kafka_3_9: Cluster, tmp_path: Path) -> None:
+    topic, group = named("init"), named("init-group")
+    kafka_3_9.create_topic(topic, 3, config={"retention.ms": "7200000"})
+    fill(kafka_3_9.bootstrap_servers, [(topic, 0)], 100)
+    move_offsets(kafka_3_9.bootstrap_servers, group, topic, 50, [0])
+    command = [sys.executable, "-m", "agent"]
+    options = ["--bootstrap-servers", kafka_3_9.bootstrap_servers, "--zookeeper", str(kafka_3_9.zookeeper)]
+    done = subprocess.run([*command, "init", *options], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("rules.toml: written for Kafka 3.9, 3 brokers (2005, 2011, 2024), ")
+    text = (tmp_path / "rules.toml").read_text(encoding="utf-8")
+    assert f"# - {group} (Empty, 0 members): {topic}\n" in text
+    assert f"# - {topic}: 3 partitions, kept for 2h\n" in text
+    assert "# - __consumer_offsets (Read): readable\n" in text
+    checked = subprocess.run([*command, "check-config"], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert checked.returncode == 0, checked.stderr
+    again = subprocess.run([*command, "init", *options], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert again.returncode == 2
