@@ -5,10 +5,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
+from agent.model.config_types import NameFilter
+from agent.sources.kafka.source import KafkaSource, KafkaSourceSettings
 from testbed.groups import move_offsets
 from testbed.kafka import Cluster
 from testbed.traffic import fill
+from testbed.waiting import wait_until
 from tests.integration.scenes import named
 
 pytestmark = pytest.mark.integration
@@ -32,3 +36,29 @@ def test_the_file_fits_the_cluster_and_is_valid(kafka_3_9: Cluster, tmp_path: Pa
     assert checked.returncode == 0, checked.stderr
     again = subprocess.run([*command, "init", *options], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert again.returncode == 2
+
+
+def test_a_port_of_zookeeper_is_named_and_nothing_is_written(kafka_3_9: Cluster, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "agent", "init", "--bootstrap-servers", str(kafka_3_9.zookeeper), "--wait", "15"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 3
+    assert f"{kafka_3_9.zookeeper}: this is a port of ZooKeeper" in done.stderr
+    assert not (tmp_path / "rules.toml").exists()
+
+
+def test_a_pattern_that_matches_nothing_is_logged_once(kafka_3_9: Cluster) -> None:
+    topic = named("orders")
+    kafka_3_9.create_topic(topic)
+    settings = KafkaSourceSettings(
+        bootstrap_servers=kafka_3_9.bootstrap_servers,
+        topics=NameFilter(include=[f"{topic}s", topic]),
+        groups=NameFilter(include=["*"]),
+    )
+    with capture_logs() as logs:
+        source = KafkaSource("main", settings, lambda _: None)
+        wait_until(lambda: (source.poll(), source.topics())[1], "topics", 30)
+        source.poll()
+        source.close()
+    warnings = [line for line in logs if line["event"] == "pattern_matches_nothing"]
+    assert [(line["key"], line["pattern"]) for line in warnings] == [("topics", f"{topic}s")]
+    assert topic in warnings[0]["nearest"]
