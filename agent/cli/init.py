@@ -114,7 +114,7 @@ def init_command(
     """
     if output.exists() and not force:
         fail(WRONG, f"{output} exists; name another file with -o, or overwrite it with --force")
-    table = {"bootstrap_servers": bootstrap_servers}
+    table: dict[str, Any] = {"bootstrap_servers": bootstrap_servers}
     table |= {"zookeeper": zookeeper} if zookeeper else {}
     table |= {"kafka": properties} if properties else {}
     try:

@@ -56,7 +56,12 @@ def test_a_pattern_that_matches_nothing_is_logged_once(kafka_3_9: Cluster) -> No
     )
     with capture_logs() as logs:
         source = KafkaSource("main", settings, lambda _: None)
-        wait_until(lambda: (source.poll(), source.topics())[1], "topics", 30)
+
+        def has_topics() -> bool:
+            source.poll()
+            return topic in source.topics()
+
+        wait_until(has_topics, "topics", 30)
         source.poll()
         source.close()
     warnings = [line for line in logs if line["event"] == "pattern_matches_nothing"]

@@ -39,9 +39,15 @@ def close(connection: socket.socket) -> None:
     connection.recv(100)
 
 
+class Quiet(BaseHTTPRequestHandler):
+    """An HTTP server that logs nothing."""
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
+
+
 def test_http_is_recognised() -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
-        server.RequestHandlerClass.log_message = lambda *_: None  # type: ignore[method-assign,assignment]
+    with ThreadingHTTPServer(("127.0.0.1", 0), Quiet) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         problem = find_port_problem(f"127.0.0.1:{server.server_port}", is_tls=False)
