@@ -46,7 +46,7 @@ lint: setup-python ## ruff (rules and format), mypy, import contracts, spelling
 docs: setup-python ## build the documentation site into build/docs
 	@$(BIN)/mkdocs build --strict
 
-reference: setup-python ## renew docs/reference from the code
+reference: setup-python ## renew docs/reference, the man page and completions from the code
 	@$(BIN)/python -m agent.cli.docs
 
 messages: setup-python ## renew the golden messages in tests/messages

@@ -47,13 +47,13 @@ Fact = TypeVar("Fact", bound=Observation)
 class Seen(NamedTuple):
     """What the probe found. table: the cluster's, as in rules.toml. unreadable: reasons, sentences.
 
-    operations: permitted on `__consumer_offsets`, as ACLs name them; empty if unknown. at: ms.
+    offsets_topic: whether `__consumer_offsets` is readable. at: ms.
     """
 
     table: Mapping[str, Any]
     facts: list[Observation]
     unreadable: list[str]
-    operations: list[str]
+    offsets_topic: str
     at: int
 
     def of(self, kind: type[Fact]) -> list[Fact]:
@@ -150,7 +150,7 @@ def _look(settings: Settings, table: Mapping[str, Any], wait: int) -> Seen:
         table,
         [fact for view in views for fact in view.facts.values()],
         list(dict.fromkeys(line for view in views for line in _reasons(view, failures))),
-        _read_operations(settings),
+        _access_to_offsets_topic(settings),
         time.time_ns() // 1_000_000,
     )
 
@@ -167,8 +167,8 @@ def _reasons(view: View, failures: Mapping[str, str]) -> Iterator[str]:
     yield from (fact.reason for fact in view.unavailable())
 
 
-def _read_operations(settings: Settings) -> list[str]:
-    """Return the operations on `__consumer_offsets` that are permitted; nothing if brokers do not list them."""
+def _access_to_offsets_topic(settings: Settings) -> str:
+    """Return whether the credentials permit to read `__consumer_offsets`, or why that is unknown."""
     from agent.sources.kafka import admin_protocol as protocol  # noqa: PLC0415 - the clients take a second to load
     from agent.sources.kafka.admin_client import AdminClient  # noqa: PLC0415 - likewise
 
@@ -178,11 +178,16 @@ def _read_operations(settings: Settings) -> list[str]:
     try:
         client.send(("operations",), protocol.ListOperations(OFFSETS_TOPIC))
         for completed in client.collect(_ANSWER_MS):
-            if isinstance(completed.result, protocol.Operations):
-                return completed.result.operations
+            match completed.result:
+                case protocol.Operations([]):
+                    return "unknown, the brokers do not list permissions (Kafka 2.3 or later does)"
+                case protocol.Operations(operations):
+                    return _yes({"READ", "ALL"} & set(operations))
+                case protocol.Failure() as failure:
+                    return "not readable" if failure.is_unauthorized else f"unknown, {visible(failure.text)}"
     finally:
         client.close()
-    return []
+    return "unknown, the brokers did not answer in time"
 
 
 def render(seen: Seen) -> str:
@@ -230,10 +235,7 @@ def _permission_lines(seen: Seen) -> Iterator[str]:
     yield "# What the credentials permit:"
     yield f"# - brokers' settings (DescribeConfigs on the cluster): {_yes(seen.of(ClusterSettings))}"
     yield f"# - topics' settings, such as retention (DescribeConfigs on topics): {_yes(seen.of(TopicSettings))}"
-    if not seen.operations:
-        yield f"# - {OFFSETS_TOPIC} (Read): unknown, the brokers do not list permissions (Kafka 2.3 or later does)"
-    else:
-        yield f"# - {OFFSETS_TOPIC} (Read): {_yes({'READ', 'ALL'} & set(seen.operations))}"
+    yield from _commented(f"{OFFSETS_TOPIC} (Read): {seen.offsets_topic}", "- ")
     for reason in seen.unreadable:
         yield from _commented(f"Limited: {reason}", "- ")
     yield "#"

@@ -39,7 +39,7 @@ FACTS: list[Observation] = [
 
 
 def seen(**changes: Any) -> Seen:
-    return Seen(TABLE, FACTS, [], ["DESCRIBE", "READ"], AT)._replace(**changes)
+    return Seen(TABLE, FACTS, [], "readable", AT)._replace(**changes)
 
 
 def comments(text: str) -> list[str]:
@@ -70,18 +70,6 @@ def test_comments_say_what_was_seen() -> None:
     ):
         assert line in lines
     assert any(line.startswith("# Kept for less than a day, ") and "orders" in line for line in lines)
-
-
-@pytest.mark.parametrize(
-    ("operations", "said"),
-    [
-        (["ALL"], "readable"),
-        (["DESCRIBE"], "not readable"),
-        ([], "unknown, the brokers do not list permissions (Kafka 2.3 or later does)"),
-    ],
-)
-def test_whether_the_offsets_topic_is_readable_is_said(operations: list[str], said: str) -> None:
-    assert f"# - __consumer_offsets (Read): {said}" in comments(render(seen(operations=operations)))
 
 
 def test_what_is_not_permitted_is_said_with_its_command() -> None:
