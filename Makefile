@@ -1,5 +1,5 @@
 # Backflow's commands. `make` alone lists them; everything lives in .venv and build/.
-.PHONY: help setup setup-python demo test test-fast backtest faults acceptance coverage lint docs reference messages lock dist clean
+.PHONY: help setup setup-python demo test test-fast backtest faults acceptance coverage lint docs reference messages lock dist deb clean
 BIN := .venv/bin
 
 help: ## list these commands
@@ -46,7 +46,7 @@ lint: setup-python ## ruff (rules and format), mypy, import contracts, spelling
 docs: setup-python ## build the documentation site into build/docs
 	@$(BIN)/mkdocs build --strict
 
-reference: setup-python ## renew docs/reference from the code
+reference: setup-python ## renew docs/reference, the man page and completions from the code
 	@$(BIN)/python -m agent.cli.docs
 
 messages: setup-python ## renew the golden messages in tests/messages
@@ -59,6 +59,9 @@ lock: setup-python ## renew requirements.lock from pyproject.toml; `make lock LO
 
 dist: setup-python ## build the wheel and the source distribution into build/dist
 	@$(BIN)/python -m build --no-isolation --outdir build/dist
+
+deb: setup-python ## build the Debian package into build/dist; `make deb EXTRAS=spark` with PySpark
+	@scripts/deb $(EXTRAS)
 
 clean: ## remove what commands leave behind, including .venv
 	@rm -rf .venv build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage *.egg-info

@@ -1,4 +1,4 @@
-"""Generator of the reference pages: `python -m agent.cli.docs` writes docs/reference from the code.
+"""Generator of the reference pages: `python -m agent.cli.docs` writes docs/reference and package/ from the code.
 
 A page takes its text from docstrings: of tables and rules, and of the literals under their fields.
 """
@@ -15,6 +15,7 @@ import msgspec
 
 from agent.cli.docs_tables import field_rows, link_to, option_rows, split_docstring, to_markdown
 from agent.cli.main import main as command
+from agent.cli.manual import FILES, subcommands
 from agent.cli.replay import replay
 from agent.config.credentials import Credential
 from agent.config.problems import NAMED_TABLES
@@ -33,6 +34,8 @@ from agent.rules.broker_session_lost import BrokerSessionLost
 from agent.rules.offset_rewind import OffsetRewind
 
 DIRECTORY = Path(__file__).parents[2] / "docs" / "reference"
+PACKAGE = Path(__file__).parents[2] / "package"
+"""Where the man page and the shell completions are written."""
 
 _GENERATED = "This page is generated from the code by `python -m agent.cli.docs`."
 
@@ -168,17 +171,9 @@ def rules_page() -> str:
 def commands_page() -> str:
     """Return the help of all commands."""
     group = click.Context(command, info_name="backflow", terminal_width=100, help_option_names=["-h", "--help"])
-    contexts = [group, *_subcommands(group, command)]
+    contexts = [group, *subcommands(group, command)]
     parts = [f"## {context.command_path}\n\n```text\n{context.get_help()}\n```\n" for context in contexts]
     return "\n".join([_COMMANDS, *parts])
-
-
-def _subcommands(parent: click.Context, group: click.Group) -> Iterator[click.Context]:
-    for name, subcommand in group.commands.items():
-        context = click.Context(subcommand, info_name=name, parent=parent)
-        yield context
-        if isinstance(subcommand, click.Group):
-            yield from _subcommands(context, subcommand)
 
 
 def observations_page() -> str:
@@ -266,12 +261,13 @@ def _nested_structs(structs: Iterable[type[msgspec.Struct]]) -> Iterator[tuple[s
                     yield inner.__name__, inner
 
 
-def write_pages(directory: Path) -> None:
+def write_pages(directory: Path, pages: Mapping[str, Callable[[], str]]) -> None:
     """Write all pages into the directory."""
-    directory.mkdir(parents=True, exist_ok=True)
-    for name, page in PAGES.items():
+    for name, page in pages.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_text(page(), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    write_pages(DIRECTORY)
+    write_pages(DIRECTORY, PAGES)
+    write_pages(PACKAGE, FILES)

@@ -6,10 +6,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import click
 import structlog
@@ -32,6 +32,9 @@ _POLLS = 3
 
 _TICK_S = 0.2
 _LITTLE_SPACE = 1 << 30
+
+
+Fact = TypeVar("Fact", bound=Observation)
 
 
 class Verdict(NamedTuple):
@@ -77,20 +80,21 @@ def _verdicts(settings: Settings, wait: int) -> Iterator[Verdict]:
         yield Verdict(describe_path(key), "", problem)
 
 
-class _View:
+class View:
     """What one source has emitted."""
 
     def __init__(self, source_name: str) -> None:
         self.name = source_name
         self.facts: dict[Subject, Observation] = {}
         self.polls = 0
+        self.is_over = False
         self._availability: dict[Subject, Availability] = {}
         self._lock = threading.Lock()
 
     def emit(self, batch: Batch) -> None:
-        """Take note of the batch."""
+        """Take note of the batch, unless it is about a source that is being closed."""
         with self._lock:
-            for fact in batch:
+            for fact in () if self.is_over else batch:
                 (self._availability if isinstance(fact, Availability) else self.facts)[fact.subject] = fact  # type: ignore[assignment]
 
     def unavailable(self) -> list[Unavailable]:
@@ -101,6 +105,11 @@ class _View:
     def is_settled(self) -> bool:
         """Return whether it was polled often enough, and nothing is unavailable that may become available soon."""
         return self.polls >= _POLLS and bool(self.facts) and not self.unavailable()
+
+    def of(self, kind: type[Fact]) -> list[Fact]:
+        """Return the facts of a kind."""
+        with self._lock:
+            return [fact for fact in self.facts.values() if isinstance(fact, kind)]
 
     def verdict(self) -> Verdict:
         """Return what is known by now."""
@@ -121,20 +130,31 @@ def _reason(fact: Unavailable) -> str:
 
 
 def _examine_sources(settings: Settings, wait: int) -> Iterator[Verdict]:
-    """Poll each source until it has been read, or for so many seconds."""
-    from agent.daemon.wiring import make_sources  # noqa: PLC0415 - the clients take a second to load
-
-    views: dict[str, _View] = {}
-
-    def emit_for(cluster: str, source: str) -> Emit:
-        return views.setdefault(f"{cluster}/{source}", _View(f"{cluster}/{source}")).emit
-
     try:
-        sources = make_sources(settings, emit_for, [])
+        views, failures = read_sources(settings, wait)
     except CredentialError as error:
         yield Verdict("credentials", "", str(error))
         return
+    for view in views:
+        verdict = view.verdict()
+        yield verdict._replace(problem=failures.get(verdict.name, verdict.problem))
 
+
+def read_sources(
+    settings: Settings, wait: int, is_complete: Callable[[View], bool] = View.is_settled
+) -> tuple[list[View], dict[str, str]]:
+    """Poll each source until it is complete, or for `wait` seconds; return what each emitted, and internal errors.
+
+    Raises CredentialError.
+    """
+    from agent.daemon.wiring import make_sources  # noqa: PLC0415 - the clients take a second to load
+
+    views: dict[str, View] = {}
+
+    def emit_for(cluster: str, source: str) -> Emit:
+        return views.setdefault(f"{cluster}/{source}", View(f"{cluster}/{source}")).emit
+
+    sources = make_sources(settings, emit_for, [])
     failures: dict[str, str] = {}
 
     def poll(source: Source) -> None:
@@ -148,16 +168,15 @@ def _examine_sources(settings: Settings, wait: int) -> Iterator[Verdict]:
     for loop in loops:
         loop.start()
     deadline = time.monotonic() + wait
-    while time.monotonic() < deadline and not failures and not all(view.is_settled() for view in views.values()):
+    while time.monotonic() < deadline and not failures and not all(map(is_complete, views.values())):
         time.sleep(_TICK_S)
     for loop in loops:
         loop.stop()
-    verdicts = [view.verdict() for view in views.values()]
+    for view in views.values():
+        view.is_over = True
     for source in sources:
         source.close()
-    for verdict in verdicts:
-        problem = failures.get(verdict.name, verdict.problem)
-        yield verdict._replace(problem=problem)
+    return list(views.values()), failures
 
 
 def _examine_receivers(settings: Settings) -> Iterator[Verdict]:

@@ -11,6 +11,7 @@ from agent.cli.demo import demo_command
 from agent.cli.doctor import doctor_command
 from agent.cli.handling import ack_command, close_command
 from agent.cli.incidents import incidents_command
+from agent.cli.init import init_command
 from agent.cli.replay import replay_command
 from agent.cli.rule_tests import test_rules_command
 from agent.cli.run import check_config_command, run_command
@@ -30,6 +31,7 @@ def main() -> None:
 
 
 for command in (
+    init_command,
     run_command,
     check_config_command,
     doctor_command,

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterable
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Annotated, Any
@@ -80,6 +81,14 @@ class NameFilter(ConfigModel):
         """
         included = self.include == _EVERYTHING or any(map(partial(_is_in, self.include), names))
         return included and not any(map(partial(_is_in, self.exclude), names))
+
+    def unmatched(self, names: Collection[str]) -> dict[str, list[str]]:
+        """Return the patterns of `include` that match none of the names, each with the names most like it."""
+        return {
+            pattern: get_close_matches(pattern.strip("*?"), names, n=3, cutoff=0.5)
+            for pattern in self.include
+            if self.include != _EVERYTHING and not any(fnmatchcase(name, pattern) for name in names)
+        }
 
 
 def _is_in(patterns: Iterable[str], name: str) -> bool:

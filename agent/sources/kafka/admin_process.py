@@ -22,6 +22,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import msgspec
@@ -40,6 +41,7 @@ from agent.sources.background import run_in_thread
 from agent.sources.kafka import admin_protocol as protocol
 from agent.sources.kafka import admin_results as results
 from agent.sources.kafka.connection_failures import parse_failure
+from agent.sources.kafka.port_protocol import find_port_problem, split_servers
 from agent.sources.kafka.second_client_options import UntranslatableError, find_certificate_problem, translate
 
 if TYPE_CHECKING:
@@ -57,6 +59,9 @@ _FAILED_CONNECTION = re.compile(r"FAIL \[[^]]*\] \[thrd:.*?\]: (.*)", re.DOTALL)
 _EXPLAIN_SECONDS = 20
 """How often a connection is made to find out what is wrong with a broker's certificate."""
 
+_UNANSWERED = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)  # noqa: SLF001
+"""librdkafka's codes if no broker can be talked to; not a timeout, which a slow broker causes as well."""
+
 _DEFAULTS = {"client.id": "backflow", "reconnect.backoff.max.ms": "2000"}
 
 Outgoing: TypeAlias = queue.SimpleQueue[Callable[[], protocol.FromProcess]]
@@ -66,8 +71,12 @@ Outgoing: TypeAlias = queue.SimpleQueue[Callable[[], protocol.FromProcess]]
 class _RequestHandler:
     """Calls one of the clients for each request and queues the result."""
 
-    def __init__(self, admin: AdminClient, setup: protocol.Setup, outgoing: Outgoing) -> None:
+    def __init__(
+        self, admin: AdminClient, setup: protocol.Setup, outgoing: Outgoing, examine_ports: Callable[[], None]
+    ) -> None:
+        """examine_ports: called when no broker answers."""
         self._admin = admin
+        self._examine_ports = examine_ports
         self._setup = setup
         self._second: SecondClient | None = None
         self._cluster = setup.cluster
@@ -168,6 +177,13 @@ class _RequestHandler:
             case protocol.CheckGroup(group):
                 found = admin.describe_consumer_groups([group], request_timeout=_MAX_TIMEOUT_SECONDS)[group]
                 self._respond(number, lambda _: results.read_group_check(found), found)
+            case protocol.ListOperations(topic):
+                permitted = admin.describe_topics(
+                    TopicCollection([topic]),
+                    include_authorized_operations=True,
+                    request_timeout=self._metadata_seconds,
+                )[topic]
+                self._respond(number, lambda _: results.read_operations(permitted), permitted)
             case protocol.ListStableOffsets(partitions):
                 stable = admin.list_offsets(
                     {TopicPartition(*partition): OffsetSpec.latest() for partition in partitions},
@@ -202,6 +218,8 @@ class _RequestHandler:
         if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._BAD_MSG:  # noqa: SLF001
             self._call_second(message)
         else:
+            if isinstance(error, KafkaException) and error.args[0].code() in _UNANSWERED:
+                run_in_thread("ports", self._examine_ports)
             at = now_ms()
             self._outgoing.put(lambda: _response(message.number, at, lambda _: results.read_metadata(fetched.result())))
 
@@ -240,6 +258,10 @@ def _response(number: int, at: int, read: Callable[[int], protocol.Result]) -> p
     return protocol.Response(number, at, result)
 
 
+def _same(message: protocol.FromProcess) -> protocol.FromProcess:
+    return message
+
+
 class _LogForwarder(logging.Handler):
     """Passes the clients' logs on; to librdkafka it takes the place of a `logging.Logger`."""
 
@@ -248,6 +270,7 @@ class _LogForwarder(logging.Handler):
         self._outgoing = outgoing
         self._properties = properties
         self._explained_at: dict[str, float] = {}
+        self._ports: dict[str, str] = {}
 
     def log(self, level: int, text: str, *values: object) -> None:
         """Queue a log line of librdkafka."""
@@ -264,12 +287,30 @@ class _LogForwarder(logging.Handler):
     def report(self, text: str) -> None:
         """Queue what a connection failed with."""
         failure = parse_failure(text) or protocol.ConnectionFailure("", None, text)
+        if failure.address in self._ports:
+            failure = msgspec.structs.replace(failure, text=self._ports[failure.address])
         if "certificate verify failed" in text:
             if time.monotonic() - self._explained_at.get(failure.address, -_EXPLAIN_SECONDS) >= _EXPLAIN_SECONDS:
                 self._explained_at[failure.address] = time.monotonic()
                 run_in_thread("certificate", lambda: self._explain(failure))
         else:
             self._outgoing.put(lambda: failure)
+
+    def examine_ports(self) -> None:
+        """Queue which bootstrap servers are no listeners that we could talk to, and what they are instead."""
+        servers = self._properties["bootstrap.servers"]
+        if time.monotonic() - self._explained_at.get(servers, -_EXPLAIN_SECONDS) < _EXPLAIN_SECONDS:
+            return
+        self._explained_at[servers] = time.monotonic()
+        is_tls = self._properties.get("security.protocol", "").lower() in ("ssl", "sasl_ssl")
+        self._ports = {
+            address: problem
+            for address in split_servers(servers)
+            if (problem := find_port_problem(address, is_tls=is_tls)) is not None
+        }
+        for address, problem in self._ports.items():
+            failure = protocol.ConnectionFailure(address, None, problem)
+            self._outgoing.put(partial(_same, failure))
 
     def _explain(self, failure: protocol.ConnectionFailure) -> None:
         """Queue the failure with what is wrong with the certificate, which librdkafka does not say."""
@@ -310,7 +351,7 @@ def main() -> None:
         return
     threading.Thread(target=_write, args=(responses, outgoing), daemon=True).start()
     threading.Thread(target=_poll, args=(admin,), daemon=True).start()
-    handler = _RequestHandler(admin, setup, outgoing)
+    handler = _RequestHandler(admin, setup, outgoing, forwarder.examine_ports)
     decoder = msgspec.msgpack.Decoder(protocol.NumberedRequest)
     while (request := protocol.receive(requests, decoder)) is not None:
         handler.handle(request)

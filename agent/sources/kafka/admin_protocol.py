@@ -138,6 +138,12 @@ class CheckGroup(Message, frozen=True):
     group: str
 
 
+class ListOperations(Message, frozen=True):
+    """List the operations on a topic that our credentials permit (KIP-430, brokers from 2.3 on)."""
+
+    topic: str
+
+
 Request: TypeAlias = (
     ListGroups
     | FetchMetadata
@@ -155,6 +161,7 @@ Request: TypeAlias = (
     | DescribeOpenTransaction
     | CheckTopics
     | CheckGroup
+    | ListOperations
 )
 
 SECOND_CLIENT = (ListTypedGroups, DescribeTypedGroup, ListShareOffsets, DescribeOpenTransaction, DescribeTopics)
@@ -289,6 +296,12 @@ class GroupCheck(Message, frozen=True):
     """The group may be described, whether or not it exists."""
 
 
+class Operations(Message, frozen=True):
+    """The permitted operations on a topic as ACLs name them (`READ`); empty if the broker is too old to list them."""
+
+    operations: list[str]
+
+
 class TypedGroup(Struct, array_like=True, frozen=True):
     """A group's type and state, as Kafka names them."""
 
@@ -324,6 +337,7 @@ Result: TypeAlias = (
     | OpenTransactions
     | TopicChecks
     | GroupCheck
+    | Operations
     | Failure
 )
 

@@ -212,6 +212,12 @@ def read_group_check(described: Future[Any]) -> protocol.GroupCheck:
     return protocol.GroupCheck()
 
 
+def read_operations(described: Future[Any]) -> protocol.Operations:
+    """Return the operations on a topic that our credentials permit."""
+    operations = _result(described).authorized_operations or []
+    return protocol.Operations(sorted(operation.name for operation in operations))
+
+
 def read_stable_offsets(ends: Futures, cluster: str, at: int) -> protocol.StableOffsets:
     """Return the last stable offsets of partitions as of `at`, ms; why one is missing, the log offsets show as well."""
     offsets = []

@@ -125,6 +125,7 @@ class KafkaSource:
         self._client = AdminClient(self._read_setup, client_log)
         self._list_types_at = 0
         self._logged: set[tuple[str, str]] = set()
+        self._unchecked_filters = {"groups": settings.groups, "topics": settings.topics}
         self._polling = threading.Lock()
         self._closed = False
 
@@ -149,6 +150,7 @@ class KafkaSource:
                     self._state.apply(completed)
                     self._log_undecodable_tasks(completed)
                     self._log_refusals(completed)
+                    self._log_unmatched_patterns(completed)
             overdue = [call for call in self._client.in_flight if call in in_flight_before]
             self._restart_stuck_client(overdue)
             self._restart_denied_client()
@@ -297,6 +299,19 @@ class KafkaSource:
                 log.warning("kafka_refuses", cluster=self.cluster, subject=subject, reason=failure.text)
         if isinstance(request, protocol.ListTypedGroups) and isinstance(result, protocol.Failure) and result.is_final:
             self._list_types_at = completed.at + _RETRY_MS
+
+    def _log_unmatched_patterns(self, completed: CompletedCall) -> None:
+        """Log, after the first list of groups and of topics, patterns of rules.toml that match none."""
+        match completed.result:
+            case protocol.Groups(names, failures=[]):
+                key = "groups"
+            case protocol.Metadata(brokers=[_, *_], topics=names):
+                key = "topics"
+            case _:
+                return
+        selected = self._unchecked_filters.pop(key, NameFilter())
+        for pattern, nearest in selected.unmatched(names).items():
+            log.warning("pattern_matches_nothing", cluster=self.cluster, key=key, pattern=pattern, nearest=nearest)
 
     def _log_applications(self, facts: Iterable[Observation]) -> None:
         """Log each application once, and again when it has other stores."""

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import ConfigResource
+from confluent_kafka.admin import AclOperation, ConfigResource
 
 from agent.model.observations.kafka import (
     Commit,
@@ -167,3 +167,13 @@ def test_the_end_of_the_stream_within_a_frame_is_an_end() -> None:
     stream = io.BytesIO()
     protocol.send(stream, protocol.ConnectionFailure("kafka-1:9093", 1, "refused"))
     assert protocol.receive(io.BytesIO(stream.getvalue()[:-1]), _DECODER) is None
+
+
+def test_permitted_operations_have_the_names_of_acls() -> None:
+    described = _done(SimpleNamespace(authorized_operations=[AclOperation.READ, AclOperation.DESCRIBE]))
+    assert _sent(results.read_operations(described)) == protocol.Operations(["DESCRIBE", "READ"])
+
+
+def test_a_broker_before_2_3_lists_no_operations() -> None:
+    described = _done(SimpleNamespace(authorized_operations=None))
+    assert _sent(results.read_operations(described)) == protocol.Operations([])
