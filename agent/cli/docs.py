@@ -28,6 +28,7 @@ from agent.model.observations import KINDS as OBSERVATIONS
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, LogOffsets
 from agent.model.times import millis
+from agent.notify.receivers import KINDS as RECEIVERS
 from agent.rules import KINDS as RULES
 from agent.rules.broker_session_lost import BrokerSessionLost
 from agent.rules.offset_rewind import OffsetRewind
@@ -228,6 +229,8 @@ def _tables() -> Iterator[tuple[str, type[ConfigModel]]]:
     seen: set[type[ConfigModel]] = {NameFilter, Credential}
     for name in NAMED_TABLES:
         yield from _with_nested(f"[{name}.NAME]", NAMED_MODELS[name], seen)
+    for kind, model in RECEIVERS.items():
+        yield from _with_nested(f"Receivers of kind {kind}", model, seen)
     for name, model in SECTIONS.items():
         yield from _with_nested(f"[{name}]", model, seen)
     for name, model in LISTED_MODELS.items():

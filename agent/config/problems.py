@@ -11,10 +11,12 @@ from pydantic_core import ErrorDetails
 from agent.config.toml_places import KeyPath
 from agent.model.text import visible
 
-SECRET = re.compile(r"password|passphrase|secret|token|credential|webhook|auth|key\.pem|private", re.IGNORECASE)
+SECRET = re.compile(
+    r"password|passphrase|secret|token|credential|webhook|routing_key|auth|key\.pem|private", re.IGNORECASE
+)
 """Keys whose values are never printed."""
 
-NAMED_TABLES = ("clusters", "flink", "streams", "logs", "rules", "correlations", "checks")
+NAMED_TABLES = ("clusters", "flink", "streams", "logs", "rules", "correlations", "checks", "receivers")
 """Sections that contain tables by name, such as [clusters.main]."""
 
 LISTED_TABLES = ("silences",)

@@ -34,6 +34,7 @@ from agent.notify.base import (
 )
 from agent.notify.policy import Why, digest_of, first_notification, repetition, update
 from agent.notify.quiet_hours import is_held_back, summarize
+from agent.notify.refresh import Refresher
 from agent.render.thread import ThreadLog, thread_entry
 from agent.storage.database import StorageError
 from agent.storage.outbox import Outbox, Row
@@ -120,6 +121,7 @@ class Dispatcher:
         self._held: dict[str, int] = {}
         self._clock = clock
         self._jitter = jitter
+        self._refresher = Refresher(receiver, clock)
         self._wakeup = threading.Event()
         self._closing = threading.Event()
         self._failures: dict[str, int] = {}
@@ -209,6 +211,7 @@ class Dispatcher:
             self._may_owe_digest = False
         if self._repeat_interval is not None:
             self._repeat(outbox, self._repeat_interval, now)
+        self._refresher.run(outbox)
         heads = outbox.heads()
         self._pending_since = {head: self._pending_since.get(head, self._clock()) for head in heads}
         for memory in (self._due, self._failures, self._defects, self._held):
