@@ -229,8 +229,8 @@ def _tables() -> Iterator[tuple[str, type[ConfigModel]]]:
     seen: set[type[ConfigModel]] = {NameFilter, Credential}
     for name in NAMED_TABLES:
         yield from _with_nested(f"[{name}.NAME]", NAMED_MODELS[name], seen)
-    for kind, model in RECEIVERS.items():
-        yield from _with_nested(f"Receivers of kind {kind}", model, seen)
+    for kind, table in RECEIVERS.items():
+        yield from _with_nested(f"Receivers of kind {kind}", table, seen)
     for name, model in SECTIONS.items():
         yield from _with_nested(f"[{name}]", model, seen)
     for name, model in LISTED_MODELS.items():

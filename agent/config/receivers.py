@@ -29,7 +29,7 @@ Url = Annotated[str, AfterValidator(_url)]
 
 
 class ReceiverSettings(Matchers):
-    """A receiver of incidents. `kind` says what it is; all other keys are those of that kind, in tables of their own below.
+    """A receiver of incidents. `kind` says what it is; the tables "Receivers of kind" below have the other keys.
 
     It gets an incident if an effect matches all the patterns that are given, and then follows it to its end. Without
     patterns it gets every incident. Several receivers may have the same kind, and one incident may go to several.

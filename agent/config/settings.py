@@ -377,7 +377,8 @@ class _Reader:
         elif kind is not None and not isinstance(kind, str):
             self._add_problem((*path, "kind"), f"expected text in quotes{did_you_mean('', kinds)}")
         else:
-            return self._model(kinds.get(kind or "", base), path, without="kind")
+            model: type[Model] = kinds.get(kind or "", base)
+            return self._model(model, path, without="kind")
         return base.model_construct()
 
     def _add_problem(self, path: KeyPath, message: str) -> None:

@@ -24,11 +24,6 @@ def millis(text: str) -> int:
     return (moment - EPOCH) // timedelta(milliseconds=1)
 
 
-def from_millis(at: int) -> datetime:
-    """Return a time in ms as a datetime in UTC."""
-    return EPOCH + timedelta(milliseconds=at)
-
-
 def minute(at: int) -> str:
     """Return date and time in UTC to the minute: 2026-11-22 23:25."""
     return rfc3339(at)[:16].replace("T", " ")

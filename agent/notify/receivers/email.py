@@ -8,6 +8,7 @@ import smtplib
 import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.policy import SMTP as SMTP_POLICY
 from email.utils import format_datetime
@@ -22,7 +23,6 @@ from agent.config.receivers import ReceiverSettings, SecretReader, authorities
 from agent.config.toml_places import KeyPath
 from agent.model.config_types import non_empty
 from agent.model.findings import Incident
-from agent.model.times import from_millis
 from agent.notify.base import Handle, Message, NotDelivered, Refused, Unanswered
 from agent.notify.http_calls import TIMEOUT_S, failure, quoted
 from agent.notify.policy import Why, repeat, summary
@@ -178,7 +178,7 @@ class Email:
         mail["From"] = f"Backflow <{self._settings.sender}>"
         mail["To"] = ", ".join(self._settings.recipients)
         mail["Subject"] = f"Re: {subject}" if mails else subject  # clients join mails by it too
-        mail["Date"] = format_datetime(from_millis(incident.updated_at))
+        mail["Date"] = format_datetime(datetime.now(UTC))
         mail["Message-ID"] = self._message_id(incident, mails)
         if mails:
             mail["In-Reply-To"] = self._message_id(incident, 0)
