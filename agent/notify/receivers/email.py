@@ -65,7 +65,7 @@ class EmailSettings(ReceiverSettings):
 
     host: Annotated[str, Field(min_length=1)]
     """The server."""
-    port: Annotated[int, Field(gt=0, lt=65_536)] | None = None
+    port: Annotated[int, Field(ge=1, le=65_535)] | None = None
     """Its port. Default: 587 with STARTTLS, 465 with implicit TLS, 25 without."""
     tls: Literal["starttls", "implicit", "none"] = "starttls"
     """How the connection is encrypted: after `STARTTLS`, from the start, or not at all."""
@@ -155,7 +155,7 @@ class Email:
         mails = known.get("mails", 0)
         subject = known.get("subject") or _cut(message.report.headline)
         self._send(self._mail(message, mails, subject))
-        state = {name: known[name] for name in known} if is_note else summary(message.incident)
+        state = known if is_note else summary(message.incident)
         return {**state, "mails": mails + 1, "subject": subject}
 
     def find(self, message: Message, handle: Handle | None, since: int) -> Handle | None:
@@ -185,7 +185,7 @@ class Email:
             mail["References"] = self._message_id(incident, 0)
         mail["Auto-Submitted"] = "auto-generated"
         mail["Backflow-Incident"] = incident.id
-        lines = [f"{line}" for line in message.lines] if message.number > 0 else message.report.lines()
+        lines = message.lines if message.number > 0 else message.report.lines()
         mail.set_content("\n".join(lines) + "\n", cte="quoted-printable")
         return mail
 
@@ -224,6 +224,7 @@ class Email:
             try:
                 if self._settings.tls == "starttls":
                     server.starttls(context=self._context)
+                server.ehlo_or_helo_if_needed()
                 if self._settings.username is not None:
                     server.login(self._settings.username, self._password or "")
                 yield server
