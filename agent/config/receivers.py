@@ -47,11 +47,11 @@ class ReceiverSettings(Matchers):
 
 
 def read_matching(source: Credential, pattern: str, expected: str) -> SecretStr:
-    """Return a secret that must look like this. Raises CredentialError, which says what is expected instead."""
+    """Return a secret that must match as a whole. Raises CredentialError, which says what is expected instead."""
     secret = resolve(source)
     if not re.fullmatch(pattern, secret.get_secret_value()):
         place = next(f"{key} {value}" for key, value in source.model_dump(exclude_none=True).items())
-        msg = f"{place} must hold {expected} and nothing else"
+        msg = f"{place} must hold {expected}"
         raise CredentialError(msg)
     return secret
 

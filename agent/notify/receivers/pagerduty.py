@@ -53,7 +53,7 @@ class PagerDutySettings(ReceiverSettings):
 
     def read_key(self) -> str:
         """Return the integration key. Raises CredentialError."""
-        expected = "the integration key of an Events API V2 integration (32 letters and digits)"
+        expected = "the integration key of an Events API V2 integration, 32 letters and digits"
         return read_matching(self.routing_key, "[A-Za-z0-9]{32}", expected).get_secret_value()
 
     def connect(self, name: str) -> "PagerDuty":
