@@ -379,7 +379,7 @@ class _Reader:
         else:
             model: type[Model] = kinds.get(kind or "", base)
             return self._model(model, path, without="kind")
-        return base.model_construct()
+        return base.__new__(base)
 
     def _add_problem(self, path: KeyPath, message: str) -> None:
         line = self._line(path)

@@ -18,8 +18,8 @@ from typing import Annotated, Literal, NoReturn, Self
 import structlog
 from pydantic import AfterValidator, Field, model_validator
 
-from agent.config.credentials import Credential, CredentialError, resolve
-from agent.config.receivers import ReceiverSettings, SecretReader, authorities
+from agent.config.credentials import Credential, CredentialError
+from agent.config.receivers import ReceiverSettings, SecretReader, authorities, read_matching
 from agent.config.toml_places import KeyPath
 from agent.model.config_types import non_empty
 from agent.model.findings import Incident
@@ -92,14 +92,19 @@ class EmailSettings(ReceiverSettings):
 
     def secrets(self) -> Iterator[tuple[KeyPath, Credential, SecretReader]]:
         """Yield the key path, the source and the reader of each secret."""
-        if (password := self.password) is not None:
-            yield ("password",), password, lambda: resolve(password)
+        if self.password is not None:
+            yield ("password",), self.password, self.read_password
         yield from authorities(self.ca)
+
+    def read_password(self) -> str | None:
+        """Return the password. Raises CredentialError."""
+        if self.password is None:
+            return None
+        return read_matching(self.password, "[ -~]+", "a password of ASCII characters").get_secret_value()
 
     def connect(self, name: str) -> "Email":
         """Return the receiver. Raises CredentialError."""
-        password = None if self.password is None else resolve(self.password).get_secret_value()
-        return Email(name, self, password, accepts=self.match_any)
+        return Email(name, self, self.read_password(), accepts=self.match_any)
 
 
 class Email:
@@ -191,7 +196,7 @@ class Email:
 
     def _message_id(self, incident: Incident, number: int) -> str:
         domain = self._settings.sender.rpartition("@")[2]
-        return f"<{incident.id}.{incident.opened_at}.{number}@{domain}>"
+        return f"<{incident.id}.{number}@{domain}>"
 
     def _send(self, mail: EmailMessage) -> None:
         with self._session() as server:

@@ -17,7 +17,7 @@ from agent.config.receivers import ReceiverSettings, SecretReader, Url, read_mat
 from agent.config.toml_places import KeyPath
 from agent.model.findings import Incident, incident_fields
 from agent.notify.base import Handle, Message
-from agent.notify.http_calls import TIMEOUT_S, HttpCaller
+from agent.notify.http_calls import HttpCaller
 from agent.render.thread import is_reminder
 
 VERSION = 1
@@ -72,7 +72,6 @@ class Webhook:
     """The receiver behind one address."""
 
     edits = False
-    timeout = TIMEOUT_S
 
     def __init__(
         self,
