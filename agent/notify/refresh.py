@@ -1,11 +1,13 @@
 """What a receiver forgets unless it is sent again, such as the alerts of Alertmanager."""
 
+import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 import structlog
 
 from agent.notify.base import Handle, NotDelivered, Receiver
+from agent.storage.database import StorageError
 from agent.storage.outbox import Outbox
 
 _RETRIES = 4
@@ -43,6 +45,10 @@ class Refresher:
             self._receiver.refresh(outbox.handles())
         except NotDelivered as error:
             problem, wait = str(error), wait // _RETRIES
+        except (sqlite3.Error, StorageError):
+            raise
+        except Exception as error:  # noqa: BLE001 - a defect here must not end the deliveries
+            problem, wait = f"internal error: {type(error).__name__}", wait // _RETRIES
         if problem and problem != self._problem:
             log.warning("refresh_failed", receiver=self._receiver.name, reason=problem, retry_in_ms=wait)
         elif self._problem and not problem:

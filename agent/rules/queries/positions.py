@@ -5,6 +5,7 @@ from itertools import pairwise
 
 from agent.engine.facts import LATENESS_MS, Facts, History
 from agent.model.observations.base import Availability, Unavailable
+from agent.model.observations.flink import Position
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets
 from agent.rules.queries.operators import has_consumers
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, find_truncations, is_recreated
@@ -130,3 +131,11 @@ def log_end(readings: History[LogOffsets], at: int) -> int:
     """Return the log end offset as known at that moment, or 0 if it was not known."""
     reading = readings.as_of(at)
     return 0 if reading is None else reading.log_end
+
+
+def log_start_of(reading: Commit | Position, facts: Facts) -> int | None:
+    """Return the log start offset of the partition as of a reading, or as read soon after it; None if unknown."""
+    readings = facts.history(LogOffsets, reading.cluster, reading.topic, reading.partition)
+    soon_after = (offsets for offsets in readings if offsets.at <= reading.at + LATENESS_MS)
+    offsets = readings.as_of(reading.at) or next(soon_after, None)
+    return None if offsets is None else offsets.log_start

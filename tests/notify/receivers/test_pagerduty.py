@@ -8,9 +8,10 @@ import pytest
 from agent.config.http_client import HttpClient
 from agent.model.findings import Acknowledgement, Incident, Severity, Status
 from agent.notify.base import RateLimited, Refused, Unanswered
-from agent.notify.dispatcher import FIRST_RETRY_MS, Dispatcher
+from agent.notify.dispatcher import Dispatcher
 from agent.notify.http_calls import HttpCaller
 from agent.notify.receivers.pagerduty import SUMMARY_LIMIT, PagerDuty
+from agent.notify.retries import FIRST_RETRY_MS
 from agent.storage.incidents import IncidentStore
 from agent.storage.outbox import Outbox
 from tests import samples
