@@ -26,6 +26,9 @@ from agent.notify.http_calls import HttpCaller
 LASTS = 4
 """After how many intervals without another request an alert ends, as with Prometheus."""
 
+CLOCK_SLACK_MS = 10_000
+"""How far Alertmanager's clock may be behind: an end in its future leaves the alert firing until it ends by itself."""
+
 _BATCH = 100
 """Alerts in one request."""
 
@@ -169,9 +172,9 @@ class Alertmanager:
 
 
 def _ended(alert: dict[str, Any], incident: Incident | None, now: int) -> dict[str, Any]:
-    """Return the alert with its end: when the incident recovered, else now. It never ends before it starts."""
-    recovered = now if incident is None or incident.recovered_at is None else min(incident.recovered_at, now)
-    return {**alert, "endsAt": max(rfc3339(recovered), alert["startsAt"])}
+    """Return the alert with its end: when the incident recovered, else just now. It never ends before it starts."""
+    recovered = now if incident is None or incident.recovered_at is None else incident.recovered_at
+    return {**alert, "endsAt": max(rfc3339(min(recovered, now - CLOCK_SLACK_MS)), alert["startsAt"])}
 
 
 def _labels(incident: Incident) -> dict[str, str]:

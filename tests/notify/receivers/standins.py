@@ -351,6 +351,10 @@ class _SmtpSession(StreamRequestHandler):
                 self._reply(self._answer(verb, rest))
         return None
 
+    def finish(self) -> None:
+        super().finish()
+        self.connection.close()  # of TLS, which the server does not know
+
     def _answer(self, verb: str, rest: str) -> str:
         stand_in = self._stand_in
         if verb == "EHLO" and rest:

@@ -43,11 +43,11 @@ def receiver(server: AlertmanagerStandIn) -> Alertmanager:
     return make_receiver(server, server.url)
 
 
-def make_receiver(server: AlertmanagerStandIn, *urls: str) -> Alertmanager:
+def make_receiver(server: AlertmanagerStandIn, *urls: str, ahead: float = 0) -> Alertmanager:
     caller = HttpCaller(HttpClient(), timeout=0.5)
 
     def clock() -> float:
-        return server.now.timestamp()
+        return server.now.timestamp() + ahead
 
     return Alertmanager("alertmanager all", urls, caller, refresh_interval=INTERVAL_MS, clock=clock)
 
@@ -66,6 +66,14 @@ def test_an_incident_fires_with_its_labels_until_it_recovers(
     assert handle == {"alert": None}
     receiver.deliver(samples.message(), handle)
     assert server.firing == [LABELS]
+
+
+def test_an_alert_ends_at_once_if_the_clock_there_is_behind(server: AlertmanagerStandIn) -> None:
+    receiver = make_receiver(server, server.url, ahead=9)
+    handle = receiver.deliver(samples.message(), None)
+    closed = samples.incident(status=Status.CLOSED)
+    receiver.deliver(samples.message(closed), handle)
+    assert server.firing == []
 
 
 def test_a_higher_severity_replaces_the_alert(server: AlertmanagerStandIn, receiver: Alertmanager) -> None:
