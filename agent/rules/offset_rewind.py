@@ -24,7 +24,7 @@ from agent.rules.queries.causes import (
 )
 from agent.rules.queries.operators import is_moved_by_operator, is_small_step_without_members, operator_known_at
 from agent.rules.queries.partitions import Truncation, is_recreated
-from agent.rules.queries.positions import drop_foreign, log_start_of
+from agent.rules.queries.positions import log_start_of
 from agent.rules.queries.progress import undisturbed_since
 from agent.rules.queries.restores import RestoreContext, find_restore_context, find_restores_behind
 from agent.rules.queries.rewinds import (
@@ -32,6 +32,7 @@ from agent.rules.queries.rewinds import (
     Offset,
     confirmed_at,
     find_decreases,
+    find_own_decreases,
     find_pace,
     find_reset_label,
     find_return,
@@ -180,8 +181,7 @@ class OffsetRewind(GroupRule):
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         history = _offsets(scope, facts)
-        offsets = drop_foreign(facts, facts.history(Commit, *scope.series)) if scope.job is None else history
-        for before, after in find_decreases(offsets, lambda before: self._least(before, facts)):
+        for before, after in find_own_decreases(facts, history, lambda before: self._least(before, facts)):
             rewind = _Rewind(before, after, list(self._find_commits(scope, before, after, facts)))
             if is_reordered(facts, rewind.move):
                 continue

@@ -1,6 +1,6 @@
 """Queries about committed offsets as positions: which ones the log can have had, which records were read before."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from agent.engine.facts import LATENESS_MS, Facts, History
@@ -23,20 +23,9 @@ _SAME_POLL_MS = 500
 """How far apart one poll reads the offsets of a group and those of the log."""
 
 
-def drop_foreign(facts: Facts, offsets: History[Commit]) -> Iterator[Commit]:
+def drop_foreign(facts: Facts, commits: Iterable[Commit]) -> Iterator[Commit]:
     """Yield the commits of offsets that the log may have had."""
-    if not offsets.changes:
-        return
-    first = offsets.changes[0]
-    # Nearly all are below the log end as of then: reading both histories side by side shows that in no time.
-    readings = facts.history(LogOffsets, first.cluster, first.topic, first.partition).changes
-    known = 0
-    for commit in offsets:
-        while known < len(readings) and readings[known].at <= commit.at:
-            known += 1
-        is_plausible = not known or (commit.offset or 0) <= readings[known - 1].log_end + _NEAR_END
-        if is_plausible or not is_foreign_offset(facts, commit):
-            yield commit
+    return (commit for commit in commits if not is_foreign_offset(facts, commit))
 
 
 def is_foreign_offset(facts: Facts, commit: Commit) -> bool:

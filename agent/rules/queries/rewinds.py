@@ -22,6 +22,7 @@ from agent.rules.queries.partitions import (
     leader_of,
     may_have_happened_in,
 )
+from agent.rules.queries.positions import drop_foreign, is_foreign_offset
 
 Offset: TypeAlias = Commit | Position
 
@@ -212,6 +213,17 @@ def find_decreases(history: Iterable[Offset], least: Callable[[Offset], int]) ->
         elif (highest.offset or 0) - state.offset >= least(highest):
             yield highest, state
             highest = state
+
+
+def find_own_decreases(
+    facts: Facts, history: History[Commit] | History[Position], least: Callable[[Offset], int]
+) -> list[tuple[Offset, Offset]]:
+    """Return the decreases as `find_decreases` does, leaving out commits of offsets that the log never had."""
+    decreases = list(find_decreases(history, least))
+    if any(isinstance(before, Commit) and is_foreign_offset(facts, before) for before, _ in decreases):
+        own = drop_foreign(facts, (offset for offset in history if isinstance(offset, Commit)))
+        return list(find_decreases(own, least))
+    return decreases
 
 
 def is_reordered(facts: Facts, move: Move) -> bool:
