@@ -11,14 +11,14 @@ from agent.config.credentials import Credential, CredentialError, resolve
 from agent.config.toml_places import KeyPath
 from agent.model.matchers import Matchers
 
-_URL = re.compile(r"https?://[^/@?#\s]+([/?][!-~]*)?")
+URL_PATTERN = r"https?://[^/@?#\s]+([/?][!-~]*)?"
 
 SecretReader: TypeAlias = Callable[[], object]
 """Reads a secret; raises CredentialError."""
 
 
 def _url(value: str) -> str:
-    if not _URL.fullmatch(value):
+    if not re.fullmatch(URL_PATTERN, value):
         msg = "expected an http or https URL without a user name"
         raise ValueError(msg)
     return value

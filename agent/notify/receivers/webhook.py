@@ -13,7 +13,7 @@ import msgspec
 
 from agent.config.credentials import Credential, resolve
 from agent.config.http_client import HttpClient
-from agent.config.receivers import ReceiverSettings, SecretReader, Url, read_matching
+from agent.config.receivers import URL_PATTERN, ReceiverSettings, SecretReader, Url, read_matching
 from agent.config.toml_places import KeyPath
 from agent.model.findings import Incident, incident_fields
 from agent.notify.base import Handle, Message
@@ -22,8 +22,6 @@ from agent.render.thread import is_reminder
 
 VERSION = 1
 """Version of the body: it changes if a field is removed or gets another meaning, not if one is added."""
-
-_URL = r"https?://[^/@?#\s]+([/?][!-~]*)?"
 
 
 class WebhookSettings(ReceiverSettings):
@@ -58,7 +56,7 @@ class WebhookSettings(ReceiverSettings):
         """Return the address. Raises CredentialError."""
         if not isinstance(self.url, Credential):
             return self.url
-        return read_matching(self.url, _URL, "an http or https URL without a user name").get_secret_value()
+        return read_matching(self.url, URL_PATTERN, "an http or https URL without a user name").get_secret_value()
 
     def connect(self, name: str) -> "Webhook":
         """Return the receiver. Raises CredentialError."""
