@@ -42,8 +42,10 @@ def test_alert_command(config: Path | None) -> None:
             click.echo(f"{where}: not delivered: {error}", err=True)
         else:
             click.echo(f"{where}: delivered {incident.id} and cleared it")
-    if settings.slack is None:
-        click.echo("No one is notified: incidents are printed to the console until [slack] is configured")
+    if settings.is_console_only:
+        click.echo(
+            "No one is notified: incidents are printed to the console until [slack] or [receivers.NAME] is configured"
+        )
     sys.exit(FAILED if failed else CLEAN)
 
 

@@ -10,6 +10,7 @@ import click
 from agent.config.problems import SettingsError
 from agent.config.settings import Settings, load, shipped
 from agent.model.findings import Incident, incident_json
+from agent.notify.receivers import KINDS as RECEIVERS
 from agent.render.report import report
 
 CLEAN, FOUND, WRONG, FAILED = 0, 1, 2, 3
@@ -32,10 +33,15 @@ def config_path(config: Path | None) -> Path:
     return Path("rules.toml") if Path("rules.toml").exists() else shipped()
 
 
+def load_config(config: Path | None, *, need_clusters: bool) -> Settings:
+    """Return the settings. Raises SettingsError."""
+    return load(config_path(config), need_clusters=need_clusters, receivers=RECEIVERS)
+
+
 def load_or_exit(config: Path | None, *, need_clusters: bool) -> Settings:
     """Return the settings; exit with status 2 and all mistakes if the configuration is invalid."""
     try:
-        return load(config_path(config), need_clusters=need_clusters)
+        return load_config(config, need_clusters=need_clusters)
     except SettingsError as error:
         fail(WRONG, str(error))
 

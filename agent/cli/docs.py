@@ -29,6 +29,7 @@ from agent.model.observations import KINDS as OBSERVATIONS
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, LogOffsets
 from agent.model.times import millis
+from agent.notify.receivers import KINDS as RECEIVERS
 from agent.rules import KINDS as RULES
 from agent.rules.broker_session_lost import BrokerSessionLost
 from agent.rules.offset_rewind import OffsetRewind
@@ -223,6 +224,8 @@ def _tables() -> Iterator[tuple[str, type[ConfigModel]]]:
     seen: set[type[ConfigModel]] = {NameFilter, Credential}
     for name in NAMED_TABLES:
         yield from _with_nested(f"[{name}.NAME]", NAMED_MODELS[name], seen)
+    for kind, table in RECEIVERS.items():
+        yield from _with_nested(f"Receivers of kind {kind}", table, seen)
     for name, model in SECTIONS.items():
         yield from _with_nested(f"[{name}]", model, seen)
     for name, model in LISTED_MODELS.items():

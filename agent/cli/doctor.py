@@ -24,7 +24,7 @@ from agent.daemon.loops import Loop
 from agent.daemon.startup_log import count_subjects
 from agent.model.findings import observed_part
 from agent.model.observations.base import Availability, Observation, Subject, Unavailable
-from agent.notify.base import NotDelivered
+from agent.notify.base import Identifiable, NotDelivered
 from agent.sources.base import Batch, Emit, Source
 
 _POLLS = 3
@@ -182,21 +182,20 @@ def read_sources(
 def _examine_receivers(settings: Settings) -> Iterator[Verdict]:
     """Yield whether each receiver can be reached, without notifying anybody."""
     from agent.daemon.wiring import make_receivers  # noqa: PLC0415 - the clients take a second to load
-    from agent.notify.slack import Slack  # noqa: PLC0415 - likewise
 
     try:
         receivers = make_receivers(settings, sys.stdout)
     except CredentialError as error:
-        yield Verdict("slack", "", str(error))
+        yield Verdict("receivers", "", str(error))
         return
     for receiver in receivers:
-        if isinstance(receiver, Slack):
+        if isinstance(receiver, Identifiable):
             try:
                 yield Verdict(receiver.name, receiver.identify())
             except NotDelivered as error:
-                yield Verdict(receiver.name, "", f"{error}\nUntil then, no one is notified.")
-        elif settings.slack is None:
-            yield Verdict(receiver.name, "", "no one is notified: there is no [slack]")
+                yield Verdict(receiver.name, "", f"{error}\nUntil then, it notifies no one.")
+        elif settings.is_console_only:
+            yield Verdict(receiver.name, "", "no one is notified: there is neither [slack] nor [receivers.NAME]")
         else:
             yield Verdict(receiver.name, "can be tried with `backflow test-alert` only")
 

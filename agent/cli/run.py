@@ -11,13 +11,14 @@ from typing import NoReturn
 import click
 import structlog
 
-from agent.cli.common import EPILOG, FAILED, WRONG, config_option, config_path, fail, load_or_exit
+from agent.cli.common import EPILOG, FAILED, WRONG, config_option, config_path, fail, load_config, load_or_exit
 from agent.config.credentials import Credential, CredentialError
 from agent.config.problems import Problem, SettingsError, describe_path
 from agent.config.requirements import find_spark_problem
-from agent.config.settings import Settings, load
+from agent.config.settings import Settings
 from agent.config.toml_places import KeyPath, find_places
 from agent.daemon import logging
+from agent.model.text import join_names
 from agent.storage.database import StorageError
 from agent.storage.journal.writer import JournalError
 
@@ -76,7 +77,7 @@ def _may_replace(config: Path | None, state_directory: Path) -> bool:
     """Return whether the configuration file is valid, after logging why it is not."""
     reason = ""
     try:
-        settings = load(config_path(config), need_clusters=True)
+        settings = load_config(config, need_clusters=True)
         reason = "; ".join(str(problem) for problem, _ in secret_problems(settings, config_path(config)))
         if not reason and settings.agent.state_directory != state_directory:
             reason = "state_directory cannot change while the agent runs: restart it"
@@ -113,7 +114,8 @@ def check_config_command(config: Path | None) -> None:
     tables = {name: getattr(settings, name) for name in ("clusters", "flink", "streams", "logs")}
     monitored = "; ".join(f"{table}: {', '.join(names)}" for table, names in tables.items() if names)
     monitored = monitored or "nothing to monitor yet: `backflow run` needs [clusters.NAME]"
-    receiver = "the console" if settings.slack is None else "Slack"
+    names = [*(["Slack"] if settings.slack is not None else []), *settings.receivers]
+    receiver = join_names(names or ["the console"])
     rules, correlations = len(settings.rules), len(settings.correlations)
     click.echo(f"{path}: {rules} rules, {correlations} correlations; {monitored}; incidents go to {receiver}")
 

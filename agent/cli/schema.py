@@ -13,6 +13,7 @@ from agent.cli.docs_tables import attribute_docs
 from agent.config.checks import size
 from agent.config.settings import LISTED_MODELS, NAMED_MODELS, SECTIONS
 from agent.model.config_types import ConfigModel, duration, duration_text
+from agent.notify.receivers import KINDS as RECEIVERS
 from agent.rules import CHECKS, KINDS
 
 _DRAFT = "http://json-schema.org/draft-04/schema#"
@@ -41,15 +42,22 @@ def config_schema() -> dict[str, Any]:
     definitions: dict[str, Any] = {}
     sections = {name: _table(model, definitions) for name, model in SECTIONS.items()}
     listed = {name: {"type": "array", "items": _table(model, definitions)} for name, model in LISTED_MODELS.items()}
-    named = {name: _tables_of(_table(model, definitions)) for name, model in NAMED_MODELS.items() if name != "rules"}
-    kinds = [_rule(kind, _table(model, definitions)) for kind, model in sorted(KINDS.items())]
+    named = {
+        name: _tables_of(_table(model, definitions))
+        for name, model in NAMED_MODELS.items()
+        if name not in ("rules", "receivers")
+    }
+    by_kind = {
+        section: _tables_of({"oneOf": [_of_kind(kind, _table(model, definitions)) for kind, model in models]})
+        for section, models in (("rules", sorted(KINDS.items())), ("receivers", sorted(RECEIVERS.items())))
+    }
     check = named.pop("checks")["additionalProperties"]
     checks = {"type": "object", "properties": dict.fromkeys(CHECKS, check), "additionalProperties": False}
     return {
         "$schema": _DRAFT,
         "title": "Backflow's rules.toml",
         "type": "object",
-        "properties": {**sections, **listed, **named, "rules": _tables_of({"oneOf": kinds}), "checks": checks},
+        "properties": {**sections, **listed, **named, **by_kind, "checks": checks},
         "additionalProperties": False,
         "definitions": definitions,
     }
@@ -86,8 +94,8 @@ def _tables_of(schema: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "additionalProperties": schema}
 
 
-def _rule(kind: str, table: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a rule of this kind."""
+def _of_kind(kind: str, table: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a rule or a receiver of this kind."""
     properties = {"kind": {"enum": [kind]}, **table.get("properties", {})}
     return {**table, "properties": properties, "required": ["kind", *table.get("required", ())]}
 

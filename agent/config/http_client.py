@@ -3,7 +3,8 @@
 import base64
 import os
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -56,6 +57,16 @@ class HttpClient(ConfigModel):
             source = getattr(self, name)
             if source is not None:
                 yield (name,), source
+
+    def files(self) -> Iterator[tuple[KeyPath, Credential, Callable[[], object]]]:
+        """Yield the key path in the table above, the source and the reader of each secret and each file of TLS."""
+        for path, source in self.secrets():
+            yield ("http_client", *path), source, partial(resolve, source)
+        for name in ("ca", "certfile", "keyfile"):
+            file = getattr(self, name)
+            if file is not None:
+                source = Credential(file=file)
+                yield ("http_client", name), source, partial(resolve, source)
 
     def headers(self, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
         """Return the headers that authenticate, with the current secrets. Raises CredentialError."""

@@ -8,13 +8,16 @@ from typing import Any, NamedTuple, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from agent.config.credentials import SOURCES
 from agent.config.toml_places import KeyPath
 from agent.model.text import visible
 
-SECRET = re.compile(r"password|passphrase|secret|token|credential|webhook|auth|key\.pem|private", re.IGNORECASE)
+SECRET = re.compile(
+    r"password|passphrase|secret|token|credential|webhook|routing_key|auth|key\.pem|private", re.IGNORECASE
+)
 """Keys whose values are never printed."""
 
-NAMED_TABLES = ("clusters", "flink", "streams", "logs", "rules", "correlations", "checks")
+NAMED_TABLES = ("clusters", "flink", "streams", "logs", "rules", "correlations", "checks", "receivers")
 """Sections that contain tables by name, such as [clusters.main]."""
 
 LISTED_TABLES = ("silences",)
@@ -143,6 +146,8 @@ def _message(detail: ErrorDetails, path: KeyPath, model: type[BaseModel]) -> str
             return TOO_DEEP
         case "string_too_short":
             return "must not be empty"
+        case "model_type" | "model_attributes_type" if path and SECRET.search(str(path[-1])):
+            return f"a secret must not be written in this file; expected {SOURCES}"
         case _ if kind in _EXPECTED:
             return f"expected {_EXPECTED[kind].format(**context)}{_got(path, detail['input'])}"
         case _:

@@ -28,6 +28,7 @@ from agent.config.problems import (
     mistakes_in,
     unmatched,
 )
+from agent.config.receivers import ReceiverSettings
 from agent.config.sections import Agent, Journal, Notifications, Slack
 from agent.config.silences import ConfiguredSilence
 from agent.config.sources import Cluster, Flink, Logs, Streams
@@ -69,8 +70,11 @@ NAMED_MODELS: Mapping[str, type[ConfigModel]] = {
     "rules": Rule,
     "correlations": Correlation,
     "checks": Check,
+    "receivers": ReceiverSettings,
 }
-"""The model of each table by name; that of a rule depends on its kind."""
+"""The model of each table by name; that of a rule or a receiver depends on its kind."""
+
+NO_RECEIVERS: Mapping[str, type[ReceiverSettings]] = {}
 
 LISTED_MODELS: Mapping[str, type[ConfigModel]] = {"silences": ConfiguredSilence}
 """The model of the tables in each list of tables: LISTED_TABLES."""
@@ -104,6 +108,12 @@ class Settings(NamedTuple):
     """All checks, including those that the file does not mention."""
     silences: tuple[ConfiguredSilence, ...] = ()
     notifications: Notifications = Notifications()
+    receivers: Mapping[str, ReceiverSettings] = {}
+
+    @property
+    def is_console_only(self) -> bool:
+        """Whether no one is notified: incidents are only printed."""
+        return self.slack is None and not self.receivers
 
     def silences_at(self, now: int) -> list[Silence]:
         """Return the configured silences that last at `now`, ms."""
@@ -130,6 +140,9 @@ class Settings(NamedTuple):
         if self.heartbeat is not None and self.heartbeat.secret is not None:
             key, source = self.heartbeat.secret
             yield ("heartbeat", key), source, self.heartbeat.read_url
+        for name, receiver in self.receivers.items():
+            for path, source, read in receiver.secrets():
+                yield ("receivers", name, *path), source, read
         for name, cluster in self.clusters.items():
             for path, source in cluster.secrets():
                 yield ("clusters", name, *path), source, partial(resolve, source)
@@ -145,10 +158,16 @@ def shipped() -> Path:
     return in_checkout if in_checkout.exists() else Path(sys.prefix, "share", "backflow", "rules.toml")
 
 
-def load(path: Path, *, need_clusters: bool, overrides: Mapping[str, Any] | None = None) -> Settings:
+def load(
+    path: Path,
+    *,
+    need_clusters: bool,
+    overrides: Mapping[str, Any] | None = None,
+    receivers: Mapping[str, type[ReceiverSettings]] = NO_RECEIVERS,
+) -> Settings:
     """Return the settings in the file with the overrides merged into them.
 
-    Raises SettingsError, also if the file cannot be read.
+    receivers: the kinds of receivers, which agent.notify has. Raises SettingsError, also if the file cannot be read.
     """
     try:
         kind = _kind_of_no_configuration(path)
@@ -160,7 +179,7 @@ def load(path: Path, *, need_clusters: bool, overrides: Mapping[str, Any] | None
         problem = Problem(str(path), line, "", "not UTF-8 text; save the file as UTF-8")
     else:
         if not kind:
-            return loads(text, str(path), need_clusters=need_clusters, overrides=overrides)
+            return loads(text, str(path), need_clusters=need_clusters, overrides=overrides, receivers=receivers)
         problem = Problem(str(path), None, "", f"is {kind}; give the path of a file such as rules.toml")
     raise SettingsError([problem])
 
@@ -175,10 +194,17 @@ def _kind_of_no_configuration(path: Path) -> str:
     return f"larger than {LARGEST_FILE >> 20} MiB" if found.st_size > LARGEST_FILE else ""
 
 
-def loads(text: str, name: str, *, need_clusters: bool, overrides: Mapping[str, Any] | None = None) -> Settings:
+def loads(
+    text: str,
+    name: str,
+    *,
+    need_clusters: bool,
+    overrides: Mapping[str, Any] | None = None,
+    receivers: Mapping[str, type[ReceiverSettings]] = NO_RECEIVERS,
+) -> Settings:
     """Return the settings in the text of the file of this name.
 
-    overrides: tables merged into those of the file, key by key; None removes a key.
+    overrides: tables merged into those of the file, key by key; None removes a key. receivers: the kinds of receivers.
     Raises SettingsError with all mistakes, or with the first error in the TOML syntax.
     """
     try:
@@ -195,7 +221,7 @@ def loads(text: str, name: str, *, need_clusters: bool, overrides: Mapping[str, 
         number = _LONG_NUMBER.search(text)
         line = None if number is None else text.count("\n", 0, number.start()) + 1
         raise SettingsError([Problem(name, line, "", "a number has too many digits")]) from error
-    return _Reader(name, tables, places, overrides or {}).settings(need_clusters=need_clusters)
+    return _Reader(name, tables, places, overrides or {}, receivers).settings(need_clusters=need_clusters)
 
 
 def _merge(tables: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,9 +239,14 @@ class _Reader:
     """Converts tables into models and collects the mistakes in them."""
 
     def __init__(
-        self, name: str, tables: Mapping[str, Any], places: Mapping[KeyPath, Place], overrides: Mapping[str, Any]
+        self,
+        name: str,
+        tables: Mapping[str, Any],
+        places: Mapping[KeyPath, Place],
+        overrides: Mapping[str, Any],
+        receiver_kinds: Mapping[str, type[ReceiverSettings]],
     ) -> None:
-        self._name, self._places, self._overrides = name, places, overrides
+        self._name, self._places, self._overrides, self._receiver_kinds = name, places, overrides, receiver_kinds
         self._tables = _merge(tables, overrides)
         self._problems: set[Problem] = set()
 
@@ -227,7 +258,9 @@ class _Reader:
         known = [*SECTIONS, *NAMED_TABLES, *LISTED_TABLES]
         for name in self._tables.keys() - set(known):
             self._add_problem((name,), f"unknown section{did_you_mean(name, known)}")
-        clusters, flink, streams, logs, rules, correlations, checks = (self._table((name,)) for name in NAMED_TABLES)
+        clusters, flink, streams, logs, rules, correlations, checks, receivers = (
+            self._table((name,)) for name in NAMED_TABLES
+        )
         if need_clusters and not (clusters or flink or logs):
             self._add_problem(("clusters",), "no cluster to monitor; add [clusters.main] with `bootstrap_servers`")
         self._check_references(streams, clusters)
@@ -240,8 +273,9 @@ class _Reader:
                 self._add_problem(("correlations", name, *below), message)
         for name in checks.keys() - CHECKS.keys():
             self._add_problem(("checks", name), f"unknown check{did_you_mean(name, CHECKS)}")
-        self._check_patterns(("silences",), rules, [*clusters, *flink, *streams, *logs])
-        self._check_patterns(("slack", "routes"), rules, [*clusters, *flink, *streams, *logs])
+        selecting = [*self._listed(("silences",)), *self._listed(("slack", "routes"))]
+        selecting += [(("receivers", name), table) for name, table in receivers.items()]
+        self._check_patterns(selecting, rules, [*clusters, *flink, *streams, *logs])
         settings = Settings(
             agent=self._model(Agent, ("agent",)),
             journal=self._model(Journal, ("journal",)),
@@ -250,7 +284,7 @@ class _Reader:
             flink={name: self._model(Flink, ("flink", name)) for name in flink},
             streams={name: self._model(Streams, ("streams", name)) for name in streams},
             logs={name: self._model(Logs, ("logs", name)) for name in logs},
-            rules={name: self._rule(name) for name in rules},
+            rules={name: self._model_by_kind(("rules", name), KINDS, Rule) for name in rules},
             correlations={name: self._model(Correlation, ("correlations", name)) for name in correlations},
             slack=self._model(Slack, ("slack",)) if "slack" in self._tables else None,
             http=self._model(Http, ("http",)) if "http" in self._tables else None,
@@ -259,6 +293,10 @@ class _Reader:
             checks={name: self._model(Check, ("checks", name)) for name in CHECKS},
             notifications=self._model(Notifications, ("notifications",)),
             silences=tuple(self._model(ConfiguredSilence, path) for path, _ in self._listed(("silences",))),
+            receivers={
+                name: self._model_by_kind(("receivers", name), self._receiver_kinds, ReceiverSettings)
+                for name in receivers
+            },
         )
         if self._problems:
             raise SettingsError(sorted(self._problems, key=lambda found: (found.line or 0, found.where, found.message)))
@@ -276,10 +314,12 @@ class _Reader:
             if "cluster" not in self._table(("streams", name)) and len(clusters) != 1:
                 self._add_problem(("streams", name, "cluster"), f"is required{did_you_mean('', clusters)}")
 
-    def _check_patterns(self, path: KeyPath, rules: Iterable[str], clusters: Iterable[str]) -> None:
-        """Report names in a list of matchers that this file does not have."""
+    def _check_patterns(
+        self, selecting: Iterable[tuple[KeyPath, Any]], rules: Iterable[str], clusters: Iterable[str]
+    ) -> None:
+        """Report names in tables with matchers that this file does not have. selecting: path and content of each."""
         known = {"rules": [*rules], "clusters": [*clusters, AGENT]}
-        for table, matchers in self._listed(path):
+        for table, matchers in selecting:
             for name, names in known.items():
                 filters = matchers.get(name) if isinstance(matchers, Mapping) else None
                 patterns = filters.get("include") if isinstance(filters, Mapping) else None
@@ -327,19 +367,19 @@ class _Reader:
                 self._add_problem((*path, *below), message)
             return model.__new__(model)
 
-    def _rule(self, name: str) -> Rule:
-        path = ("rules", name)
+    def _model_by_kind(self, path: KeyPath, kinds: Mapping[str, type[Model]], base: type[Model]) -> Model:
+        """Return the table at the path as the model that its `kind` names; an empty one if it has mistakes."""
         kind = self._table(path).get("kind")
         if kind is None and isinstance(self._value(path), Mapping):
-            self._add_problem((*path, "kind"), f"is required{did_you_mean('', KINDS)}")
-        elif isinstance(kind, str) and kind not in KINDS:
-            self._add_problem((*path, "kind"), f'unknown kind "{kind}"{did_you_mean(kind, KINDS)}')
+            self._add_problem((*path, "kind"), f"is required{did_you_mean('', kinds)}")
+        elif isinstance(kind, str) and kind not in kinds:
+            self._add_problem((*path, "kind"), f'unknown kind "{kind}"{did_you_mean(kind, kinds)}')
         elif kind is not None and not isinstance(kind, str):
-            self._add_problem((*path, "kind"), f"expected text in quotes{did_you_mean('', KINDS)}")
+            self._add_problem((*path, "kind"), f"expected text in quotes{did_you_mean('', kinds)}")
         else:
-            rule: type[Rule] = KINDS.get(kind or "", Rule)
-            return self._model(rule, path, without="kind")
-        return Rule.model_construct()
+            model: type[Model] = kinds.get(kind or "", base)
+            return self._model(model, path, without="kind")
+        return base.__new__(base)
 
     def _add_problem(self, path: KeyPath, message: str) -> None:
         line = self._line(path)

@@ -89,7 +89,7 @@ def describe_finding(finding: Finding, day: str) -> tuple[str, str]:
 def describe_delivery(delivery: Delivery, day: str) -> str:
     """Return how far the incident has come with a receiver."""
     handle = delivery.handle or {}
-    where = ", ".join(f"{key} {value}" for key, value in handle.items() if isinstance(value, str | int))
+    where = ", ".join(f"{key} {value}" for key, value in handle.items() if type(value) in (str, int))
     state = f"delivered{f' ({where})' if where else ''}" if delivery.handle is not None else "not delivered yet"
     waiting = f", {delivery.waiting} waiting" if delivery.waiting else ""
     tried = (

@@ -93,18 +93,10 @@ def _properties(cluster: Cluster) -> dict[str, str]:
 
 
 def make_receivers(settings: Settings, stream: TextIO) -> list[Receiver]:
-    """Return the receivers of incidents. stream: where the console prints."""
-    slack = settings.slack
-    if slack is None:
+    """Return the receivers of incidents. stream: where the console prints. Raises CredentialError, OSError."""
+    if settings.is_console_only:
         return [Console(stream)]
-    if slack.is_webhook:
-        configure_connections(slack.proxy, slack.ca)
-        return [Webhook(slack.read_secret().get_secret_value())]
-    copies = (
-        _slack(slack, channel, name=f"slack {channel}", accepts=partial(slack.is_copied, channel=channel))
-        for channel in slack.additional_channels
-    )
-    return [_slack(slack, slack.channel_for), *copies]
+    return [*_slack_receivers(settings.slack), *_other_receivers(settings)]
 
 
 def make_test_receivers(settings: Settings, stream: TextIO) -> list[Receiver]:
@@ -113,7 +105,25 @@ def make_test_receivers(settings: Settings, stream: TextIO) -> list[Receiver]:
     if slack is None or slack.is_webhook:
         return make_receivers(settings, stream)
     channels = [slack.channel, *(route.channel for route in slack.routes)]
-    return [_slack(slack, channel) for channel in dict.fromkeys(channels)]
+    return [*(_slack(slack, channel) for channel in dict.fromkeys(channels)), *_other_receivers(settings)]
+
+
+def _other_receivers(settings: Settings) -> list[Receiver]:
+    """Return those of [receivers.NAME]; their kind is part of the name, so that none is called as Slack's are."""
+    return [table.connect(f"{table.kind} {name}") for name, table in settings.receivers.items()]
+
+
+def _slack_receivers(slack: SlackSettings | None) -> list[Receiver]:
+    if slack is None:
+        return []
+    if slack.is_webhook:
+        configure_connections(slack.proxy, slack.ca)
+        return [Webhook(slack.read_secret().get_secret_value())]
+    copies = (
+        _slack(slack, channel, name=f"slack {channel}", accepts=partial(slack.is_copied, channel=channel))
+        for channel in slack.additional_channels
+    )
+    return [_slack(slack, slack.channel_for), *copies]
 
 
 def _slack(slack: SlackSettings, channel: str | Callable[[Incident], str | None] | None, **options: Any) -> Slack:

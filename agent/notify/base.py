@@ -1,6 +1,6 @@
 """The interface of a receiver, what it delivers, and how it reports that it could not."""
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from agent.model.findings import Incident
 from agent.render.report import Report, digest_report, plain_report, report
@@ -21,6 +21,11 @@ class Message(NamedTuple):
     lines: tuple[str, ...] = ()
     check_report: int = 0
     plot: bytes | None = None
+
+    @property
+    def is_digest(self) -> bool:
+        """Whether it is a digest after quiet hours; its lines are in the report."""
+        return self.number == 0 and bool(self.lines)
 
     @property
     def file(self) -> str:
@@ -95,3 +100,11 @@ class Receiver(Protocol):
 
         Raises NotDelivered, of which Refused says that the receiver may not be searched.
         """
+
+
+@runtime_checkable
+class Identifiable(Protocol):
+    """A receiver that can be tried without notifying anybody."""
+
+    def identify(self) -> str:
+        """Return as whom or what it is reached. Raises NotDelivered."""

@@ -32,6 +32,7 @@ from agent.notify.base import (
 )
 from agent.notify.policy import Why, digest_of, first_notification, repetition, update
 from agent.notify.quiet_hours import is_held_back, summarize
+from agent.notify.refresh import Refresher
 from agent.notify.retries import Retries
 from agent.render.thread import ThreadLog, thread_entry
 from agent.storage.database import StorageError
@@ -103,6 +104,7 @@ class Dispatcher:
         self._active: Sequence[Silence] = ()
         self._held: dict[str, int] = {}
         self._clock = clock
+        self._refresher = Refresher(receiver, clock)
         self._wakeup = threading.Event()
         self._closing = threading.Event()
         self._unavailable = ""
@@ -191,6 +193,7 @@ class Dispatcher:
             self._may_owe_digest = False
         if self._repeat_interval is not None:
             self._repeat(outbox, self._repeat_interval, now)
+        self._refresher.run(outbox)
         heads = outbox.heads()
         self._pending_since = {head: self._pending_since.get(head, self._clock()) for head in heads}
         self._retries.keep(dict(heads))

@@ -14,7 +14,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
-from urllib.request import HTTPRedirectHandler, HTTPSHandler, ProxyHandler, build_opener, install_opener
+from urllib.request import HTTPSHandler, ProxyHandler, build_opener, install_opener
 
 import structlog
 from slack_sdk import WebClient
@@ -22,18 +22,14 @@ from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.web import SlackResponse
 
 from agent.model.findings import Incident
-from agent.model.text import visible
 from agent.notify.base import Declined, Gone, Handle, Message, NotDelivered, RateLimited, Refused, Unanswered
+from agent.notify.http_calls import TIMEOUT_S, RefuseRedirects, quoted, retry_after
 from agent.notify.slack_blocks import clipped, content_of
 from agent.render.thread import is_announcement
 
 EVENT_TYPE = "backflow_incident"
-TIMEOUT_S = 10
-"""How long a call may take, seconds."""
-
 _REPLY_LIMIT = 3_900
 _CLOCK_SLACK_MS = 600_000
-_MAX_QUOTED = 500
 UNUSABLE = (
     *(OSError, http.client.HTTPException, SlackClientError, ValueError, LookupError, ArithmeticError),
     *(AttributeError, TypeError, RecursionError),
@@ -45,8 +41,6 @@ _MOST_PAGES = 100
 """How many pages a look-up reads at most: 20,000 messages, or channels."""
 
 _ERROR_CODE = re.compile(r"[a-z][a-z_]*")
-_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]*)?")
-_MAX_RETRY_S = 3_600
 _CHANNEL_ID = re.compile(r"[CDG][A-Z0-9]{5,}")
 _GONE = {"message_not_found", "thread_not_found", "cant_update_message", "edit_window_closed"}
 _CHANNEL_LOST = {"is_archived", "channel_not_found", "not_in_channel"}
@@ -69,13 +63,6 @@ SILENT = logging.getLogger("agent.notify.base.slack_sdk")
 SILENT.setLevel(logging.CRITICAL + 1)
 
 
-class _RefuseRedirects(HTTPRedirectHandler):
-    """Follows no redirect: it would carry the token to another host."""
-
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Return no request, so that the redirect is an error."""
-
-
 def configure_connections(proxy: str | None = None, ca: Path | None = None) -> None:
     """Set how all Slack clients of the process connect: without redirects, which slack_sdk has no setting for.
 
@@ -83,9 +70,7 @@ def configure_connections(proxy: str | None = None, ca: Path | None = None) -> N
     (`https_proxy`). ca: PEM file of trusted authorities; by default the system's. Raises OSError.
     """
     proxies = [] if proxy is None else [ProxyHandler({"http": proxy, "https": proxy})]
-    install_opener(
-        build_opener(_RefuseRedirects, HTTPSHandler(context=ssl.create_default_context(cafile=ca)), *proxies)
-    )
+    install_opener(build_opener(RefuseRedirects, HTTPSHandler(context=ssl.create_default_context(cafile=ca)), *proxies))
 
 
 configure_connections()
@@ -259,18 +244,10 @@ def unanswered(error: Exception) -> Unanswered:
     return Unanswered(f"Slack did not answer: {type(reason).__name__}: {quoted(str(reason))}")
 
 
-def quoted(text: str) -> str:
-    """Return what somebody else wrote as one line of bearable length."""
-    line = visible(" ".join(text.split()))
-    return line if len(line) <= _MAX_QUOTED else f"{line[: _MAX_QUOTED - 1]}…"
-
-
 def rate_limited(headers: Any) -> RateLimited:
-    """Return what a 429 means: wait Retry-After seconds, at most an hour; a minute if it names none."""
-    text = str({str(name).lower(): value for name, value in dict(headers).items()}.get("retry-after", ""))
-    seconds = float(text) if _SECONDS.fullmatch(text) else 60.0
-    seconds = min(seconds, _MAX_RETRY_S)
-    return RateLimited("Slack limits the rate (429)", int(seconds * 1000))
+    """Return what a 429 means."""
+    by_name = {str(name).lower(): str(value) for name, value in dict(headers).items()}
+    return RateLimited("Slack limits the rate (429)", retry_after(by_name))
 
 
 def _refusal(error: SlackApiError) -> NotDelivered:

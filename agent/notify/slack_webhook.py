@@ -13,8 +13,9 @@ from slack_sdk.webhook import WebhookClient
 
 from agent.model.findings import Incident
 from agent.notify.base import Handle, Message, Refused, Unanswered
+from agent.notify.http_calls import TIMEOUT_S, quoted
 from agent.notify.policy import repeat, summary
-from agent.notify.slack import SILENT, TIMEOUT_S, UNUSABLE, quoted, rate_limited, unanswered
+from agent.notify.slack import SILENT, UNUSABLE, rate_limited, unanswered
 from agent.notify.slack_blocks import clipped, content_of
 from agent.render.thread import is_announcement
 

@@ -67,6 +67,11 @@ def is_announcement(lines: Iterable[str]) -> bool:
     return any(line.partition(",")[0] == _RAISED or line.startswith(REPEATED) for line in lines)
 
 
+def is_reminder(lines: Iterable[str]) -> bool:
+    """Return whether an entry repeats an open critical incident."""
+    return any(line.startswith(REPEATED) for line in lines)
+
+
 def _is_void(incident: Incident) -> bool:
     return incident.merged_into is not None or is_withdrawn(incident)
 

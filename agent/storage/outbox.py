@@ -91,6 +91,15 @@ class Outbox:
         ).fetchall()
         return [(self._decisions.handled(incident), at) for body, at in rows for incident in _decoded(body)]
 
+    def handles(self) -> list[Handle]:
+        """Return the handles of all incidents that were delivered and are not closed."""
+        rows = self._db.execute(
+            "SELECT handle FROM deliveries JOIN incidents ON id = incident"
+            " WHERE receiver = ? AND handle IS NOT NULL AND status != ? ORDER BY opened_at, id",
+            (self._receiver, Status.CLOSED.value),
+        )
+        return [_HANDLE.decode(handle) for (handle,) in rows]
+
     def announce(self, incident_id: str, line: str, now: int) -> None:
         """Queue an entry of the thread that notifies people again, at `now`, ms."""
         with transaction(self._db):

@@ -41,7 +41,7 @@ def test_a_wrong_token_is_explained(tmp_path: Path, slack: Slack) -> None:
     assert lines[:3] == [
         "PROBLEM   slack",
         f"{'':10}Slack refused auth.test: invalid_auth: the token is not valid: replace it with a bot token (xoxb-...)",
-        "          Until then, no one is notified.",
+        "          Until then, it notifies no one.",
     ]
 
 
@@ -51,7 +51,7 @@ def test_what_the_host_lacks_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
     status, lines = run(tmp_path, f'[logs.brokers]\npaths = ["{tmp_path}/*.log"]\n')
     assert status == 1
     text = "\n".join(lines)
-    assert "PROBLEM   console\n          no one is notified: there is no [slack]" in text
+    assert "PROBLEM   console\n          no one is notified: there is neither [slack] nor [receivers.NAME]" in text
     assert f"PROBLEM   state directory           {tmp_path}/state\n          cannot be written: Not a directory" in text
     assert f"Spark checks need Java, but none is in JAVA_HOME, {tmp_path}" in text
     assert f"PROBLEM   brokers/logs\n          no file matches {tmp_path}/*.log" in text

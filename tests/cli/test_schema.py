@@ -30,6 +30,14 @@ token_env = "TOKEN"
 [[slack.routes]]
 channel = "#b"
 severities = ["critical"]
+[receivers.own]
+kind = "webhook"
+url = { file = "url" }
+rules = { include = ["rewind"] }
+[receivers.alerts]
+kind = "alertmanager"
+urls = ["http://alertmanager:9093"]
+resend_interval = "30s"
 [[silences]]
 comment = "restarts"
 groups = { include = ["a*"] }
@@ -86,6 +94,8 @@ def test_valid_configurations_are_valid(validator: jsonschema.Draft4Validator, t
             '[slack]\nchannel = "#a"\n[[slack.routes]]\nchannel = "#b"\nseverities = ["bad"]\n',
             "slack.routes.0.severities.0",
         ),
+        ('[receivers.a]\nkind = "webhok"\nurl = "http://h/"\n', "receivers.a"),
+        ('[receivers.a]\nkind = "webhook"\nurl = 5\n', "receivers.a"),
         ('[[silences]]\ncomment = "c"\nuntil = "2026-12-01T06:00:00Z"\ngroup = "a"\n', "silences.0"),
     ],
 )

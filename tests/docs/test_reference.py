@@ -17,6 +17,7 @@ from agent.config.credentials import Credential
 from agent.config.http_client import HttpClient
 from agent.config.kafka_properties import kafka_property_problem
 from agent.config.problems import NAMED_TABLES
+from agent.config.receivers import ReceiverSettings
 from agent.config.sections import Agent, Journal, Notifications, QuietHours, Route, Slack
 from agent.config.settings import LISTED_MODELS, SECTIONS, loads
 from agent.config.silences import ConfiguredSilence
@@ -30,6 +31,7 @@ from agent.model.declared_stores import DeclaredStore
 from agent.model.findings import Finding, Incident
 from agent.model.observations import KINDS as OBSERVATIONS
 from agent.model.observations.base import Observation
+from agent.notify.receivers import KINDS as RECEIVERS
 from agent.rules import KINDS as RULES
 
 WRITTEN = {name: (DIRECTORY / name).read_text(encoding="utf-8") for name in PAGES}
@@ -59,6 +61,11 @@ TABLES: dict[str, tuple[type[ConfigModel], dict[str, Any]]] = {
     "[checks.NAME]": (Check, {}),
     "[slack]": (Slack, {"channel": "C", "token_env": "T"}),
     "[[slack.routes]]": (Route, {"channel": "C"}),
+    "[receivers.NAME]": (ReceiverSettings, {}),
+    "Receivers of kind alertmanager": (RECEIVERS["alertmanager"], {"urls": ["http://alertmanager:9093"]}),
+    "Receivers of kind email": (RECEIVERS["email"], {"host": "h", "sender": "a@b", "recipients": ["a@b"]}),
+    "Receivers of kind pagerduty": (RECEIVERS["pagerduty"], {"routing_key": {"env": "A"}}),
+    "Receivers of kind webhook": (RECEIVERS["webhook"], {"url": "https://h/"}),
     "[[silences]]": (
         ConfiguredSilence,
         {"comment": "c", "severities": ["warning"], "until": "2026-12-01T06:00:00Z"},

@@ -1,0 +1,165 @@
+"""PagerDuty against a stand-in of its Events API v2 that refuses what the service refuses."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.config.http_client import HttpClient
+from agent.model.findings import Acknowledgement, Incident, Severity, Status
+from agent.notify.base import RateLimited, Refused, Unanswered
+from agent.notify.dispatcher import Dispatcher
+from agent.notify.http_calls import HttpCaller
+from agent.notify.receivers.pagerduty import SUMMARY_LIMIT, PagerDuty
+from agent.notify.retries import FIRST_RETRY_MS
+from agent.storage.incidents import IncidentStore
+from agent.storage.outbox import Outbox
+from tests import samples
+from tests.notify.dispatching import run_dispatcher, wait_until_delivered
+from tests.notify.receivers.standins import CLOSED, LATE, LOST, ROUTING_KEY, Fault, PagerDutyStandIn
+
+ID = samples.incident().id
+
+
+@pytest.fixture
+def service() -> Iterator[PagerDutyStandIn]:
+    with PagerDutyStandIn() as stand_in:
+        yield stand_in
+
+
+@pytest.fixture
+def pagerduty(service: PagerDutyStandIn) -> PagerDuty:
+    return make_receiver(service)
+
+
+def make_receiver(service: PagerDutyStandIn, key: str = ROUTING_KEY) -> PagerDuty:
+    caller = HttpCaller(HttpClient(), secrets=[key], timeout=0.5)
+    return PagerDuty("pagerduty on-call", f"{service.url}/v2/enqueue", key, caller)
+
+
+def acknowledged(**more: object) -> Incident:
+    taken = Acknowledgement(at=samples.at("23:26:00"), by="ada", severity=Severity.CRITICAL)
+    return samples.incident(acknowledged=taken, **more)
+
+
+def test_an_incident_is_triggered_acknowledged_and_resolved(service: PagerDutyStandIn, pagerduty: PagerDuty) -> None:
+    handle = None
+    for incident in (samples.incident(), samples.incident(title="other"), acknowledged(), acknowledged()):
+        handle = pagerduty.deliver(samples.message(incident), handle)
+        handle = pagerduty.deliver(samples.message(incident, 1, ("a line",)), handle)
+    assert service.alerts == {ID: "acknowledged"}
+    for _ in range(2):
+        handle = pagerduty.deliver(samples.message(samples.recovered(acknowledged())), handle)
+    assert service.alerts == {ID: "resolved"}
+    pagerduty.deliver(samples.message(acknowledged()), handle)
+    assert service.actions == ["trigger", "acknowledge", "resolve", "trigger", "acknowledge"]
+    assert service.alerts == {ID: "acknowledged"}
+
+
+def test_a_higher_severity_and_a_cause_are_sent(service: PagerDutyStandIn, pagerduty: PagerDuty) -> None:
+    handle = None
+    for severity, causes in ((Severity.WARNING, ()), (Severity.CRITICAL, ()), (Severity.CRITICAL, None)):
+        fields = {} if causes is None else {"causes": causes}
+        handle = pagerduty.deliver(samples.message(samples.incident(severity=severity, **fields)), handle)
+    assert [payload["severity"] for payload in service.payloads] == ["warning", "critical", "critical"]
+
+
+def test_the_payload_says_what_happened_and_what_to_do(service: PagerDutyStandIn, pagerduty: PagerDuty) -> None:
+    pagerduty.deliver(samples.message(samples.incident(title="x" * 2_000)), None)
+    (payload,) = service.payloads
+    assert len(payload["summary"]) == SUMMARY_LIMIT
+    assert payload["timestamp"] == "2026-11-20T23:25:08.300Z"
+    assert (payload["source"], payload["class"]) == ("main", "offset_rewind")
+    details = payload["custom_details"]
+    assert (details["groups"], details["topics"]) == (["flink-job"], ["topic-124"])
+    assert details["records"]["reread"] == 12_223
+    assert details["do_now"]
+
+
+def test_a_large_incident_fits(service: PagerDutyStandIn, pagerduty: PagerDuty) -> None:
+    pagerduty.deliver(samples.message(samples.burst(200)), None)
+    assert service.actions == ["trigger"]
+
+
+def test_what_is_over_before_its_first_delivery_is_recorded(service: PagerDutyStandIn, pagerduty: PagerDuty) -> None:
+    pagerduty.deliver(samples.message(samples.recovered()), None)
+    assert service.actions == ["trigger", "resolve"]
+
+
+def test_an_event_that_was_over_at_once_is_resolved_when_it_closes(
+    service: PagerDutyStandIn, pagerduty: PagerDuty
+) -> None:
+    moment = samples.rewind(recovered_at=samples.rewind().at)
+    fields = {"findings": (moment,), "recovered_at": moment.at}
+    handle = pagerduty.deliver(samples.message(samples.incident(status=Status.RECOVERED, **fields)), None)
+    assert service.alerts == {ID: "triggered"}
+    pagerduty.deliver(samples.message(samples.incident(status=Status.CLOSED, **fields)), handle)
+    assert service.alerts == {ID: "resolved"}
+
+
+def test_failures_are_classified_without_the_key(service: PagerDutyStandIn, pagerduty: PagerDuty) -> None:
+    service.faults.append(Fault(429))
+    with pytest.raises(RateLimited) as limited:
+        pagerduty.deliver(samples.message(), None)
+    assert limited.value.retry_after == 60_000
+    for fault in (Fault(500), LATE, CLOSED):
+        service.faults.append(fault)
+        with pytest.raises(Unanswered):
+            pagerduty.deliver(samples.message(), None)
+    other = "b2" * 16
+    with pytest.raises(Refused, match=r"400 .*'routing_key' \*\*\* is invalid") as refused:
+        make_receiver(service, other).deliver(samples.message(), None)
+    assert other not in str(refused.value)
+    service.faults.append(Fault(200))
+    with pytest.raises(Refused, match="not PagerDuty's"):
+        pagerduty.deliver(samples.message(), None)
+
+
+def test_a_limit_after_the_first_action_leaves_it_in_doubt(service: PagerDutyStandIn, pagerduty: PagerDuty) -> None:
+    taken: list[str] = []
+
+    def limit_second(*request: object) -> tuple[int, object]:
+        taken.append("x")
+        if len(taken) == 2:
+            return 429, {}
+        return PagerDutyStandIn.take(service, *request)  # type: ignore[arg-type]
+
+    service.take = limit_second  # type: ignore[method-assign,assignment]
+    with pytest.raises(Unanswered, match="429"):
+        pagerduty.deliver(samples.message(acknowledged()), None)
+    assert service.alerts == {ID: "triggered"}
+
+
+@pytest.mark.parametrize("fault", [LOST, LATE, CLOSED, Fault(503), Fault(429, {"Retry-After": "0"})])
+def test_a_lost_answer_doubles_nothing(
+    service: PagerDutyStandIn, pagerduty: PagerDuty, state_file: Path, fault: Fault
+) -> None:
+    service.faults.append(fault)
+    with IncidentStore(state_file, [pagerduty.name]) as store:
+        store.save(1, [samples.eventful()])
+        with run_dispatcher(state_file, pagerduty) as dispatcher:
+            wait_until_delivered(store)
+            assert service.alerts == {ID: "triggered"}
+            service.faults.append(fault)
+            store.save(2, [samples.recovered(samples.eventful())])
+            dispatcher.wake()
+            wait_until_delivered(store)
+    assert service.alerts == {ID: "resolved"}
+
+
+def test_what_is_withdrawn_after_a_lost_answer_is_resolved(
+    service: PagerDutyStandIn, pagerduty: PagerDuty, state_file: Path
+) -> None:
+    clock = [0]
+    service.faults.append(LOST)
+    with IncidentStore(state_file, [pagerduty.name]) as store:
+        outbox = Outbox(state_file, pagerduty.name)
+        dispatcher = Dispatcher(state_file, pagerduty, clock=lambda: clock[0])
+        store.save(1, [samples.incident()])
+        dispatcher.deliver_due(outbox)
+        assert service.alerts == {ID: "triggered"}
+        store.save(2, [samples.incident(status=Status.CLOSED, findings=(), causes=())])
+        clock[0] += FIRST_RETRY_MS
+        dispatcher.deliver_due(outbox)
+        outbox.close()
+    assert service.alerts == {ID: "resolved"}

@@ -1,0 +1,115 @@
+"""The webhook against an endpoint that verifies each delivery as the how-to does."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.config.http_client import HttpClient
+from agent.model.findings import Severity, Status, incident_fields
+from agent.notify.base import RateLimited, Refused, Unanswered
+from agent.notify.http_calls import HttpCaller
+from agent.notify.receivers.webhook import Webhook
+from agent.storage.incidents import IncidentStore
+from tests import samples
+from tests.notify.dispatching import run_dispatcher, wait_until_delivered
+from tests.notify.receivers.standins import CLOSED, LATE, LOST, PASSWORD, Fault, WebhookStandIn
+
+
+@pytest.fixture
+def endpoint() -> Iterator[WebhookStandIn]:
+    with WebhookStandIn(PASSWORD) as stand_in:
+        yield stand_in
+
+
+@pytest.fixture
+def webhook(endpoint: WebhookStandIn) -> Webhook:
+    return make_webhook(endpoint)
+
+
+def make_webhook(endpoint: WebhookStandIn, key: str | None = PASSWORD, path: str = "/hook") -> Webhook:
+    caller = HttpCaller(HttpClient(), secrets=[PASSWORD, "/hook"], timeout=0.5)
+    return Webhook("webhook own", endpoint.url + path, caller, key=key)
+
+
+def test_each_change_is_an_event(webhook: Webhook, endpoint: WebhookStandIn) -> None:
+    handle = None
+    versions = [
+        samples.incident(severity=Severity.WARNING),
+        samples.incident(),
+        samples.recovered(),
+        samples.recovered(samples.incident(status=Status.CLOSED)),
+        samples.incident(),
+        samples.incident(merged_into="INC-B00257"),
+    ]
+    for incident in versions:
+        handle = webhook.deliver(samples.message(incident), handle)
+    assert endpoint.events == ["opened", "updated", "closed", "opened", "closed"]
+
+
+def test_the_body_is_the_documented_incident(webhook: Webhook, endpoint: WebhookStandIn) -> None:
+    incident = samples.incident()
+    webhook.deliver(samples.message(incident), None)
+    (body,) = endpoint.deliveries.values()
+    assert body["incident"] == json.loads(json.dumps(incident_fields(incident)))
+    assert body["text"].splitlines() == samples.message(incident).report.lines()
+    assert body["lines"] == []
+
+
+def test_check_reports_and_reminders_are_updates(webhook: Webhook, endpoint: WebhookStandIn) -> None:
+    handle = webhook.deliver(samples.message(), None)
+    handle = webhook.deliver(samples.message(number=1, lines=("23:25:14.0  a leader changed",)), handle)
+    handle = webhook.deliver(samples.message(number=2, lines=("Still open after 4 h: it fell",)), handle)
+    handle = webhook.deliver(samples.message(number=3, lines=("Spark: it fell once",), check_report=1), handle)
+    webhook.deliver(samples.message(number=4, check_report=1, plot=samples.PLOT), handle)
+    lines = [delivery["lines"] for delivery in endpoint.deliveries.values()]
+    assert lines == [[], ["Still open after 4 h: it fell"], ["Spark: it fell once"]]
+    assert endpoint.events == ["opened", "updated", "updated"]
+
+
+def test_equal_changes_are_two_deliveries(webhook: Webhook, endpoint: WebhookStandIn) -> None:
+    handle = webhook.deliver(samples.message(), None)
+    for sighted in (False, True, False, True):
+        handle = webhook.deliver(samples.message(samples.incident(sighted=sighted)), handle)
+    assert len(endpoint.deliveries) == 5
+
+
+def test_a_wrong_or_missing_signature_is_refused(endpoint: WebhookStandIn) -> None:
+    for key in ("wrong", None):
+        with pytest.raises(Refused, match="401"):
+            make_webhook(endpoint, key).deliver(samples.message(), None)
+    assert endpoint.deliveries == {}
+
+
+def test_failures_are_classified(webhook: Webhook, endpoint: WebhookStandIn) -> None:
+    endpoint.faults.append(Fault(429, {"Retry-After": "7"}))
+    with pytest.raises(RateLimited) as limited:
+        webhook.deliver(samples.message(), None)
+    assert limited.value.retry_after == 7_000
+    for fault, reason in ((Fault(503), "503"), (LATE, "timed out|TimeoutError"), (CLOSED, "RemoteDisconnected")):
+        endpoint.faults.append(fault)
+        with pytest.raises(Unanswered, match=reason):
+            webhook.deliver(samples.message(), None)
+    endpoint.faults.append(Fault(302, {"Location": f"{endpoint.url}/hook"}))
+    with pytest.raises(Refused, match="302"):
+        webhook.deliver(samples.message(), None)
+    with pytest.raises(Refused, match="404") as refused:
+        make_webhook(endpoint, path="/secret-path").deliver(samples.message(), None)
+    assert "secret-path" not in str(refused.value)
+
+
+@pytest.mark.parametrize("fault", [LOST, LATE, CLOSED, Fault(500), Fault(429, {"Retry-After": "0"})])
+def test_a_lost_answer_doubles_nothing(
+    endpoint: WebhookStandIn, webhook: Webhook, state_file: Path, fault: Fault
+) -> None:
+    endpoint.faults.append(fault)
+    with IncidentStore(state_file, [webhook.name]) as store:
+        store.save(1, [samples.eventful()])
+        with run_dispatcher(state_file, webhook) as dispatcher:
+            wait_until_delivered(store)
+            endpoint.faults.append(fault)
+            store.save(2, [samples.recovered(samples.eventful())])
+            dispatcher.wake()
+            wait_until_delivered(store)
+    assert endpoint.events == ["opened", "closed"]
