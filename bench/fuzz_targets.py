@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 from kazoo.protocol.states import ZnodeStat
 
-from agent.cli.run import secret_problems
 from agent.config.problems import SettingsError
 from agent.config.schedules import trigger
 from agent.config.settings import load, shipped
 from agent.config.sources import Logs
+from agent.config.warnings import secret_problems
 from agent.engine.engine import Engine
 from agent.kafka_log.log_directory import LogDirectoryError, list_partitions
 from agent.kafka_log.segments import read_rows

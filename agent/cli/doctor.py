@@ -15,11 +15,11 @@ import click
 import structlog
 
 from agent.cli.common import CLEAN, EPILOG, FOUND, config_option, load_or_exit
-from agent.cli.run import missing_paths
 from agent.config.credentials import CredentialError
 from agent.config.problems import describe_path
 from agent.config.requirements import find_spark_problem
 from agent.config.settings import Settings
+from agent.config.warnings import missing_paths
 from agent.daemon.loops import Loop
 from agent.daemon.startup_log import count_subjects
 from agent.model.findings import observed_part

@@ -5,6 +5,7 @@ import click
 from agent.cli.alert import test_alert_command
 from agent.cli.backtest import backtest_command
 from agent.cli.backup import backup_command
+from agent.cli.check_config import check_config_command
 from agent.cli.checks import check_command, digest_command
 from agent.cli.common import EPILOG
 from agent.cli.demo import demo_command
@@ -14,7 +15,7 @@ from agent.cli.incidents import incidents_command
 from agent.cli.init import init_command
 from agent.cli.replay import replay_command
 from agent.cli.rule_tests import test_rules_command
-from agent.cli.run import check_config_command, run_command
+from agent.cli.run import run_command
 from agent.cli.schema import schema_command
 from agent.cli.silence import silence_command
 from agent.cli.status import groups_command, status_command

@@ -16,6 +16,7 @@ import structlog
 
 from agent.config.credentials import CredentialError
 from agent.sources.availability import now_ms
+from agent.sources.kafka import admin_frames
 from agent.sources.kafka import admin_protocol as protocol
 from agent.sources.kafka.connection_failures import ConnectionFailures
 
@@ -166,13 +167,13 @@ class AdminClient:
     def _write(self, message: protocol.ToProcess) -> None:
         if self._process is not None:
             with suppress(OSError):  # it has died, as its reader is about to report
-                protocol.send(_pipe(self._process.stdin), message)
+                admin_frames.send(_pipe(self._process.stdin), message)
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
         """Queue the messages of a process until it ends. One that sends what cannot be decoded is ended."""
         try:
             with _pipe(process.stdout) as stream:
-                while (message := protocol.receive(stream, _DECODER)) is not None:
+                while (message := admin_frames.receive(stream, _DECODER)) is not None:
                     self._received.put((process, message))
         except msgspec.DecodeError as error:
             self._log.exception("kafka_client_undecodable", reason=str(error))

@@ -38,6 +38,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
 from agent.sources.availability import now_ms
 from agent.sources.background import run_in_thread
+from agent.sources.kafka import admin_frames
 from agent.sources.kafka import admin_protocol as protocol
 from agent.sources.kafka import admin_results as results
 from agent.sources.kafka.connection_failures import parse_failure
@@ -331,7 +332,7 @@ def main() -> None:
     warnings.filterwarnings("ignore", r"list_groups\(\) is deprecated", DeprecationWarning)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # librdkafka's crashes are known: no core dumps of them
     requests, responses = sys.stdin.buffer, sys.stdout.buffer
-    setup = protocol.receive(requests, msgspec.msgpack.Decoder(protocol.Setup))
+    setup = admin_frames.receive(requests, msgspec.msgpack.Decoder(protocol.Setup))
     if setup is None:
         return
     outgoing: Outgoing = queue.SimpleQueue()
@@ -347,13 +348,13 @@ def main() -> None:
         admin = AdminClient(properties, logger=forwarder)
     except KafkaException as error:
         reason = f"the Kafka client rejects its properties: {results.read_failure(error).text}"
-        protocol.send(responses, protocol.ConnectionFailure("", None, reason))
+        admin_frames.send(responses, protocol.ConnectionFailure("", None, reason))
         return
     threading.Thread(target=_write, args=(responses, outgoing), daemon=True).start()
     threading.Thread(target=_poll, args=(admin,), daemon=True).start()
     handler = _RequestHandler(admin, setup, outgoing, forwarder.examine_ports)
     decoder = msgspec.msgpack.Decoder(protocol.NumberedRequest)
-    while (request := protocol.receive(requests, decoder)) is not None:
+    while (request := admin_frames.receive(requests, decoder)) is not None:
         handler.handle(request)
     os._exit(0)  # closing the client may hang
 
@@ -366,7 +367,7 @@ def _exit_on_defect(failed: threading.ExceptHookArgs) -> None:
 
 def _write(responses: BinaryIO, outgoing: Outgoing) -> None:
     while True:
-        protocol.send(responses, outgoing.get()())
+        admin_frames.send(responses, outgoing.get()())
 
 
 def _poll(admin: AdminClient) -> None:

@@ -1,11 +1,10 @@
-"""Messages between the Kafka source and its admin process: requests, results, and their framing.
+"""Messages between the Kafka source and its admin process: requests and results.
 
-Results carry observations where there is one for the fact. A frame is a length (4 bytes, big-endian) and MessagePack.
+Results carry observations where there is one for the fact.
 """
 
-from typing import BinaryIO, TypeAlias, TypeVar
+from typing import TypeAlias
 
-import msgspec
 from msgspec import Struct
 
 from agent.model.observations.kafka import (
@@ -18,8 +17,6 @@ from agent.model.observations.kafka import (
     TopicSettings,
 )
 from agent.sources.kafka.streams_assignment import Assignment
-
-T = TypeVar("T")
 
 TopicPartition: TypeAlias = tuple[str, int]
 
@@ -390,23 +387,3 @@ class ConnectionFailure(Message, frozen=True):
 
 FromProcess: TypeAlias = Response | ClientLog | ConnectionFailure
 ToProcess: TypeAlias = Setup | NumberedRequest
-
-_ENCODER = msgspec.msgpack.Encoder()
-_LENGTH_BYTES = 4
-
-
-def send(stream: BinaryIO, message: Message) -> None:
-    """Write one message as a frame. Raises OSError."""
-    body = _ENCODER.encode(message)
-    stream.write(len(body).to_bytes(_LENGTH_BYTES, "big") + body)
-    stream.flush()
-
-
-def receive(stream: BinaryIO, decoder: msgspec.msgpack.Decoder[T]) -> T | None:
-    """Read one message; return None at the end of the stream, also within a frame (the writer died)."""
-    head = stream.read(_LENGTH_BYTES)
-    if len(head) < _LENGTH_BYTES:
-        return None
-    length = int.from_bytes(head, "big")
-    body = stream.read(length)
-    return decoder.decode(body) if len(body) == length else None

@@ -18,6 +18,7 @@ from agent.model.observations.kafka import (
     PartitionState,
     TopicSettings,
 )
+from agent.sources.kafka import admin_frames
 from agent.sources.kafka import admin_protocol as protocol
 from agent.sources.kafka import admin_results as results
 
@@ -37,11 +38,11 @@ def _done(result: Any) -> Future[Any]:
 def _sent(result: protocol.Result) -> protocol.Result:
     """Return the result as it arrives at the other side."""
     stream = io.BytesIO()
-    protocol.send(stream, protocol.Response(7, 99, result))
+    admin_frames.send(stream, protocol.Response(7, 99, result))
     stream.seek(0)
-    response = protocol.receive(stream, _DECODER)
+    response = admin_frames.receive(stream, _DECODER)
     assert response == protocol.Response(7, 99, result)
-    assert protocol.receive(stream, _DECODER) is None
+    assert admin_frames.receive(stream, _DECODER) is None
     assert isinstance(response, protocol.Response)
     return response.result
 
@@ -165,8 +166,8 @@ def test_last_stable_offsets_that_cannot_be_read_are_left_out() -> None:
 
 def test_the_end_of_the_stream_within_a_frame_is_an_end() -> None:
     stream = io.BytesIO()
-    protocol.send(stream, protocol.ConnectionFailure("kafka-1:9093", 1, "refused"))
-    assert protocol.receive(io.BytesIO(stream.getvalue()[:-1]), _DECODER) is None
+    admin_frames.send(stream, protocol.ConnectionFailure("kafka-1:9093", 1, "refused"))
+    assert admin_frames.receive(io.BytesIO(stream.getvalue()[:-1]), _DECODER) is None
 
 
 def test_permitted_operations_have_the_names_of_acls() -> None:

@@ -1,0 +1,43 @@
+"""The command `check-config`: validate the configuration."""
+
+from pathlib import Path
+
+import click
+
+from agent.cli.common import EPILOG, WRONG, config_option, config_path, fail, load_or_exit
+from agent.config.requirements import find_spark_problem
+from agent.config.toml_places import find_places
+from agent.config.warnings import missing_paths, secret_problems
+from agent.model.text import join_names
+
+
+@click.command("check-config", epilog=EPILOG)
+@config_option
+def check_config_command(config: Path | None) -> None:
+    """Validate the configuration and list all mistakes with their lines.
+
+    Paths that do not exist on this host are warnings: they may be created later. So are secrets that only the service
+    may have: environment variables and systemd credentials.
+    """
+    settings = load_or_exit(config, need_clusters=False)
+    path = config_path(config)
+    places = find_places(path.read_text(encoding="utf-8-sig"))
+    for key, message in missing_paths(settings):
+        click.echo(f"{path}:{places[key].line}: warning: [{key[0]}.{key[1]}] {key[2]}: {message}", err=True)
+    if settings.spark.enabled and (missing := find_spark_problem()):
+        click.echo(f"{path}: warning: {missing}; without, set enabled = false in [spark]", err=True)
+    mistakes = []
+    for problem, source in secret_problems(settings, path):
+        if source.file is not None:
+            mistakes.append(str(problem))
+        else:  # only the service may have it
+            click.echo(f"{problem.path}:{problem.line}: warning: {problem.where}: {problem.message}", err=True)
+    if mistakes:
+        fail(WRONG, "\n".join(mistakes))
+    tables = {name: getattr(settings, name) for name in ("clusters", "flink", "streams", "logs")}
+    monitored = "; ".join(f"{table}: {', '.join(names)}" for table, names in tables.items() if names)
+    monitored = monitored or "nothing to monitor yet: `backflow run` needs [clusters.NAME]"
+    names = [*(["Slack"] if settings.slack is not None else []), *settings.receivers]
+    receiver = join_names(names or ["the console"])
+    rules, correlations = len(settings.rules), len(settings.correlations)
+    click.echo(f"{path}: {rules} rules, {correlations} correlations; {monitored}; incidents go to {receiver}")

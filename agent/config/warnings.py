@@ -1,0 +1,48 @@
+"""What a valid configuration needs on this host and does not find: secrets and paths."""
+
+from collections.abc import Iterator
+from glob import glob
+from pathlib import Path
+
+from agent.config.credentials import Credential
+from agent.config.problems import Problem, describe_path
+from agent.config.settings import Settings
+from agent.config.toml_places import KeyPath, find_places
+
+
+def secret_problems(settings: Settings, path: Path) -> list[tuple[Problem, Credential]]:
+    """Return what is wrong with the secrets that the configuration at the path names, with their sources."""
+    places = find_places(path.read_text(encoding="utf-8-sig"))
+    return [
+        (Problem(str(path), places[key].line, describe_path(key), reason), source)
+        for key, source, reason in settings.unreadable_secrets()
+    ]
+
+
+def missing_paths(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+    """Yield the key path and a message for each configured path that does not exist on this host. URLs are skipped."""
+    for name, logs in settings.logs.items():
+        for index, pattern in enumerate(logs.paths):
+            matches = glob(pattern, recursive=True)  # noqa: PTH207 - patterns may be absolute
+            if not matches:
+                yield ("logs", name, "paths", index), f"no file matches {pattern}"
+            elif all(_problem(Path(match), directory=True) is None for match in matches):
+                message = f"only directories match {pattern}; name the files in them"
+                yield ("logs", name, "paths", index), message
+    for name, flink in settings.flink.items():
+        storage = flink.storage_directory
+        if storage is not None and (problem := _problem(storage, directory=True)):
+            yield ("flink", name, "storage_directory"), problem
+    for name, cluster in settings.clusters.items():
+        for broker, paths in cluster.log_directories.items():
+            for path in paths:
+                if "://" not in path and (problem := _problem(Path(path))):
+                    yield ("clusters", name, "log_directories", str(broker)), problem
+
+
+def _problem(path: Path, *, directory: bool = False) -> str | None:
+    try:
+        exists = path.is_dir() if directory else path.exists()
+    except OSError as error:  # the agent may run as another user
+        return f"{path} cannot be accessed: {error.strerror}"
+    return None if exists else f"{'directory ' if directory else ''}{path} does not exist"
