@@ -117,7 +117,7 @@ def _fetch(jars: list[Jar], target: Path, cache: Path, conf: Mapping[str, str]) 
     command = [java, "-jar", str(_ivy()), "-settings", conf.get("spark.jars.ivySettings") or str(settings)]
     command += ["-cache", str(cache), "-ivy", str(module), "-confs", "default", "-types", "jar", "bundle"]
     command += ["-retrieve", f"{target}/[organization]_[artifact]-[revision].[ext]"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)  # noqa: S603 - Java
     missing = [jar for jar in jars if not (target / jar.file).exists()]
     if missing:
         names = ", ".join(":".join(jar.coordinates) for jar in missing)
@@ -125,7 +125,8 @@ def _fetch(jars: list[Jar], target: Path, cache: Path, conf: Mapping[str, str]) 
         reasons = [line.strip() for line in lines if "Host " in line or "ERROR" in line.upper()][:1]
         msg = (
             f"{names} could not be fetched from Maven Central or the repositories in spark.jars.repositories, which is "
-            f"needed once{': ' if reasons else ''}{''.join(reasons)}. Without a network, put the jars into {cache.parent}/jars"
+            f"needed once{': ' if reasons else ''}{''.join(reasons)}. Without a network, put the jars into "
+            f"{cache.parent}/jars"
         )
         raise JarsError(msg)
 

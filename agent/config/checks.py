@@ -67,7 +67,10 @@ def _spark_key(key: str) -> str:
         msg = f'expected a Spark property in quotes such as "spark.local.dir", got "{key}"'
         raise ValueError(msg)
     if _SECRET.search(key):
-        msg = "a secret must not be written in this file; pass it to Spark in an environment variable that `environment` names, or by core-site.xml"
+        msg = (
+            "a secret must not be written in this file; pass it to Spark in an environment variable that `environment` "
+            "names, or by core-site.xml"
+        )
         raise ValueError(msg)
     return key
 
