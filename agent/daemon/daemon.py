@@ -99,9 +99,9 @@ class Daemon:
         if missing:
             self._health.failed(
                 "end of the journal",
-                f"{count(missing, 'observation')} made before the last stop {'is' if missing == 1 else 'are'} missing in "
-                f"{self._journal_directory}: its files were damaged, removed or not written. Incidents are complete; "
-                "replay and Spark checks do not see what is missing.",
+                f"{self._journal_directory} lacks the last {count(missing, 'observation')} before the agent stopped: "
+                "files were damaged, removed or not written. Incidents are kept; rules, replay and Spark checks do not see "
+                "what is missing.",
             )
         if opened.lost:
             self._health.failed(f"damaged {STATE}", f"{opened.lost}.")

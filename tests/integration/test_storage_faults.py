@@ -235,7 +235,7 @@ def test_journal_that_was_cut_is_reported_and_goes_on(watched: Watched) -> None:
     for stream in streams:
         os.truncate(stream, stream.stat().st_size // 2)
     watched.start()
-    watched.wait_for_words(f"made before the last stop are missing in {watched.agent.state / 'journal'}")
+    watched.wait_for_words(f"{watched.agent.state / 'journal'} lacks the last ")
     watched.boom("after")
     watched.wait_for_words("BOOM after")
     watched.stop()

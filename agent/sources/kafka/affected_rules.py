@@ -28,7 +28,7 @@ class AffectedRules:
     def __init__(self, rules: Mapping[str, Rule], *, watch_partitions: bool) -> None:
         """rules: by name. watch_partitions: whether Kafka, not ZooKeeper, shows partitions."""
         self._rules = rules
-        self._of_topics = (*_OF_TOPICS, PartitionState) if watch_partitions else _OF_TOPICS
+        self._of_topics = _OF_TOPICS + ((PartitionState,) if watch_partitions else ())
 
     def names(self, *, topics: Collection[str] = (), groups: Collection[str] = ()) -> list[str]:
         """Return the rules that need topics or groups of these patterns, by name."""
