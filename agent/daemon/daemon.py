@@ -100,8 +100,8 @@ class Daemon:
             self._health.failed(
                 "end of the journal",
                 f"{self._journal_directory} lacks the last {count(missing, 'observation')} before the agent stopped: "
-                "files were damaged, removed or not written. Incidents are kept; rules, replay and Spark checks do not see "
-                "what is missing.",
+                "files were damaged, removed or not written. Incidents are kept; rules, replay and Spark checks do not "
+                "see what is missing.",
             )
         if opened.lost:
             self._health.failed(f"damaged {STATE}", f"{opened.lost}.")

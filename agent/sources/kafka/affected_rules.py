@@ -45,7 +45,7 @@ def _reads(rule: Rule, kinds: Collection[type[Observation]]) -> bool:
     if isinstance(rule, CheckRule):
         return rule.input in (CheckInput.COMMITS, CheckInput.CHANGELOGS)
     read = (*rule.observes, *([rule.revisits] if rule.revisits else []))
-    return any(issubclass(kind, each) for kind in kinds for each in read)
+    return any(issubclass(kind, observed) for kind in kinds for observed in read)
 
 
 def _may_select(rule: Rule, key: str, patterns: Collection[str]) -> bool:
