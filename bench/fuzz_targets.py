@@ -60,7 +60,8 @@ from agent.sources.zookeeper.znodes import (
     decode_topic,
     partition_state_path,
 )
-from agent.storage.journal import Journal, entries
+from agent.storage.journal.reader import entries
+from agent.storage.journal.writer import Journal
 from agent.storage.outbox import Row
 from bench.fuzz_inputs import damaged
 from testbed.killed_agent import workload

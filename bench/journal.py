@@ -18,8 +18,9 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from agent.model.observations.kafka import Commit
-from agent.storage.journal import Journal, read
 from agent.storage.journal.columns import Columns
+from agent.storage.journal.reader import read
+from agent.storage.journal.writer import Journal
 
 BATCH = 5_000
 STARTED = 1_795_176_000_000

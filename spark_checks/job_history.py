@@ -19,7 +19,7 @@ from agent.model.findings import Finding
 from agent.model.observations.flink import JobGraphFile
 from agent.model.text import count, join_names
 from agent.sources.flink.high_availability import list_job_graph_files
-from agent.storage.journal import entries
+from agent.storage.journal.reader import entries
 from agent.storage.journal.segments import FOREVER
 from spark_checks.jobs import findings as report
 from spark_checks.jobs.context import Context, Occurrence, read_context

@@ -14,7 +14,7 @@ from agent.config.settings import shipped
 from agent.model.observations.base import Observation, Tick
 from agent.model.times import rfc3339
 from agent.storage.database import FILE
-from agent.storage.journal import read
+from agent.storage.journal.reader import read
 from testbed.flink.cluster import FlinkCluster
 from testbed.processes import Process
 from testbed.slack import Slack

@@ -28,7 +28,8 @@ from agent.model.times import millis
 from agent.sources.base import Emit
 from agent.storage.database import FILE
 from agent.storage.incidents import IncidentStore
-from agent.storage.journal import Journal, read
+from agent.storage.journal.reader import read
+from agent.storage.journal.writer import Journal
 from testbed.fault_points import POINTS, Point, arm, count_calls
 from testbed.waiting import wait_until
 

@@ -18,7 +18,7 @@ from agent.notify.console import Console
 from agent.notify.dispatcher import Dispatcher
 from agent.sources.logs.source import LogSource
 from agent.storage.incidents import IncidentStore
-from agent.storage.journal import Journal
+from agent.storage.journal.writer import Journal
 
 ROOT = Path(__file__).parents[1]
 

@@ -17,7 +17,8 @@ from agent.engine.facts import LATENESS_MS, LONG_AGO
 from agent.model.encoding import from_json
 from agent.model.findings import Incident
 from agent.model.observations.base import Observation, Subject, not_after_seen
-from agent.storage import journal
+from agent.storage.journal import reader
+from agent.storage.journal.writer import JournalRefusedError, check_version
 
 
 class RecordingError(Exception):
@@ -56,10 +57,10 @@ def read(path: Path) -> Iterable[Observation]:
         hint = f"; did you mean {path / 'journal'}?" if _is_journal(path / "journal") else ""
         raise RecordingError([f"{path}: is not a journal{hint}"])
     try:
-        journal.check_version(path)
-    except journal.JournalRefusedError as error:
+        check_version(path)
+    except JournalRefusedError as error:
         raise RecordingError([str(error)]) from error
-    return journal.read(path)
+    return reader.read(path)
 
 
 def _is_journal(directory: Path) -> bool:

@@ -19,7 +19,7 @@ from agent.config.settings import Settings, load
 from agent.config.toml_places import KeyPath, find_places
 from agent.daemon import logging
 from agent.storage.database import StorageError
-from agent.storage.journal import JournalError
+from agent.storage.journal.writer import JournalError
 
 log = structlog.get_logger(__name__)
 

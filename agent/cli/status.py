@@ -35,7 +35,7 @@ from agent.daemon.tables import (
 from agent.daemon.web.server import SOCKET, short_path
 from agent.model.text import span, visible
 from agent.model.times import minute, second
-from agent.storage.journal import last_at
+from agent.storage.journal.reader import last_at
 
 _TIMEOUT_S = 30
 

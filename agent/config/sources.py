@@ -4,7 +4,6 @@ import codecs
 import os
 import re
 from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -17,40 +16,21 @@ from agent.config.http_client import HttpClient
 from agent.config.kafka_properties import KafkaValue
 from agent.config.schedules import zone_name
 from agent.config.toml_places import KeyPath
+from agent.config.zookeeper import SERVER, Ensemble, ZooKeeperClient, without_blanks
 from agent.model.config_types import ConfigModel, NameFilter, PositiveDuration, non_empty
 
 SMALLEST_MEMORY = 96_000_000
 """Lower limit of `changelog_memory`, bytes."""
 
-_SERVER = r"(?:\[[0-9A-Fa-f:.%]+\]|[\w.-]+)(?::\d{1,5})?"
-_BOOTSTRAP = re.compile(rf"(?:\w+://)?{_SERVER}(?:,(?:\w+://)?{_SERVER})*")
-_ENSEMBLE = re.compile(rf"({_SERVER}(?:,{_SERVER})*)(/[^\s,]*)?")
-_PORT = re.compile(r":\d{1,5}$")
+_BOOTSTRAP = re.compile(rf"(?:\w+://)?{SERVER}(?:,(?:\w+://)?{SERVER})*")
 
 
 def _bootstrap_servers(value: str) -> str:
-    servers = _without_blanks(value)
+    servers = without_blanks(value)
     if not _BOOTSTRAP.fullmatch(servers):
         msg = f'expected servers such as "kafka-1:9092,kafka-2:9092", got "{value}"'
         raise ValueError(msg)
     return servers
-
-
-def _ensemble(value: str) -> str:
-    servers = _without_blanks(value)
-    match = _ENSEMBLE.fullmatch(servers)
-    if match is None:
-        msg = f'expected servers such as "zk-1:2181,zk-2:2181" or "zk-1:2181,zk-2:2181/chroot", got "{value}"'
-        raise ValueError(msg)
-    *others, last = match[1].split(",")
-    if match[2] is None and not _PORT.search(last) and any(map(_PORT.search, others)):
-        msg = f'"{last}" has no port; did you mean the chroot "{",".join(others)}/{last}"?'
-        raise ValueError(msg)
-    return servers
-
-
-def _without_blanks(value: str) -> str:
-    return ",".join(server.strip() for server in value.split(","))
 
 
 def _http_address(value: str, expected: str, *, allow_query: bool = False) -> str:
@@ -106,109 +86,6 @@ LogDirectories = dict[
 """Log directories, URLs or digests by broker id."""
 
 
-class ZooKeeperAuth(Credential):
-    """An authentication that the agent presents to ZooKeeper.
-
-    For example:
-
-        auth = [{ scheme = "digest", credential = "zookeeper-auth" }]
-    """
-
-    scheme: str = "digest"
-    """ZooKeeper's name of the scheme. With `digest` the secret has the form `user:password`."""
-
-
-class ZooKeeperSasl(ConfigModel):
-    """SASL authentication of the agent to ZooKeeper."""
-
-    mechanism: Literal["DIGEST-MD5", "GSSAPI"]
-    """SASL mechanism."""
-    username: str | None = None
-    """User name for `DIGEST-MD5`."""
-    password: Credential | None = None
-    """Where to read the password for `DIGEST-MD5`."""
-    service: str | None = None
-    """Service name for `GSSAPI`. Default: `zookeeper`."""
-    principal: str | None = None
-    """Principal for `GSSAPI`."""
-
-
-class ZooKeeperClient(ConfigModel):
-    """How the agent connects to ZooKeeper."""
-
-    session_timeout: PositiveDuration = 10_000
-    """Session timeout of the agent's own ZooKeeper session."""
-    auth: tuple[ZooKeeperAuth, ...] = ()
-    """Authentications that the agent presents."""
-    sasl: ZooKeeperSasl | None = None
-    """SASL authentication."""
-    use_ssl: bool = False
-    """Whether to connect by TLS."""
-    certfile: Path | None = None
-    """PEM file with the client certificate."""
-    keyfile: Path | None = None
-    """PEM file with the key of the client certificate."""
-    keyfile_password: Credential | None = None
-    """Where to read the password of `keyfile`."""
-    ca: Path | None = None
-    """PEM file with the certificates of trusted authorities."""
-    verify_certs: bool = True
-    """Whether to verify the certificates of the servers."""
-    check_hostname: bool = False
-    """Whether a server's certificate must be issued for its host name."""
-
-    @model_validator(mode="after")
-    def _refuse_kerberos(self) -> Self:
-        if self.sasl is not None and self.sasl.mechanism == "GSSAPI" and find_spec("kerberos") is None:
-            msg = "SASL mechanism GSSAPI needs the Python package `kerberos`, which is not installed; or use DIGEST-MD5"
-            raise ValueError(msg)
-        return self
-
-    @model_validator(mode="after")
-    def _require_tls(self) -> Self:
-        if not self.use_ssl and any((self.certfile, self.keyfile, self.keyfile_password, self.ca)):
-            msg = "certfile, keyfile, keyfile_password and ca have no effect without `use_ssl = true`"
-            raise ValueError(msg)
-        return self
-
-    def secrets(self) -> Iterator[tuple[KeyPath, Credential]]:
-        """Yield the key path below this table and the source of each secret."""
-        yield from ((("auth", index), auth) for index, auth in enumerate(self.auth))
-        if self.sasl is not None and self.sasl.password is not None:
-            yield ("sasl", "password"), self.sasl.password
-        if self.keyfile_password is not None:
-            yield ("keyfile_password",), self.keyfile_password
-
-    def options(self, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-        """Return the keyword arguments of kazoo's KazooClient except `hosts`.
-
-        They include secrets. Raises CredentialError.
-        """
-        options: dict[str, Any] = {"timeout": self.session_timeout / 1000}
-        if self.auth:
-            options["auth_data"] = [(auth.scheme, resolve(auth, environment).get_secret_value()) for auth in self.auth]
-        if self.sasl:
-            options["sasl_options"] = _plain_fields(self.sasl, environment)
-        if self.use_ssl:
-            if self.certfile or self.keyfile:
-                options["keyfile_password"] = ""  # without one OpenSSL asks for it on the terminal
-            options |= _plain_fields(self, environment, "certfile", "keyfile", "keyfile_password", "ca", "verify_certs")
-            options |= {"use_ssl": True, "check_hostname": self.check_hostname}
-        return options
-
-
-def _plain_fields(table: ConfigModel, environment: Mapping[str, str], *names: str) -> dict[str, Any]:
-    """Return the fields that are set, with secrets resolved and paths as text."""
-    fields = {}
-    for name in names or type(table).model_fields:
-        value = getattr(table, name)
-        if isinstance(value, Credential):
-            value = resolve(value, environment).get_secret_value()
-        if value is not None:
-            fields[name] = str(value) if isinstance(value, Path) else value
-    return fields
-
-
 class Cluster(ConfigModel):
     """A Kafka cluster to monitor. NAME appears in incidents.
 
@@ -218,7 +95,7 @@ class Cluster(ConfigModel):
 
     bootstrap_servers: Annotated[str, AfterValidator(_bootstrap_servers)]
     """Brokers to connect to first, `host:port`, separated by commas."""
-    zookeeper: Annotated[str, AfterValidator(_ensemble)] | None = None
+    zookeeper: Ensemble | None = None
     """ZooKeeper servers with an optional chroot after the last (`"zk-1:2181,zk-2:2181/kafka"`). Leave out for KRaft."""
     poll_interval: PositiveDuration = 2_000
     """How often offsets, leaders and groups are read."""
@@ -294,7 +171,7 @@ class Flink(ConfigModel):
 
     rest: Annotated[tuple[Annotated[str, AfterValidator(_rest_address)], ...], AfterValidator(non_empty)]
     """REST addresses of all JobManagers, including standbys: `["http://jobmanager-1:8081"]`."""
-    zookeeper: Annotated[str, AfterValidator(_ensemble)] | None = None
+    zookeeper: Ensemble | None = None
     """ZooKeeper servers of Flink's high availability, with an optional chroot after the last."""
     zookeeper_root: str = "/flink"
     """Flink's `high-availability.zookeeper.path.root`."""

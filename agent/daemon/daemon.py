@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import TextIO
 
 import structlog
-from apscheduler.events import EVENT_JOB_ERROR
-from apscheduler.schedulers.background import BackgroundScheduler
 
 from agent.checks.runner import Checks
-from agent.config.schedules import trigger
+from agent.checks.schedule import CheckSchedule
 from agent.config.settings import Settings
 from agent.daemon.clock import REPORTED_MS, ClockWatch, describe_step, needs_restart
 from agent.daemon.health import Health
@@ -35,7 +33,8 @@ from agent.model.text import count, span
 from agent.notify.dispatcher import Dispatcher, now_ms
 from agent.sources.base import Emit, Source
 from agent.storage.database import FILE
-from agent.storage.journal import Journal, JournalError, entries, last_at, read
+from agent.storage.journal.reader import entries, last_at, read
+from agent.storage.journal.writer import Journal, JournalError
 from agent.storage.state_file import open_state
 
 TICK_MS = 1_000
@@ -79,11 +78,7 @@ class Daemon:
         engine = Engine(settings.rules, settings.correlations, settings.incidents, self._health.set_aside)
         self._check_runs = CheckRuns(self._earlier_check_runs())
         self._checks = Checks(settings, self._put_check_result)
-        self._schedules = {
-            name: trigger(check.schedule)
-            for name, check in settings.checks.items()
-            if settings.spark.enabled and check.enabled and check.schedule
-        }
+        self._schedule = CheckSchedule(settings, self._checks.run_on_schedule, self._log_failure)
         self._pipeline = Pipeline(
             self._journal,
             self._store,
@@ -121,7 +116,6 @@ class Daemon:
             for source in self._sources
         ]
         self._source_loops = dict(zip(self._loops[1:], self._sources, strict=True))
-        self._scheduler = BackgroundScheduler(timezone="UTC")  # checks run at hours of the wall clock
         self._failed: set[str] = set()
         turns: dict[str, Callable[[], int]] = {"pipeline": lambda: self._pipeline.ticks}
         for name, dispatcher in self._dispatchers.items():
@@ -187,18 +181,7 @@ class Daemon:
         self._checks.start()
         for loop in self._loops:
             loop.start()
-        self._scheduler.add_listener(lambda event: self._log_failure(event.job_id, event.exception), EVENT_JOB_ERROR)
-        for check, schedule in self._schedules.items():
-            self._scheduler.add_job(
-                self._checks.run_on_schedule,
-                schedule,
-                [check],
-                id=f"check {check}",
-                misfire_grace_time=None,
-                coalesce=True,
-                max_instances=1,
-            )
-        self._scheduler.start()
+        self._schedule.start()
         self._visibility.start()
 
     def _earlier_check_runs(self) -> Iterator[CheckRun]:
@@ -273,7 +256,7 @@ class Daemon:
         """Stop everything within ten seconds; the journal and the incidents are then complete."""
         log.info("daemon_stopping")
         self._visibility.close()
-        self._scheduler.shutdown(wait=False)
+        self._schedule.close()
         for loop in self._loops:
             loop.stop()
         closing = [source.close for source in self._sources] + [self._checks.close]

@@ -28,7 +28,7 @@ from agent.notify.policy import check_report_lines, check_report_target
 from agent.sources.base import HEARTBEAT_MS, Batch
 from agent.storage.database import StorageError
 from agent.storage.incidents import CheckReport, IncidentStore
-from agent.storage.journal import Journal, JournalError
+from agent.storage.journal.writer import Journal, JournalError
 
 LOOKBACK_MS = 2 * HEARTBEAT_MS + LATENESS_MS
 """How much of the journal restores the facts after a restart: every visible subject has a heartbeat in it."""

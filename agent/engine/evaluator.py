@@ -22,9 +22,9 @@ SOON_MS = 10_000
 """How soon a scope is evaluated again for frequent changes elsewhere: other commits of its group or partition."""
 
 SETTLING_MS = 15_000
-"""How long after it could first be known a finding is detected again with each frequent change of its own subject.
+"""How long after it could first be known a finding is detected again with each change of what it depends on.
 
-After that such a change shows at once only whether the finding recovers; the rest follows after SOON_MS.
+After that a change shows at once only whether the finding recovers; the rest follows after SOON_MS.
 """
 
 REVISIT_MS = 60_000
@@ -175,22 +175,29 @@ class Evaluator:
 
     def _mark_dependents(self, observation: Observation) -> None:
         """Mark what read the subject: at once, or soon where a frequent change is not of the scope's own subject."""
-        dependents_of = self._dependencies.dependents
-        if not observation.is_frequent:
-            for key in self.facts.dependency_keys(observation):
-                self._dirty.update(dependents_of.get(key, _NOTHING))
-            return
-        subject = observation.subject
-        if subject not in self._stale:
-            self._stale[subject] = observation
-            self._stale_by = min(self._stale_by, observation.seen + SOON_MS)
-        own = dependents_of.get(subject)
-        if own and self._active_findings:
-            for evaluation in own:
+        dependents_of, subject = self._dependencies.dependents, observation.subject
+        if observation.is_frequent:
+            self._mark_soon(observation)
+            for evaluation in dependents_of.get(subject, _NOTHING) if self._active_findings else _NOTHING:
                 if evaluation in self._active_findings and _is_about(observation, evaluation.scope):
-                    known_at = self._fresh_until.get(evaluation, LONG_AGO) - FINALIZATION_MS
-                    is_settled = observation.seen > known_at + SETTLING_MS
+                    is_settled = self._is_settled(evaluation, observation.seen)
                     (self._unfollowed if is_settled else self._dirty)[evaluation] = None
+            return
+        for key in self.facts.dependency_keys(observation):
+            for evaluation in dependents_of.get(key, _NOTHING):
+                if evaluation in self._active_findings and self._is_settled(evaluation, observation.seen):
+                    self._unfollowed[evaluation] = None
+                    self._mark_soon(observation)
+                else:
+                    self._dirty[evaluation] = None
+
+    def _mark_soon(self, observation: Observation) -> None:
+        if self._stale.setdefault(observation.subject, observation) is observation:
+            self._stale_by = min(self._stale_by, observation.seen + SOON_MS)
+
+    def _is_settled(self, evaluation: Evaluation, at: int) -> bool:
+        """Return whether SETTLING_MS have passed since the evaluation's findings could first be known."""
+        return at > self._fresh_until.get(evaluation, LONG_AGO) - FINALIZATION_MS + SETTLING_MS
 
     def _revisit(self, dirty: dict[Evaluation, None]) -> None:
         for history in self.facts.all_histories():

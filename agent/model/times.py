@@ -1,8 +1,12 @@
 """Times: milliseconds since the epoch, UTC, and how they are written."""
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_REMEMBERED = 4096
+"""How many times are remembered as text: findings are described again with each change, with the same times."""
 
 
 def is_time(field: str) -> bool:
@@ -10,6 +14,7 @@ def is_time(field: str) -> bool:
     return field in ("at", "since") or field.endswith(("_at", "_until"))
 
 
+@lru_cache(_REMEMBERED)
 def rfc3339(at: int) -> str:
     """Return a time as RFC 3339 in UTC with milliseconds."""
     return (EPOCH + timedelta(milliseconds=at)).strftime("%Y-%m-%dT%H:%M:%S.") + f"{at % 1000:03d}Z"
@@ -34,6 +39,7 @@ def second(at: int) -> str:
     return rfc3339(at)[:19].replace("T", " ")
 
 
+@lru_cache(_REMEMBERED)
 def clock(at: int) -> str:
     """Return the time of day in UTC to a tenth of a second: 23:25:13.9."""
     return (EPOCH + timedelta(milliseconds=at)).strftime("%H:%M:%S.") + str(at % 1000 // 100)

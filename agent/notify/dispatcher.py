@@ -8,7 +8,6 @@ import secrets
 import sqlite3
 import threading
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,7 +24,6 @@ from agent.notify.base import (
     Handle,
     Message,
     NotDelivered,
-    RateLimited,
     Receiver,
     Refused,
     Unanswered,
@@ -34,6 +32,7 @@ from agent.notify.base import (
 )
 from agent.notify.policy import Why, digest_of, first_notification, repetition, update
 from agent.notify.quiet_hours import is_held_back, summarize
+from agent.notify.retries import Retries
 from agent.render.thread import ThreadLog, thread_entry
 from agent.storage.database import StorageError
 from agent.storage.outbox import Outbox, Row
@@ -42,23 +41,8 @@ log = structlog.get_logger(__name__)
 
 _THREAD_LOG = msgspec.json.Decoder(ThreadLog)
 
-FIRST_RETRY_MS = 500
-LAST_RETRY_MS = 60_000
-REFUSED_RETRY_MS = 300_000
-"""How long to wait after a refusal that only a person can lift, such as a revoked token."""
-
 PLOT_PATIENCE_MS = 300_000
 """How long an unanswered plot may hold back the entries after it."""
-
-_REASONS: dict[type[NotDelivered], str] = {
-    RateLimited: "rate_limited",
-    Unanswered: "unanswered",
-    Refused: "refused",
-    Gone: "gone",
-    Declined: "declined",
-}
-DELIVERY_FAILURES = (*_REASONS.values(), "defect")
-"""The kinds of reasons for which an attempt to deliver failed."""
 
 _TURN_S = 5.0
 _DICE = random.SystemRandom()
@@ -85,7 +69,7 @@ class Dispatcher:
     """A worker with a thread of its own that delivers what the store has queued for one receiver.
 
     turns: its progress, for the watchdog: up by one at least every five seconds plus the calls of one delivery.
-    delivered: how many deliveries the receiver has confirmed; failed: how many attempts failed, by the kind of reason.
+    delivered: how many deliveries the receiver has confirmed.
     """
 
     def __init__(
@@ -106,7 +90,7 @@ class Dispatcher:
         repeat_interval: after how many ms an open critical incident is repeated; None: never.
         """
         self.turns = self.delivered = 0
-        self.failed: Counter[str] = Counter()
+        self._retries = Retries(receiver.name, clock, jitter)
         self._pending_since: dict[tuple[str, int], int] = {}
         self._path = path
         self._moves = 0
@@ -119,14 +103,8 @@ class Dispatcher:
         self._active: Sequence[Silence] = ()
         self._held: dict[str, int] = {}
         self._clock = clock
-        self._jitter = jitter
         self._wakeup = threading.Event()
         self._closing = threading.Event()
-        self._failures: dict[str, int] = {}
-        self._due: dict[str, int] = {}
-        self._channel_due: dict[str, int] = {}
-        self._reported: dict[str, str] = {}
-        self._defects: dict[str, str] = {}
         self._unavailable = ""
         self._thread = threading.Thread(target=self.run, name=f"dispatcher-{receiver.name}", daemon=True)
 
@@ -151,10 +129,14 @@ class Dispatcher:
         return Backlog(len(pending), max(0, self._clock() - min(pending)) if pending else 0)
 
     @property
+    def failed(self) -> Counter[str]:
+        """How many attempts failed, by the kind of reason."""
+        return self._retries.failed
+
+    @property
     def problem(self) -> str:
         """Why nothing is delivered at present, or empty. From any thread."""
-        reasons = [self._unavailable, *list(self._reported.values()), *list(self._defects.values())]
-        return next(filter(None, reasons), "")
+        return next(filter(None, [self._unavailable, *self._retries.problems]), "")
 
     def close(self, timeout: float = 2.0) -> bool:
         """Stop after the call under way; return whether that ended within `timeout` seconds.
@@ -211,24 +193,24 @@ class Dispatcher:
             self._repeat(outbox, self._repeat_interval, now)
         heads = outbox.heads()
         self._pending_since = {head: self._pending_since.get(head, self._clock()) for head in heads}
-        for memory in (self._due, self._failures, self._defects, self._held):
-            for incident_id in memory.keys() - dict(heads).keys():
-                del memory[incident_id]
+        self._retries.keep(dict(heads))
+        for incident_id in self._held.keys() - dict(heads).keys():
+            del self._held[incident_id]
         for incident_id, seq in heads:
             self.turns += 1
             if self._closing.is_set():
                 break
-            if self._clock() < self._due.get(incident_id, 0):
+            if self._clock() < self._retries.due(incident_id):
                 continue
             try:
                 self._attempt(outbox, incident_id, seq)
             except sqlite3.Error:
                 raise
             except Exception as error:  # noqa: BLE001 - a defect in one message must not silence all others
-                self._failed(incident_id, error)
+                self._retries.put_off_defect(incident_id, error)
             if self._wakeup.is_set():
                 return self._clock()
-        due = (max(self._due.get(incident_id, 0), self._held.get(incident_id, 0)) for incident_id, _ in heads)
+        due = (max(self._retries.due(incident_id), self._held.get(incident_id, 0)) for incident_id, _ in heads)
         return min(due, default=None)
 
     def _attempt(self, outbox: Outbox, incident_id: str, seq: int) -> None:
@@ -240,16 +222,13 @@ class Dispatcher:
         try:
             row, message, covered = _compose(row)
         except Exception as error:  # noqa: BLE001 - a defect in a sentence must not keep back the incident
-            self._log_defect(incident_id, error)
+            self._retries.log_defect(incident_id, error)
             message, covered = plain_message_of(row), None
         digest = digest_of(message.report)
         if self._is_dropped(outbox, row, digest, covered):
             return
         channel = self._receiver.channel(message, row.handle)
-        if self._clock() < self._channel_due.get(channel, 0):
-            self._due[incident_id] = self._channel_due[channel]
-            return
-        if not outbox.attempt(row, now_ms(), covered):
+        if not self._retries.is_channel_due(incident_id, channel) or not outbox.attempt(row, now_ms(), covered):
             return
         sent = False
         try:
@@ -277,12 +256,7 @@ class Dispatcher:
                 return
             self._put_off(outbox, row, channel, error, sent=sent)
             return
-        self._due.pop(incident_id, None)
-        if row.handle is not None:
-            # A first message alone does not end them: if each thread entry finds it gone, new ones come ever slower.
-            self._failures.pop(incident_id, None)
-        if self._reported.pop(channel, None) is not None:
-            log.info("delivery_resumed", receiver=self._receiver.name, channel=channel)
+        self._retries.succeeded(incident_id, channel, is_first=row.handle is None)
 
     def _repeat(self, outbox: Outbox, interval: int, now: int) -> None:
         """Queue a repetition of each critical incident for which that is due, unless a silence lasts."""
@@ -364,56 +338,15 @@ class Dispatcher:
         return handle, False
 
     def _put_off(self, outbox: Outbox, row: Row, channel: str, error: NotDelivered, *, sent: bool) -> None:
-        """Record the outcome of the attempt and when to try again; log each reason once.
+        """Record the outcome of the attempt and when to try again.
 
         sent: the delivery failed, not the look-up, after which an earlier attempt is still in doubt.
         """
-        incident_id = row.incident.id
-        self.failed[_REASONS.get(type(error), "unanswered")] += 1
         if isinstance(error, Gone):
             outbox.gone(row)
         elif sent and not isinstance(error, Unanswered):
             outbox.refused(row)
-        if isinstance(error, RateLimited):
-            wait = error.retry_after
-            self._channel_due[channel] = self._clock() + wait
-        elif isinstance(error, Refused):
-            wait = REFUSED_RETRY_MS
-        else:
-            wait = self._backoff(incident_id)
-        self._due[incident_id] = self._clock() + wait
-        if self._reported.get(channel) != str(error):
-            self._reported[channel] = str(error)
-            log_at = log.error if isinstance(error, Refused) else log.warning
-            log_at(
-                "delivery_failed",
-                receiver=self._receiver.name,
-                channel=channel,
-                incident=incident_id,
-                reason=str(error),
-                retry_in_ms=wait,
-            )
-
-    def _failed(self, incident_id: str, error: Exception) -> None:
-        """Put off an incident whose delivery has a defect."""
-        self._log_defect(incident_id, error)
-        self.failed["defect"] += 1
-        self._due[incident_id] = self._clock() + self._backoff(incident_id)
-
-    def _log_defect(self, incident_id: str, error: Exception) -> None:
-        """Log each defect once, without a traceback: a renderer may add local variables, and a token is among them."""
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        reason = f"internal error: {type(error).__name__} at {where.filename}:{where.lineno}: {error}"
-        if self._defects.get(incident_id) != reason:
-            self._defects[incident_id] = reason
-            log.error("delivery_failed", receiver=self._receiver.name, incident=incident_id, reason=reason)
-
-    def _backoff(self, incident_id: str) -> int:
-        """Return the next wait, ms: doubled with each failure up to a minute, drawn from its upper half."""
-        failures = self._failures.get(incident_id, 0)
-        self._failures[incident_id] = failures + 1
-        wait = min(LAST_RETRY_MS, FIRST_RETRY_MS << min(failures, 16))
-        return int(wait * (0.5 + self._jitter() / 2))
+        self._retries.put_off(row.incident.id, channel, error)
 
 
 def _compose(row: Row) -> tuple[Row, Message, str | None]:

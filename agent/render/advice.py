@@ -41,14 +41,18 @@ def _capitalized(line: str) -> str:
 
 
 def _fields(findings: Sequence[Finding], day: str) -> dict[str, Any]:
-    """Return the first finding's names; what only a rule or only a check knows comes from whichever finding has it."""
+    """Return the first finding's names; what only a rule or only a check knows comes from whichever finding has it.
+
+    What only its rule has in a scope, such as a connector, has the rule's name for it.
+    """
     finding = findings[0]
     known = {name: value for finding in findings for name, value in finding.current.items()}
     sides = (finding.previous, finding.current)
     values = [finding.current.get("log_start"), *(side.get("offset", side.get("log_end")) for side in sides)]
     offsets = [value for value in values if isinstance(value, int)]
     pause = "" if finding.recovered_at is None else f" for {span(max(0, finding.recovered_at - finding.at))}"
-    return {
+    own = {key: finding.subject.get(key, "?") for key in rule_of(finding).scope_keys}
+    return own | {
         "reader": reader(finding.subject),
         "place": place(finding.subject),
         "topic": finding.subject.get("topic", "the topic"),

@@ -147,12 +147,12 @@ class HiddenReset(GroupRule):
 
     def _may_stand_still(self, history: History[Commit], scope: Scope, facts: Facts) -> bool:
         """Return whether a leader change or truncation may have been followed by a standstill. Cheap."""
-        moves = drop_unmoved(history)
-        times = [commit.at for commit in moves]
         readings = facts.history(LogOffsets, *scope.in_partition).changes
         states = facts.history(PartitionState, *scope.in_partition).changes
         changes = [state.at for state in states[1:]]
         changes += [after.at for before, after in pairwise(readings) if after.log_end < before.log_end]
+        moves = drop_unmoved(history) if changes else []
+        times = [commit.at for commit in moves]
         for at in changes:
             index = bisect_right(times, at + CLOCK_SLACK_MS) - 1
             if index < REGULAR - 1:

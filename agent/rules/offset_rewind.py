@@ -1,7 +1,6 @@
 """offset_rewind: a committed offset, or the position of a Flink subtask, moves backwards."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 
@@ -11,8 +10,8 @@ from agent.engine.facts import LATENESS_MS, LONG_AFTER, Facts, History
 from agent.engine.rule import Advice, CauseCheck, ChosenSeverity, GroupRule, Scope, ended, recovered
 from agent.model.findings import Finding, Records, Severity, reader
 from agent.model.observations.base import Observation
-from agent.model.observations.flink import FlinkJob, Position
-from agent.model.observations.kafka import Commit, GroupState, LogOffsets
+from agent.model.observations.flink import Position
+from agent.model.observations.kafka import Commit
 from agent.model.text import count, is_bounded, ordinal, place, recovery, time_range
 from agent.model.times import clock
 from agent.rules.queries.advice import DEDUPLICATE, DEDUPLICATE_BY_KEY, RESEND
@@ -23,27 +22,25 @@ from agent.rules.queries.causes import (
     prevent_forgetting,
     why_forgotten,
 )
-from agent.rules.queries.operators import (
-    is_moved_by_operator,
-    is_small_step_without_members,
-    operator_known_at,
-)
-from agent.rules.queries.partitions import Truncation, find_deletion, is_recreated
-from agent.rules.queries.positions import drop_foreign
+from agent.rules.queries.operators import is_moved_by_operator, is_small_step_without_members, operator_known_at
+from agent.rules.queries.partitions import Truncation, is_recreated
+from agent.rules.queries.positions import log_start_of
 from agent.rules.queries.progress import undisturbed_since
 from agent.rules.queries.restores import RestoreContext, find_restore_context, find_restores_behind
 from agent.rules.queries.rewinds import (
     Move,
     Offset,
+    confirmed_at,
     find_decreases,
-    find_later,
+    find_own_decreases,
+    find_pace,
     find_reset_label,
     find_return,
     find_truncation,
     is_reordered,
     order_known_at,
 )
-from agent.rules.queries.subjects import coordinator_of, groups_of
+from agent.rules.queries.subjects import coordinator_of, find_ends, groups_of
 
 _HOW = {
     "operator_reset": "was reset by an operator",
@@ -57,11 +54,6 @@ _HOW = {
 
 _JITTER = 10
 """Rewinds of fewer records are ordinary, however small the topic is."""
-
-_CACHED_MS = 60_000
-"""Flink never reports an older position; 40 s were seen after an idle time."""
-
-_PREDICTABLE_MS = 86_400_000
 
 
 class _Rewind(NamedTuple):
@@ -189,15 +181,14 @@ class OffsetRewind(GroupRule):
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         history = _offsets(scope, facts)
-        offsets = drop_foreign(facts, facts.history(Commit, *scope.series)) if scope.job is None else history
-        for before, after in find_decreases(offsets, lambda before: self._least(before, facts)):
+        for before, after in find_own_decreases(facts, history, lambda before: self._least(before, facts)):
             rewind = _Rewind(before, after, list(self._find_commits(scope, before, after, facts)))
             if is_reordered(facts, rewind.move):
                 continue
             if isinstance(after, Commit):
                 known_at: int | None = max(operator_known_at(facts, after), order_known_at(facts, rewind.move))
             else:
-                known_at = _confirm_position(rewind, history)
+                known_at = confirmed_at(rewind.move, rewind.committed, history)
             if known_at is None or known_at <= facts.final_before:
                 continue
             if not is_recreated(facts, scope.in_partition, before.at, after.at):
@@ -207,7 +198,7 @@ class OffsetRewind(GroupRule):
         old = int(finding.previous["offset"])
         later = _offsets(scope, facts).after(finding.at)
         regained_at = next((state.at for state in later if (state.offset or 0) >= old), None)
-        end = min(_find_ends(finding, scope, facts), default=None)
+        end = min(find_ends(scope, finding.subject.get("flink"), finding.at, facts), default=None)
         if end is not None and (regained_at is None or end[0] < regained_at):
             return ended(finding, *end)
         return recovered(finding, regained_at)
@@ -241,7 +232,7 @@ class OffsetRewind(GroupRule):
 
     def _finding(self, scope: Scope, rewind: _Rewind, known_at: int, facts: Facts) -> Finding:
         before, after, _ = rewind
-        log_start = _log_start(after, facts)
+        log_start = log_start_of(after, facts)
         truncation = find_truncation(facts, rewind.move)
         restores = find_restores_behind(facts, before, after)
         labels = list(self._find_labels(rewind, log_start, truncation, restores, facts))
@@ -312,29 +303,10 @@ class OffsetRewind(GroupRule):
 
     def _least(self, before: Offset, facts: Facts) -> int:
         """Return the smallest rewind to report: more than half of what the reader had read, at most `min_records`."""
-        log_start = _log_start(before, facts)
+        log_start = log_start_of(before, facts)
         if log_start is None:
             return self.min_records
         return min(self.min_records, max(_JITTER, ((before.offset or 0) - log_start) // 2 + 1))
-
-
-def _find_ends(finding: Finding, scope: Scope, facts: Facts) -> Iterator[tuple[int, str]]:
-    """Yield when and why the reader or the partition ceased to exist after the rewind."""
-    deleted_at = find_deletion(facts, scope.in_partition, finding.at)
-    if deleted_at is not None:
-        yield deleted_at, "the topic was deleted"
-    if scope.group is not None:
-        forgotten = (
-            commit for commit in facts.history(Commit, *scope.series).after(finding.at) if commit.offset is None
-        )
-        for commit in islice(forgotten, 1):
-            state = facts.history(GroupState, scope.cluster, scope.group).as_of(commit.at + LATENESS_MS)
-            is_deleted = state is not None and state.state == "Dead"
-            yield commit.at, "the group was deleted" if is_deleted else "the committed offset was deleted or expired"
-    if scope.job is not None:
-        job = facts.history(FlinkJob, finding.subject.get("flink"), scope.job).last
-        if job is not None and job.ended:
-            yield max(job.ended_at or job.at, finding.at), f"the job is {job.state}"
 
 
 def _over_at(finding: Finding) -> int:
@@ -393,26 +365,6 @@ def _describe_impact(finding: Finding) -> str:
     return ", ".join(parts)
 
 
-def _confirm_position(rewind: _Rewind, readings: History[Commit] | History[Position]) -> int | None:
-    """Return when it is certain that a position moved back, or None if it may be an old one from a cache."""
-    before, after, committed = rewind
-    following = next((reading for reading in readings if reading.at > after.at), None)
-    older = readings.as_of(after.at - _CACHED_MS)
-    times = [max(move.after.seen, after.seen) for move in committed]
-    if following is not None and (following.offset or 0) < (before.offset or 0):
-        times.append(following.seen)
-    if older is not None and (after.offset or 0) < (older.offset or 0):
-        times.append(after.seen)
-    return min(times, default=None)
-
-
-def _log_start(reading: Offset, facts: Facts) -> int | None:
-    readings = facts.history(LogOffsets, reading.cluster, reading.topic, reading.partition)
-    soon_after = (offsets for offsets in readings if offsets.at <= reading.at + LATENESS_MS)
-    offsets = readings.as_of(reading.at) or next(soon_after, None)
-    return None if offsets is None else offsets.log_start
-
-
 def _scope(observation: Offset) -> Scope:
     group = observation.group if isinstance(observation, Commit) else None
     job = observation.job if isinstance(observation, Position) else None
@@ -440,12 +392,6 @@ def _flink_subject(observation: Offset) -> dict[str, Any]:
 
 
 def _predict(facts: Facts, move: Move) -> str:
-    """Return when the reader will have caught up at the pace of the first seconds, as a clause; empty if unknown."""
-    later, after, low = find_later(facts, move), move.after, move.after.offset or 0
-    if later is None:
-        return ""
-    rate = ((later.offset or 0) - low) * 1000 / (later.at - after.at)
-    remaining_ms = round(((move.before.offset or 0) - low) * 1000 / rate)
-    if remaining_ms >= _PREDICTABLE_MS:
-        return ""
-    return f"; at {rate:,.0f} records/s caught up by about {clock(after.at + remaining_ms)} UTC"
+    """Return when the reader will have caught up, as a clause; empty if unknown."""
+    pace = find_pace(facts, move)
+    return "" if pace is None else f"; at {pace.rate:,.0f} records/s caught up by about {clock(pace.caught_up_at)} UTC"

@@ -14,9 +14,9 @@ import msgspec
 from agent.engine.check_requests import CheckRequest
 from agent.model.findings import Finding, Incident, Severity, Status
 from agent.storage.database import connect, keep_aside, storage_error, transaction, warn_of_row
-from agent.storage.decisions import Decisions
 from agent.storage.outbox import Handle
 from agent.storage.queueing import queue_check_report, queue_log_entry, queue_message
+from agent.storage.silences_and_acknowledgements import Decisions
 
 T = TypeVar("T")
 
@@ -198,6 +198,8 @@ class IncidentStore:
                     woken.update(self._receivers)
                     for receiver in self._receivers:
                         self._queue(receiver, incident)
+                    if incident.merged_into is not None:
+                        self.decisions.inherit(incident.merged_into, incident.id)
             self._db.executemany(
                 "INSERT INTO check_requests (id, body) VALUES (?, ?)"
                 " ON CONFLICT (id) DO UPDATE SET body = excluded.body WHERE NOT answered",

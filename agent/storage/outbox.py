@@ -10,8 +10,8 @@ import msgspec
 from agent.model.findings import Incident, Severity, Status
 from agent.model.matchers import Silence
 from agent.storage.database import connect, keep_aside, transaction, warn_of_row
-from agent.storage.decisions import Decisions
 from agent.storage.queueing import queue_message
+from agent.storage.silences_and_acknowledgements import Decisions
 
 Handle: TypeAlias = Mapping[str, Any]
 """What a receiver remembers of a delivery, such as a channel and a timestamp; plain JSON."""

@@ -14,7 +14,7 @@ from agent.model.declared_stores import DeclaredStore
 from agent.model.observations.kafka import GroupState
 from agent.model.observations.logs import LogLine
 from agent.rules.queries.streams import store_changelog, thread
-from agent.storage.journal import read
+from agent.storage.journal.reader import read
 from agent.storage.journal.segments import DAY_MS, FOREVER
 from spark_checks.changelogs.decreases import Episode
 from spark_checks.journal.files import DamagedFiles, JournalWindow, scan

@@ -13,7 +13,6 @@ import pyarrow as pa
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
-from agent.storage.journal import Journal, JournalError
 from agent.storage.journal.segments import (
     DAY_MS,
     ROW_GROUP,
@@ -26,6 +25,7 @@ from agent.storage.journal.segments import (
     sync,
     write,
 )
+from agent.storage.journal.writer import Journal, JournalError
 
 MERGED_BYTES = 256 << 20
 

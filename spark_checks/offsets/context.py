@@ -12,7 +12,7 @@ from agent.engine.facts import Facts, History
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import BrokerRegistration, PartitionState
 from agent.rules.queries.partitions import CLOCK_SLACK_MS
-from agent.storage.journal import entries
+from agent.storage.journal.reader import entries
 from spark_checks.journal.files import JournalWindow, scan
 
 T = TypeVar("T", bound=Observation)

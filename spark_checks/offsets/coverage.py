@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from agent.model.observations.base import Availability, Unavailable
-from agent.storage.journal import entries
+from agent.storage.journal.reader import entries
 from spark_checks.journal.files import JournalWindow, read
 from spark_checks.offsets.arrays import Ints
 

@@ -22,10 +22,7 @@ BEGAN_AT = 1_795_248_000_000
 """2026-11-21T08:00:00Z."""
 
 CHANGES = 10_000
-"""About how many changes of log ends and commits the busy topics of a scenario have.
-
-Four times as many find no more failures in a scenario, and take twice as long.
-"""
+"""About how many changes of log ends and commits the busy topics of a scenario have. Its time depends on them most."""
 
 _ZOOKEEPER_VERSIONS = ((0, 11), (1, 1), (2, 0), (2, 4), (2, 8), (3, 9))
 _KRAFT_VERSIONS = ((3, 3), (3, 9), (4, 1))

@@ -15,7 +15,7 @@ from agent.model.findings import Incident, Severity
 from agent.model.observations.base import Observation, Tick
 from agent.model.observations.kafka import BrokerRegistration, Commit
 from agent.model.times import rfc3339
-from agent.storage.journal import Journal
+from agent.storage.journal.writer import Journal
 from tests import builders
 from tests.builders import BEGINNING
 

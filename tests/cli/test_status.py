@@ -11,7 +11,7 @@ from agent.cli.main import main
 from agent.daemon.web.routes import make_routes
 from agent.daemon.web.server import SOCKET, Listener
 from agent.model.observations.base import Observation, Tick
-from agent.storage.journal import Journal
+from agent.storage.journal.writer import Journal
 from testbed.waiting import wait_until
 from tests.builders import after, commit, log_offsets
 from tests.running import Running, running

@@ -23,7 +23,8 @@ from agent.model.observations.kafka import PartitionState as State
 from agent.notify.dispatcher import Dispatcher, now_ms
 from agent.notify.slack import Slack
 from agent.storage.incidents import IncidentStore
-from agent.storage.journal import Journal, entries
+from agent.storage.journal.reader import entries
+from agent.storage.journal.writer import Journal
 from agent.storage.state_file import current, leave_shelter
 from testbed.slack import Slack as Workspace
 from testbed.waiting import wait_until

@@ -11,7 +11,7 @@ import pytest
 
 from agent.model.observations.kafka import Commit
 from agent.model.times import rfc3339
-from agent.storage.journal import Journal
+from agent.storage.journal.writer import Journal
 from testbed.spark import SparkCluster
 from tests.spark_checks import disks
 

@@ -14,7 +14,8 @@ from agent.model.observations.base import Tick
 from agent.model.observations.logs import LogFile
 from agent.model.times import rfc3339
 from agent.storage.database import FILE, SCHEMA
-from agent.storage.journal import Journal, read
+from agent.storage.journal.reader import read
+from agent.storage.journal.writer import Journal
 from agent.storage.state_file import current, leave_shelter
 from testbed.agent import Agent, logs_table
 from testbed.processes import free_port

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from agent.model.findings import Incident, Severity, Status
 from agent.notify.base import Gone, Handle, Message, NotDelivered, RateLimited, Refused, Unanswered
-from agent.notify.dispatcher import LAST_RETRY_MS, PLOT_PATIENCE_MS, REFUSED_RETRY_MS, Dispatcher
+from agent.notify.dispatcher import PLOT_PATIENCE_MS, Dispatcher
+from agent.notify.retries import LAST_RETRY_MS, REFUSED_RETRY_MS
 from agent.storage.incidents import IncidentStore
 from agent.storage.outbox import Outbox
 from testbed.waiting import wait_until

@@ -17,7 +17,7 @@ from agent.model.observations.kafka import GroupState, LogOffsets, Member
 from agent.model.observations.logs import LogLine
 from agent.model.times import rfc3339
 from agent.sources.streams.changelog_values import key_text
-from agent.storage.journal import Journal
+from agent.storage.journal.writer import Journal
 from testbed.kafka import Cluster
 from testbed.streams.app import streams_broker
 from testbed.streams.faults import VARIANTS, instances, lose_state

@@ -15,7 +15,8 @@ from agent.config.settings import load
 from agent.model.findings import Finding, Severity
 from agent.model.observations.base import Available, Observation, Tick, Unavailable
 from agent.model.observations.flink import Checkpoints, FlinkJob, JobGraph, JobGraphFile, JobListing, JobManagerLeader
-from agent.storage.journal import Journal, read
+from agent.storage.journal.reader import read
+from agent.storage.journal.writer import Journal
 from spark_checks import job_history
 from spark_checks.__main__ import main
 from spark_checks.options import Options, Report

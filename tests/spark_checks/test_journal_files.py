@@ -11,8 +11,9 @@ from pyspark.sql import SparkSession
 from agent.model.observations.base import Observation, Tick
 from agent.model.observations.kafka import Commit
 from agent.model.times import millis
-from agent.storage.journal import Journal, entries
+from agent.storage.journal.reader import entries
 from agent.storage.journal.segments import DAY_MS, find
+from agent.storage.journal.writer import Journal
 from spark_checks.journal import compaction
 from spark_checks.journal.compaction import (
     apply_retention,

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from agent.model.findings import Severity
-from agent.storage.journal import Journal
+from agent.storage.journal.writer import Journal
 from spark_checks import offset_history
 from spark_checks.options import Options, Report
 from tests.spark_checks.histories import CLUSTER, DOWN, LEAST, Expected, History, drawn

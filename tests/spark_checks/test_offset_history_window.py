@@ -14,7 +14,7 @@ from agent.model.observations.kafka import BrokerRegistration, Commit
 from agent.model.times import millis
 from agent.storage.database import StorageError
 from agent.storage.incidents import IncidentStore
-from agent.storage.journal import Journal
+from agent.storage.journal.writer import Journal
 from spark_checks import offset_history
 from spark_checks.offsets.findings import find_live, read_live_findings
 from spark_checks.offsets.keys import Key

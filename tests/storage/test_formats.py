@@ -14,7 +14,8 @@ from agent.model.observations.base import Tick, Unavailable
 from agent.model.observations.kafka import Commit, PartitionState
 from agent.storage.database import FILE, SCHEMA
 from agent.storage.incidents import IncidentStore
-from agent.storage.journal import VERSION, Journal, JournalRefusedError, read
+from agent.storage.journal.reader import read
+from agent.storage.journal.writer import VERSION, Journal, JournalRefusedError
 from agent.storage.outbox import Outbox
 from tests import samples
 from tests.storage.conftest import deliver_all

@@ -25,9 +25,10 @@ from agent.model.observations import KINDS
 from agent.model.observations.base import Observation, Tick
 from agent.model.observations.kafka import BrokerRegistration, Commit, GroupState, LogOffsets, Member
 from agent.model.times import millis
-from agent.storage.journal import Journal, JournalError, entries, last_at, read
 from agent.storage.journal.columns import Columns
+from agent.storage.journal.reader import entries, last_at, read
 from agent.storage.journal.segments import DAY_MS
+from agent.storage.journal.writer import Journal, JournalError
 
 NOON = millis("2026-11-20T12:00:00.000Z")
 MIDNIGHT = millis("2026-11-21T00:00:00.000Z")
@@ -503,7 +504,7 @@ def test_deleted_journal_is_begun_anew(tmp_path: Path) -> None:
 
 
 def test_observations_wait_within_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.storage.journal.MAX_WAITING", 10)
+    monkeypatch.setattr("agent.storage.journal.writer.MAX_WAITING", 10)
     (tmp_path / "file").touch()
     with closing(Journal(tmp_path / "file" / "journal", unreadable=Unreadable())) as journal:
         journal.append([commit(NOON, offset) for offset in range(10)])

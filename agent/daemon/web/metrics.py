@@ -11,7 +11,8 @@ from prometheus_client.registry import Collector
 
 from agent.daemon.status import StatusReader, is_about, open_incidents
 from agent.model.findings import Severity, Status
-from agent.notify.dispatcher import DELIVERY_FAILURES, now_ms
+from agent.notify.dispatcher import now_ms
+from agent.notify.retries import DELIVERY_FAILURES
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

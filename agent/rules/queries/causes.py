@@ -106,8 +106,9 @@ def _check_operator_reset(facts: Facts, before: Commit, after: Commit) -> CauseC
             return CauseCheck(OPERATOR_RESET, evidence=f"{group} had {members} {when}")
     following = next(find_advances(next(histories_of_group(facts, after)), after.at, after.at + LATENESS_MS), None)
     if following is not None and (following.offset or 0) < (before.offset or 0):
-        last = max((commit.start for commit in _last_advances(facts, after)), default=None)
-        if last is not None and following.at - last <= _RESTART_MS:
+        advanced_at = (commit.start for commit in _last_advances(facts, after))
+        last = next((start for start in advanced_at if following.at - start <= _RESTART_MS), None)
+        if last is not None:
             evidence = f"{group} kept committing from {instant(last, day)} to {instant(following.at, day)}"
             return CauseCheck(OPERATOR_RESET, evidence=evidence)
     return CauseCheck(OPERATOR_RESET, doubt=_doubt_members(reading, group, begin, end))

@@ -1,10 +1,11 @@
 """Queries about committed offsets as positions: which ones the log can have had, which records were read before."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from agent.engine.facts import LATENESS_MS, Facts, History
 from agent.model.observations.base import Availability, Unavailable
+from agent.model.observations.flink import Position
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets
 from agent.rules.queries.operators import has_consumers
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, find_truncations, is_recreated
@@ -22,20 +23,9 @@ _SAME_POLL_MS = 500
 """How far apart one poll reads the offsets of a group and those of the log."""
 
 
-def drop_foreign(facts: Facts, offsets: History[Commit]) -> Iterator[Commit]:
+def drop_foreign(facts: Facts, commits: Iterable[Commit]) -> Iterator[Commit]:
     """Yield the commits of offsets that the log may have had."""
-    if not offsets.changes:
-        return
-    first = offsets.changes[0]
-    # Nearly all are below the log end as of then: reading both histories side by side shows that in no time.
-    readings = facts.history(LogOffsets, first.cluster, first.topic, first.partition).changes
-    known = 0
-    for commit in offsets:
-        while known < len(readings) and readings[known].at <= commit.at:
-            known += 1
-        is_plausible = not known or (commit.offset or 0) <= readings[known - 1].log_end + _NEAR_END
-        if is_plausible or not is_foreign_offset(facts, commit):
-            yield commit
+    return (commit for commit in commits if not is_foreign_offset(facts, commit))
 
 
 def is_foreign_offset(facts: Facts, commit: Commit) -> bool:
@@ -130,3 +120,11 @@ def log_end(readings: History[LogOffsets], at: int) -> int:
     """Return the log end offset as known at that moment, or 0 if it was not known."""
     reading = readings.as_of(at)
     return 0 if reading is None else reading.log_end
+
+
+def log_start_of(reading: Commit | Position, facts: Facts) -> int | None:
+    """Return the log start offset of the partition as of a reading, or as read soon after it; None if unknown."""
+    readings = facts.history(LogOffsets, reading.cluster, reading.topic, reading.partition)
+    soon_after = (offsets for offsets in readings if offsets.at <= reading.at + LATENESS_MS)
+    offsets = readings.as_of(reading.at) or next(soon_after, None)
+    return None if offsets is None else offsets.log_start

@@ -9,7 +9,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
-from agent.engine.facts import LATENESS_MS, Facts
+from agent.engine.facts import LATENESS_MS, Facts, History
 from agent.model.observations.flink import Position
 from agent.model.observations.kafka import ClusterSettings, Commit, GroupState, LogOffsets, PartitionState
 from agent.model.observations.logs import LogLine, whole_number
@@ -22,6 +22,7 @@ from agent.rules.queries.partitions import (
     leader_of,
     may_have_happened_in,
 )
+from agent.rules.queries.positions import drop_foreign, is_foreign_offset
 
 Offset: TypeAlias = Commit | Position
 
@@ -50,6 +51,11 @@ _MAX_RATE = 1_000_000
 _SHARE = 4
 """A reader that may have been reset to the log start was, if it is within this share of what it had read."""
 
+_CACHED_MS = 60_000
+"""Flink never reports an older position; 40 s were seen after an idle time."""
+
+_PREDICTABLE_MS = 86_400_000
+
 _DETECTS_TRUNCATION = (2, 1)
 """The first Kafka version whose consumers can ask for the divergence point (KIP-320)."""
 
@@ -64,6 +70,13 @@ class Move(NamedTuple):
     def partition(self) -> tuple[str, str, int]:
         """(cluster, topic, partition)."""
         return self.after.cluster, self.after.topic, self.after.partition
+
+
+class Pace(NamedTuple):
+    """How fast a reader reads on after a rewind, in records per second, and when it will have caught up, ms."""
+
+    rate: float
+    caught_up_at: int
 
 
 class _Target(NamedTuple):
@@ -160,6 +173,32 @@ def find_later(facts: Facts, move: Move) -> Offset | None:
 # Whether and when the reader moved
 
 
+def find_pace(facts: Facts, move: Move) -> Pace | None:
+    """Return the pace of the first seconds after a rewind; None if it is unknown or does not catch up within a day."""
+    later, after, low = find_later(facts, move), move.after, move.after.offset or 0
+    if later is None:
+        return None
+    rate = ((later.offset or 0) - low) * 1000 / (later.at - after.at)
+    remaining_ms = round(((move.before.offset or 0) - low) * 1000 / rate)
+    return Pace(rate, after.at + remaining_ms) if remaining_ms < _PREDICTABLE_MS else None
+
+
+def confirmed_at(move: Move, committed: Iterable[Move], readings: History[Commit] | History[Position]) -> int | None:
+    """Return when it is certain that a position moved back, or None if it may be an old one from a cache.
+
+    committed: the moves backwards of offsets that were committed in the partition at that time.
+    """
+    before, after = move
+    following = next((reading for reading in readings if reading.at > after.at), None)
+    older = readings.as_of(after.at - _CACHED_MS)
+    times = [max(commit.after.seen, after.seen) for commit in committed]
+    if following is not None and (following.offset or 0) < (before.offset or 0):
+        times.append(following.seen)
+    if older is not None and (after.offset or 0) < (older.offset or 0):
+        times.append(after.seen)
+    return min(times, default=None)
+
+
 def find_decreases(history: Iterable[Offset], least: Callable[[Offset], int]) -> Iterator[tuple[Offset, Offset]]:
     """Yield (the highest before, the one after) of decreases, oldest first. Small steps add up.
 
@@ -174,6 +213,17 @@ def find_decreases(history: Iterable[Offset], least: Callable[[Offset], int]) ->
         elif (highest.offset or 0) - state.offset >= least(highest):
             yield highest, state
             highest = state
+
+
+def find_own_decreases(
+    facts: Facts, history: History[Commit] | History[Position], least: Callable[[Offset], int]
+) -> list[tuple[Offset, Offset]]:
+    """Return the decreases as `find_decreases` does, leaving out commits of offsets that the log never had."""
+    decreases = list(find_decreases(history, least))
+    if any(isinstance(before, Commit) and is_foreign_offset(facts, before) for before, _ in decreases):
+        own = drop_foreign(facts, (offset for offset in history if isinstance(offset, Commit)))
+        return list(find_decreases(own, least))
+    return decreases
 
 
 def is_reordered(facts: Facts, move: Move) -> bool:

@@ -1,12 +1,16 @@
-"""Which subjects the facts know: groups of a partition, jobs of a cluster, log lines about a partition."""
+"""Which subjects the facts know: groups of a partition, jobs of a cluster, log lines about a partition; their ends."""
 
+from collections.abc import Iterator
+from itertools import islice
 from operator import attrgetter
 
-from agent.engine.facts import Facts, History
+from agent.engine.facts import LATENESS_MS, Facts, History
+from agent.engine.rule import Scope
 from agent.model.observations.flink import FlinkJob, JobGraph, JobGraphFile, Position
-from agent.model.observations.kafka import OFFSETS_TOPIC, BrokerRegistration, Commit, PartitionState
+from agent.model.observations.kafka import OFFSETS_TOPIC, BrokerRegistration, Commit, GroupState, PartitionState
 from agent.model.observations.logs import LogLine
 from agent.model.observations.streams import StreamsApplication, TaskRestore
+from agent.rules.queries.partitions import find_deletion
 
 
 def groups_of(facts: Facts, cluster: str, topic: str, partition: int) -> list[str]:
@@ -88,3 +92,20 @@ def lines_about(facts: Facts, cluster: str, pattern: str, topic: str | None, par
     """Return the lines of all logs that matched a pattern and name the partition, or name none, oldest first."""
     histories = facts.histories(LogLine, cluster=cluster, pattern=pattern, topic=topic, partition=partition)
     return sorted((line for history in histories for line in history), key=attrgetter("at", "log", "text"))
+
+
+def find_ends(scope: Scope, flink: str | None, at: int, facts: Facts) -> Iterator[tuple[int, str]]:
+    """Yield when and why the partition, the group or the job of the Flink cluster ceased to exist after `at`."""
+    deleted_at = find_deletion(facts, scope.in_partition, at)
+    if deleted_at is not None:
+        yield deleted_at, "the topic was deleted"
+    if scope.group is not None:
+        forgotten = (commit for commit in facts.history(Commit, *scope.series).after(at) if commit.offset is None)
+        for commit in islice(forgotten, 1):
+            state = facts.history(GroupState, scope.cluster, scope.group).as_of(commit.at + LATENESS_MS)
+            is_deleted = state is not None and state.state == "Dead"
+            yield commit.at, "the group was deleted" if is_deleted else "the committed offset was deleted or expired"
+    if scope.job is not None:
+        job = facts.history(FlinkJob, flink, scope.job).last
+        if job is not None and job.ended:
+            yield max(job.ended_at or job.at, at), f"the job is {job.state}"

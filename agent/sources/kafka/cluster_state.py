@@ -51,7 +51,11 @@ class ClusterState:
 
         acl: whom to permit what is missing. streams: ids of Kafka Streams applications, whatever their groups are.
         """
-        known = list(known)
+        known = [
+            fact
+            for fact in known
+            if not isinstance(fact, GroupState) or (fact.state != "Dead" and groups.match(fact.group))
+        ]
         self._cluster = cluster
         self._selected_groups = groups
         self._selected_topics = topics
@@ -61,7 +65,7 @@ class ClusterState:
         self._settings = SettingsState(cluster)
         self._stable_offsets = StableOffsets(known)
         self._share_offsets = ShareGroupOffsets(cluster)
-        self.streams = StreamsApplications(cluster, streams, [fact for fact in known if _is_watched(fact, groups)])
+        self.streams = StreamsApplications(cluster, streams, known)
         self.client_is_stale = False
         self._visibility = Visibility(cluster, groups, topics, acl)
         self._metadata_at: int | None = None
@@ -82,7 +86,7 @@ class ClusterState:
                 case Commit(group=group, offset=int(offset)) if groups.match(group):
                     self._groups.setdefault(group)
                     self._committed[group][fact.topic, fact.partition] = Position(offset, fact.at)
-                case GroupState(group=group) if _is_watched(fact, groups):
+                case GroupState(group=group):
                     self._groups[group] = fact.type
 
     @property
@@ -112,9 +116,8 @@ class ClusterState:
 
     def due_topic_settings(self, now: int) -> list[str]:
         """Return the topics whose settings to read in one call."""
-        return self._settings.due_topics(
-            {topic for partitions in self._by_leader.values() for topic, _ in partitions}, now
-        )
+        topics = {topic for partitions in self._by_leader.values() for topic, _ in partitions}
+        return self._settings.due_topics(topics, now)
 
     @property
     def all_topics(self) -> list[str]:
@@ -133,11 +136,7 @@ class ClusterState:
 
     def due_transactions(self, now: int) -> list[protocol.DescribeOpenTransaction]:
         """Return the transactions that hold last stable offsets back and have not been described lately."""
-        return [
-            protocol.DescribeOpenTransaction(fact.topic, fact.partition, leader, fact.offset)
-            for fact in self._stable_offsets.due_transactions(now)
-            if (leader := self._leaders.get(fact.topic, {}).get(fact.partition, -1)) >= 0
-        ]
+        return self._stable_offsets.due_transactions(self._leaders, now)
 
     def due_stable_offsets(self, now: int) -> dict[int, list[TopicPartition]]:
         """Return the partitions whose last stable offsets to read, by leader."""
@@ -193,7 +192,10 @@ class ClusterState:
                 )
             case protocol.Topics(topics):
                 for topic in topics.values():
-                    self._note_response(topic)
+                    if isinstance(topic, protocol.Failure):
+                        self._note_failure(topic)
+                    else:
+                        self.has_response = True
                 self._observations += self._metadata.apply_topics(topics, completed.at)
             case protocol.TopicChecks(failures):
                 self._visibility.apply_topic_checks(failures, completed.call.sent_at)
@@ -234,9 +236,9 @@ class ClusterState:
         overdue: calls without a result after a whole poll. connections: why brokers cannot be connected to, which is
         more precise than the timeouts that follow. before: what was unavailable until now.
         """
+        if not self.has_response and self._failure is None and connections.client_failure(now) is None:
+            return dict.fromkeys(before, "")
         if not self.has_response:
-            if self._failure is None and connections.client_failure(now) is None:
-                return dict.fromkeys(before, "")
             return {SOURCE: f"No broker of {self._cluster} answers: {connections.reasons(now) or self._failure}"}
         self._failure = None
         unavailable: Reasons = {}
@@ -269,12 +271,6 @@ class ClusterState:
             return self._logs.unread_since(call.request, call.sent_at)
         return group_reasons(call.request, COORDINATOR_SILENT)
 
-    def _note_response(self, result: protocol.Topic | protocol.Failure) -> None:
-        if isinstance(result, protocol.Failure):
-            self._note_failure(result)
-        else:
-            self.has_response = True
-
     def _note_failure(self, failure: protocol.Failure) -> None:
         if failure.is_from_broker:
             self.has_response = True
@@ -299,17 +295,13 @@ class ClusterState:
         if not metadata.brokers:
             return  # a broker that is just starting knows nothing yet
         self.has_response = True
-        before, current = self._leaders, {}
-        for topic, leaders in metadata.topics.items():
-            if leaders is not None:
-                current[topic] = leaders
-            elif topic in before:
-                current[topic] = before[topic]
-        self._leaders = current
+        before = self._leaders
+        known = {topic: before.get(topic) if leaders is None else leaders for topic, leaders in metadata.topics.items()}
+        self._leaders = {topic: leaders for topic, leaders in known.items() if leaders is not None}
         self._metadata_at = at
         self._visibility.apply_metadata(before, metadata.topics, at)
         for topic, leaders in before.items():
-            for partition in leaders.keys() - current.get(topic, {}).keys():
+            for partition in leaders.keys() - self._leaders.get(topic, {}).keys():
                 self._forget_log((topic, partition))
         brokers = set(metadata.brokers)
         self.client_is_stale = self.client_is_stale or not self._brokers <= brokers
@@ -386,9 +378,8 @@ class ClusterState:
         for call in ("commits", "tasks"):
             self._unavailable.pop((call, group), None)
         self.streams.forget(group)
-        self._stable_offsets.forget_group(group)
-        self._visibility.vanished.forget_group(group)
-        self._share_offsets.forget_group(group)
+        for part in (self._stable_offsets, self._visibility.vanished, self._share_offsets):
+            part.forget_group(group)
         del self._committed[group]
 
     def _observe_group(self, state: GroupState) -> None:
@@ -407,8 +398,3 @@ class ClusterState:
         self._share_offsets.forget_partition(partition)
         self._detector.forget(("last_stable_offset", self._cluster, *partition))
         self._detector.forget(("log_offsets", self._cluster, *partition))
-
-
-def _is_watched(known: Observation, groups: NameFilter) -> bool:
-    """Return whether a known fact is still relevant: not of a group that was dead or is no longer selected."""
-    return not isinstance(known, GroupState) or (known.state != "Dead" and groups.match(known.group))

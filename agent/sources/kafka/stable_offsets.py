@@ -7,7 +7,7 @@ import msgspec
 
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, LastStableOffset
-from agent.sources.kafka.admin_protocol import TopicPartition
+from agent.sources.kafka.admin_protocol import DescribeOpenTransaction, TopicPartition
 
 _STANDSTILL_MS = 10_000
 """How long a group must not have committed anything new to be one that may wait behind an open transaction."""
@@ -90,8 +90,8 @@ class StableOffsets:
         selected = {leader: [place for place in partitions if place in due] for leader, partitions in by_leader.items()}
         return {leader: partitions for leader, partitions in selected.items() if partitions}
 
-    def due_transactions(self, now: int) -> list[LastStableOffset]:
-        """Return what has stood still for a minute, and take the transactions there as requested."""
+    def due_transactions(self, leaders: Mapping[str, Mapping[int, int]], now: int) -> list[DescribeOpenTransaction]:
+        """Return what to ask the leaders about what has stood still for a minute, and take it as asked."""
         due = [
             self._below[place]
             for place in self._standing
@@ -99,7 +99,11 @@ class StableOffsets:
         ]
         self._described_at = {place: at for place, at in self._described_at.items() if place in self._standing}
         self._described_at.update({(fact.topic, fact.partition): now for fact in due})
-        return due
+        return [
+            DescribeOpenTransaction(fact.topic, fact.partition, leader, fact.offset)
+            for fact in due
+            if (leader := leaders.get(fact.topic, {}).get(fact.partition, -1)) >= 0
+        ]
 
     def apply(self, read: Iterable[LastStableOffset]) -> list[LastStableOffset]:
         """Return those to emit: below the log end where something stands still, and at the log end again later."""

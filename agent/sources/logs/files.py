@@ -1,15 +1,11 @@
 """One file of a log: decoded into lines from where reading stopped, and found again after log rotation.
 
-Which logs are followed is up to `agent.sources.logs.rotation`.
+Which logs are followed is up to `agent.sources.logs.followed_logs`.
 """
 
 import os
-import re
 import stat
-from collections.abc import Container
-from contextlib import suppress
 from hashlib import blake2b
-from pathlib import Path
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -28,8 +24,6 @@ _LOOK_BACK = 65_536
 """Bytes searched for the first line of the current entry before the position, and for a file's first entry."""
 
 _UTC = ZoneInfo("UTC")
-_ROTATED = re.compile(r"[._-](?:.*\d.*|old|bak)")
-_COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".Z")
 _BOMS = {"utf-16": (b"\xfe\xff", "utf-16-be", "utf-16-le"), "utf-32": (b"\x00\x00\xfe\xff", "utf-32-be", "utf-32-le")}
 
 
@@ -224,68 +218,6 @@ class TailedFile:
         self._is_within_line = not raw.endswith(codec.newline)
         lines = raw.decode(codec.name, "replace").split("\n")[1 if begin else 0 :]
         self.header = next((line for line in reversed(lines) if begins_entry(line)), "").rstrip("\r")
-
-
-def list_rotated(path: str) -> list[Path]:
-    """Return the files next to `path` that were rotated from it, by their names, least recently written first.
-
-    Compressed files are left out.
-    """
-    name = Path(path).name
-    found = []
-    for file in _siblings(path):
-        if file.name.startswith(name) and not is_compressed(file.name) and _ROTATED.fullmatch(file.name[len(name) :]):
-            with suppress(OSError):
-                found.append((file.stat().st_mtime_ns, file))
-    return [file for _, file in sorted(found)]
-
-
-def is_rotated(path: str, paths: Container[str]) -> bool:
-    """Return whether `path` is, by its name, a rotated file of one of `paths`."""
-    begin = len(path) - len(Path(path).name)
-    return any(
-        path[index] in "._-" and path[:index] in paths and _ROTATED.fullmatch(path[index:])
-        for index in range(begin + 1, len(path))
-    )
-
-
-def is_compressed(path: str) -> bool:
-    """Return whether the file is compressed, by its name; its content was read before."""
-    return path.endswith(_COMPRESSED)
-
-
-def find_renamed(file: TailedFile, path: str) -> bool:
-    """Attach a file to its new name next to `path`; return False if it is not there."""
-    return any(
-        _try_attach(file, sibling, copied=False) for sibling in _siblings(path) if get_inode(sibling) == file.inode
-    )
-
-
-def find_copy(file: TailedFile, path: str) -> bool:
-    """Attach a file that was copied and truncated to its copy; return False if there is none."""
-    return any(_try_attach(file, rotated, copied=True) for rotated in list_rotated(path))
-
-
-def get_inode(path: str | Path) -> int | None:
-    """Return the inode at `path`, or None if there is no file."""
-    try:
-        return Path(path).stat().st_ino
-    except OSError:
-        return None
-
-
-def _try_attach(file: TailedFile, path: Path, *, copied: bool) -> bool:
-    try:
-        return file.attach(str(path), copied=copied)
-    except OSError:
-        return False
-
-
-def _siblings(path: str) -> list[Path]:
-    try:
-        return [file for file in Path(path).parent.iterdir() if str(file) != path]
-    except OSError:
-        return []
 
 
 def _open(path: str) -> int:

@@ -14,9 +14,9 @@ from agent.model.observations.base import Availability, Observation
 from agent.model.observations.logs import LogFile, LogLine
 from agent.sources.availability import SOURCE, AvailabilityTracker, now_ms
 from agent.sources.base import HEARTBEAT_MS, ChangeDetector, Emit
+from agent.sources.logs.followed_logs import FollowedLog, FollowedLogs
 from agent.sources.logs.matcher import MatchedLine, Matcher
 from agent.sources.logs.patterns import SHIPPED, Pattern, find_component
-from agent.sources.logs.rotation import FollowedLog, FollowedLogs
 from agent.sources.logs.timestamps import TimeZoneCheck, parse_timestamp
 
 BYTES_PER_POLL = 64 * 1024 * 1024

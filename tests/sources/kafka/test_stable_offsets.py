@@ -3,6 +3,7 @@
 from msgspec.structs import replace
 
 from agent.model.observations.kafka import Commit, LastStableOffset
+from agent.sources.kafka.admin_protocol import DescribeOpenTransaction
 from agent.sources.kafka.stable_offsets import Position, StableOffsets, positions
 
 _NOW = 10_000_000
@@ -86,10 +87,10 @@ def test_a_transaction_is_described_once_a_minute_after_the_first() -> None:
     _stand_still(state)
     state.apply([_stable(50)])
     state.apply([replace(_stable(50), at=_NOW + 59_000)])
-    assert state.due_transactions(_NOW + 59_999) == []
-    assert state.due_transactions(_NOW + 60_000) == [_stable(50)]
-    assert state.due_transactions(_NOW + 119_999) == []
-    assert state.due_transactions(_NOW + 120_000) == [_stable(50)]
+    assert state.due_transactions({"t": {0: 1}}, _NOW + 59_999) == []
+    assert state.due_transactions({"t": {0: 1}}, _NOW + 60_000) == [DescribeOpenTransaction("t", 0, 1, 50)]
+    assert state.due_transactions({"t": {0: 1}}, _NOW + 119_999) == []
+    assert state.due_transactions({"t": {0: 1}}, _NOW + 120_000) == [DescribeOpenTransaction("t", 0, 1, 50)]
 
 
 def test_one_observed_before_the_start_is_followed_to_its_end() -> None:

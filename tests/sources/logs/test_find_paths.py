@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from agent.sources.logs.rotation import find_paths
+from agent.sources.logs.followed_logs import find_paths
 
 
 def test_two_looping_links_are_followed_once(tmp_path: Path) -> None:

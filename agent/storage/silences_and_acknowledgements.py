@@ -82,6 +82,15 @@ class Decisions:
         with transaction(self._db):
             self._put(incident.id, replace(self._handling(incident.id), closed=closure))
 
+    def inherit(self, incident_id: str, merged_id: str) -> None:
+        """Let an incident take over the acknowledgement of one that was merged into it, unless it has its own.
+
+        A closure is not taken over: what was closed is only a part of the incident.
+        """
+        acknowledged, own = self._handling(merged_id).acknowledged, self._handling(incident_id)
+        if acknowledged is not None and own.acknowledged is None:
+            self._put(incident_id, replace(own, acknowledged=acknowledged))
+
     def _handling(self, incident_id: str) -> Handling:
         row = self._db.execute("SELECT body FROM handling WHERE incident = ?", (incident_id,)).fetchone()
         return Handling() if row is None else self._decode(incident_id, row[0])

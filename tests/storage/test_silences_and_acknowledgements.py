@@ -106,3 +106,19 @@ def test_decisions_that_cannot_be_read_hold_nothing_back(state_file: Path, store
         assert store.decisions.handled(incident) == incident
     assert [event["row"] for event in logs] == ["silences SIL-00AA11", f"handling {incident.id}"]
     assert store.decisions.silences(0) == []
+
+
+def test_an_acknowledgement_outlives_a_merge(store: IncidentStore) -> None:
+    """The incident that remains keeps its own; a closure of a part closes nothing else."""
+    part, whole = samples.incident(id="INC-PART"), samples.incident(id="INC-WHOLE")
+    store.save(1, [part, whole])
+    store.decisions.acknowledge(part, TAKEN)
+    store.decisions.close(part, closure(part))
+    store.save(2, [replace(part, merged_into=whole.id, findings=(), causes=()), whole])
+    assert store.decisions.handled(whole).acknowledged == TAKEN
+    assert store.decisions.handled(whole).closed is None
+    later = samples.incident(id="INC-LATER")
+    store.save(3, [later])
+    store.decisions.acknowledge(later, replace(TAKEN, by="omar"))
+    store.save(4, [replace(later, merged_into=whole.id, findings=(), causes=())])
+    assert store.decisions.handled(whole).acknowledged == TAKEN

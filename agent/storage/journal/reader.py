@@ -1,0 +1,113 @@
+"""Reading the journal: observations in the order in which they were taken, even while it is written."""
+
+import heapq
+from collections.abc import Collection, Iterable, Iterator
+from itertools import chain
+from operator import itemgetter
+from pathlib import Path
+
+import pyarrow as pa
+import structlog
+
+from agent.model.observations import KINDS
+from agent.model.observations.base import Observation
+from agent.storage.journal.columns import MISFITS, Columns
+from agent.storage.journal.segments import (
+    DAY_MS,
+    FOREVER,
+    UNREADABLE,
+    Segment,
+    Unreadable,
+    batches,
+    day_of,
+    find,
+    folders,
+)
+
+COLUMNS = {name: Columns(kind) for name, kind in KINDS.items()}
+"""The Arrow columns of each kind of observations, by its name."""
+
+
+def warn(path: Path, reason: str) -> None:
+    """Log what could not be read or written."""
+    structlog.get_logger(__name__).warning("journal_left_out", path=str(path), reason=reason)
+
+
+def entries(
+    directory: Path,
+    since: int | None = None,
+    until: int | None = None,
+    kinds: Collection[str] | None = None,
+    unreadable: Unreadable = warn,
+) -> Iterator[tuple[int, Observation]]:
+    """Return positions and observations with since <= at < until (ms), in order of position, even during writes.
+
+    Only the requested dates are read, a batch of each kind at a time. What cannot be read is passed to `unreadable` and
+    skipped.
+    """
+    since, until = -FOREVER if since is None else since, FOREVER if until is None else until
+    days = range(since // DAY_MS, (until - 1) // DAY_MS + 1)
+    # Consecutive segments share a lane, so that hardly more files are open at once than there are kinds.
+    lanes: list[list[Segment]] = []
+    for segment in find(directory, COLUMNS if kinds is None else kinds, days):
+        lane = next((lane for lane in lanes if lane[-1].last is not None and lane[-1].last < segment.first), None)
+        if lane is None:
+            lanes.append([segment])
+        else:
+            lane.append(segment)
+
+    def rows(segment: Segment) -> Iterator[tuple[int, Observation]]:
+        try:
+            for batch in batches(segment, since, until):
+                for entry in _readable_rows(segment, batch, unreadable):
+                    if since <= entry[1].at < until:
+                        yield entry
+        except UNREADABLE as error:
+            unreadable(segment.path, str(error))
+
+    return heapq.merge(*(chain.from_iterable(map(rows, lane)) for lane in lanes), key=itemgetter(0))
+
+
+def read(
+    directory: Path,
+    since: int | None = None,
+    until: int | None = None,
+    kinds: Collection[str] | None = None,
+    unreadable: Unreadable = warn,
+) -> Iterator[Observation]:
+    """Return the observations of `entries` without their positions."""
+    return map(itemgetter(1), entries(directory, since, until, kinds, unreadable))
+
+
+def last_at(directory: Path, until: int = FOREVER) -> int | None:
+    """Return the time of the newest tick before `until` (ms): until then the writer was alive.
+
+    Of the newest observation if there is no tick, as after a kill in the first second; None in an empty journal.
+    """
+    for kinds in (["tick"], None):
+        named = [folder for folder in folders(directory) if kinds is None or folder.parent.name in kinds]
+        for day in sorted({day_of(folder) for folder in named if day_of(folder) * DAY_MS < until}, reverse=True):
+            observations = read(directory, day * DAY_MS, min(until, (day + 1) * DAY_MS), kinds)
+            newest = max((observation.at for observation in observations), default=None)
+            if newest is not None:
+                return newest
+    return None
+
+
+def _readable_rows(
+    segment: Segment, batch: pa.RecordBatch, unreadable: Unreadable
+) -> Iterable[tuple[int, Observation]]:
+    """Return the rows of a batch that can be read; the others are reported as one."""
+    columns = COLUMNS[segment.kind]
+    try:
+        return columns.rows(batch)
+    except MISFITS:
+        rows: list[tuple[int, Observation]] = []
+        reasons = []
+        for number in range(batch.num_rows):
+            try:
+                rows += columns.rows(batch.slice(number, 1))
+            except MISFITS as error:
+                reasons.append(str(error))
+        unreadable(segment.path, f"{len(reasons)} of {batch.num_rows} rows cannot be read; the first: {reasons[0]}")
+        return rows

@@ -1,0 +1,24 @@
+"""How long the journal is kept."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from agent.storage.journal.segments import DAY_MS, FOREVER, Segment, day_of, find, folders
+
+
+def remove_expired(directory: Path, days: int, now: int, close: Callable[[Path], None]) -> None:
+    """Remove the dates more than `days` before now (ms), but not the folder of the last position. Raises OSError.
+
+    close: closes the segments that are being written in a folder.
+    """
+    last = max(find(directory), key=_end, default=None)
+    for folder in folders(directory):
+        if last is not None and folder != last.path.parent and day_of(folder) < now // DAY_MS - days:
+            close(folder)
+            shutil.rmtree(folder)
+
+
+def _end(segment: Segment) -> tuple[int, int]:
+    """Sort key: the last position; that of an open segment is yet to come."""
+    return (FOREVER if segment.last is None else segment.last, segment.first)

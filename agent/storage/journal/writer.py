@@ -1,0 +1,271 @@
+"""Writing the journal: one writer at a time appends observations, seals segments and removes old dates."""
+
+import fcntl
+import os
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+import pyarrow as pa
+
+from agent.model.observations import KINDS
+from agent.model.observations.base import Observation
+from agent.storage.journal.columns import MISFITS
+from agent.storage.journal.reader import COLUMNS, entries, warn
+from agent.storage.journal.retention import remove_expired
+from agent.storage.journal.segments import DAY_MS, Stream, Unreadable, find, recover, seal
+
+SEGMENT_BYTES = 64 << 20
+SEGMENT_MS = 3_600_000
+_LATE_MS = 300_000
+
+_NAMES = {kind: name for name, kind in KINDS.items()}
+
+MAX_WAITING = 200_000
+"""How many observations wait in memory while the journal cannot be written."""
+
+VERSION = 1
+"""Of the journal's format: files of a higher one cannot be read."""
+
+_VERSION_FILE = "version"
+
+
+class JournalError(Exception):
+    """The journal cannot be written; the message says why."""
+
+
+class JournalRefusedError(JournalError):
+    """The journal must not be written: another agent does, or a newer one did."""
+
+
+class Journal:
+    """The journal's only writer, for one thread. It recovers what a killed writer left.
+
+    position: that of the next observation. What cannot be read or written is passed to `unreadable`.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        position: int = 0,
+        unreadable: Unreadable = warn,
+        segment_bytes: int = SEGMENT_BYTES,
+        segment_ms: int = SEGMENT_MS,
+    ) -> None:
+        """position: the lowest to start from, if files are missing.
+
+        A directory that cannot be written is tried again at each flush. Raises JournalRefusedError.
+        """
+        self._directory, self._unreadable = directory, unreadable
+        self._segment_bytes, self._segment_ms = segment_bytes, segment_ms
+        self._waiting: defaultdict[tuple[str, int], tuple[list[int], list[Observation]]] = defaultdict(lambda: ([], []))
+        self._dropped = 0
+        self._open: dict[tuple[str, int], Stream] = {}
+        self._lock: IO[str] | None = None
+        try:
+            self._lock = _locked(directory)
+            recover(directory, unreadable)
+        except JournalRefusedError:
+            raise
+        except (JournalError, OSError) as error:
+            unreadable(directory, f"cannot be recovered: {error}")
+        try:
+            self.position = max(position, _next_position(directory, unreadable))
+        except OSError as error:
+            unreadable(directory, f"cannot be read: {error}")
+            self.position = position
+
+    def continue_at(self, position: int) -> int:
+        """Continue at this position or later; return how many of the last observations before it the files lack.
+
+        position: that up to which observations were evaluated. They were on disk before, so the files lack none unless
+        they were damaged or could not be written.
+        """
+        missing = max(0, position - self.position)
+        self.position += missing
+        return missing
+
+    def append(self, observations: Sequence[Observation]) -> int:
+        """Keep observations in memory until the next flush; return the next position."""
+        kinds = set(map(type, observations))
+        days = {observation.at // DAY_MS for observation in observations}
+        if len(kinds) == len(days) == 1:
+            positions, waiting = self._waiting[_NAMES[kinds.pop()], days.pop()]
+            positions.extend(range(self.position, self.position + len(observations)))
+            waiting.extend(observations)
+        else:
+            for position, observation in enumerate(observations, self.position):
+                key = _NAMES[type(observation)], observation.at // DAY_MS
+                positions, waiting = self._waiting[key]
+                positions.append(position)
+                waiting.append(observation)
+        self.position += len(observations)
+        return self.position
+
+    def flush(self) -> None:
+        """Write what is in memory and return when it is on disk. Raises JournalError; what was not written stays.
+
+        Of more than MAX_WAITING observations none stays: the error says how many were dropped.
+        """
+        try:
+            self._check_directory()
+            self._flush()
+        except JournalError as error:
+            waiting = sum(len(positions) for positions, _ in self._waiting.values())
+            if waiting > MAX_WAITING:
+                self._waiting.clear()
+                self._dropped += waiting
+            if not self._dropped:
+                raise
+            msg = f"{error}; {self._dropped:,} observations were dropped"
+            raise JournalError(msg) from error
+        self._dropped = 0
+
+    def _check_directory(self) -> None:
+        """Lock the journal unless that is done. Raises JournalError, also if it was deleted."""
+        if self._lock is not None and os.fstat(self._lock.fileno()).st_nlink == 0:
+            self._lock.close()
+            self._lock = None
+            for stream in self._open.values():
+                stream.close()
+            self._open = {}
+            msg = f"the journal {self._directory} was deleted while the agent was running; a new one begins"
+            raise JournalError(msg)
+        if self._lock is None:
+            self._lock = _locked(self._directory)
+
+    def _flush(self) -> None:
+        for (kind, day), (positions, observations) in list(self._waiting.items()):
+            batch = self._batch(kind, positions, observations)
+            try:
+                if batch.num_rows:
+                    stream = self._open.get((kind, day))
+                    if stream is None:
+                        stream = Stream(self._directory, kind, day, positions[0], batch.schema)
+                        self._open[kind, day] = stream
+                    stream.write(batch)
+            except OSError as error:
+                if isinstance(error, FileNotFoundError) and (kind, day) in self._open:
+                    self._open.pop((kind, day)).close()
+                msg = f"the journal {self._directory} cannot be written: {error}; observations wait in memory"
+                raise JournalError(msg) from error
+            del self._waiting[kind, day]
+
+    def seal(self, now: int) -> None:
+        """Seal the segments that are large, old, or of another date than now (ms); call it every few seconds."""
+        for key, stream in list(self._open.items()):
+            if stream.noticed_at is None:
+                stream.noticed_at = now
+            limit = self._segment_ms if key[1] == now // DAY_MS else _LATE_MS
+            if stream.size >= self._segment_bytes or now - stream.noticed_at >= limit:
+                self._seal(key)
+
+    def close(self) -> None:
+        """Write what is in memory, seal all segments and unlock the journal, even if that raises JournalError."""
+        try:
+            self.flush()
+            for key in list(self._open):
+                self._seal(key)
+        finally:
+            if self._lock is not None:
+                self._lock.close()
+
+    def retain(self, days: int, now: int) -> None:
+        """Remove the dates more than `days` before now (ms), but not the folder of the last position.
+
+        Raises JournalError.
+        """
+        try:
+            remove_expired(self._directory, days, now, self._close_folder)
+        except OSError as error:
+            msg = f"{error.filename or self._directory} is past its retention and cannot be removed: {error}"
+            raise JournalError(msg) from error
+
+    def _close_folder(self, folder: Path) -> None:
+        for key in [key for key, stream in self._open.items() if stream.path.parent == folder]:
+            self._open.pop(key).close()
+
+    def _batch(self, kind: str, positions: Sequence[int], observations: Sequence[Observation]) -> pa.RecordBatch:
+        """Return a batch without values that fit no column: one wrong value must not keep the rest from the disk."""
+        columns = COLUMNS[kind]
+        try:
+            return columns.batch(positions, observations)
+        except MISFITS:
+            fitting = []
+            for entry in zip(positions, observations, strict=True):
+                try:
+                    columns.batch(entry[:1], entry[1:])
+                    fitting.append(entry)
+                except MISFITS as error:
+                    self._unreadable(self._directory / kind, f"cannot be written: {entry[1]}: {error}")
+            return columns.batch([position for position, _ in fitting], [observation for _, observation in fitting])
+
+    def _seal(self, key: tuple[str, int]) -> None:
+        stream = self._open.pop(key)
+        stream.close()
+        try:
+            seal(stream.path, self._unreadable)
+        except OSError as error:
+            msg = f"{stream.path} cannot be sealed: {error}; it can be read as it is and is sealed at the next start"
+            raise JournalError(msg) from error
+
+
+def _locked(directory: Path) -> IO[str]:
+    """Return the lock file, held until it is closed or the process dies. Raises JournalError."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        check_version(directory)
+        _write_version(directory)
+        lock = (directory / "writer.lock").open("a+")
+    except OSError as error:
+        msg = f"the journal {directory} cannot be opened: {error}"
+        raise JournalError(msg) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.seek(0)
+        writer = lock.read().strip() or "unknown"
+        lock.close()
+        msg = f"the journal {directory} is being written by process {writer}: stop that one or name another directory"
+        raise JournalRefusedError(msg) from None
+    with suppress(OSError):  # on a full disk the lock holds without the number
+        os.ftruncate(lock.fileno(), 0)
+        os.write(lock.fileno(), f"{os.getpid()}\n".encode())
+    return lock
+
+
+def _write_version(directory: Path) -> None:
+    file = directory / _VERSION_FILE
+    if not file.exists():
+        half = file.with_suffix(".tmp")
+        half.write_text(f"{VERSION}\n", encoding="ascii")
+        half.rename(file)
+
+
+def check_version(directory: Path) -> None:
+    """Raise JournalRefusedError if a newer version wrote the journal. One without a version is of the first."""
+    try:
+        written = (directory / _VERSION_FILE).read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return
+    if re.fullmatch(r"[0-9]{1,9}", written) and int(written) > VERSION:
+        msg = (
+            f"the journal {directory} was written by a newer Backflow (version {written}, this one knows {VERSION}); "
+            "run that version again or start with another state directory"
+        )
+        raise JournalRefusedError(msg)
+
+
+def _next_position(directory: Path, unreadable: Unreadable) -> int:
+    """Return the position after the last one in any segment. Raises OSError."""
+    last = -1
+    for segment in find(directory):
+        if segment.last is None:  # a stream that could not be sealed
+            for position, _ in entries(directory, kinds=[segment.kind], unreadable=unreadable):
+                last = max(last, position)
+        else:
+            last = max(last, segment.last)
+    return last + 1
