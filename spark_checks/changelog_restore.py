@@ -33,7 +33,8 @@ from spark_checks.changelogs.decreases import (
 )
 from spark_checks.changelogs.findings import last_reassignment, make_finding
 from spark_checks.changelogs.plot import MAX_PANELS, Panel, plot
-from spark_checks.changelogs.reader import PACKAGES, MissingTopicError, RecordCounts, kafka_errors, read_changelog
+from spark_checks.changelogs.reader import MissingTopicError, RecordCounts, kafka_errors, read_changelog
+from spark_checks.jars import CONNECTOR
 from spark_checks.journal.files import DamagedFiles
 from spark_checks.options import Options, Progress, Report
 from spark_checks.session import report_stages
@@ -45,7 +46,7 @@ _DRAWN = 100
 
 # What is sorted at a time must fit a task's share of the default memory, or it is sorted on disk.
 CONF = {
-    **PACKAGES,
+    "spark.jars.packages": CONNECTOR,
     "spark.sql.shuffle.partitions": "64",
     # How much is fetched at a time of the keys that decreased: a row takes many times its shuffled bytes in memory.
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "8m",

@@ -13,6 +13,7 @@ from pathlib import Path
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
+from spark_checks.jars import with_verified_jars
 from spark_checks.options import Progress
 
 SHIPPED = ("agent", "spark_checks")
@@ -64,12 +65,12 @@ def session(name: str, master: str = "local[*]", conf: Mapping[str, str] | None 
 
     conf: any `spark.*` setting. `spark.pyspark.python` selects the workers' Python; by default the one that runs this,
     which must then exist at the same path on every worker. Raises RuntimeError if this process has a session already,
-    and PackagesError.
+    PackagesError and JarsError.
     """
     if SparkSession.getActiveSession() is not None:
         msg = "This process already has a Spark session, with settings of its own."
         raise RuntimeError(msg)
-    conf = settings(master, conf or {})
+    conf = with_verified_jars(settings(master, conf or {}))
     # The driver reads only the environment: `spark.pyspark.python` is a setting of spark-submit (SparkSubmit.scala).
     os.environ["PYSPARK_PYTHON"] = conf.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON", sys.executable)
     # For the JVM that only builds the command of the other one.

@@ -94,6 +94,13 @@ class Security:
             "super.users": "User:ANONYMOUS",
         }
 
+    def issue_zookeeper_certificate(self, *, expired: bool = False) -> Path:
+        """Issue ZooKeeper's certificate; return its PEM file, which ZooKeeper reads at its start."""
+        self._issue("zookeeper", "/CN=zookeeper", "subjectAltName=IP:127.0.0.1", days=0 if expired else 2)
+        path = self._directory / "zookeeper.pem"
+        path.write_text("".join((self._directory / f"zookeeper.{part}").read_text() for part in ("key", "crt")))
+        return path
+
     def sasl_properties(self, mechanism: str, password_file: Path) -> dict[str, object]:
         """Return the `[clusters.NAME.kafka]` properties of a client with user and password."""
         return {

@@ -37,15 +37,23 @@ def java_command(distribution: Distribution, heap_mb: int, workdir: Path, argume
 class ZooKeeperServer(Process):
     """A standalone ZooKeeper server from the jars of a Kafka version; `connect` waits until it serves."""
 
-    def __init__(self, distribution: Distribution, workdir: Path) -> None:
+    def __init__(
+        self,
+        distribution: Distribution,
+        workdir: Path,
+        config: Mapping[str, str] | None = None,
+        flags: Sequence[str] = (),
+    ) -> None:
+        """config: further lines of zoo.cfg. flags: of its JVM."""
         self.port = free_port()
         zoo_cfg = workdir / "zoo.cfg"
         # forceSync=no: fsync is not under test. The last two settings are needed from 3.5 on.
-        flags = ["-Dzookeeper.forceSync=no", "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(zoo_cfg)]
-        super().__init__("ZooKeeper", java_command(distribution, 128, workdir, flags), workdir / "zookeeper.log")
+        main = ["-Dzookeeper.forceSync=no", *flags, "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(zoo_cfg)]
+        super().__init__("ZooKeeper", java_command(distribution, 128, workdir, main), workdir / "zookeeper.log")
         zoo_cfg.write_text(
             f"tickTime=500\ndataDir={workdir}/data\nclientPortAddress=127.0.0.1\nclientPort={self.port}\n"
             "maxClientCnxns=0\nadmin.enableServer=false\n4lw.commands.whitelist=*\n"
+            + "".join(f"{name}={value}\n" for name, value in (config or {}).items())
         )
 
     @property

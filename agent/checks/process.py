@@ -4,7 +4,6 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -15,6 +14,7 @@ from typing import IO, Literal, NamedTuple
 
 import psutil
 
+from agent.config.child_processes import SPARK, python_environment, python_module
 from agent.model.config_types import duration_text
 from agent.model.findings import Finding, finding_from_json
 
@@ -65,18 +65,25 @@ def run_check(
     limits: Limits,
     stop: threading.Event,
     *,
+    variables: tuple[str, ...] = (),
     on_progress: Callable[[str], None] = lambda _: None,
     on_finding: Callable[[Finding, str], None] = lambda *_: None,
 ) -> Outcome:
     """Run `python -m spark_checks ARGUMENTS` until it ends or `stop` is set, and end all processes it started.
 
+    variables: environment variables that it inherits beside those that every check does.
     on_progress: called with each progress text. on_finding: called with each finding and its line.
     """
     # A check ends with its parent, even if that is killed (prctl(2), PR_SET_PDEATHSIG), and its JVM with it.
-    command = ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, "-m", "spark_checks", *arguments]
+    command = ["setpriv", "--pdeathsig", "KILL", "--", *python_module("spark_checks", *arguments)]
     try:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+            command,
+            env=python_environment((*SPARK, *variables)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
         )
     except OSError as error:
         return Outcome("failed", f"it could not be started: {error}")

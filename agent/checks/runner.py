@@ -168,7 +168,7 @@ class Checks:
         limits = Limits(
             check.time_limit or settings.spark.time_limit, check.memory_limit or settings.spark.memory_limit
         )
-        return run_check(arguments, limits, self._stop)
+        return run_check(arguments, limits, self._stop, variables=settings.spark.environment)
 
     def _is_complete(self, job: _Job) -> bool:
         """Return whether the run examines everything, without a window or a filter."""

@@ -1,5 +1,6 @@
 """The command `backup`: copy the state of an agent, also while it runs."""
 
+import os
 import shutil
 import sqlite3
 from contextlib import closing
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from agent.cli.common import EPILOG, FAILED, WRONG, config_option, fail, load_or_exit
+from agent.cli.common import EPILOG, FAILED, PRIVATE, WRONG, config_option, fail, load_or_exit
 from agent.cli.stored import find_state_file
 from agent.storage.database import FILE
 
@@ -22,6 +23,7 @@ def backup_command(config: Path | None, directory: Path) -> None:
     """
     settings = load_or_exit(config, need_clusters=False)
     source = find_state_file(settings)
+    os.umask(PRIVATE)
     try:
         directory.mkdir(parents=True)
         # The journal comes second: what it has beyond the state is evaluated again after a restore.

@@ -26,6 +26,7 @@ from agent.checks.arguments import (
 from agent.checks.process import Limits, Outcome, run_check
 from agent.cli.common import EPILOG, FAILED, FOUND, WRONG, config_option, fail, load_or_exit, parsed_by
 from agent.config.checks import size
+from agent.config.child_processes import SPARK, python_environment, python_module
 from agent.config.credentials import CredentialError
 from agent.config.problems import did_you_mean
 from agent.config.requirements import find_pyspark_problem, find_spark_problem
@@ -89,7 +90,8 @@ def check_command(
     settings = load_or_exit(config, need_clusters=False)
     try:
         with TemporaryDirectory(prefix="backflow-check-") as scratch:
-            outcome = _run(name, _with_configured(name, options, settings, Path(scratch)), as_json=as_json)
+            arguments = _with_configured(name, options, settings, Path(scratch))
+            outcome = _run(name, arguments, settings.spark.environment, as_json=as_json)
     except _UsageError as error:
         fail(WRONG, str(error))
     except KeyboardInterrupt:
@@ -137,7 +139,7 @@ def _value(options: Sequence[str], name: str) -> str | None:
     return value
 
 
-def _run(name: str, options: Sequence[str], *, as_json: bool) -> Outcome:
+def _run(name: str, options: Sequence[str], variables: tuple[str, ...], *, as_json: bool) -> Outcome:
     """Run the check and print its findings as text or as JSON lines; Ctrl-C ends it with all its processes."""
     if problem := find_spark_problem():
         fail(FAILED, problem)
@@ -157,7 +159,12 @@ def _run(name: str, options: Sequence[str], *, as_json: bool) -> Outcome:
             click.echo(line if as_json else _describe(finding))
 
         outcome = run_check(
-            [name, *options], Limits(), threading.Event(), on_progress=on_progress, on_finding=on_finding
+            [name, *options],
+            Limits(),
+            threading.Event(),
+            variables=variables,
+            on_progress=on_progress,
+            on_finding=on_finding,
         )
     if outcome.outcome != "failed" and summary:
         click.echo(summary, err=as_json)
@@ -204,7 +211,8 @@ def _help(context: click.Context, name: str) -> str:
     """Return the check's own help as that of a subcommand, with the options common to all checks."""
     if problem := find_pyspark_problem():
         fail(FAILED, problem)
-    shown = subprocess.run([sys.executable, "-m", "spark_checks", name, "--help"], stdout=subprocess.PIPE, check=False)
+    command = python_module("spark_checks", name, "--help")
+    shown = subprocess.run(command, env=python_environment(SPARK), stdout=subprocess.PIPE, check=False)
     if shown.returncode:
         sys.exit(shown.returncode)  # it has printed the reason
     formatter = context.make_formatter()

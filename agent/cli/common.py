@@ -16,6 +16,9 @@ from agent.render.report import report
 CLEAN, FOUND, WRONG, FAILED = 0, 1, 2, 3
 """Exit statuses: nothing to report, findings, wrong usage or configuration, failure. Spark checks use them too."""
 
+PRIVATE = 0o077
+"""The umask of commands that write state: only the user who runs them can read it."""
+
 EPILOG = "Exit status: 0 nothing to report, 1 findings, 2 wrong usage or configuration, 3 failure."
 
 config_option = click.option(

@@ -9,7 +9,7 @@ from typing import NoReturn
 import click
 import structlog
 
-from agent.cli.common import EPILOG, FAILED, WRONG, config_option, config_path, fail, load_config, load_or_exit
+from agent.cli.common import EPILOG, FAILED, PRIVATE, WRONG, config_option, config_path, fail, load_config, load_or_exit
 from agent.config.credentials import CredentialError
 from agent.config.problems import SettingsError
 from agent.config.requirements import find_spark_problem
@@ -32,6 +32,7 @@ def run_command(config: Path | None) -> None:
     if problems := secret_problems(settings, config_path(config)):
         fail(WRONG, "\n".join(str(problem) for problem, _ in problems))
     directory = settings.agent.state_directory
+    os.umask(PRIVATE)
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
+from agent.config.credentials import EnvironmentName
 from agent.config.schedules import trigger
 from agent.model.config_types import ConfigModel, Duration, PositiveDuration
 
@@ -66,7 +67,10 @@ def _spark_key(key: str) -> str:
         msg = f'expected a Spark property in quotes such as "spark.local.dir", got "{key}"'
         raise ValueError(msg)
     if _SECRET.search(key):
-        msg = "a secret must not be written in this file; pass it to Spark by its environment or by core-site.xml"
+        msg = (
+            "a secret must not be written in this file; pass it to Spark in an environment variable that `environment` "
+            "names, or by core-site.xml"
+        )
         raise ValueError(msg)
     return key
 
@@ -104,6 +108,8 @@ class Spark(ConfigModel):
         default_factory=dict
     )
     """Spark properties, with names in quotes: `{ "spark.local.dir" = "/var/tmp" }`."""
+    environment: tuple[EnvironmentName, ...] = ()
+    """Names of environment variables that checks inherit, such as `AWS_ACCESS_KEY_ID`. Others stay with the agent."""
     time_limit: PositiveDuration = 1_800_000
     """How long one check may run."""
     concurrency: int = Field(1, ge=1)

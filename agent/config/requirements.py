@@ -5,6 +5,8 @@ import re
 import subprocess
 from importlib.util import find_spec
 
+from agent.config.child_processes import JAVA, child_environment
+
 JAVA_VERSION = 17
 """The oldest Java that Spark 4 runs on."""
 
@@ -48,6 +50,7 @@ def _output_of(java: str, option: str) -> str:
     """Return what Java prints for the option, on either stream. Raises OSError, TimeoutExpired."""
     completed = subprocess.run(
         [java, option],
+        env=child_environment(JAVA),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -29,7 +29,7 @@ from agent.engine.check_requests import CheckResult
 from agent.engine.engine import Engine
 from agent.model.observations.base import Available, Tick, Unavailable
 from agent.model.observations.checks import CheckRun
-from agent.model.text import span
+from agent.model.text import count, span
 from agent.notify.dispatcher import Dispatcher, now_ms
 from agent.sources.base import Emit, Source
 from agent.storage.database import FILE
@@ -64,7 +64,7 @@ class Daemon:
         self._journal = Journal(self._journal_directory, unreadable=self._report_left_out)  # locks the state too
         opened = open_state(directory, [receiver.name for receiver in receivers], now_ms())
         self._store = opened.store
-        self._journal.position = max(self._journal.position, self._store.position)
+        missing = self._journal.continue_at(self._store.position)
         self._dispatchers = {
             receiver.name: Dispatcher(
                 self._store.path,
@@ -91,6 +91,13 @@ class Daemon:
             home=directory / FILE,
         )
         self._restore(self._journal_directory)
+        if missing:
+            self._health.failed(
+                "end of the journal",
+                f"{self._journal_directory} lacks the last {count(missing, 'observation')} before the agent stopped: "
+                "files were damaged, removed or not written. Incidents are kept; rules, replay and Spark checks do not "
+                "see what is missing.",
+            )
         if opened.lost:
             self._health.failed(f"damaged {STATE}", f"{opened.lost}.")
         if opened.problem:

@@ -46,6 +46,7 @@ def make_sources(settings: Settings, emit_for: Callable[[str, str], Emit], known
             watch_partitions=cluster.zookeeper is None,
             streams=[application for on, application in applications.values() if on == name],
             declared={store.changelog for store in stores},
+            rules=settings.rules,
         )
         kafka = KafkaSource(name, kafka_settings, emit_for(name, KafkaSource.name), known)
         topics[name] = kafka.topics

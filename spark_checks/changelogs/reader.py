@@ -11,20 +11,6 @@ from pyspark.sql import functions as sql
 
 from agent.model.declared_stores import DeclaredStore
 
-# The connector is internal to Spark and must be of its minor version.
-_CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
-_IN_SPARK = (
-    "com.google.code.findbugs:jsr305",
-    "org.apache.hadoop:hadoop-client-api",
-    "org.apache.hadoop:hadoop-client-runtime",
-    "org.lz4:lz4-java",
-    "org.scala-lang.modules:scala-parallel-collections_2.13",
-    "org.slf4j:slf4j-api",
-    "org.xerial.snappy:snappy-java",
-)
-PACKAGES: Mapping[str, str] = {"spark.jars.packages": _CONNECTOR, "spark.jars.excludes": ",".join(_IN_SPARK)}
-"""Spark settings that bring the connector: fetched once, kept in Spark's own cache (spark.jars.ivy)."""
-
 _CAUSE = re.compile(r"org\.apache\.kafka\.(?:common|clients)\.[\w.]*?(\w+)(?:Exception|Error): (.+)")
 _MISSING = "UnknownTopicOrPartition"
 

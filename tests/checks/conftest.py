@@ -14,7 +14,8 @@ def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scripted:
     package = tmp_path / "spark_checks"
     package.mkdir()
     (package / "__init__.py").touch()
-    monkeypatch.chdir(tmp_path)  # `python -m` looks there first
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
 
     def write(script: str) -> None:
         (package / "__main__.py").write_text(_HEAD + dedent(script), encoding="utf-8")

@@ -165,7 +165,7 @@ def test_progress_is_one_changing_line_on_a_terminal(scripted: Scripted, tmp_pat
     )
     ours, terminal = os.openpty()
     command = [sys.executable, "-c", "from agent.cli.main import main; main()", "check", "log_segments", "--json"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TERM": "xterm"}
+    environment = {**os.environ, "PYTHONPATH": f"{Path.cwd()}:{Path(__file__).parents[2]}", "TERM": "xterm"}
     out = tmp_path / "out"
     with out.open("wb") as stdout:
         ended = subprocess.run(command, env=environment, stdout=stdout, stderr=terminal, check=False, timeout=60)
@@ -181,7 +181,7 @@ def test_summary_is_printed_once_on_a_terminal(scripted: Scripted, kind: str) ->
     scripted("log('progress: 1/2 segments'); log('progress: done: 2 segments, nothing wrong.')")
     ours, terminal = os.openpty()
     command = [sys.executable, "-c", "from agent.cli.main import main; main()", "check", "log_segments"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TERM": kind}
+    environment = {**os.environ, "PYTHONPATH": f"{Path.cwd()}:{Path(__file__).parents[2]}", "TERM": kind}
     ended = subprocess.run(command, env=environment, stdout=terminal, stderr=terminal, check=False, timeout=60)
     assert ended.returncode == 0
     assert os.read(ours, 1 << 16).decode().count("nothing wrong.") == 1
@@ -214,12 +214,12 @@ def test_exit_status_is_that_of_the_check(scripted: Scripted, script: str, statu
 
 def test_ctrl_c_ends_all_processes_of_a_check(scripted: Scripted) -> None:
     scripted("subprocess.Popen(['sleep', '600']); Path('pid').write_text(str(os.getpid())); time.sleep(600)")
-    root = Path(__file__).parents[2]
+    path = f"{Path.cwd()}:{Path(__file__).parents[2]}"
     # Started in the background, a suite ignores Ctrl-C, and so does what it starts.
     attentive = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     command = [sys.executable, "-c", f"{attentive}; from agent.cli.main import main; main()", "check", "log_segments"]
     with subprocess.Popen(
-        command, env={**os.environ, "PYTHONPATH": str(root)}, stderr=subprocess.PIPE, text=True
+        command, env={**os.environ, "PYTHONPATH": path}, stderr=subprocess.PIPE, text=True
     ) as backflow:
         pid = int(wait_until(lambda: written(Path("pid")), "the check to run"))
         assert len(session_processes(pid)) == 2

@@ -142,9 +142,39 @@ def test_check_runs_at_lower_priority(scripted: Scripted) -> None:
 def test_check_ends_when_its_parent_is_killed(scripted: Scripted, tmp_path: Path) -> None:
     scripted("Path('check').write_text(str(os.getpid())); time.sleep(600)")
     code = "import threading; from agent.checks.process import *; run_check([], Limits(), threading.Event())"
-    root = Path(__file__).parents[2]
-    runner = psutil.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(root)}, cwd=tmp_path)
+    path = f"{tmp_path}:{Path(__file__).parents[2]}"
+    runner = psutil.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, cwd=tmp_path)
     pid = int(wait_until(lambda: written(Path("check")), "the check to run"))
     runner.kill()
     runner.wait()
     wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie", "its end", 10)
+
+
+def test_check_gets_no_secrets_and_what_is_named(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLACK_TOKEN", "CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "AWS_SESSION_TOKEN"):
+        monkeypatch.setenv(name, "secret")
+    monkeypatch.setenv("TZ", "UTC")
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    scripted("Path('seen').write_text(' '.join(sorted(os.environ)))")
+    outcome = run_check([], NONE, threading.Event(), variables=("AWS_SESSION_TOKEN",))
+    assert outcome.outcome == "clean"
+    seen = set(written(Path("seen")).split())
+    assert not seen & {"SLACK_TOKEN", "CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET"}
+    assert seen >= {"AWS_SESSION_TOKEN", "HOME", "PATH", "SPARK_LOCAL_IP", "TZ"}
+
+
+def test_no_module_in_the_working_directory_runs(
+    scripted: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in the check nor in a Python process that it starts, as Spark starts its workers."""
+    scripted("""
+        try:
+            import planted
+        except ModuleNotFoundError:
+            sys.exit(subprocess.run([sys.executable, '-m', 'planted'], stderr=subprocess.DEVNULL).returncode - 1)
+    """)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "planted.py").write_text("")
+    monkeypatch.chdir(elsewhere)
+    assert run().outcome == "clean"

@@ -225,6 +225,24 @@ def test_lines_after_a_kill_before_the_first_tick_are_read(watched: Watched) -> 
     watched.stop()
 
 
+def test_journal_that_was_cut_is_reported_and_goes_on(watched: Watched) -> None:
+    watched.start()
+    watched.boom("before")
+    watched.wait_for_words("BOOM before")
+    watched.agent.wait_until_evaluated(now())
+    watched.agent.kill()
+    streams = list(watched.agent.state.glob("journal/*/*/_*.arrow"))
+    assert streams
+    for stream in streams:
+        os.truncate(stream, stream.stat().st_size // 2)
+    watched.start()
+    watched.wait_for_words(f"{watched.agent.state / 'journal'} lacks the last ")
+    watched.boom("after")
+    watched.wait_for_words("BOOM after")
+    watched.stop()
+    assert sum("BOOM before" in message.words for message in watched.slack.messages()) == 1
+
+
 def test_clock_that_was_ahead_is_reported_and_does_no_harm(watched: Watched) -> None:
     watched.start()
     watched.boom("before")

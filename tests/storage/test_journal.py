@@ -213,6 +213,54 @@ def test_a_stream_truncated_at_any_byte_is_readable_up_to_there(tmp_path: Path) 
     assert not unreadable.paths
 
 
+def test_journal_cut_at_any_byte_continues_and_counts_what_is_missing(tmp_path: Path) -> None:
+    """Opened as at a start: with the position that the state knows, and then written and read again."""
+    written = [commit(NOON, 1), commit(NOON, None), commit(NOON + 1, 3)]
+    with closing(Journal(tmp_path / "whole")) as journal:
+        ends = []
+        for observation in written:
+            journal.append([observation])
+            journal.flush()
+            (stream,) = tmp_path.glob("whole/commit/*/_*.arrow")
+            ends.append(stream.stat().st_size)
+        content, name = stream.read_bytes(), stream.relative_to(tmp_path / "whole")
+    for cut in range(len(content) + 1):
+        directory, unreadable = tmp_path / str(cut), Unreadable()
+        (directory / name).parent.mkdir(parents=True)
+        (directory / name).write_bytes(content[:cut])
+        kept = sum(end <= cut for end in ends)
+        with closing(Journal(directory, unreadable=unreadable)) as journal:
+            assert journal.continue_at(len(written)) == len(written) - kept
+            journal.append([Tick(at=NOON + 2)])
+        assert list(entries(directory, unreadable=unreadable)) == [
+            *enumerate(written[:kept]),
+            (len(written), Tick(at=NOON + 2)),
+        ]
+        assert last_at(directory) == NOON + 2
+        with closing(Journal(directory, unreadable=unreadable)) as journal:
+            assert journal.continue_at(len(written) + 1) == 0
+        assert not unreadable.paths
+
+
+def test_sealed_segment_cut_at_any_byte_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
+    with closing(Journal(tmp_path)) as journal:
+        journal.append([commit(NOON, 1), commit(NOON, None)])
+    with closing(Journal(tmp_path)) as journal:
+        journal.append([commit(NOON + 1, 3), Tick(at=NOON + 1)])
+    rest = [(2, commit(NOON + 1, 3)), (3, Tick(at=NOON + 1))]
+    sealed = min(tmp_path.glob("commit/*/*.parquet"))
+    content = sealed.read_bytes()
+    for cut in range(len(content)):
+        sealed.write_bytes(content[:cut])
+        unreadable = Unreadable()
+        with closing(Journal(tmp_path, unreadable=unreadable)) as journal:
+            assert journal.position == 4
+            assert last_at(tmp_path) == NOON + 1
+            assert list(entries(tmp_path, unreadable=unreadable)) == rest
+        assert unreadable.paths == [sealed]
+        assert unreadable.reasons[0]
+
+
 def test_damage_in_a_stream_is_reported_and_earlier_records_kept(tmp_path: Path) -> None:
     with closing(Journal(tmp_path / "whole")) as journal:
         ends = []

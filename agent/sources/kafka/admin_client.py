@@ -1,8 +1,6 @@
 """Non-blocking Kafka admin client: sends requests to the admin process and collects results whenever they arrive."""
 
-import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Hashable
@@ -14,6 +12,7 @@ from typing import IO, BinaryIO, TypeAlias, cast
 import msgspec
 import structlog
 
+from agent.config.child_processes import python_environment, python_module
 from agent.config.credentials import CredentialError
 from agent.sources.availability import now_ms
 from agent.sources.kafka import admin_frames
@@ -24,12 +23,6 @@ Key: TypeAlias = tuple[Hashable, ...]
 
 _RESTART_MS = 2_000
 """The shortest time between two starts of the process after it has ended by itself."""
-
-_INHERITED = (
-    *("PATH", "HOME", "LANG", "LC_", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_", "OPENSSL_", "PYTHON"),
-    "COVERAGE_",  # coverage of subprocesses
-)
-"""Beginnings of the names of environment variables that the process inherits."""
 
 _DECODER = msgspec.msgpack.Decoder(protocol.FromProcess)
 
@@ -152,13 +145,11 @@ class AdminClient:
             except CredentialError as error:
                 self.connection_failures.add(protocol.ConnectionFailure("", None, str(error)), now_ms())
                 return False
-            path = os.pathsep.join(filter(None, sys.path))  # the process finds this package where we did
             self._process = subprocess.Popen(
-                # -P: not in the working directory.
-                [sys.executable, "-P", "-m", "agent.sources.kafka.admin_process"],
+                python_module("agent.sources.kafka.admin_process"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                env=_environment() | {"PYTHONPATH": path},
+                env=python_environment(),
             )
             threading.Thread(target=self._read, args=(self._process,), name="kafka-admin", daemon=True).start()
             self._write(self._setup)
@@ -199,11 +190,6 @@ class AdminClient:
         failed = [CompletedCall(call, now_ms(), failure) for call in self._in_flight.values()]
         self.restart()
         return failed
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment of the process, without the secrets that the agent's may have."""
-    return {name: value for name, value in os.environ.items() if name.startswith(_INHERITED)}
 
 
 def _pipe(stream: IO[bytes] | None) -> BinaryIO:

@@ -14,6 +14,7 @@ from agent.model.config_types import NameFilter
 from agent.sources.availability import Reasons, Unit
 from agent.sources.kafka import admin_protocol as protocol
 from agent.sources.kafka.admin_protocol import TopicPartition
+from agent.sources.kafka.affected_rules import AffectedRules
 
 _EVERY_MS = 60_000
 """How often the permissions on the patterns of rules.toml are checked."""
@@ -29,10 +30,11 @@ _CLASS = re.compile(r"\[!?(.)[^]]*\]")
 
 
 class Acl(NamedTuple):
-    """How our user is allowed something. principal: with its type, such as `User:backflow`."""
+    """How our user is allowed something. principal: with its type, such as `User:backflow`. rules: who needs it."""
 
     bootstrap_servers: str
     principal: str
+    rules: AffectedRules
 
     def command(self, operation: str, *, topics: Iterable[str] = (), groups: Iterable[str] = ()) -> str:
         """Return the command that allows the operation on these patterns of names."""
@@ -52,6 +54,14 @@ class Acl(NamedTuple):
                     + (" --resource-pattern-type prefixed" if is_prefix else "")
                 )
         return " && ".join(commands)
+
+    def refusal(self, what: str, *, topics: Iterable[str] = (), groups: Iterable[str] = ()) -> str:
+        """Return that we may not describe these patterns of names, which rules need them, and the command for it."""
+        topics, groups = list(topics), list(groups)
+        rules = self.rules.names(topics=topics, groups=groups)
+        affected = f" Affected rules: {', '.join(rules)}." if rules else ""
+        command = self.command("Describe", topics=topics, groups=groups)
+        return f"Kafka does not permit {self.principal} to describe {what}.{affected} Allow it: {command}"
 
 
 def _is_prefix(pattern: str) -> bool:
@@ -119,10 +129,10 @@ class Permissions:
         ]
         keys = " and ".join(key for key, patterns in (("`topics`", topics), ("`groups`", groups)) if patterns)
         return {
-            Unit(group=groups[0] if groups else None, topic=topics[0] if topics else None): f"Kafka does not permit "
-            f"{self._acl.principal} to describe {' and '.join(parts)}: what exists there may be hidden, and no rule "
-            f"sees it. Allow it: {self._acl.command('Describe', topics=topics, groups=groups)} (or restrict {keys} in "
-            "rules.toml to what is permitted)"
+            Unit(group=groups[0] if groups else None, topic=topics[0] if topics else None): self._acl.refusal(
+                f"{' and '.join(parts)}: what exists there may be hidden", topics=topics, groups=groups
+            )
+            + f" (or restrict {keys} in rules.toml to what is permitted)"
         }
 
 

@@ -39,8 +39,7 @@ def text_of(failure: protocol.Failure | None, acl: Acl, *, topic: str | None = N
         return LEADER_SILENT
     if not failure.is_unauthorized:
         return failure.text
-    command = acl.command("Describe", topics=filter(None, [topic]), groups=filter(None, [group]))
-    return f"Kafka does not permit {acl.principal} to describe it. Allow it: {command}"
+    return acl.refusal("it", topics=filter(None, [topic]), groups=filter(None, [group]))
 
 
 def explain_silence(reason: str, leader: int | None, connections: ConnectionFailures, now: int) -> str:

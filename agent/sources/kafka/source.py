@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from agent.engine.rule import Rule
 from agent.model.config_types import NameFilter
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import (
@@ -27,6 +28,7 @@ from agent.sources.availability import AvailabilityTracker, now_ms
 from agent.sources.base import ChangeDetector, Emit
 from agent.sources.kafka import admin_protocol as protocol
 from agent.sources.kafka.admin_client import AdminClient, Call, CompletedCall
+from agent.sources.kafka.affected_rules import AffectedRules
 from agent.sources.kafka.cluster_state import ClusterState
 from agent.sources.kafka.permissions import Acl
 
@@ -75,7 +77,7 @@ class KafkaSourceSettings:
     commits are watched; topics: whose log offsets, besides those of topics committed to and of Kafka Streams
     changelogs. watch_partitions: whether leaders, topic ids and brokers are observed here (no ZooKeeper). streams: ids
     of Kafka Streams applications, whatever their groups look like. declared: changelogs of stores whose values
-    rules check.
+    rules check. rules: those configured, by name.
     """
 
     bootstrap_servers: str
@@ -87,6 +89,7 @@ class KafkaSourceSettings:
     watch_partitions: bool = False
     streams: Collection[str] = ()
     declared: Collection[str] = ()
+    rules: Mapping[str, Rule] = field(default_factory=dict)
 
 
 class KafkaSource:
@@ -117,7 +120,11 @@ class KafkaSource:
             settings.topics,
             self._detector,
             known,
-            acl=Acl(settings.bootstrap_servers, _principal(settings)),
+            acl=Acl(
+                settings.bootstrap_servers,
+                _principal(settings),
+                AffectedRules(settings.rules, watch_partitions=settings.watch_partitions),
+            ),
             watch_partitions=settings.watch_partitions,
             streams=settings.streams,
         )

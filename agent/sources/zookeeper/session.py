@@ -1,13 +1,14 @@
 """Our own ZooKeeper session: whether it is connected, and reading znodes with a watch on each."""
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
 
 from kazoo.client import KazooClient, KazooState
-from kazoo.exceptions import KazooException, NoAuthError, NoNodeError
+from kazoo.exceptions import KazooException, NoAuthError, NoNodeError, SessionClosedRequireSaslError
 from kazoo.protocol.states import EventType, KeeperState, WatchedEvent
 
 from agent.config.credentials import CredentialError
@@ -20,12 +21,18 @@ _RESPONSE_SECONDS = 10
 _CLOSE_SECONDS = 3
 
 
-_SECRET_OPTIONS = frozenset({"auth_data", "sasl_options", "keyfile_password"})
+_SECRET_OPTIONS = frozenset({"auth_data", "keyfile_password"})
 
 _SESSIONS = count(1)
 
 _FAILURES = ("Connection dropped", "Connection time-out", "Cannot resolve", "AUTH_FAILED", "Unhandled exception")
 """How kazoo's log lines about failed connections begin (2.10)."""
+
+
+_REFUSED = "authentication failed: the user or the password in `zookeeper_client` is missing or wrong"
+
+_INVALID_CERTIFICATE = re.compile(r"certificate verify failed: (.+?)(?: \(_ssl\.c:\d+\))?$")
+"""How OpenSSL's reason ends a line."""
 
 
 class _LastFailure(logging.Handler):
@@ -40,7 +47,11 @@ class _LastFailure(logging.Handler):
         text = record.getMessage()
         if text.startswith(_FAILURES):
             reason = record.exc_info[1] if record.exc_info else None
-            self.text = text if reason is None else f"{text}: {reason}"
+            self.text = text if reason is None else f"{text}: {str(reason) or type(reason).__name__}"
+            if text.startswith("AUTH_FAILED") or isinstance(reason, SessionClosedRequireSaslError):
+                self.text = _REFUSED
+            elif invalid := _INVALID_CERTIFICATE.search(text):
+                self.text = f"the server's certificate is not valid: {invalid[1]}"
 
 
 class Session:
@@ -90,6 +101,8 @@ class Session:
         if self.client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED):
             self.disconnected_since = now_ms()
             self.client.stop()
+            # Its thread has ended and left the request to close in the queue, which would end the next connection.
+            self.client._queue.clear()  # noqa: SLF001 - kazoo 2.11 has no other way
             self._renew_secrets()
             self.client.start_async()
         return True
@@ -108,6 +121,8 @@ class Session:
             return
         for name in _SECRET_OPTIONS & options.keys():
             setattr(self.client, name, options[name])
+        # kazoo 2.11 reads this one from the object of its connections.
+        self.client._connection.sasl_options = options.get("sasl_options")  # noqa: SLF001
 
     def close(self) -> None:
         """Close the session, waiting for at most 3 s."""

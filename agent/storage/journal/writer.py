@@ -78,6 +78,16 @@ class Journal:
             unreadable(directory, f"cannot be read: {error}")
             self.position = position
 
+    def continue_at(self, position: int) -> int:
+        """Continue at this position or later; return how many of the last observations before it the files lack.
+
+        position: that up to which observations were evaluated. They were on disk before, so the files lack none unless
+        they were damaged or could not be written.
+        """
+        missing = max(0, position - self.position)
+        self.position += missing
+        return missing
+
     def append(self, observations: Sequence[Observation]) -> int:
         """Keep observations in memory until the next flush; return the next position."""
         kinds = set(map(type, observations))

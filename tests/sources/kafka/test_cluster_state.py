@@ -19,6 +19,7 @@ from agent.sources.base import ChangeDetector
 from agent.sources.kafka import admin_protocol as protocol
 from agent.sources.kafka.admin_client import Call, CompletedCall
 from agent.sources.kafka.admin_protocol import ConnectionFailure
+from agent.sources.kafka.affected_rules import AffectedRules
 from agent.sources.kafka.cluster_state import ClusterState
 from agent.sources.kafka.connection_failures import ConnectionFailures
 from agent.sources.kafka.permissions import Acl
@@ -31,7 +32,7 @@ _TIMED_OUT = protocol.Failure(-185, "timed out")
 
 
 def _state(*known: Observation) -> ClusterState:
-    acl = Acl("kafka-1:9093", "User:backflow")
+    acl = Acl("kafka-1:9093", "User:backflow", AffectedRules({}, watch_partitions=True))
     state = ClusterState("main", NameFilter(), NameFilter(), ChangeDetector(), known, acl=acl, watch_partitions=True)
     state.begin_poll()
     return state

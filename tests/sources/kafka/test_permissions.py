@@ -3,9 +3,10 @@
 from agent.model.config_types import NameFilter
 from agent.sources.availability import Unit
 from agent.sources.kafka.admin_protocol import Failure
+from agent.sources.kafka.affected_rules import AffectedRules
 from agent.sources.kafka.permissions import Acl, Permissions
 
-_ACL = Acl("kafka-1:9093", "User:backflow")
+_ACL = Acl("kafka-1:9093", "User:backflow", AffectedRules({}, watch_partitions=True))
 _COMMAND = (
     "kafka-acls --bootstrap-server kafka-1:9093 --command-config admin.properties --add "
     "--allow-principal User:backflow --operation Describe"
@@ -48,7 +49,11 @@ def test_what_is_refused_is_one_unit_with_one_command() -> None:
     permissions.apply_group(groups[0], Failure(30, "Group authorization failed"))
     ((unit, reason),) = permissions.unavailable.items()
     assert unit == Unit(group="*", topic="*")
-    assert f"{_COMMAND} --topic '*' --group '*'" in reason
+    assert reason == (
+        "Kafka does not permit User:backflow to describe topics * and consumer groups *: what exists there may be "
+        f"hidden. Allow it: {_COMMAND} --topic '*' --group '*' (or restrict `topics` and `groups` in rules.toml to "
+        "what is permitted)"
+    )
     permissions.apply_topic(topics[0], Failure(-185, "timed out"))
     permissions.apply_group(groups[0], None)
     assert list(permissions.unavailable) == [Unit(topic="*")]
