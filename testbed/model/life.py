@@ -187,7 +187,7 @@ def operator_reset(world: World) -> None:
 
 
 def add_partitions(world: World) -> None:
-    """Add partitions to a topic; its groups find them within five minutes and read them from the start."""
+    """Add partitions to a topic; a group finds all by one refresh of its metadata, and reads them from the start."""
     topics = [
         topic
         for topic in world.cluster.topics.values()
@@ -199,20 +199,21 @@ def add_partitions(world: World) -> None:
     groups: list[Group] = list(dict.fromkeys(reader.group for reader in topic.logs[0].readers))
     world.begin(f"partitions added to {topic.name}", 300_000)
     pace, rate = topic.logs[0].readers[0].best_pace, topic.logs[0].rate
-    for _ in range(world.rng.randrange(1, 4)):
-        log = world.cluster.add_partition(topic, len(topic.logs[0].replicas))
+    added = [world.cluster.add_partition(topic, len(topic.logs[0].replicas)) for _ in range(world.rng.randrange(1, 4))]
+    for log in added:
         log.rate = rate
-        for group in groups:
+    for group in groups:
 
-            def begin(log: Log = log, group: Group = group) -> None:
+        def begin(group: Group = group) -> None:
+            for log in added:
                 reader = group.read(log, 0, pace)
                 reader.committed = reader.known = None
 
-            def find(log: Log = log, group: Group = group, begin: Callable[[], None] = begin) -> None:
-                if log in topic.logs and group.running:
-                    group.rebalance(world.seconds(1, 4), found=begin)
+        def find(group: Group = group, begin: Callable[[], None] = begin) -> None:
+            if added[0] in topic.logs and group.running:
+                group.rebalance(world.seconds(1, 4), found=begin)
 
-            world.clock.after(world.seconds(5, 300), find)
+        world.clock.after(world.seconds(5, 300), find)
     world.cluster.notify(topic)
 
 
