@@ -97,8 +97,8 @@ class Rebalancing(Rule):
             yield self.make_finding(scope, state, labels=("again_and_again",), detail=detail)
         for whole in intervals_over([history], lambda at: _is_in_rebalance(history.as_of(at))):
             interval = next((part for part in _between_departures(whole, history) if self._is_long(part)), None)
-            begin = None if interval is None else interval.begin
-            if interval is not None and begin not in repeated:
+            if interval is not None and interval.begin not in repeated:
+                begin = interval.begin
                 observed_at = self._observed_at(scope, interval, facts)
                 yield self.make_finding(
                     scope,
