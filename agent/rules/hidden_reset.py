@@ -25,6 +25,7 @@ from agent.rules.queries.partitions import (
     find_unclean_elections,
     is_rebalancing,
     is_recreated,
+    leader_of,
 )
 from agent.rules.queries.subjects import groups_of
 from agent.rules.queries.unread import REGULAR, RHYTHM, longest_interval
@@ -33,6 +34,9 @@ _STALLED_MS = 600_000
 _STALE_MS = 60_000
 _CLIENT_TIMEOUT_MS = 60_000
 """How long a client may wait for a broker that hangs (socket.timeout.ms of librdkafka): it reads on elsewhere."""
+
+_JITTER_MS = 1_000
+"""How far two polls may be from their interval."""
 
 
 class _Trigger(NamedTuple):
@@ -49,12 +53,13 @@ class HiddenReset(GroupRule):
     old records looks like this: the offset is stuck for max(`wait`, 3 x its longest interval) while the log grows and
     the group has members or commits other partitions; rebalances do not count. A truncation, or an unclean leader
     election, is what puts a consumer out of range. After another leader change, the offset must be stuck for a minute,
-    and not at what the log held at the change, while the same consumer commits other partitions. Probable, not proven:
-    positions, logs or client statistics prove it.
+    and not at what the log held at the change, while the same consumer commits other partitions, and no commit may have
+    been overdue before it. Probable, not proven: positions, logs or client statistics prove it.
     A reader of a single partition shows nothing else: after a leader change without a loss, it must have stopped with
     it, within one interval, and be stuck for ten minutes (label `possible`: it may as well have failed).
     Not: a consumer that stands still on all its partitions (its sink is down), one that waits at the last stable offset
-    behind an open transaction, a group whose members have left. Not: a log that does not grow, a group at the log end
+    behind an open transaction, a group whose members have left. Not: a preferred leader that takes over from one that
+    stays in sync. Not: a log that does not grow, a group at the log end
     or busy with what has just been written, an offset that had not moved regularly (four moves) or was stuck long
     before, a re-created topic.
     Recovers when the offset moves on.
@@ -132,6 +137,8 @@ class HiddenReset(GroupRule):
                 continue
             is_possible = not trigger.is_loss and _has_one_partition(scope, facts)
             if is_possible and at - stuck.at > longest + CLOCK_SLACK_MS:
+                continue
+            if not trigger.is_loss and _had_stopped(facts, scope.in_partition, stuck.at + longest, at):
                 continue
             is_due = facts.now >= known_at
             if is_due and not is_possible and not _is_stuck_alone(scope, stuck, trigger, known_at, facts):
@@ -267,8 +274,22 @@ def _find_triggers(facts: Facts, partition: tuple[str, str, int]) -> set[_Trigge
     history = facts.history(PartitionState, *partition)
     lossy = {election.after.at for election in find_unclean_elections(facts, partition)}
     lossy |= {found.after.at for found in find_truncations(facts, partition) if found.known_at <= facts.now}
-    changes = {new.at for _, new in find_leader_changes(history)} - lossy
+    changes = {new.at for old, new in find_leader_changes(history) if not _is_handover(old, new)} - lossy
     return {_Trigger(at, is_loss=True) for at in lossy} | {_Trigger(at, is_loss=False) for at in changes}
+
+
+def _is_handover(old: PartitionState, new: PartitionState) -> bool:
+    """Return whether the preferred leader took over from a leader that stays in sync, so has all that was read."""
+    return leader_of(new) in new.replicas[:1] and leader_of(old) in new.isr
+
+
+def _had_stopped(facts: Facts, partition: tuple[str, str, int], due: int, at: int) -> bool:
+    """Return whether the log, and so its leader, went on for long enough before `at` that a commit had been due."""
+    readings = facts.history(LogOffsets, *partition).changes
+    return any(
+        before.log_end < after.log_end and after.start + _JITTER_MS >= due and after.at <= at
+        for before, after in pairwise(readings)
+    )
 
 
 def _find_growth(facts: Facts, partition: tuple[str, str, int], offset: int, since: int) -> int | None:

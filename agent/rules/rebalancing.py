@@ -10,7 +10,7 @@ import msgspec
 from pydantic import Field
 
 from agent.engine.condition_rule import Interval, find_repetitions, intervals_over
-from agent.engine.facts import FLOOR, Facts
+from agent.engine.facts import FLOOR, Facts, History
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import NameFilter, PositiveDuration, duration_text
 from agent.model.findings import Finding, Severity
@@ -27,6 +27,9 @@ _STARTUP_MS = 60_000
 """How long after a group was without members its members may still be joining."""
 
 _QUIET_MS = 60_000
+
+_POLL_MS = 1_000
+"""How much later than a group's state the same poll may read its log."""
 
 _LOOK_AGAIN_MS = 60_000
 """When to look again whether the group has been observed."""
@@ -47,7 +50,8 @@ class Rebalancing(Rule):
     moved to other members; what follows from it names it as its cause).
     Not: a group that is starting (rebalances within a minute after it had no members), groups without members, the
     second half of a cooperative rebalance (one that begins while partitions wait to be assigned); a rolling restart (in
-    each rebalance another instance leaves or joins, none of them more than twice).
+    each rebalance another instance leaves or joins, none of them more than twice), however its rebalances fall together
+    with polls; rebalances that assign new partitions to the same members.
     Recovers when the group has been quiet for a minute: Stable with the same members and partitions, or without
     members.
     """
@@ -91,9 +95,10 @@ class Rebalancing(Rule):
             often = f"{self.times} times within {duration_text(self.within)}"
             detail = f"{scope.group} rebalanced {often}, consuming nothing meanwhile"
             yield self.make_finding(scope, state, labels=("again_and_again",), detail=detail)
-        for interval in intervals_over([history], lambda at: _is_in_rebalance(history.as_of(at))):
-            begin = interval.begin
-            if begin not in repeated and self._is_long(interval):
+        for whole in intervals_over([history], lambda at: _is_in_rebalance(history.as_of(at))):
+            interval = next((part for part in _between_departures(whole, history) if self._is_long(part)), None)
+            if interval is not None and interval.begin not in repeated:
+                begin = interval.begin
                 observed_at = self._observed_at(scope, interval, facts)
                 yield self.make_finding(
                     scope,
@@ -165,8 +170,11 @@ class Rebalancing(Rule):
         )
 
     def _is_long(self, interval: Interval) -> bool:
-        """Return whether it certainly took long: by polls, it may have ended right after it was last observed."""
-        return interval.end is None or interval.end.start > interval.begin.at + self.longer_than
+        """Return whether it certainly took long: by polls, it may have ended right after it was last observed.
+
+        What else is read shows until when it was observed, by the same poll, a moment after the group's state.
+        """
+        return interval.end is None or interval.end.start + _POLL_MS > interval.begin.at + self.longer_than
 
     def _observed_at(self, scope: Scope, interval: Interval, facts: Facts) -> int | None:
         """Return when it was first observed to take long, or None: time alone shows nothing if nothing is read."""
@@ -202,6 +210,27 @@ class Rebalancing(Rule):
         return not _owners(quiet[-2]).keys() - _owners(quiet[-1]).keys()
 
 
+def _between_departures(interval: Interval, history: History[GroupState]) -> Iterator[Interval]:
+    """Yield the parts of what looks like one rebalance: another may have begun with each first member that has left.
+
+    A rolling restart that is polled in step looks so. Members that have joined since end no part, so a member that
+    keeps joining and leaving does not hide how long it takes.
+    """
+    begin, first = interval.begin, _member_ids(interval.begin)
+    for state in history.after(begin.at):
+        if interval.end is not None and state.at >= interval.end.at:
+            break
+        left = first - _member_ids(state)
+        if left:
+            yield Interval(begin, state)
+            begin, first = state, first - left
+    yield Interval(begin, interval.end)
+
+
+def _member_ids(state: GroupState) -> set[str]:
+    return {member.id for member in state.members}
+
+
 def _is_in_rebalance(state: GroupState | None) -> bool | None:
     return (state is not None and is_rebalancing(state)) or None
 
@@ -233,7 +262,7 @@ def _owner_ids(state: GroupState) -> dict[TopicPartition, str]:
 
 
 def _instance_changes(changes: list[GroupState], rebalances: list[int]) -> Iterator[set[str]]:
-    """Yield the instances that left or joined in each rebalance, {""} if none did.
+    """Yield the instances that left or joined in each rebalance, {""} if none did and no partition is new to the group.
 
     The last rebalance is left out while it is not over.
     """
@@ -242,7 +271,9 @@ def _instance_changes(changes: list[GroupState], rebalances: list[int]) -> Itera
         quiet.append(changes[rebalances[-1]])
     for before, after in pairwise(state for state in quiet if state is not None):
         changed = {member.id for member in before.members} ^ {member.id for member in after.members}
-        yield {_instance(member) for member in (*before.members, *after.members) if member.id in changed} or {""}
+        instances = {_instance(member) for member in (*before.members, *after.members) if member.id in changed}
+        has_grown = not _owners(after).keys() <= _owners(before).keys()
+        yield instances or (set() if has_grown else {""})
 
 
 def _quiet_before(changes: list[GroupState], first: int, index: int) -> GroupState | None:

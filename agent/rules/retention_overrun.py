@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
-from agent.engine.facts import LATENESS_MS, LONG_AFTER, Facts, History
+from agent.engine.facts import LATENESS_MS, LONG_AFTER, LONG_AGO, Facts, History
 from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
 from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding, Records, Severity, reader
@@ -116,7 +116,8 @@ class RetentionOverrun(GroupRule):
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         history = facts.history(Commit, *scope.series)
         for before, after in pairwise(facts.history(LogOffsets, *scope.in_partition)):
-            commit = _find_overtaken(history, before, after)
+            states = facts.history(GroupState, scope.cluster, scope.group or "")
+            commit = _find_overtaken(history, states, before, after)
             if commit is None or commit.offset is None:
                 continue
             offset = commit.offset
@@ -236,11 +237,13 @@ class RetentionOverrun(GroupRule):
         return min(((at, reason) for reason, at in reasons.items() if at is not None), default=None)
 
 
-def _find_overtaken(history: History[Commit], before: LogOffsets, after: LogOffsets) -> Commit | None:
+def _find_overtaken(
+    history: History[Commit], states: History[GroupState], before: LogOffsets, after: LogOffsets
+) -> Commit | None:
     """Return the group's last commit below the log start offset when that passed it, or None.
 
-    A commit within the log that may have been made before the rise was seen shows that nothing is lost, unless no
-    consumer of this pace can have read so far.
+    What the same poll read a moment later may have been committed before. A commit within the log that may have been
+    made before the rise was seen shows that nothing is lost, unless no consumer of this pace can have read so far.
     """
     if after.log_start <= before.log_start:
         return None
@@ -253,6 +256,8 @@ def _find_overtaken(history: History[Commit], before: LogOffsets, after: LogOffs
         ),
         None,
     )
+    while low is not None and low + 1 < len(commits) and _still_below(commits[low], commits[low + 1], after):
+        low += 1
     if low is None or commits[low].offset is None or (commits[low].offset or 0) < before.log_start:
         return None
     following = next((commit for commit in commits[low + 1 :] if (commit.offset or 0) >= after.log_start), None)
@@ -260,7 +265,22 @@ def _find_overtaken(history: History[Commit], before: LogOffsets, after: LogOffs
         return commits[low]
     if following.at <= before.at or _deletes_what_it_read(following):
         return None
-    return None if _can_have_read(commits[: low + 1], following.at, after.log_start) else commits[low]
+    idle_until = _last_without_members(states, following.at)
+    return None if _can_have_read(commits[: low + 1], idle_until, following.at, after.log_start) else commits[low]
+
+
+def _still_below(commit: Commit, following: Commit, rise: LogOffsets) -> bool:
+    """Return whether the group may have committed this too, within the log, before its start offset rose."""
+    is_same_poll = following.start <= rise.at and following.at <= rise.at + CLOCK_SLACK_MS
+    return is_same_poll and (commit.offset or 0) < (following.offset or 0) < rise.log_start
+
+
+def _last_without_members(states: History[GroupState], until: int) -> int:
+    """Return when the group was last seen without members before it got some, until then at the latest."""
+    joined = (
+        after.start for before, after in pairwise(states) if after.members and not before.members and after.at <= until
+    )
+    return max(joined, default=LONG_AGO)
 
 
 def _deletes_what_it_read(commit: Commit) -> bool:
@@ -268,15 +288,18 @@ def _deletes_what_it_read(commit: Commit) -> bool:
     return commit.topic.startswith(f"{commit.group}-") and commit.topic.endswith("-repartition")
 
 
-def _can_have_read(commits: list[Commit], until: int, offset: int) -> bool:
-    """Return whether a reader that made these commits may have read up to the offset by then, at thrice its pace."""
+def _can_have_read(commits: list[Commit], idle_until: int, until: int, offset: int) -> bool:
+    """Return whether a reader that made these commits may have read up to the offset by then, at thrice its pace.
+
+    Without members, until `idle_until`, it did not read.
+    """
     moves = drop_unmoved(commits)
     if len(moves) < REGULAR:
         return True
     pace = max(
         ((after.offset or 0) - (before.offset or 0)) / max(after.at - before.at, 1) for before, after in pairwise(moves)
     )
-    return (moves[-1].offset or 0) + 3 * pace * (until - moves[-1].at) >= offset
+    return (moves[-1].offset or 0) + 3 * pace * (until - max(moves[-1].at, idle_until)) >= offset
 
 
 def _log_start(reading: LogOffsets | None) -> int:

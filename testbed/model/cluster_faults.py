@@ -56,6 +56,9 @@ def unclean_election(world: World) -> bool:
     def die() -> None:
         world.permit_broker(event, broker, 900_000)
         permit_offline(world, event, broker, down + 60_000)
+        for log in world.cluster.logs():
+            if broker.number in log.replicas:
+                event.permit(("under_replicated",), _where(world, log), world.now, world.now + int(down) + 60_000)
         world.cluster.kill(broker, down_ms=world.cluster.session_ms + 5_000 + down)
         world.clock.after(world.cluster.session_ms + 2_500, elect)
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from testbed.model.clock import MINUTE, SECOND
+from testbed.model.clock import HOUR, MINUTE, SECOND
 from testbed.model.groups import Group, Reader
 from testbed.model.truth import Effect
 from testbed.model.world import World
@@ -242,6 +242,8 @@ def retention_overrun(world: World) -> bool:
 
     if world.rng.random() < 0.85:
         world.clock.after(back, recover)
+    else:
+        world.standstill(event, group, 3 * HOUR)
     return True
 
 

@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 from testbed.model.clock import MINUTE, SECOND
 from testbed.model.groups import Group
-from testbed.model.kafka import Log, Topic
+from testbed.model.kafka import Broker, Log
 from testbed.model.truth import Effect, Subject
 from testbed.model.world import STANDSTILL, World, permit_offline
 
@@ -56,9 +56,13 @@ def rolling_restart(world: World) -> None:
     if world.alive_broker() is None or not world.claim_brokers(step * len(brokers) + 400_000):
         return
     event = world.begin("rolling restart", step * len(brokers) + 300_000)
+
+    def restart(broker: Broker) -> None:
+        permit_offline(world, event, broker, 120_000)  # the one before may not be in sync yet
+        world.cluster.stop(broker, down_ms=world.seconds(8, 45))
+
     for number, broker in enumerate(brokers):
-        permit_offline(world, event, broker, number * step + 120_000)
-        world.clock.after(number * step, lambda broker=broker: world.cluster.stop(broker, down_ms=world.seconds(8, 45)))  # type: ignore[misc]
+        world.clock.after(number * step, lambda broker=broker: restart(broker))  # type: ignore[misc]
     world.clock.after(len(brokers) * step + world.seconds(30, 240), world.cluster.prefer_leaders)
 
 
@@ -187,11 +191,11 @@ def operator_reset(world: World) -> None:
 
 
 def add_partitions(world: World) -> None:
-    """Add partitions to a topic; its groups find them within five minutes and read them from the start."""
+    """Add partitions to a topic; a group finds all by one refresh of its metadata, and reads them from the start."""
     topics = [
         topic
         for topic in world.cluster.topics.values()
-        if 1 < len(topic.logs) < 9 and topic.logs[0].readers and _are_found(world, topic)
+        if 1 < len(topic.logs) < 9 and topic.logs[0].readers and world.finds_partitions(topic)
     ]
     if not topics:
         return
@@ -199,27 +203,23 @@ def add_partitions(world: World) -> None:
     groups: list[Group] = list(dict.fromkeys(reader.group for reader in topic.logs[0].readers))
     world.begin(f"partitions added to {topic.name}", 300_000)
     pace, rate = topic.logs[0].readers[0].best_pace, topic.logs[0].rate
-    for _ in range(world.rng.randrange(1, 4)):
-        log = world.cluster.add_partition(topic, len(topic.logs[0].replicas))
+    replication = len(topic.logs[0].replicas)
+    added = [world.cluster.add_partition(topic, replication) for _ in range(world.rng.randrange(1, 4))]
+    for log in added:
         log.rate = rate
-        for group in groups:
 
-            def begin(log: Log = log, group: Group = group) -> None:
-                reader = group.read(log, 0, pace)
-                reader.committed = reader.known = None
+    def begin(group: Group) -> None:
+        for log in added:
+            reader = group.read(log, 0, pace)
+            reader.committed = reader.known = None
 
-            def find(log: Log = log, group: Group = group, begin: Callable[[], None] = begin) -> None:
-                if log in topic.logs and group.running:
-                    group.rebalance(world.seconds(1, 4), found=begin)
+    def find(group: Group) -> None:
+        if added[0] in topic.logs and group.running:
+            group.rebalance(world.seconds(1, 4), found=lambda: begin(group))
 
-            world.clock.after(world.seconds(5, 300), find)
+    for group in groups:
+        world.clock.after(world.seconds(5, 300), lambda group=group: find(group))  # type: ignore[misc]
     world.cluster.notify(topic)
-
-
-def _are_found(world: World, topic: Topic) -> bool:
-    """Return whether all groups of a topic subscribe to it and read new partitions from their start."""
-    groups = [reader.group for reader in topic.logs[0].readers]
-    return all(group in world.plain and group.policy == "earliest" and not group.assigns for group in groups)
 
 
 def reassign(world: World) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from testbed.model.clock import MINUTE, Clock
 from testbed.model.flink import Flink, Job
 from testbed.model.groups import Group, Reader
-from testbed.model.kafka import Broker, Cluster, Log
+from testbed.model.kafka import Broker, Cluster, Log, Topic
 from testbed.model.streams import Application
 from testbed.model.truth import Event, Subject, Truth
 from testbed.model.views import KafkaView
@@ -63,6 +63,11 @@ class World:
         ]
         return self.rng.choice(calm) if calm else None
 
+    def finds_partitions(self, topic: Topic) -> bool:
+        """Return whether all groups of a topic subscribe to it and read new partitions from their start."""
+        groups = [reader.group for reader in topic.logs[0].readers]
+        return all(group in self.plain and group.policy == "earliest" and not group.assigns for group in groups)
+
     def alive_broker(self) -> Broker | None:
         """Return a broker that is up, or None unless all are."""
         brokers = [broker for broker in self.cluster.brokers.values() if not broker.is_decommissioned]
@@ -94,9 +99,9 @@ class World:
 
 
 def permit_offline(world: World, event: Event, broker: Broker, ms: float) -> None:
-    """Let the event explain that partitions with no other replica cannot be read while their broker is away."""
+    """Let the event explain that partitions with no other in-sync replica cannot be read while their broker is away."""
     for log in world.cluster.logs():
-        if log.replicas == (broker.number,):
+        if log.isr == (broker.number,):
             topic, partition = log.place
             where: Subject = {"cluster": world.cluster.name, "topic": topic, "partition": partition}
             kinds = ("partition_offline", "source_unavailable", "under_replicated")
