@@ -29,6 +29,8 @@ from agent.model.observations.kafka import (
 from agent.model.observations.streams import StreamsApplication
 from agent.model.text import count, visible
 from agent.model.times import rfc3339
+from agent.rules.retention_margin import RetentionMargin
+from agent.rules.state_not_restored import StateNotRestored
 
 _NAME = "main"
 """The cluster's name in the file."""
@@ -274,7 +276,7 @@ def _topic_lines(seen: Seen) -> Iterator[str]:
         yield f"# Committed offsets of a group without members expire after {kept}."
     if short := [name for name in names if name in settings and _is_short(settings[name])]:
         text = f"Kept for less than a day, so that a slow reader soon loses records: {', '.join(short)}. Consider a "
-        yield from _commented(f"{text}shorter `within` in [rules.retention_margin].", "")
+        yield from _commented(f"{text}shorter `within` in [rules.{RetentionMargin.kind}].", "")
     yield "#"
 
 
@@ -283,7 +285,7 @@ def _streams_lines(seen: Seen) -> Iterator[str]:
     if not applications:
         return
     yield "# Kafka Streams applications, found by themselves. [streams.NAME] adds their restore metrics (below);"
-    yield "# `stores` in [rules.state_not_restored] names stores whose values never decrease."
+    yield f"# `stores` in [rules.{StateNotRestored.kind}] names stores whose values never decrease."
     for fact in sorted(applications, key=lambda found: found.application):
         changelogs = [fact.changelog(store) for store, _ in fact.stores]
         text = f"{fact.application} ({count(fact.instances, 'instance')}): changelogs {', '.join(changelogs) or 'none'}"

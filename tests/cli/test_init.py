@@ -1,13 +1,13 @@
 """`backflow init`: the file that it writes, and what it refuses."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from agent.cli.init import Seen, render
-from agent.cli.main import main
 from agent.config.settings import load, loads, shipped
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import (
@@ -94,8 +94,9 @@ def test_client_properties_are_written_with_sources_of_secrets() -> None:
 
 def run(directory: Path, *options: str) -> tuple[int, str]:
     output = str(directory / "rules.toml")
-    result = CliRunner().invoke(main, ["init", "-o", output, *options], prog_name="backflow")
-    return result.exit_code, result.output
+    command = [sys.executable, "-m", "agent", "init", "-o", output, *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
 
 
 def test_an_existing_file_is_kept(tmp_path: Path) -> None:
