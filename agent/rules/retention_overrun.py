@@ -212,7 +212,7 @@ class RetentionOverrun(GroupRule):
             finding,
             severity=(is_tenfold and self.effective_severity(Severity.CRITICAL)) or finding.severity,
             detail=f"{_describe(scope, offset, start)} {window}",
-            current={"log_start": start, "first_log_start": first},
+            current={"log_start": start, "first_log_start": first, "grown_at": reading.at},
             records=Records(lost=lost),
         )
 
