@@ -9,7 +9,6 @@ from agent.engine.rule import Advice, Scope
 from agent.model.config_types import Duration
 from agent.model.findings import Finding, observed_part
 from agent.model.observations.base import Availability, Available, Observation, Unavailable
-from agent.model.observations.kafka import PartitionState
 from agent.model.times import clock
 from agent.rules.queries.partitions import find_leader
 
