@@ -26,11 +26,8 @@ SAME_POLL_MS = 500
 CLOCK_LEAD_MS = 30_000
 """By how much a source's clock may be ahead if it dates several causes no earlier than they were seen."""
 
-LASTING_REACH_MS = 7_200_000
-"""How much later than its causes a finding about what lasts may become known: a standstill is known after a while."""
-
-CHECK_REACH_MS = 7_200_000
-"""How much later than its causes a check's finding may become known and still join them: room for two long runs."""
+LASTING_REACH_MS = CHECK_REACH_MS = 7_200_000
+"""How much later than its causes a finding may become known: what must last before it is known, or two long checks."""
 
 
 class Step(ConfigModel):

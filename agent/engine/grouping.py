@@ -259,7 +259,7 @@ def _find_explained(restores: Iterable[Finding], findings: Iterable[Finding]) ->
 
 
 def _last_grown_at(finding: Finding) -> int:
-    return max(finding.at, finding.current.get("grown_at", finding.at))
+    return max(finding.at, int(finding.current.get("grown_at", finding.at)))
 
 
 def _impact(finding: Finding) -> int:
