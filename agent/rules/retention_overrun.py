@@ -40,6 +40,8 @@ class RetentionOverrun(GroupRule):
     before they were observed and perhaps younger than retention.ms), `while_away` (an abandoned group has returned).
     If offsets are polled, the group may have read on before the log start offset was read: Kafka Streams deletes what
     it has committed. Reported 5 s later if the offset is still lower, or has advanced at more than thrice its pace.
+    A group without members that commits in steps, such as MirrorMaker's, is reported if its next step is overdue or
+    leads further than any before.
     Not: groups at the end of their log, a single offset at the log end (it may be a transaction marker), a re-created
     topic, a log start offset that had already passed when first seen, unless the group reads on.
     Recovers when the group commits an offset within the log. Over when the group or topic is deleted, or the group is
