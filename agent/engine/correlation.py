@@ -26,8 +26,8 @@ SAME_POLL_MS = 500
 CLOCK_LEAD_MS = 30_000
 """By how much a source's clock may be ahead if it dates several causes no earlier than they were seen."""
 
-CHECK_REACH_MS = 7_200_000
-"""How much later than its causes a check's finding may become known and still join them: room for two long runs."""
+LASTING_REACH_MS = CHECK_REACH_MS = 7_200_000
+"""How much later than its causes a finding may become known: what must last before it is known, or two long checks."""
 
 
 class Step(ConfigModel):
@@ -159,7 +159,7 @@ def reach(correlation: Correlation, check_rules: Collection[str]) -> int:
 def horizon(correlations: Mapping[str, Correlation], check_rules: Collection[str]) -> int:
     """Return how long after a finding another may still join it, ms, with room for facts that arrive late."""
     reaches = (reach(correlation, check_rules) for correlation in correlations.values())
-    return max([GROUPING_REACH_MS, RECURRENCE_MS, *reaches]) + 2 * FINALIZATION_MS
+    return max([GROUPING_REACH_MS, RECURRENCE_MS, LASTING_REACH_MS, *reaches]) + 2 * FINALIZATION_MS
 
 
 def cluster_findings(
@@ -195,15 +195,21 @@ def cluster_findings(
 
 
 def find_chains(
-    findings: Iterable[Finding], correlations: Mapping[str, Correlation], check_rules: Collection[str] = ()
+    findings: Iterable[Finding],
+    correlations: Mapping[str, Correlation],
+    check_rules: Collection[str] = (),
+    lasting_rules: Collection[str] = (),
 ) -> list[Chain]:
     """Return the chains of all correlations that are complete, or lack only what a check that they run can find.
 
-    In the order of the correlations and of their root causes in time. check_rules: as in `reach`.
+    In the order of the correlations and of their root causes in time. check_rules: as in `reach`. lasting_rules: the
+    rules whose findings are about what lasts, so they may be known long after it began.
     """
     index = _StepIndex(findings)
     return [
-        chain for name, correlation in correlations.items() for chain in _chains(name, correlation, index, check_rules)
+        chain
+        for name, correlation in correlations.items()
+        for chain in _chains(name, correlation, index, check_rules, lasting_rules)
     ]
 
 
@@ -222,7 +228,13 @@ def _complete(chain: Chain, correlations: Mapping[str, Correlation]) -> _Complet
     return _CompleteChain(chain.correlation, causes, effects) if effects and causes else None
 
 
-def _chains(name: str, correlation: Correlation, index: "_StepIndex", check_rules: Collection[str]) -> Iterator[Chain]:
+def _chains(
+    name: str,
+    correlation: Correlation,
+    index: "_StepIndex",
+    check_rules: Collection[str],
+    lasting_rules: Collection[str],
+) -> Iterator[Chain]:
     first, *rest = correlation.steps
     required = steps_before_checks(correlation, check_rules) if correlation.run_checks else 0
     required = required or len(correlation.steps)
@@ -231,6 +243,7 @@ def _chains(name: str, correlation: Correlation, index: "_StepIndex", check_rule
         effects = list(filter(may_be_effect, index.findings_of(rest[-1])))
         roots = list(_before_effects(roots, effects, correlation.within))
     span = reach(correlation, check_rules)
+    long_span = max(span, LASTING_REACH_MS)
     # An index a step, by the keys that it must share: one expired session has thousands of leader changes to look up.
     by_keys = [index.by_keys(step, is_effect=step is rest[-1]) for step in rest]
     for root in roots:
@@ -243,7 +256,7 @@ def _chains(name: str, correlation: Correlation, index: "_StepIndex", check_rule
                 for finding in members.get(values, ())
                 if finding.start - root.at <= correlation.within
                 and finding.key != earlier.key
-                and _is_within_reach(root, finding, span)
+                and abs(root.known_at - finding.known_at) <= (long_span if finding.rule in lasting_rules else span)
                 and not has_recovered_between(earlier, finding)
                 for slack in [_slack(root, earlier, finding, correlation, check_rules)]
                 if can_precede(earlier, finding, slack) and can_precede(root, finding, slack)
@@ -318,10 +331,6 @@ class _StepIndex:
                     for values in product(*(key_values(finding, key) for key in step.shares)):
                         index.setdefault(values, []).append(finding)
         return self._by_keys[kind]
-
-
-def _is_within_reach(first: Finding, second: Finding, span: int) -> bool:
-    return abs(first.known_at - second.known_at) <= span
 
 
 def _cluster(

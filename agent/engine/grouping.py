@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from agent.engine.facts import FINALIZATION_MS, LATENESS_MS, LONG_AFTER
 from agent.model.findings import Finding, FindingKey, Severity
 from agent.model.observations.kafka import OFFSETS_TOPIC
+from agent.model.text import is_bounded
 
 GROUPING_MS = LATENESS_MS
 """Findings that begin this close together can be one event."""
@@ -98,7 +99,7 @@ def _find_alike(findings: Iterable[Finding]) -> Iterator[Pair]:
     """Yield pairs of findings of one rule within 60 s of each other, of one group (else job, broker or topic).
 
     Also of one partition, if one is about where a Flink job reads and the other about the group that it commits for.
-    Also of one topic, if records are lost: they are lost to all who read it.
+    Also of one topic, if records are lost: they are lost to all who read it, and while the loss grows, to more of them.
     """
     latest: dict[tuple[Any, ...], Finding] = {}
     for finding in findings:
@@ -113,12 +114,13 @@ def _find_alike(findings: Iterable[Finding]) -> Iterator[Pair]:
             before = latest.get((finding.rule, finding.subject.get("cluster"), *other))
             if (
                 before is not None
-                and finding.start - before.at <= GROUPING_MS
+                and finding.start - _last_grown_at(before) <= GROUPING_MS
                 and abs(finding.known_at - before.known_at) <= GROUPING_REACH_MS
             ):
                 yield before.key, finding.key
         for own in (*shared, (partition, is_position)):
-            latest[finding.rule, finding.subject.get("cluster"), *own] = finding
+            names = (finding.rule, finding.subject.get("cluster"), *own)
+            latest[names] = max(finding, latest.get(names, finding), key=_last_grown_at)
 
 
 def _find_repeated(findings: Iterable[Finding], effects: AbstractSet[FindingKey]) -> Iterator[Pair]:
@@ -147,9 +149,11 @@ def _find_repeated(findings: Iterable[Finding], effects: AbstractSet[FindingKey]
 
 
 def _is_habit(before: Finding, finding: Finding) -> bool:
-    fewer, more = sorted((_impact(before), _impact(finding)))
+    fewer, more = sorted((before, finding), key=_impact)
+    # What was polled may have been as many: its reader had moved on by then.
+    is_alike = is_bounded(fewer) or _impact(more) <= 2 * _impact(fewer)
     is_worse = finding.severity.rank > before.severity.rank
-    return not is_worse and more <= 2 * fewer and finding.at - before.at <= RECURRENCE_MS
+    return not is_worse and is_alike and finding.at - before.at <= RECURRENCE_MS
 
 
 def _find_delays(findings: Iterable[Finding], delay_rules: Collection[str]) -> Iterator[Pair]:
@@ -209,7 +213,7 @@ def _find_coinciding(findings: Iterable[Finding]) -> Iterator[Pair]:
 
 
 def _led_by(finding: Finding, key: str) -> tuple[Any, ...]:
-    """Return the broker that led the partition which cannot be read, if the key is `broker`."""
+    """Return the broker that led the partition which lost records or cannot be read, if the key is `broker`."""
     return (finding.current["led_by"],) if key == "broker" and "led_by" in finding.current else ()
 
 
@@ -252,6 +256,10 @@ def _find_explained(restores: Iterable[Finding], findings: Iterable[Finding]) ->
             explanation = by_restore.get((restore["cluster"], restore["job"], restore["restored_at"]))
             if explanation is not None and abs(finding.known_at - explanation.known_at) <= RECURRENCE_MS:
                 yield explanation.key, finding.key
+
+
+def _last_grown_at(finding: Finding) -> int:
+    return max(finding.at, int(finding.current.get("grown_at", finding.at)))
 
 
 def _impact(finding: Finding) -> int:

@@ -60,6 +60,7 @@ class Incidents:
         self._correlations = correlations
         self._rules = rules
         self._check_rules = frozenset(name for name, rule in rules.items() if CheckFinding in rule.observes)
+        self._lasting_rules = frozenset(name for name, rule in rules.items() if rule.is_ongoing)
         self._delay_rules = frozenset(name for name, rule in rules.items() if rule.is_delay)
         self._lifetimes = lifetimes
         self.horizon = horizon(correlations, self._check_rules)
@@ -173,7 +174,7 @@ class Incidents:
 
     def _find_chains(self) -> list[Chain]:
         """Return the chains of all recent findings, and keep the checks that they request."""
-        chains = find_chains(self._recent.values(), self._correlations, self._check_rules)
+        chains = find_chains(self._recent.values(), self._correlations, self._check_rules, self._lasting_rules)
         self.check_requests = request_checks(chains, self._correlations, self._check_rules)
         return chains
 

@@ -14,6 +14,7 @@ from agent.rules.queries.causes import check_recreation
 from agent.rules.queries.partitions import (
     earliest,
     find_deletion,
+    find_leader,
     find_replicas,
     find_truncations,
     has_unclean_election,
@@ -81,7 +82,11 @@ class LogTruncated(TopicRule):
                 detail=f"{scope.topic}[{scope.partition}]: {ends}, at least {count(lost, 'record')} lost{read}",
                 labels=("unclean",) if is_unclean else (),
                 previous={"log_end": before.log_end},
-                current={"log_end": after.log_end, **find_replicas(facts, scope.in_partition, after.at)},
+                current={
+                    "log_end": after.log_end,
+                    **find_replicas(facts, scope.in_partition, after.at),
+                    **find_leader(facts, scope.in_partition, after.at),
+                },
                 records=Records(lost=lost),
                 checks=[check_recreation(facts, scope.in_partition, before.at, after.at)],
             )

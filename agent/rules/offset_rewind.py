@@ -25,7 +25,7 @@ from agent.rules.queries.causes import (
 from agent.rules.queries.operators import is_moved_by_operator, is_small_step_without_members, operator_known_at
 from agent.rules.queries.partitions import Truncation, is_recreated
 from agent.rules.queries.positions import log_start_of
-from agent.rules.queries.progress import undisturbed_since
+from agent.rules.queries.progress import fetched_since, undisturbed_since
 from agent.rules.queries.restores import RestoreContext, find_restore_context, find_restores_behind
 from agent.rules.queries.rewinds import (
     Move,
@@ -270,13 +270,15 @@ class OffsetRewind(GroupRule):
             subject=_flink_subject(after),
             checks=() if restores else _check_causes(scope, rewind, labels, context, facts),
         )
+        normal = undisturbed_since(_offsets(scope, facts), after.at) or 0
+        fetched = fetched_since(facts, before, after) or 0
         prediction = _predict(facts, rewind.move) if finding.records.reread else ""
         return replace(
             finding,
             severity=Severity(self.operator_reset) if is_by_operator else finding.severity,
             detail=f"{_who(finding)} on {_move(finding)}{prediction}",
             # A reader without an offset is reset when it returns: no disturbance is the cause.
-            undisturbed_since=LONG_AFTER if forgotten else undisturbed_since(_offsets(scope, facts), after.at),
+            undisturbed_since=LONG_AFTER if forgotten else max(normal, fetched) or None,
         )
 
     def _find_labels(

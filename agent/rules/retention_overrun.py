@@ -16,9 +16,12 @@ from agent.model.text import count, day_of, instant, place, span
 from agent.rules.queries.operators import has_consumers
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, drop_unmoved, earliest, find_deletion, is_recreated
 from agent.rules.queries.subjects import groups_of
-from agent.rules.queries.unread import MARKER, REGULAR, first_unread, read_until, remembered
+from agent.rules.queries.unread import MARKER, REGULAR, first_unread, longest_interval, read_until, remembered
 
 _TENFOLD = 10
+
+_LONGEST_STEP_MS = 2 * LATENESS_MS
+"""How long the steps of a group without members may take, to be waited for."""
 
 _MIN_CRITICAL = 1_000
 """The smallest loss, in records, that is critical when it has grown tenfold."""
@@ -37,6 +40,8 @@ class RetentionOverrun(GroupRule):
     before they were observed and perhaps younger than retention.ms), `while_away` (an abandoned group has returned).
     If offsets are polled, the group may have read on before the log start offset was read: Kafka Streams deletes what
     it has committed. Reported 5 s later if the offset is still lower, or has advanced at more than thrice its pace.
+    A group without members that commits in steps, such as MirrorMaker's, is reported if its next step is overdue or
+    leads further than any before.
     Not: groups at the end of their log, a single offset at the log end (it may be a transaction marker), a re-created
     topic, a log start offset that had already passed when first seen, unless the group reads on.
     Recovers when the group commits an offset within the log. Over when the group or topic is deleted, or the group is
@@ -129,11 +134,14 @@ class RetentionOverrun(GroupRule):
             if read is None or after.at > read + self.abandoned_after:
                 continue
             polled_ms = CLOCK_SLACK_MS if after.since is not None else 0
+            unclear_until = _unclear_until(scope, history, commit, after, facts)
+            if unclear_until is None:
+                continue
             label, deletion = _explain_deletion(facts, scope, before, after)
             yield self.make_finding(
                 scope,
                 after,
-                known_at=max(after.seen + polled_ms, commit.seen),
+                known_at=max(after.seen + polled_ms, commit.seen, unclear_until),
                 detail=f"{_describe(scope, offset, after.log_start)}{deletion}",
                 labels=(label,) if label else (),
                 previous={"offset": offset, "log_start": before.log_start},
@@ -213,7 +221,7 @@ class RetentionOverrun(GroupRule):
             finding,
             severity=(is_tenfold and self.effective_severity(Severity.CRITICAL)) or finding.severity,
             detail=f"{_describe(scope, offset, start)} {window}",
-            current={"log_start": start, "first_log_start": first},
+            current={"log_start": start, "first_log_start": first, "grown_at": reading.at},
             records=Records(lost=lost),
         )
 
@@ -300,6 +308,28 @@ def _can_have_read(commits: list[Commit], idle_until: int, until: int, offset: i
         ((after.offset or 0) - (before.offset or 0)) / max(after.at - before.at, 1) for before, after in pairwise(moves)
     )
     return (moves[-1].offset or 0) + 3 * pace * (until - max(moves[-1].at, idle_until)) >= offset
+
+
+def _unclear_until(
+    scope: Scope, history: History[Commit], commit: Commit, after: LogOffsets, facts: Facts
+) -> int | None:
+    """Return until when the next commit may show that nothing was lost, ms; None if it does.
+
+    A tool such as MirrorMaker commits offsets of a group without members in steps. If the next step comes as soon as
+    ever and goes no further, what was deleted may have been read before.
+    """
+    state = facts.history(GroupState, scope.cluster, scope.group or "").as_of(after.at)
+    moves = drop_unmoved([known for known in history if known.at <= commit.at])
+    interval = longest_interval(moves)
+    if state is None or has_consumers(state) or len(moves) < REGULAR or interval > _LONGEST_STEP_MS:
+        return after.at
+    due = moves[-1].at + interval * 3 // 2
+    step = max((new.offset or 0) - (old.offset or 0) for old, new in pairwise(moves))
+    later = history.between(after.at, due)
+    following = next((known for known in later if (known.offset or 0) >= after.log_start), None)
+    if following is None:
+        return max(due, after.at)
+    return None if (following.offset or 0) - (commit.offset or 0) <= step else following.seen
 
 
 def _log_start(reading: LogOffsets | None) -> int:

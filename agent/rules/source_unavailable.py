@@ -9,9 +9,8 @@ from agent.engine.rule import Advice, Scope
 from agent.model.config_types import Duration
 from agent.model.findings import Finding, observed_part
 from agent.model.observations.base import Availability, Available, Observation, Unavailable
-from agent.model.observations.kafka import PartitionState
 from agent.model.times import clock
-from agent.rules.queries.partitions import leader_of
+from agent.rules.queries.partitions import find_leader
 
 _FIND_OUT = "Find out why {source} cannot read {observed}. "
 
@@ -102,10 +101,8 @@ class SourceUnavailable(LastingConditionRule):
     def _leader(scope: Scope, facts: Facts, at: int) -> dict[str, int]:
         if scope.topic is None or scope.partition is None:
             return {}
-        states = [state for state in facts.history(PartitionState, *scope.in_partition) if state.at <= at]
         # That the partition has no leader any more is seen together with its unavailability.
-        leader = next((leader for state in reversed(states) if (leader := leader_of(state)) is not None), None)
-        return {} if leader is None else {"led_by": leader}
+        return find_leader(facts, scope.in_partition, at)
 
     def find_scope(self, observation: Unavailable) -> Scope:
         cluster, group = observation.cluster, observation.group

@@ -12,7 +12,10 @@ _PURGE_MS = 30 * SECOND
 
 
 def draw_mirror(world: World) -> None:
-    """Let MirrorMaker translate the offsets of another cluster's group: they advance in steps, at times a bit back."""
+    """Let MirrorMaker translate the offsets of another cluster's group: they advance in uneven steps.
+
+    It never lowers an offset: a translation below what is committed is skipped (MirrorCheckpointTask of KIP-545).
+    """
     rng = world.rng
     busy = [log for log in world.cluster.logs() if log.rate > 5 and not log.topic.name.startswith("_")]
     if not busy:
@@ -32,7 +35,8 @@ def draw_mirror(world: World) -> None:
             earlier[reader] = last, reader.position
             steps = rng.uniform(0, 1.5) if rng.random() < 0.3 else 0.0  # how old its newest known pair of offsets is
             behind = min(steps, 1.0) * (reader.position - last) + max(steps - 1.0, 0.0) * (last - before)
-            reader.committed = reader.known = max(int(reader.position - behind), reader.log.start)
+            translated = max(int(reader.position - behind), reader.log.start)
+            reader.committed = reader.known = max(translated, reader.committed or 0)
 
     event = world.begin("mirrored is the group of another cluster", 3 * HOUR)
     world.standstill(event, group, 3 * HOUR)

@@ -179,6 +179,14 @@ def test_habit_is_the_same_again_within_two_hours(change: dict[str, Any], incide
     assert len(clusters_of(fall("02:00:00", "02:04:00"), replace(fall("03:00:00", "03:04:00"), **change))) == incidents
 
 
+def test_later_rewind_of_a_habit_may_be_known_in_part() -> None:
+    """A poll showed the reader when it was nearly back where it was: at least so many records."""
+    earlier, later = fall("02:00:00", "02:04:00"), fall("03:00:00", "03:04:00")
+    part = Records(reread=earlier.records.reread // 5)
+    assert len(clusters_of(earlier, replace(later, records=part))) == 2
+    assert len(clusters_of(earlier, replace(later, records=part, since=later.at - 30_000))) == 1
+
+
 def test_habit_may_be_critical_and_lose_records_between() -> None:
     falls = [replace(fall(f"0{hour}:00:00", f"0{hour}:04:00"), severity=Severity.CRITICAL) for hour in (2, 3)]
     subject = {name: falls[0].subject[name] for name in ("cluster", "group", "topic", "partition")}

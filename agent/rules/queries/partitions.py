@@ -78,6 +78,13 @@ def find_replicas(facts: Facts, partition: tuple[str, str, int], at: int) -> dic
     return {} if state is None or is_deleted(state) else {"replicas": len(state.replicas)}
 
 
+def find_leader(facts: Facts, partition: tuple[str, str, int], at: int) -> dict[str, int]:
+    """Return the broker that led the partition last, as `led_by`; empty if unknown."""
+    states = [state for state in facts.history(PartitionState, *partition) if state.at <= at]
+    leader = next((leader for state in reversed(states) if (leader := leader_of(state)) is not None), None)
+    return {} if leader is None else {"led_by": leader}
+
+
 def is_other_incarnation(old: str | None, new: str | None) -> bool:
     """Return whether two topic ids prove two incarnations.
 

@@ -4,9 +4,16 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 
-from agent.engine.facts import FLOOR, LATENESS_MS, History
+from agent.engine.facts import FLOOR, LATENESS_MS, Facts, History
 from agent.model.observations.flink import Position
-from agent.model.observations.kafka import Commit
+from agent.model.observations.kafka import Commit, LogOffsets
+from agent.rules.queries.unread import first_unread, remembered
+
+_STALE_LEADER_MS = 15_000
+"""How long a leader that has lost its partitions may still serve readers that do not know of it."""
+
+_SAME_POLL_MS = 500
+"""How far apart one poll reads a group's offsets and the logs."""
 
 _NORMAL_MS = 60_000
 """How long a reader must read on to show that nothing is wrong: records fetched before are used up by then."""
@@ -40,6 +47,18 @@ def undisturbed_since(history: History[Commit] | History[Position], moved_at: in
         if _is_normal(run):
             return begin
     return None
+
+
+def fetched_since(facts: Facts, before: Commit | Position, after: Commit | Position) -> int | None:
+    """Return after when a reader has fetched before it moved: its last record was written later. None if unknown.
+
+    It fetched them from a leader whose log still had them when the old offset was last seen: no election before that
+    put it out of range.
+    """
+    readings = remembered(facts.history(LogOffsets, before.cluster, before.topic, before.partition))
+    known = [reading for reading in readings if reading.at <= after.start + _SAME_POLL_MS]
+    written = first_unread(known, (before.offset or 0) - 1)
+    return None if written is None or written[0] is None else written[0] - _STALE_LEADER_MS
 
 
 def _is_normal(run: Sequence[int]) -> bool:
