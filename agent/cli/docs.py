@@ -22,9 +22,10 @@ from agent.config.problems import NAMED_TABLES
 from agent.config.settings import LISTED_MODELS, NAMED_MODELS, SECTIONS, load, shipped
 from agent.engine.engine import Engine
 from agent.engine.rule import Rule
-from agent.model.config_types import ConfigModel, NameFilter
+from agent.model.config_types import ConfigModel
 from agent.model.encoding import to_json
 from agent.model.findings import Acknowledgement, Closure, Finding, Incident, Records, incident_fields
+from agent.model.name_filter import NameFilter
 from agent.model.observations import KINDS as OBSERVATIONS
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, LogOffsets

@@ -14,9 +14,10 @@ from agent.cli.common import EPILOG, FOUND, WRONG, config_option, fail, load_or_
 from agent.cli.stored import active_silences, author_option, open_store
 from agent.config.problems import mistakes_in, unmatched
 from agent.config.settings import Settings
-from agent.model.config_types import NameFilter, duration
+from agent.model.config_types import duration
 from agent.model.findings import Severity
 from agent.model.matchers import Matchers, Silence, find_silence
+from agent.model.name_filter import NameFilter
 from agent.model.observations.agent import AGENT
 from agent.model.times import millis, rfc3339
 from agent.notify.dispatcher import now_ms

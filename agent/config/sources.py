@@ -17,7 +17,8 @@ from agent.config.kafka_properties import KafkaValue
 from agent.config.schedules import zone_name
 from agent.config.toml_places import KeyPath
 from agent.config.zookeeper import SERVER, Ensemble, ZooKeeperClient, without_blanks
-from agent.model.config_types import ConfigModel, NameFilter, PositiveDuration, non_empty
+from agent.model.config_types import ConfigModel, PositiveDuration, non_empty
+from agent.model.name_filter import NameFilter
 
 SMALLEST_MEMORY = 96_000_000
 """Lower limit of `changelog_memory`, bytes."""

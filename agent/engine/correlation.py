@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from pydantic import Field
 
 from agent.engine.facts import FINALIZATION_MS
-from agent.engine.grouping import GROUPING_REACH_MS, RECURRENCE_MS, find_groups, find_storms, key_values
+from agent.engine.grouping import GROUPING_REACH_MS, RECURRENCE_MS, find_groups, key_values
+from agent.engine.storms import find_storms
 from agent.model.config_types import ConfigModel, Duration
 from agent.model.findings import Finding, FindingKey, Severity
 

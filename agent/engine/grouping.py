@@ -5,7 +5,7 @@ and the rewinds that it explains.
 """
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -23,9 +23,6 @@ GROUPING_REACH_MS = 600_000 + FINALIZATION_MS
 
 RECURRENCE_MS = 7_500_000
 """How soon a reader that recovered does the same again to count as its habit: every two hours, or more often."""
-
-STORM_SIZE = 10
-"""How many incidents may open in a minute for one cause and cluster; more are one incident."""
 
 _ANY = "*"
 """No topic has this name: stands for all that a group reads."""
@@ -72,27 +69,6 @@ def find_groups(
     ]
     yield from _find_coinciding([*loud, *brokers])
     yield from _find_explained(loud, findings)
-
-
-def find_storms(
-    clusters: Iterable[Sequence[Finding]], cause_of: Mapping[FindingKey, str]
-) -> Iterator[tuple[FindingKey, ...]]:
-    """Yield the findings that join clusters of which more than STORM_SIZE open within a minute.
-
-    They have the same cluster, rule, severity and correlation, if any. cause_of: the correlation of each effect.
-    """
-    openings: dict[tuple[Any, ...], list[Finding]] = {}
-    for findings in clusters:
-        worst = min(findings, key=lambda finding: (-finding.severity.rank, finding.at, finding.key))
-        if worst.severity is not Severity.INFO:
-            kind = (worst.subject.get("cluster"), worst.rule, worst.severity, cause_of.get(worst.key))
-            openings.setdefault(kind, []).append(worst)
-    for opened in openings.values():
-        opened.sort(key=lambda finding: (finding.at, finding.key))
-        for index in range(len(opened) - STORM_SIZE):
-            window = opened[index : index + STORM_SIZE + 1]
-            if window[-1].at - window[0].at <= GROUPING_MS:
-                yield tuple(finding.key for finding in window)
 
 
 def _find_alike(findings: Iterable[Finding]) -> Iterator[Pair]:

@@ -10,8 +10,9 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from agent.engine.facts import LONG_AFTER, LONG_AGO, Facts
-from agent.model.config_types import ConfigModel, NameFilter
+from agent.model.config_types import ConfigModel
 from agent.model.findings import Finding, Records, Severity
+from agent.model.name_filter import NameFilter
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import LogOffsets, PartitionState
 from agent.model.text import recovery, time_range

@@ -5,8 +5,9 @@ from typing import Annotated, NamedTuple
 
 from pydantic import AfterValidator
 
-from agent.model.config_types import ConfigModel, NameFilter, non_empty
+from agent.model.config_types import ConfigModel, non_empty
 from agent.model.findings import Finding, Incident, Severity
+from agent.model.name_filter import NameFilter
 
 _READERS = ("group", "job", "job_name", "application")
 

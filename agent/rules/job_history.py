@@ -3,8 +3,8 @@
 from agent.engine.check_rule import CheckInput, CheckRule
 from agent.engine.facts import Facts
 from agent.engine.rule import Scope, recovered
-from agent.model.config_types import NameFilter
 from agent.model.findings import Finding
+from agent.model.name_filter import NameFilter
 from agent.model.text import place
 
 _LASTING = frozenset({"graph_of_ended_job", "graph_without_job"})

@@ -9,9 +9,9 @@ from pydantic import AfterValidator
 
 from agent.engine.facts import Facts
 from agent.engine.rule import EventRule, Scope
-from agent.model.config_types import NameFilter
 from agent.model.findings import Finding
 from agent.model.log_text import compile_pattern, count_lines, first_line, shorten_line
+from agent.model.name_filter import NameFilter
 from agent.model.observations.base import Observation
 from agent.model.observations.logs import LogLine
 from agent.model.text import time_range

@@ -6,8 +6,9 @@ from typing import ClassVar
 from agent.engine.condition_rule import intervals_where
 from agent.engine.facts import Facts, History
 from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
-from agent.model.config_types import NameFilter, PositiveDuration
+from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding
+from agent.model.name_filter import NameFilter
 from agent.model.observations.kafka import ClusterSettings, Commit, GroupState
 from agent.model.text import day_of, instant, span
 from agent.rules.queries.operators import find_end_of_absence

@@ -19,13 +19,14 @@ from agent.rules.queries.causes import (
     FORGOTTEN,
     check_commit_causes,
     check_recreation,
+    fetched_since,
     prevent_forgetting,
+    undisturbed_since,
     why_forgotten,
 )
 from agent.rules.queries.operators import is_moved_by_operator, is_small_step_without_members, operator_known_at
 from agent.rules.queries.partitions import Truncation, is_recreated
 from agent.rules.queries.positions import log_start_of
-from agent.rules.queries.progress import fetched_since, undisturbed_since
 from agent.rules.queries.restores import RestoreContext, find_restore_context, find_restores_behind
 from agent.rules.queries.rewinds import (
     Move,

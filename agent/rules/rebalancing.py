@@ -12,8 +12,9 @@ from pydantic import Field
 from agent.engine.condition_rule import Interval, find_repetitions, intervals_over
 from agent.engine.facts import FLOOR, Facts, History
 from agent.engine.rule import Advice, Rule, Scope, recovered
-from agent.model.config_types import NameFilter, PositiveDuration, duration_text
+from agent.model.config_types import PositiveDuration, duration_text
 from agent.model.findings import Finding, Severity
+from agent.model.name_filter import NameFilter
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import GroupState, Member
 from agent.model.text import count, instant

@@ -26,9 +26,10 @@ from agent.config.visibility import Heartbeat, Http
 from agent.config.zookeeper import ZooKeeperAuth, ZooKeeperClient, ZooKeeperSasl
 from agent.engine.correlation import Correlation, Step
 from agent.engine.incidents import Lifetimes
-from agent.model.config_types import ConfigModel, NameFilter
+from agent.model.config_types import ConfigModel
 from agent.model.declared_stores import DeclaredStore
 from agent.model.findings import Finding, Incident
+from agent.model.name_filter import NameFilter
 from agent.model.observations import KINDS as OBSERVATIONS
 from agent.model.observations.base import Observation
 from agent.notify.receivers import KINDS as RECEIVERS

@@ -7,7 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from agent.engine.correlation import FindingCluster, cluster_findings, find_chains
-from agent.engine.grouping import RECURRENCE_MS, STORM_SIZE
+from agent.engine.grouping import RECURRENCE_MS
+from agent.engine.storms import STORM_SIZE
 from agent.model.findings import Finding, Records, Severity
 from tests.engine.test_correlation import SHIPPED
 from tests.samples import at, rewind, session_expiry

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from agent.model.config_types import NameFilter
+from agent.model.name_filter import NameFilter
 from agent.sources.kafka.source import KafkaSource, KafkaSourceSettings
 from testbed.groups import move_offsets
 from testbed.kafka import Cluster

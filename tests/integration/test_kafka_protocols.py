@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, ShareConsumer
 from kafka.admin import KafkaAdminClient
 
-from agent.model.config_types import NameFilter
+from agent.model.name_filter import NameFilter
 from agent.model.observations.base import Unavailable
 from agent.model.observations.kafka import Commit, GroupState, LastStableOffset, OpenTransaction, PartitionState
 from agent.sources.kafka import stable_offsets

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from structlog.testing import capture_logs
 
-from agent.model.config_types import NameFilter
+from agent.model.name_filter import NameFilter
 from agent.model.observations.base import Availability, Available, Observation, Unavailable
 from agent.model.observations.kafka import (
     BrokerRegistration,

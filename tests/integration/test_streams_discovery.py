@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import pytest
 from structlog.testing import capture_logs
 
-from agent.model.config_types import NameFilter
+from agent.model.name_filter import NameFilter
 from agent.model.observations.base import Unavailable
 from agent.model.observations.kafka import GroupState, LogOffsets, PartitionState
 from agent.model.observations.streams import StreamsApplication

@@ -12,7 +12,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
-from agent.model.config_types import NameFilter
+from agent.model.name_filter import NameFilter
 from agent.model.observations.base import Available, Observation, Unavailable
 from agent.model.observations.kafka import BrokerRegistration, Controller, PartitionState
 from agent.model.observations.zookeeper import ZooKeeperHealth

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from agent.engine.condition_rule import Interval
 from agent.engine.facts import LATENESS_MS, LONG_AFTER, Facts, History
-from agent.model.config_types import NameFilter
+from agent.model.name_filter import NameFilter
 from agent.model.observations.base import Availability, Available, Unavailable
 from agent.model.observations.flink import Checkpoints, FlinkJob, JobGraph, JobListing, JobManagerLeader
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, earliest

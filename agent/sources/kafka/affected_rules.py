@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 
 from agent.engine.check_rule import CheckInput, CheckRule
 from agent.engine.rule import Rule
-from agent.model.config_types import NameFilter
+from agent.model.name_filter import NameFilter
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import (
     Commit,

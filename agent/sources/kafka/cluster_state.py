@@ -5,7 +5,7 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 
 import msgspec
 
-from agent.model.config_types import NameFilter
+from agent.model.name_filter import NameFilter
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, GroupState
 from agent.sources.availability import SOURCE, Reasons, Unit

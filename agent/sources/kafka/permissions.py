@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from agent.model.config_types import NameFilter
+from agent.model.name_filter import NameFilter
 from agent.sources.availability import Reasons, Unit
 from agent.sources.kafka import admin_protocol as protocol
 from agent.sources.kafka.admin_protocol import TopicPartition

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from agent.engine.rule import Rule
-from agent.model.config_types import NameFilter
+from agent.model.name_filter import NameFilter
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import (
     BrokerRegistration,

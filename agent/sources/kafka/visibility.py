@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
-from agent.model.config_types import NameFilter
+from agent.model.name_filter import NameFilter
 from agent.model.observations.kafka import OFFSETS_TOPIC
 from agent.sources.availability import Reasons, Unit
 from agent.sources.kafka import admin_protocol as protocol

@@ -14,7 +14,7 @@ import msgspec
 import structlog
 from kazoo.exceptions import NoAuthError
 
-from agent.model.config_types import NameFilter
+from agent.model.name_filter import NameFilter
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import PartitionState
 from agent.sources.availability import SOURCE, AvailabilityTracker, Unit, now_ms

@@ -1,6 +1,6 @@
 """Permissions on the patterns of rules.toml: which names are checked, and the commands that allow what is refused."""
 
-from agent.model.config_types import NameFilter
+from agent.model.name_filter import NameFilter
 from agent.sources.availability import Unit
 from agent.sources.kafka.admin_protocol import Failure
 from agent.sources.kafka.affected_rules import AffectedRules

@@ -6,7 +6,7 @@ import pytest
 
 from agent.engine.facts import Facts, History
 from agent.model.observations.kafka import OFFSETS_TOPIC, Commit
-from agent.rules.queries.progress import undisturbed_since
+from agent.rules.queries.causes import undisturbed_since
 from agent.rules.queries.subjects import coordinator_of
 from tests.builders import CLUSTER, after, commit, partition_state
 

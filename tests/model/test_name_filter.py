@@ -1,6 +1,6 @@
 """Name filters: which patterns match none of the names."""
 
-from agent.model.config_types import NameFilter
+from agent.model.name_filter import NameFilter
 
 NAMES = ["orders", "orders-eu", "payments"]
 
