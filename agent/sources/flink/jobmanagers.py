@@ -52,11 +52,15 @@ class JobManagers:
     def _fetch_first(
         self, endpoints: Iterable[RestEndpoint], leader: str | None, deadline: float, failures: dict[str, str]
     ) -> LeaderListing | None:
-        """Ask all endpoints at once and return the first listing; if there is none, add to failures and return None."""
+        """Ask all endpoints at once and return the first listing; if there is none, add to failures and return None.
+
+        One that has not answered an earlier request is not asked again: that answer counts.
+        """
         pending: dict[Future[LeaderListing], RestEndpoint] = {}
         for endpoint in endpoints:
             earlier = self._requests.get(endpoint.url)
             if earlier is not None and not earlier.done():
+                pending[earlier] = endpoint
                 failures[endpoint.url] = f"{endpoint.url} has not answered an earlier request yet"
                 continue
             request = partial(self._fetch_leader_listing, endpoint, leader, deadline)
