@@ -15,6 +15,9 @@ _SLACK_MS = 60_000
 _ALIKE_MS = 10_000
 """How far apart the same change of several partitions may happen and still be one row."""
 
+_PLACES = "\0"
+"""Stands in a row's text for its partitions; no text has this character."""
+
 
 class Statement(NamedTuple):
     """One thing that happened. finding: the one that describes it best; others: findings that report the same."""
@@ -52,14 +55,15 @@ def is_checked(finding: Finding) -> bool:
 
 def statements(findings: Iterable[Finding]) -> list[Statement]:
     """Return one statement for each thing that happened, in time order."""
-    groups: list[list[Finding]] = []
+    groups: dict[tuple[object, ...], list[list[Finding]]] = {}
     for finding in sorted(findings, key=_preference):
-        same = next((group for group in groups if any(_is_same_event(finding, known) for known in group)), None)
+        in_place = groups.setdefault(_partition(finding), [])
+        same = next((group for group in in_place if any(_is_same_event(finding, known) for known in group)), None)
         if same is None:
-            groups.append([finding])
+            in_place.append([finding])
         else:
             same.append(finding)
-    made = [Statement(first, tuple(others)) for first, *others in groups]
+    made = [Statement(first, tuple(others)) for in_place in groups.values() for first, *others in in_place]
     return sorted(made, key=lambda statement: _time_order(statement.finding))
 
 
@@ -112,21 +116,25 @@ def _time_order(finding: Finding) -> tuple[object, ...]:
 
 
 def _is_same_event(finding: Finding, known: Finding) -> bool:
-    """Whether both report one event: the same leader change, loss, or reader, or what a check found of it."""
-    if rule_of(finding).changes_leader and rule_of(known).changes_leader:
-        return (_partition(finding), finding.at) == (_partition(known), known.at)
-    if is_checked(finding) is not is_checked(known):
+    """Whether both, of one partition, report one event: the same leader change, loss, or reader, or a check's of it."""
+    rule, other = rule_of(finding), rule_of(known)
+    is_reader_and_job = ("job" in finding.subject) is not ("job" in known.subject)
+    if rule is other and not is_reader_and_job and (rule.moves_reader or issubclass(rule, CheckRule)):
+        return False  # each of its own reader
+    if rule.changes_leader and other.changes_leader:
+        return finding.at == known.at
+    if issubclass(rule, CheckRule) is not issubclass(other, CheckRule):
         return (
             _subject(finding) == _subject(known)
             and _overlap(finding, known)
             and bool(finding.records.reread) is bool(known.records.reread)
             and bool(finding.records.skipped) is bool(known.records.skipped)
         )
-    if is_checked(finding) or _partition(finding) != _partition(known) or "partition" not in finding.subject:
+    if issubclass(rule, CheckRule) or "partition" not in finding.subject:
         return False
-    if finding.kind == known.kind and ("job" in finding.subject) is not ("job" in known.subject):
+    if rule is other and is_reader_and_job:
         return _overlap(finding, known, _SLACK_MS)
-    if rule_of(finding).moves_reader or rule_of(known).moves_reader:
+    if rule.moves_reader or other.moves_reader:
         return False
     return bool(finding.records.lost and known.records.lost) and _overlap(finding, known)
 
@@ -145,24 +153,26 @@ def _overlap(finding: Finding, known: Finding, slack: int = 0) -> bool:
 
 
 def _same_change_rows(events: Iterable[Statement], day: str) -> list[Row]:
-    made: list[Row] = []
+    made: list[list[Finding]] = []
+    texts: list[str] = []
     latest: dict[str, int] = {}
     for lines in group_alike([event.finding for event in events]):
         finding = lines[0]
         text = _phrase(lines, day)
         where = place(finding.subject)
-        shape = f"{finding.kind} {text.replace(where, '?')}" if where in text else f"{finding.key}"
+        shape = f"{finding.kind} {text.replace(where, _PLACES)}" if where in text else f"{finding.key}"
         index = latest.get(shape)
-        if index is not None and finding.at - made[index].at <= _ALIKE_MS:
-            row = made[index]
-            joined = (*row.findings, *lines)
-            made[index] = row._replace(
-                text=text.replace(where, places(other.subject for other in joined)), findings=joined
-            )
+        if index is not None and finding.at - made[index][0].at <= _ALIKE_MS:
+            made[index] += lines
+            texts[index] = text.replace(where, _PLACES)
             continue
         latest[shape] = len(made)
-        made.append(Row(finding.at, text, tuple(lines)))
-    return made
+        made.append(lines)
+        texts.append(text)
+    return [
+        Row(joined[0].at, text.replace(_PLACES, places(finding.subject for finding in joined)), tuple(joined))
+        for text, joined in zip(texts, made, strict=True)
+    ]
 
 
 def _phrase(findings: Sequence[Finding], day: str) -> str:
