@@ -30,10 +30,10 @@ from agent.config.problems import (
 )
 from agent.config.receivers import ReceiverSettings
 from agent.config.sections import Agent, Journal, Notifications, Slack
+from agent.config.self_report import Heartbeat, Http
 from agent.config.silences import ConfiguredSilence
 from agent.config.sources import Cluster, Flink, Logs, Streams
 from agent.config.toml_places import KeyPath, Place, find_places
-from agent.config.visibility import Heartbeat, Http
 from agent.engine.correlation import Correlation
 from agent.engine.incidents import Lifetimes
 from agent.engine.rule import Rule

@@ -19,11 +19,11 @@ from agent.daemon.clock import REPORTED_MS, ClockWatch, describe_step, needs_res
 from agent.daemon.health import Health
 from agent.daemon.loops import Loop, Progress
 from agent.daemon.pipeline import JOURNAL, LOOKBACK_MS, UNWRITTEN, Pipeline
+from agent.daemon.self_report import SelfReport
 from agent.daemon.startup_log import StartupLog
 from agent.daemon.state_keeper import IN_MEMORY, STATE
 from agent.daemon.status import CheckRuns, Parts
 from agent.daemon.systemd import Systemd
-from agent.daemon.visibility import Visibility
 from agent.daemon.wiring import make_receivers, make_sources
 from agent.engine.check_requests import CheckResult
 from agent.engine.engine import Engine
@@ -131,7 +131,7 @@ class Daemon:
             progress=self._progress,
             rules=list(settings.rules),
         )
-        self._visibility = Visibility(settings, parts, self._check_runs)
+        self._self_report = SelfReport(settings, parts, self._check_runs)
 
     def run(self, is_valid: Callable[[], bool] = lambda: False) -> int | None:
         """Monitor until SIGTERM or SIGINT; return the exit status: 0, or 3 if a part of the agent failed.
@@ -146,6 +146,7 @@ class Daemon:
             systemd.ready()
             log.info("daemon_ready", sources=list(map(_name, self._sources)), receivers=list(self._dispatchers))
             interval = min(systemd.watchdog_interval or _WATCHDOG_MS, _WATCHDOG_MS) / 1000
+            shown = ""
             while not self._stop and self._pipeline.alive:
                 self._wake.wait(interval)
                 self._wake.clear()
@@ -165,6 +166,9 @@ class Daemon:
                     log.error("loops_stuck", loops=stuck)
                 elif not self._stop:
                     systemd.watchdog()
+                if shown != self._self_report.line:
+                    shown = self._self_report.line
+                    systemd.status(shown)
             systemd.stopping()
             return self._close()
 
@@ -182,7 +186,7 @@ class Daemon:
         for loop in self._loops:
             loop.start()
         self._schedule.start()
-        self._visibility.start()
+        self._self_report.start()
 
     def _earlier_check_runs(self) -> Iterator[CheckRun]:
         runs = read(self._journal_directory, kinds=["check_run"], unreadable=self._report_left_out)
@@ -255,7 +259,7 @@ class Daemon:
     def _close(self) -> int:
         """Stop everything within ten seconds; the journal and the incidents are then complete."""
         log.info("daemon_stopping")
-        self._visibility.close()
+        self._self_report.close()
         self._schedule.close()
         for loop in self._loops:
             loop.stop()

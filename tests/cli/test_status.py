@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from agent.cli.main import main
+from agent.daemon.self_report import status_line
 from agent.daemon.web.routes import make_routes
 from agent.daemon.web.server import SOCKET, Listener
 from agent.model.observations.base import Observation, Tick
@@ -45,6 +46,7 @@ def test_status_shows_what_the_agent_sees(agent: Running, tmp_path: Path) -> Non
     assert "app/logs  ok" in result.output
     assert "main: 0 brokers, 1 topic, 1 partition, 3 groups" in result.output
     assert "Incidents: none" in result.output
+    assert status_line(agent.reader.status()) == "main: 0 brokers, 1 topic, 1 partition, 3 groups; 0 incidents open"
     agent.health.failed("journal", "The disk is full.")
     result = invoke(tmp_path, "status")
     assert (result.exit_code, "PROBLEM  journal: The disk is full." in result.output) == (1, True)

@@ -19,10 +19,10 @@ from agent.config.kafka_properties import kafka_property_problem
 from agent.config.problems import NAMED_TABLES
 from agent.config.receivers import ReceiverSettings
 from agent.config.sections import Agent, Journal, Notifications, QuietHours, Route, Slack
+from agent.config.self_report import Heartbeat, Http
 from agent.config.settings import LISTED_MODELS, SECTIONS, loads
 from agent.config.silences import ConfiguredSilence
 from agent.config.sources import Cluster, Flink, Logs, Streams
-from agent.config.visibility import Heartbeat, Http
 from agent.config.zookeeper import ZooKeeperAuth, ZooKeeperClient, ZooKeeperSasl
 from agent.engine.correlation import Correlation, Step
 from agent.engine.incidents import Lifetimes

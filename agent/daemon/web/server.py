@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import structlog
 
-from agent.config.visibility import Address
+from agent.config.self_report import Address
 from agent.daemon.health import Health
 
 SOCKET = "agent.sock"

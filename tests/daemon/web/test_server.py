@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from agent.config.visibility import Address
+from agent.config.self_report import Address
 from agent.daemon.health import Health
 from agent.daemon.web.server import SOCKET, Listener, Request, Response, is_allowed_host, short_path, text
 from testbed.processes import free_port

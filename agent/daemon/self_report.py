@@ -1,4 +1,4 @@
-"""How the running agent shows itself: the status socket, the HTTP port, the heartbeat, and a log line an hour."""
+"""How the running agent shows itself: status socket, HTTP port, heartbeat, systemd's status line, hourly log line."""
 
 from functools import partial
 
@@ -13,19 +13,28 @@ from agent.daemon.status import CheckRuns, Parts, StatusReader
 from agent.daemon.tables import describe_subjects
 from agent.daemon.web.routes import make_routes
 from agent.daemon.web.server import SOCKET, Listener
+from agent.model.text import count
 
 _HOUR_MS = 3_600_000
+_MINUTE_MS = 60_000
 
 log = structlog.get_logger(__name__)
 
 
-class Visibility:
-    """Everything that only reads the agent. Nothing in it can stop the agent."""
+class SelfReport:
+    """Everything that only reads the agent. Nothing in it can stop the agent.
+
+    line: what `systemctl status` shows, renewed every minute.
+    """
 
     def __init__(self, settings: Settings, parts: Parts, check_runs: CheckRuns) -> None:
         """Prepare what [http] and [heartbeat] ask for. Raises CredentialError if the heartbeat's URL cannot be read."""
         self._reader = StatusReader(parts, check_runs)
-        self._loops = [Loop("log line", _HOUR_MS, self._log_alive, partial(_log_failure, "log line"))]
+        self.line = ""
+        self._loops = [
+            Loop("log line", _HOUR_MS, self._log_alive, partial(_log_failure, "log line")),
+            Loop("status line", _MINUTE_MS, self._renew_line, partial(_log_failure, "status line")),
+        ]
         if settings.heartbeat is not None:
             url, method = settings.heartbeat.read_url(), settings.heartbeat.method
             heartbeat = self._reader.heartbeat = Heartbeat(url, method, self._reader.impairment)
@@ -52,11 +61,21 @@ class Visibility:
         for listener in self._listeners:
             listener.close()
 
+    def _renew_line(self) -> None:
+        self.line = status_line(self._reader.status())
+
     def _log_alive(self) -> None:
         if self._reader.uptime * 1000 < _HOUR_MS / 2:  # the first call comes at the start
             return
         status = self._reader.status()
         log.info("agent_alive", **alive_fields(status))
+
+
+def status_line(status: AgentStatus) -> str:
+    """Return the line for `systemctl status`: what is watched, and what is open."""
+    number = sum(map(is_alarming, status.incidents))
+    problems = [f"{count(len(status.problems), 'problem')} of Backflow itself"] if status.problems else []
+    return "; ".join([*describe_subjects(status.subjects), f"{count(number, 'incident')} open", *problems])
 
 
 def alive_fields(status: AgentStatus) -> dict[str, object]:

@@ -6,8 +6,8 @@ import pytest
 
 from agent.config.credentials import CredentialError
 from agent.config.problems import SettingsError
+from agent.config.self_report import Address, Heartbeat, Http
 from agent.config.settings import Settings, loads
-from agent.config.visibility import Address, Heartbeat, Http
 
 
 def read(text: str) -> Settings:
