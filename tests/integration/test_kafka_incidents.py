@@ -81,7 +81,7 @@ def test_unclean_election_under_kraft_is_one_incident(kafka_4_1: Cluster, slack:
         ExplicitConsumer(kafka_4_1.bootstrap_servers, group, [(topic, 0)], rate=3000) as consumer,
     ):
         agent.wait_for(committed(group, 4100), f"{group} to commit")
-        done = flink_reset(kafka_4_1, topic, 0, consumer, unreplicated=2500)
+        done = flink_reset(kafka_4_1, topic, 0, consumer, unreplicated=6000)
         agent.wait_for(committed(group, done.rewind.position), f"{group} to catch up", 120)
         incident = agent.wait_for_incident(
             lambda incident: has(incident, "offset_rewind", group=group) and incident["status"] == "recovered",
