@@ -31,8 +31,13 @@ def test_call_whose_request_got_lost_fails(monkeypatch: pytest.MonkeyPatch) -> N
         options, "main", 50, lambda number, result: results.put((number, result)), lambda *_: pytest.fail("handed back")
     )
     connections = client._manager
-    client.handle(protocol.NumberedRequest(7, 0, protocol.DescribeTopics(["orders"])))
-    number, result = results.get(timeout=30)
+    try:
+        client.handle(protocol.NumberedRequest(7, 0, protocol.DescribeTopics(["orders"])))
+        number, result = results.get(timeout=30)
+    finally:
+        client._manager.close()
+        client._net.stop(timeout_ms=10_000)  # its thread would draw random delays under the tests that follow
+        client._net.close()
     assert number == 7
     assert isinstance(result, protocol.Failure)
     assert not result.is_from_broker
