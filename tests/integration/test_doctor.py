@@ -4,8 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from testbed.kafka import Cluster
 from tests.integration.scenes import addresses, named
+
+pytestmark = pytest.mark.integration
 
 
 def test_a_cluster_that_answers_is_counted(kafka_3_9: Cluster, tmp_path: Path) -> None:
