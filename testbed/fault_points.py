@@ -29,7 +29,7 @@ _SEGMENTS, _SLACK = "agent.storage.journal.segments", "slack_sdk:WebClient"
 _BOTH = ("before", "after")
 _POSTED = Point("Slack has a message, its answer is lost", "after", f"{_SLACK}.chat_postMessage")
 _UPLOADED = Point("Slack has a plot, its answer is lost", "after", f"{_SLACK}.files_completeUploadExternal")
-_FLUSHED = Point("journal on disk, incidents not saved", "after", "agent.storage.journal:Journal.flush")
+_FLUSHED = Point("journal on disk, incidents not saved", "after", "agent.storage.journal.writer:Journal.flush")
 
 
 def _points(
@@ -47,13 +47,13 @@ POINTS = (
             ("segment file created", f"{_SEGMENTS}:Stream.__init__", _BOTH),
             ("write", f"{_SEGMENTS}:os.pwrite", ("before", "halfway", "after")),
             ("write on disk", f"{_SEGMENTS}:os.fdatasync", ("after",)),
-            ("all kinds written", "agent.storage.journal:Journal.flush", _BOTH),
+            ("all kinds written", "agent.storage.journal.writer:Journal.flush", _BOTH),
         ),
     ),
     *_points(
         "rotation",
         (
-            ("segment closed", "agent.storage.journal:Journal._seal", _BOTH),
+            ("segment closed", "agent.storage.journal.writer:Journal._seal", _BOTH),
             ("sealed rows written", "pyarrow.parquet:ParquetWriter.write_table", _BOTH),
             ("sealed file on disk", f"{_SEGMENTS}:write", ("after",)),
             ("sealed file renamed", "pathlib:Path.rename", _BOTH),
@@ -102,7 +102,7 @@ POINTS = (
     *_points(
         "restore",
         (
-            ("journal recovered", "agent.storage.journal:recover", _BOTH),
+            ("journal recovered", "agent.storage.journal.writer:recover", _BOTH),
             ("left segment sealed", f"{_SEGMENTS}:write", _BOTH),
             ("sealed file renamed", "pathlib:Path.rename", _BOTH),
             ("left segment removed", "pathlib:Path.unlink", _BOTH),
@@ -134,7 +134,7 @@ POINTS = (
         "stop",
         (
             ("dispatcher", "agent.notify.dispatcher:Dispatcher.close", _BOTH),
-            ("journal", "agent.storage.journal:Journal.close", _BOTH),
+            ("journal", "agent.storage.journal.writer:Journal.close", _BOTH),
         ),
     ),
 )
