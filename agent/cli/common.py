@@ -1,11 +1,13 @@
 """Exit statuses, options and error handling that the commands of `backflow` share."""
 
+import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 import click
+import structlog
 
 from agent.config.problems import SettingsError
 from agent.config.settings import Settings, load, shipped
@@ -34,6 +36,12 @@ def config_path(config: Path | None) -> Path:
     if config is not None:
         return config
     return Path("rules.toml") if Path("rules.toml").exists() else shipped()
+
+
+def silence_logs() -> None:
+    """Log nothing in this process: what its sources and clients would log, the command prints."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    logging.disable(logging.CRITICAL)
 
 
 def load_config(config: Path | None, *, need_clusters: bool) -> Settings:

@@ -1,6 +1,5 @@
 """The command `doctor`: connect to everything that is configured, and say what works and what does not."""
 
-import logging
 import shutil
 import sys
 import tempfile
@@ -12,9 +11,8 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import click
-import structlog
 
-from agent.cli.common import CLEAN, EPILOG, FOUND, config_option, load_or_exit
+from agent.cli.common import CLEAN, EPILOG, FOUND, config_option, load_or_exit, silence_logs
 from agent.config.credentials import CredentialError
 from agent.config.problems import describe_path
 from agent.config.requirements import find_spark_problem
@@ -55,9 +53,7 @@ def doctor_command(config: Path | None, wait: int) -> None:
     agent's user: files and credentials are read as that user reads them.
     """
     settings = load_or_exit(config, need_clusters=False)
-    # The reasons printed here say what sources and clients log.
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    logging.disable(logging.CRITICAL)
+    silence_logs()
     failed = False
     for verdict in _verdicts(settings, wait):
         failed = failed or verdict.problem is not None

@@ -1,7 +1,6 @@
 """The command `init`: look at a real cluster and write a rules.toml that fits it."""
 
 import json
-import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 import structlog
 
-from agent.cli.common import EPILOG, FAILED, WRONG, fail
+from agent.cli.common import EPILOG, FAILED, WRONG, fail, silence_logs
 from agent.cli.doctor import View, read_sources
 from agent.config.problems import SettingsError, describe_path
 from agent.config.settings import Settings, loads, shipped
@@ -126,8 +125,7 @@ def init_command(
         fail(WRONG, "\n".join(f"{problem.where}: {problem.message}" for problem in error.problems))
     if unreadable := [f"{describe_path(key)}: {reason}" for key, _, reason in settings.unreadable_secrets()]:
         fail(WRONG, "\n".join(unreadable))
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    logging.disable(logging.CRITICAL)
+    silence_logs()
     seen = _look(settings, table, wait)
     text = render(seen)
     loads(text, str(output), need_clusters=True)

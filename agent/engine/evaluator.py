@@ -174,25 +174,23 @@ class Evaluator:
         return observers
 
     def _mark_dependents(self, observation: Observation) -> None:
-        """Mark what read the subject: at once, or soon where a frequent change is not of the scope's own subject."""
-        dependents_of, subject = self._dependencies.dependents, observation.subject
+        """Mark what read the subject.
+
+        At once what may still change, soon what has settled, and what a frequent change is not about.
+        """
+        dependents_of, is_soon = self._dependencies.dependents, observation.is_frequent
         if observation.is_frequent:
-            self._mark_soon(observation)
-            for evaluation in dependents_of.get(subject, _NOTHING) if self._active_findings else _NOTHING:
+            for evaluation in dependents_of.get(observation.subject, _NOTHING) if self._active_findings else _NOTHING:
                 if evaluation in self._active_findings and _is_about(observation, evaluation.scope):
                     is_settled = self._is_settled(evaluation, observation.seen)
                     (self._unfollowed if is_settled else self._dirty)[evaluation] = None
-            return
-        for key in self.facts.dependency_keys(observation):
-            for evaluation in dependents_of.get(key, _NOTHING):
-                if evaluation in self._active_findings and self._is_settled(evaluation, observation.seen):
-                    self._unfollowed[evaluation] = None
-                    self._mark_soon(observation)
-                else:
-                    self._dirty[evaluation] = None
-
-    def _mark_soon(self, observation: Observation) -> None:
-        if self._stale.setdefault(observation.subject, observation) is observation:
+        else:
+            for key in self.facts.dependency_keys(observation):
+                for evaluation in dependents_of.get(key, _NOTHING):
+                    is_settled = evaluation in self._active_findings and self._is_settled(evaluation, observation.seen)
+                    (self._unfollowed if is_settled else self._dirty)[evaluation] = None
+                    is_soon = is_soon or is_settled
+        if is_soon and self._stale.setdefault(observation.subject, observation) is observation:
             self._stale_by = min(self._stale_by, observation.seen + SOON_MS)
 
     def _is_settled(self, evaluation: Evaluation, at: int) -> bool:

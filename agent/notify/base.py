@@ -1,6 +1,7 @@
 """The interface of a receiver, what it delivers, and how it reports that it could not."""
 
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from agent.model.findings import Incident
 from agent.render.report import Report, digest_report, plain_report, report
@@ -100,6 +101,32 @@ class Receiver(Protocol):
 
         Raises NotDelivered, of which Refused says that the receiver may not be searched.
         """
+
+
+class SingleChannel:
+    """The part that receivers with one destination share: one channel, and nothing there can be looked up."""
+
+    is_keyed: ClassVar[bool] = False
+    """Whether the receiver knows incidents by their ids: an end is sent even if the beginning may not have arrived."""
+
+    def __init__(self, name: str, accepts: Callable[[Incident], bool] = lambda _: True) -> None:
+        """name: by which it is known. accepts: whether an incident matches its patterns."""
+        self.name = name
+        self._accepts = accepts
+
+    def accepts(self, incident: Incident) -> bool:
+        """Return whether the incident matches the patterns."""
+        return self._accepts(incident)
+
+    def channel(self, message: Message, handle: Handle | None) -> str:
+        """Return the name: there is one destination, which has one limit."""
+        del message, handle
+        return self.name
+
+    def find(self, message: Message, handle: Handle | None, since: int) -> Handle | None:
+        """Return that an incident may be known there, so that its end is sent in any case, or None."""
+        del since
+        return {} if self.is_keyed and handle is None and message.number == 0 else None
 
 
 @runtime_checkable

@@ -2,33 +2,23 @@
 
 from typing import TextIO
 
-from agent.model.findings import Incident, Severity
-from agent.notify.base import Handle, Message
+from agent.model.findings import Severity
+from agent.notify.base import Handle, Message, SingleChannel
 from agent.notify.policy import repeat, summary
 
 _COLOURS = {Severity.CRITICAL: "31;1", Severity.WARNING: "33;1", Severity.INFO: "34;1"}
 _RESOLVED_COLOUR = "32;1"
 
 
-class Console:
+class Console(SingleChannel):
     """The receiver that prints to a stream; in colour if that is a terminal."""
 
-    name = "console"
     edits = False
 
     def __init__(self, stream: TextIO) -> None:
+        super().__init__("console")
         self._stream = stream
         self._colours = stream.isatty()
-
-    def accepts(self, incident: Incident) -> bool:
-        """Return True: it has no routes."""
-        del incident
-        return True
-
-    def channel(self, message: Message, handle: Handle | None) -> str:
-        """Return the name: there is one stream."""
-        del message, handle
-        return self.name
 
     def deliver(self, message: Message, handle: Handle | None) -> Handle:
         """Print the incident when it opens, gets worse, has its cause found or is over; or an entry of its thread."""
@@ -45,11 +35,6 @@ class Console:
         first = f"\x1b[{colour}m{headline}\x1b[0m" if self._colours else headline
         self._print(first, *(f"  {line}" for line in others))
         return summary(message.incident)
-
-    def find(self, message: Message, handle: Handle | None, since: int) -> Handle | None:
-        """Return None: what was printed cannot be looked up."""
-        del message, handle, since
-        return None
 
     def _print(self, *lines: str) -> None:
         self._stream.write("".join(f"{line}\n" for line in lines))

@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 from slack_sdk.webhook import WebhookClient
 
-from agent.model.findings import Incident
-from agent.notify.base import Handle, Message, Refused, Unanswered
+from agent.notify.base import Handle, Message, Refused, SingleChannel, Unanswered
 from agent.notify.http_calls import TIMEOUT_S, quoted
 from agent.notify.policy import repeat, summary
 from agent.notify.slack import SILENT, UNUSABLE, rate_limited, unanswered
@@ -20,26 +19,16 @@ from agent.notify.slack_blocks import clipped, content_of
 from agent.render.thread import is_announcement
 
 
-class Webhook:
+class Webhook(SingleChannel):
     """The receiver behind one incoming webhook. Its address is a secret."""
 
     edits = False
 
     def __init__(self, url: str, *, name: str = "webhook", timeout: int = TIMEOUT_S) -> None:
         """url: as given by Slack. timeout: seconds per call."""
-        self.name = name
+        super().__init__(name)
         self._client = WebhookClient(url, timeout=timeout, logger=SILENT, retry_handlers=[])
         self._client.proxy = None  # that of the environment, which would follow redirects
-
-    def accepts(self, incident: Incident) -> bool:
-        """Return True: it has no routes."""
-        del incident
-        return True
-
-    def channel(self, message: Message, handle: Handle | None) -> str:
-        """Return the name: a webhook has one channel."""
-        del message, handle
-        return self.name
 
     def deliver(self, message: Message, handle: Handle | None) -> Handle:
         """Post the incident if enough has changed, a check report or a repetition. Raises NotDelivered."""
@@ -68,11 +57,6 @@ class Webhook:
         if not _is_confirmed(answer.body):
             why = f"the answer is not Slack's: {quoted(answer.body)}"
             raise Refused(why)
-
-    def find(self, message: Message, handle: Handle | None, since: int) -> Handle | None:
-        """Return None: what a webhook posted cannot be looked up."""
-        del message, handle, since
-        return None
 
 
 def _is_confirmed(body: str) -> bool:

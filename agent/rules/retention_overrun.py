@@ -120,8 +120,8 @@ class RetentionOverrun(GroupRule):
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         history = facts.history(Commit, *scope.series)
+        states = facts.history(GroupState, scope.cluster, scope.group or "")
         for before, after in pairwise(facts.history(LogOffsets, *scope.in_partition)):
-            states = facts.history(GroupState, scope.cluster, scope.group or "")
             commit = _find_overtaken(history, states, before, after)
             if commit is None or commit.offset is None:
                 continue
@@ -134,7 +134,7 @@ class RetentionOverrun(GroupRule):
             if read is None or after.at > read + self.abandoned_after:
                 continue
             polled_ms = CLOCK_SLACK_MS if after.since is not None else 0
-            unclear_until = _unclear_until(scope, history, commit, after, facts)
+            unclear_until = _unclear_until(history, states, commit, after)
             if unclear_until is None:
                 continue
             label, deletion = _explain_deletion(facts, scope, before, after)
@@ -311,14 +311,14 @@ def _can_have_read(commits: list[Commit], idle_until: int, until: int, offset: i
 
 
 def _unclear_until(
-    scope: Scope, history: History[Commit], commit: Commit, after: LogOffsets, facts: Facts
+    history: History[Commit], states: History[GroupState], commit: Commit, after: LogOffsets
 ) -> int | None:
     """Return until when the next commit may show that nothing was lost, ms; None if it does.
 
     A tool such as MirrorMaker commits offsets of a group without members in steps. If the next step comes as soon as
     ever and goes no further, what was deleted may have been read before.
     """
-    state = facts.history(GroupState, scope.cluster, scope.group or "").as_of(after.at)
+    state = states.as_of(after.at)
     moves = drop_unmoved([known for known in history if known.at <= commit.at])
     interval = longest_interval(moves)
     if state is None or has_consumers(state) or len(moves) < REGULAR or interval > _LONGEST_STEP_MS:

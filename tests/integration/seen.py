@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from agent.model.observations.base import Observation
+from agent.model.observations.base import Available, Observation, Unavailable
 from agent.sources.base import Batch, Source
 from testbed.waiting import wait_until
 
@@ -33,6 +33,22 @@ class Seen:
             if isinstance(observation, kind)
             and all(getattr(observation, name) == value for name, value in fields.items())
         ]
+
+    def outages(self, **fields: object) -> list[Unavailable]:
+        """Return where each outage begins; an outage may be given another reason before it is over."""
+        began: list[Unavailable] = []
+        lasting = set()
+        for batch in self.batches[self._begin :]:
+            for fact in batch:
+                if not isinstance(fact, Unavailable | Available):
+                    continue
+                unit = (fact.source, fact.group, fact.topic, fact.partition)
+                if isinstance(fact, Available):
+                    lasting.discard(unit)
+                elif unit not in lasting:
+                    lasting.add(unit)
+                    began.append(fact)
+        return [fact for fact in began if all(getattr(fact, name) == value for name, value in fields.items())]
 
     def wait_for(
         self,

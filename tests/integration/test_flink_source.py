@@ -157,7 +157,7 @@ def test_failover_restores_the_job_and_keeps_it_listed(flink: FlinkCluster, faul
     assert (restored.restored_id or 0) >= (checkpoints.last or 0)
     assert all(job in listing.jobs for listing in seen.all(JobListing))
     assert last(seen.all(JobManagerLeader)).session == new_leader.session
-    assert len(seen.all(Unavailable)) == len(seen.all(Available))
+    assert len(seen.outages()) == len(seen.all(Available))
 
 
 @pytest.mark.acceptance

@@ -261,7 +261,7 @@ def test_an_unreachable_cluster_is_unavailable_once(kafka_4_1: Cluster) -> None:
         kafka_4_1.wait_until_in_sync()
         fill(kafka_4_1.bootstrap_servers, [(name, 0)], records=5)
         seen.wait_for(source, LogOffsets, log_end=5)
-    assert len(seen.all(Unavailable, topic=None, group=None)) == 1
+    assert len(seen.outages(topic=None, group=None)) == 1
 
 
 def test_a_crashed_admin_process_is_restarted(kafka_4_1: Cluster) -> None:
@@ -276,8 +276,8 @@ def test_a_crashed_admin_process_is_restarted(kafka_4_1: Cluster) -> None:
         process.wait()
         fill(kafka_4_1.bootstrap_servers, [(name, 0)], records=5)
         seen.wait_for(source, LogOffsets, log_end=5)
-    assert len(seen.all(Unavailable)) <= 1
-    assert len(seen.all(Unavailable)) == len(seen.all(Available))
+    assert len(seen.outages()) <= 1
+    assert len(seen.outages()) == len(seen.all(Available))
 
 
 def test_a_group_is_read_from_its_new_coordinator(tmp_path: Path) -> None:

@@ -4,25 +4,9 @@ A new kind is a new file with one subclass of ReceiverSettings, whose `connect` 
 """
 
 from collections.abc import Mapping
-from importlib import import_module
-from pkgutil import iter_modules
 
 from agent.config.receivers import ReceiverSettings
+from agent.model.kinds import load_kinds
 
-
-def _load_kinds() -> Mapping[str, type[ReceiverSettings]]:
-    kinds: dict[str, type[ReceiverSettings]] = {}
-    for file in iter_modules(__path__):
-        module = import_module(f"{__name__}.{file.name}")
-        (settings,) = (
-            value
-            for value in vars(module).values()
-            if isinstance(value, type) and issubclass(value, ReceiverSettings) and value.__module__ == module.__name__
-        )
-        settings.kind = file.name
-        kinds[file.name] = settings
-    return kinds
-
-
-KINDS: Mapping[str, type[ReceiverSettings]] = _load_kinds()
+KINDS: Mapping[str, type[ReceiverSettings]] = load_kinds(__name__, __path__, ReceiverSettings)
 """The table of every receiver by its kind, the name of its file."""

@@ -20,7 +20,7 @@ from agent.engine.impact_and_root_cause import worst_first
 from agent.model.config_types import PositiveDuration, non_empty
 from agent.model.findings import Incident
 from agent.model.times import rfc3339
-from agent.notify.base import Handle, Message, NotDelivered, Unanswered
+from agent.notify.base import Handle, Message, NotDelivered, SingleChannel, Unanswered
 from agent.notify.http_calls import HttpCaller
 
 LASTS = 4
@@ -64,13 +64,14 @@ class AlertmanagerSettings(ReceiverSettings):
         return Alertmanager(name, self.urls, caller, refresh_interval=self.resend_interval, accepts=self.match_any)
 
 
-class Alertmanager:
+class Alertmanager(SingleChannel):
     """The receiver of one Alertmanager cluster.
 
     refresh_interval: how often the alerts of open incidents are sent again, ms.
     """
 
     edits = True
+    is_keyed = True
 
     def __init__(
         self,
@@ -83,10 +84,10 @@ class Alertmanager:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """clock: seconds since the epoch."""
-        self.name = name
+        super().__init__(name, accepts)
         self.refresh_interval = refresh_interval
         self._urls = [url.rstrip("/") for url in urls]
-        self._caller, self._accepts, self._clock = caller, accepts, clock
+        self._caller, self._clock = caller, clock
         self._failed: dict[str, str] = {}
 
     def identify(self) -> str:
@@ -101,15 +102,6 @@ class Alertmanager:
                 msg = f"the answer is not Alertmanager's: {self._caller.quoted(answer.body)}"
                 raise Unanswered(msg) from None
         return "; ".join(found)
-
-    def accepts(self, incident: Incident) -> bool:
-        """Return whether the incident matches the patterns."""
-        return self._accepts(incident)
-
-    def channel(self, message: Message, handle: Handle | None) -> str:
-        """Return the name: one Alertmanager takes all."""
-        del message, handle
-        return self.name
 
     def deliver(self, message: Message, handle: Handle | None) -> Handle:
         """Send the incident's alert as it is now, ended if the incident is over. Raises NotDelivered.
@@ -141,11 +133,6 @@ class Alertmanager:
         now = self._now()
         for begin in range(0, len(alerts), _BATCH):
             self._post([self._lasting(alert, now) for alert in alerts[begin : begin + _BATCH]])
-
-    def find(self, message: Message, handle: Handle | None, since: int) -> Handle | None:
-        """Return that an alert may exist, so that its end is sent in any case."""
-        del since
-        return {} if handle is None and message.number == 0 else None
 
     def _now(self) -> int:
         return int(self._clock() * 1000)

@@ -23,7 +23,7 @@ from agent.config.receivers import ReceiverSettings, SecretReader, authorities, 
 from agent.config.toml_places import KeyPath
 from agent.model.config_types import non_empty
 from agent.model.findings import Incident
-from agent.notify.base import Handle, Message, NotDelivered, Refused, Unanswered
+from agent.notify.base import Handle, Message, NotDelivered, Refused, SingleChannel, Unanswered
 from agent.notify.http_calls import TIMEOUT_S, failure, quoted
 from agent.notify.policy import Why, repeat, summary
 from agent.render.thread import is_reminder
@@ -107,7 +107,7 @@ class EmailSettings(ReceiverSettings):
         return Email(name, self, self.read_password(), accepts=self.match_any)
 
 
-class Email:
+class Email(SingleChannel):
     """The receiver of one list of recipients."""
 
     edits = False
@@ -122,8 +122,8 @@ class Email:
         timeout: float = TIMEOUT_S,
     ) -> None:
         """timeout: seconds for each step of a session. Raises CredentialError."""
-        self.name = name
-        self._settings, self._password, self._accepts, self._timeout = settings, password, accepts, timeout
+        super().__init__(name, accepts)
+        self._settings, self._password, self._timeout = settings, password, timeout
         try:
             self._context = ssl.create_default_context(cafile=settings.ca)
         except OSError as error:
@@ -136,15 +136,6 @@ class Email:
             self._require(server.noop())
         user = "without login" if self._settings.username is None else f"as {self._settings.username}"
         return f"{self._server_name} accepts connections {user}"
-
-    def accepts(self, incident: Incident) -> bool:
-        """Return whether the incident matches the patterns."""
-        return self._accepts(incident)
-
-    def channel(self, message: Message, handle: Handle | None) -> str:
-        """Return the name: there is one server."""
-        del message, handle
-        return self.name
 
     def deliver(self, message: Message, handle: Handle | None) -> Handle:
         """Send a mail if the incident opened, got worse, is over or opened again, a reminder or a digest.
@@ -162,11 +153,6 @@ class Email:
         self._send(self._mail(message, mails, subject))
         state = known if is_note else summary(message.incident)
         return {**state, "mails": mails + 1, "subject": subject}
-
-    def find(self, message: Message, handle: Handle | None, since: int) -> Handle | None:
-        """Return None: a mail cannot be looked up."""
-        del message, handle, since
-        return None
 
     @property
     def _server_name(self) -> str:

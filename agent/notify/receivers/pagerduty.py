@@ -17,7 +17,7 @@ from agent.config.toml_places import KeyPath
 from agent.engine.impact_and_root_cause import worst_first
 from agent.model.findings import Incident, Severity
 from agent.model.times import rfc3339
-from agent.notify.base import Handle, Message, NotDelivered, Refused, Unanswered
+from agent.notify.base import Handle, Message, NotDelivered, Refused, SingleChannel, Unanswered
 from agent.notify.http_calls import HttpCaller
 
 SUMMARY_LIMIT = 1024
@@ -63,10 +63,11 @@ class PagerDutySettings(ReceiverSettings):
         return PagerDuty(name, self.url, key, caller, accepts=self.match_any)
 
 
-class PagerDuty:
+class PagerDuty(SingleChannel):
     """The receiver of one service."""
 
     edits = True
+    is_keyed = True
 
     def __init__(
         self,
@@ -78,17 +79,8 @@ class PagerDuty:
         accepts: Callable[[Incident], bool] = lambda _: True,
     ) -> None:
         """key: the integration key."""
-        self.name = name
-        self._url, self._key, self._caller, self._accepts = url, key, caller, accepts
-
-    def accepts(self, incident: Incident) -> bool:
-        """Return whether the incident matches the patterns."""
-        return self._accepts(incident)
-
-    def channel(self, message: Message, handle: Handle | None) -> str:
-        """Return the name: one service has one limit."""
-        del message, handle
-        return self.name
+        super().__init__(name, accepts)
+        self._url, self._key, self._caller = url, key, caller
 
     def deliver(self, message: Message, handle: Handle | None) -> Handle:
         """Trigger, acknowledge or resolve the incident's alert, if that is due. Raises NotDelivered.
@@ -108,11 +100,6 @@ class PagerDuty:
                     raise Unanswered(msg) from None
                 raise
         return _state(message)
-
-    def find(self, message: Message, handle: Handle | None, since: int) -> Handle | None:
-        """Return that an alert may exist, so that its end is sent in any case."""
-        del since
-        return {} if handle is None and message.number == 0 else None
 
     def _send(self, action: str, message: Message) -> None:
         event: dict[str, Any] = {

@@ -16,7 +16,7 @@ from agent.config.http_client import HttpClient
 from agent.config.receivers import URL_PATTERN, ReceiverSettings, SecretReader, Url, read_matching
 from agent.config.toml_places import KeyPath
 from agent.model.findings import Incident, incident_fields
-from agent.notify.base import Handle, Message
+from agent.notify.base import Handle, Message, SingleChannel
 from agent.notify.http_calls import HttpCaller
 from agent.render.thread import is_reminder
 
@@ -66,10 +66,11 @@ class WebhookSettings(ReceiverSettings):
         return Webhook(name, url, caller, key=key, accepts=self.match_any)
 
 
-class Webhook:
+class Webhook(SingleChannel):
     """The receiver behind one address."""
 
     edits = False
+    is_keyed = True
 
     def __init__(
         self,
@@ -82,17 +83,8 @@ class Webhook:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """key: of the signature. clock: seconds since the epoch."""
-        self.name = name
-        self._url, self._caller, self._key, self._accepts, self._clock = url, caller, key, accepts, clock
-
-    def accepts(self, incident: Incident) -> bool:
-        """Return whether the incident matches the patterns."""
-        return self._accepts(incident)
-
-    def channel(self, message: Message, handle: Handle | None) -> str:
-        """Return the name: there is one address."""
-        del message, handle
-        return self.name
+        super().__init__(name, accepts)
+        self._url, self._caller, self._key, self._clock = url, caller, key, clock
 
     def deliver(self, message: Message, handle: Handle | None) -> Handle:
         """Post the incident if it changed, a check report, a reminder or a digest. Raises NotDelivered."""
@@ -107,11 +99,6 @@ class Webhook:
         self._caller.post(self._url, body, self._headers(body, count))
         known = event if message.number == 0 else last.get("event")
         return {"deliveries": count + 1, "event": known}
-
-    def find(self, message: Message, handle: Handle | None, since: int) -> Handle | None:
-        """Return that an incident may be known there, so that its end is sent in any case."""
-        del since
-        return {} if handle is None and message.number == 0 else None
 
     def _headers(self, body: bytes, count: int) -> dict[str, str]:
         """Return the headers of a delivery. count: how many came before it: equal bodies may be two deliveries."""

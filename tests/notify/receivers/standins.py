@@ -17,7 +17,7 @@ from functools import partial
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from socketserver import StreamRequestHandler, ThreadingTCPServer
+from socketserver import StreamRequestHandler, TCPServer, ThreadingTCPServer
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 ROUTING_KEY = "R0" + "a1" * 15
@@ -45,23 +45,18 @@ LATE = Fault(is_taken=True, is_hanging=True)
 CLOSED = Fault()
 
 
-class HttpStandIn:
-    """An HTTP server whose subclasses decide what a request deserves."""
+class StandIn:
+    """A server in a thread of its own, until the end of a `with` block."""
 
-    def __init__(self) -> None:
-        self.faults: deque[Fault] = deque()
-        self.requests: list[tuple[str, dict[str, str], bytes]] = []
+    def __init__(self, server: TCPServer) -> None:
         self.closing = threading.Event()
-        self._server = _Server(("127.0.0.1", 0), partial(_Handler, self))
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._server = server
+        self._thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
 
     @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def take(self, method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, Any]:
-        raise NotImplementedError
+    def port(self) -> int:
+        return int(self._server.server_address[1])
 
     def __enter__(self) -> Self:
         return self
@@ -71,6 +66,22 @@ class HttpStandIn:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+class HttpStandIn(StandIn):
+    """An HTTP server whose subclasses decide what a request deserves."""
+
+    def __init__(self) -> None:
+        self.faults: deque[Fault] = deque()
+        self.requests: list[tuple[str, dict[str, str], bytes]] = []
+        super().__init__(_Server(("127.0.0.1", 0), partial(_Handler, self)))
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def take(self, method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, Any]:
+        raise NotImplementedError
 
 
 class _Server(ThreadingHTTPServer):
@@ -271,7 +282,7 @@ class AlertmanagerStandIn(HttpStandIn):
         self.now += timedelta(**time)
 
 
-class SmtpStandIn:
+class SmtpStandIn(StandIn):
     """An SMTP server (RFC 5321) with STARTTLS or TLS from the start, and AUTH; strict about order, lines and headers.
 
     faults: what the next session does: an answer (code, text) to a command, or LOST or LATE after the mail.
@@ -287,23 +298,7 @@ class SmtpStandIn:
         if certificate is not None:
             self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             self.context.load_cert_chain(certificate)
-        self.closing = threading.Event()
-        self._server = _SmtpServer(("127.0.0.1", 0), partial(_SmtpSession, self))
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
-        self._thread.start()
-
-    @property
-    def port(self) -> int:
-        return int(self._server.server_address[1])
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.closing.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__init__(_SmtpServer(("127.0.0.1", 0), partial(_SmtpSession, self)))
 
 
 class _SmtpServer(ThreadingTCPServer):
