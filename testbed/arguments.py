@@ -9,6 +9,7 @@ from testbed import blockkit
 Fields = Mapping[str, Any]
 
 SCOPES: Mapping[str, str] = {
+    "chat.postEphemeral": "chat:write",
     "chat.postMessage": "chat:write",
     "chat.update": "chat:write",
     "conversations.history": "channels:history",

@@ -15,8 +15,9 @@ from msgspec import Struct, to_builtins
 from agent.model.times import rfc3339
 from testbed.arguments import SCOPES, RefusedError
 from testbed.slack_http import Request, Response, Server, refusal
+from testbed.slack_socket import SocketMode, press_payload
 from testbed.waiting import wait_until
-from testbed.workspace import Message, Upload, Workspace
+from testbed.workspace import Ephemeral, Message, Upload, Workspace
 
 T = TypeVar("T")
 
@@ -38,9 +39,13 @@ class Fault(Struct, kw_only=True):
 class Slack:
     """The stand-in: serving from construction until close. Use it as a context manager."""
 
-    def __init__(self, *channels: str, token: str = "xoxb-stand-in", port: int = 0) -> None:
+    def __init__(
+        self, *channels: str, token: str = "xoxb-stand-in", app_token: str = "xapp-stand-in", port: int = 0
+    ) -> None:
         """channels: names; the bot is a member of each (default: alerts). port 0: a free one."""
         self.token = token
+        self.app_token = app_token
+        self.socket = SocketMode()
         self.requests: list[Request] = []
         self.workspace = Workspace(channels or ("alerts",))
         self._withheld: set[str] = set()
@@ -58,6 +63,7 @@ class Slack:
     def close(self) -> None:
         """Stop serving and close every connection."""
         self.clear()
+        self.socket.close()
         self._server.close()
 
     @property
@@ -110,6 +116,12 @@ class Slack:
             self._faults.clear()
             self._cleared.set()
 
+    def press(self, message: Message, label: str, *, user: str = "U0ANNA", name: str = "anna") -> str:
+        """Press a button of a message; return the id of the envelope. Raises KeyError if it has no such button."""
+        with self._lock:
+            payload = press_payload(message, self.workspace.channels[message.channel], label, user, name)
+        return self.socket.send("interactive", payload)
+
     def delete_message(self, ts: str) -> None:
         """Delete a message as a member of the channel would. Raises KeyError if there is none."""
         with self._lock:
@@ -154,6 +166,12 @@ class Slack:
         with self._lock:
             return list(self.workspace.uploads.values())
 
+    @property
+    def ephemerals(self) -> list[Ephemeral]:
+        """The messages that one user saw, oldest first."""
+        with self._lock:
+            return list(self.workspace.ephemerals)
+
     def received(self, method: str) -> list[Request]:
         """Return the requests of one method, oldest first."""
         with self._lock:
@@ -189,8 +207,13 @@ class Slack:
             return self._webhook(request)
         if request.method == "upload":
             return self._upload(request, content)
-        if token != self.token:
+        is_socket = request.method == "apps.connections.open"
+        if token not in (self.token, self.app_token):
             return refusal("not_authed" if token is None else "invalid_auth")
+        if is_socket is not (token == self.app_token):
+            return refusal("not_allowed_token_type")
+        if is_socket:
+            return Response(200, {"ok": True, "url": self.socket.make_url()})
         needed = SCOPES.get(request.method)
         if needed in self._withheld:
             return refusal("missing_scope", needed=needed, provided=",".join({*SCOPES.values()} - self._withheld))

@@ -3,7 +3,7 @@
 import base64
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec import Struct, field
 
@@ -57,6 +57,14 @@ class Upload(Struct):
     title: str | None = None
 
 
+class Ephemeral(NamedTuple):
+    """A message that one user sees in a channel."""
+
+    channel: str
+    user: str
+    text: str
+
+
 class Workspace:
     """One workspace as its one bot sees it. `call` is the Web API; not thread-safe."""
 
@@ -67,6 +75,8 @@ class Workspace:
         self.archived: set[str] = set()
         self.messages: dict[tuple[str, str], Message] = {}
         self.uploads: dict[str, Upload] = {}
+        self.ephemerals: list[Ephemeral] = []
+        self.outsiders: set[str] = set()
         self._last_ts = 0
 
     def call(self, method: str, arguments: Fields) -> dict[str, Any]:
@@ -111,6 +121,16 @@ class Workspace:
         """Handle chat.postMessage."""
         message = self.post(self.channel(required(arguments, "channel")), arguments)
         return {"channel": message.channel, "ts": message.ts, "message": self._shown(message)}
+
+    def post_ephemeral(self, arguments: Fields) -> dict[str, Any]:
+        """Handle chat.postEphemeral: to a member of the channel."""
+        channel, user = self.channel(required(arguments, "channel"), named=False), required(arguments, "user")
+        if channel not in self.members:
+            raise RefusedError("not_in_channel")
+        if user in self.outsiders:
+            raise RefusedError("user_not_in_channel")
+        self.ephemerals.append(Ephemeral(channel, user, content_of(arguments, most=40_000)["text"]))
+        return {"message_ts": self._next_ts()}
 
     def update(self, arguments: Fields) -> dict[str, Any]:
         """Handle chat.update: what is not given stays as it is."""
@@ -272,6 +292,7 @@ def _page_of(items: Sequence[T], arguments: Fields) -> tuple[Sequence[T], str]:
 _METHODS: Mapping[str, Callable[[Workspace, Fields], dict[str, Any]]] = {
     "auth.test": Workspace.who,
     "chat.getPermalink": Workspace.permalink,
+    "chat.postEphemeral": Workspace.post_ephemeral,
     "chat.postMessage": Workspace.post_message,
     "chat.update": Workspace.update,
     "conversations.history": Workspace.history,

@@ -177,10 +177,11 @@ def read_sources(
 
 def _examine_receivers(settings: Settings) -> Iterator[Verdict]:
     """Yield whether each receiver can be reached, without notifying anybody."""
-    from agent.daemon.wiring import make_receivers  # noqa: PLC0415 - the clients take a second to load
+    from agent.daemon.wiring import make_receivers, make_slack_socket  # noqa: PLC0415 - the clients take a second to load
 
     try:
         receivers = make_receivers(settings, sys.stdout)
+        socket = make_slack_socket(settings.slack)
     except CredentialError as error:
         yield Verdict("receivers", "", str(error))
         return
@@ -194,6 +195,11 @@ def _examine_receivers(settings: Settings) -> Iterator[Verdict]:
             yield Verdict(receiver.name, "", "no one is notified: there is neither [slack] nor [receivers.NAME]")
         else:
             yield Verdict(receiver.name, "can be tried with `backflow test-alert` only")
+    if socket is not None:
+        try:
+            yield Verdict("Slack buttons", socket.identify())
+        except NotDelivered as error:
+            yield Verdict("Slack buttons", "", f"{error}\nUntil then, no button in Slack has an effect.")
 
 
 def _examine_state(directory: Path) -> Verdict:

@@ -6,8 +6,8 @@ import click
 
 from agent.cli.common import EPILOG, WRONG, config_option, fail, load_or_exit
 from agent.cli.stored import author_option, find_incident, open_store
-from agent.model.findings import Acknowledgement, Closure, Incident, Status, closed_findings
 from agent.notify.dispatcher import now_ms
+from agent.storage import operators
 
 
 @click.command("ack", epilog=EPILOG)
@@ -22,9 +22,11 @@ def ack_command(config: Path | None, incident_id: str, comment: str, author: str
     does not run when it starts.
     """
     with open_store(load_or_exit(config, need_clusters=False)) as store:
-        incident = _open_incident(find_incident(store, incident_id))
-        taken = Acknowledgement(at=now_ms(), by=author, comment=comment, severity=incident.severity)
-        store.decisions.acknowledge(incident, taken)
+        incident = find_incident(store, incident_id)
+        try:
+            operators.acknowledge(store, incident, by=author, now=now_ms(), comment=comment)
+        except operators.UndecidableError as error:
+            fail(WRONG, str(error))
     click.echo(f"{incident.id} acknowledged by {author}: {incident.title}")
 
 
@@ -42,17 +44,9 @@ def close_command(config: Path | None, incident_id: str, reason: str, author: st
     if not reason.strip():
         fail(WRONG, "give a reason: it is shown in the message")
     with open_store(load_or_exit(config, need_clusters=False)) as store:
-        incident = _open_incident(find_incident(store, incident_id))
-        closure = Closure(at=now_ms(), by=author, reason=reason, findings=closed_findings(incident))
-        store.decisions.close(incident, closure)
+        incident = find_incident(store, incident_id)
+        try:
+            operators.close(store, incident, by=author, now=now_ms(), reason=reason)
+        except operators.UndecidableError as error:
+            fail(WRONG, str(error))
     click.echo(f"{incident.id} closed by {author}: {incident.title}")
-
-
-def _open_incident(incident: Incident) -> Incident:
-    """Return the incident; exit if there is nothing left to decide about it."""
-    if incident.merged_into is not None:
-        fail(WRONG, f"{incident.id} was merged into {incident.merged_into}: name that")
-    if incident.status is Status.CLOSED:
-        by = f" by {incident.closed.by}: {incident.closed.reason}" if incident.closed else ""
-        fail(WRONG, f"{incident.id} is closed{by}")
-    return incident

@@ -1,7 +1,6 @@
 """The command group `silence`: add, list and expire silences in the state of an agent."""
 
 import json
-import secrets
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,11 +15,11 @@ from agent.config.problems import mistakes_in, unmatched
 from agent.config.settings import Settings
 from agent.model.config_types import duration
 from agent.model.findings import Severity
-from agent.model.matchers import Matchers, Silence, find_silence
-from agent.model.name_filter import NameFilter
+from agent.model.matchers import Matchers, Silence
 from agent.model.observations.agent import AGENT
 from agent.model.times import millis, rfc3339
 from agent.notify.dispatcher import now_ms
+from agent.storage import operators
 
 _PATTERNS = ("rule", "cluster", "group", "topic", "label")
 
@@ -67,12 +66,11 @@ def add_command(
         fail(WRONG, f"a silence that ends at {rfc3339(ends_at)} has no effect: that has passed")
     if not comment.strip():
         fail(WRONG, "give a comment: others will want to know why")
-    silence = Silence(f"SIL-{secrets.token_hex(3).upper()}", _matchers(settings, given), now, ends_at, author, comment)
+    matchers = _matchers(settings, given)
     with open_store(settings) as store:
-        store.decisions.add(silence)
-        incidents = [store.decisions.handled(incident) for incident in store.incidents(closed_since=sys.maxsize)]
-        held = [incident for incident in incidents if find_silence(incident, [silence])]
-    click.echo(_line(silence, now))
+        silences = operators.silence(store, [matchers], ends_at=ends_at, by=author, now=now, comment=comment)
+        held = operators.held_back(store, silences)
+    click.echo(_line(silences[0], now))
     click.echo(f"incidents that match now: {', '.join(incident.id for incident in held) or 'none'}")
 
 
@@ -131,12 +129,5 @@ def _matchers(settings: Settings, given: dict[str, Sequence[str]]) -> Matchers:
 
 def _line(silence: Silence, now: int) -> str:
     """Return a silence as a line of the list."""
-    what = " ".join(f"{name}={_patterns(getattr(silence.matchers, name))}" for name in silence.matchers.given)
     until = f"{'until' if silence.ends_at > now else 'ended'} {rfc3339(silence.ends_at)[:19]}Z"
-    return f"{silence.id}  {until}  {what}  {silence.author}: {silence.comment}"
-
-
-def _patterns(chosen: NameFilter | Sequence[Severity]) -> str:
-    if not isinstance(chosen, NameFilter):
-        return ",".join(chosen)
-    return ",".join([*chosen.include, *(f"!{pattern}" for pattern in chosen.exclude)])
+    return f"{silence.id}  {until}  {silence.matchers}  {silence.author}: {silence.comment}"

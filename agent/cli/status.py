@@ -25,6 +25,7 @@ from agent.daemon.tables import (
     RECEIVER_COLUMNS,
     SOURCE_COLUMNS,
     check_row,
+    describe_buttons,
     describe_group,
     describe_subjects,
     group_row,
@@ -94,6 +95,8 @@ def _status_lines(status: AgentStatus) -> Iterator[str]:
     yield from describe_subjects(status.subjects)
     rows = [receiver_row(receiver) for receiver in status.receivers]
     yield from _table("Deliveries", RECEIVER_COLUMNS, rows)
+    if status.buttons is not None:
+        yield describe_buttons(status.buttons)
     yield f"pipeline: {status.queued:,} queued, delay {span(status.delay_ms)}"
     incidents = [
         (incident.id, incident.severity, incident.status, minute(incident.opened_at), incident.title)

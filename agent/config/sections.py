@@ -16,6 +16,7 @@ from agent.model.matchers import Matchers
 
 _TOKEN = re.compile(r"[!-~]+")
 _SHORTEST_INTERVAL_MS = 60_000
+_APP_TOKEN = re.compile(r"xapp-[!-~]+")
 _WEBHOOK = re.compile(r"https?://[!-~]+")
 
 
@@ -119,6 +120,8 @@ class Slack(ConfigModel):
     """Environment variable that holds the address of an incoming webhook."""
     webhook_credential: CredentialName | None = None
     """systemd credential that holds the address of an incoming webhook."""
+    app_token: Credential | None = None
+    """App-level token (`xapp-...`) with the scope connections:write, for buttons in messages. Default: no buttons."""
     base_url: Annotated[str, AfterValidator(_address)] = "https://slack.com/api/"
     """Address of Slack's Web API."""
     proxy: Annotated[str, AfterValidator(_address)] | None = None
@@ -142,6 +145,9 @@ class Slack(ConfigModel):
             raise ValueError(msg)
         if names[0].startswith("webhook") and (self.channel is not None or self.routes):
             msg = "an incoming webhook posts to its own channel; `channel` and `routes` need a bot's token"
+            raise ValueError(msg)
+        if names[0].startswith("webhook") and self.app_token is not None:
+            msg = "an incoming webhook has no buttons; `app_token` needs a bot's token"
             raise ValueError(msg)
         chosen = {self.channel} | {route.channel for route in self.routes if not route.additional}
         if twice := chosen.intersection(self.additional_channels):
@@ -171,13 +177,14 @@ class Slack(ConfigModel):
 
     def read_secret(self, environment: Mapping[str, str] = os.environ) -> SecretStr:
         """Return the token or the webhook's address. Raises CredentialError, also if it cannot be one."""
-        secret = resolve(self.secret, environment)
         pattern, expected = (_WEBHOOK, "the address of an incoming webhook") if self.is_webhook else (_TOKEN, "a token")
-        if not pattern.fullmatch(secret.get_secret_value()):
-            source = next(f"{name} {value}" for name, value in self.secret.model_dump(exclude_none=True).items())
-            msg = f"{source} must hold {expected} and nothing else, in one line"
-            raise CredentialError(msg)
-        return secret
+        return _read(self.secret, environment, pattern, expected)
+
+    def read_app_token(self, environment: Mapping[str, str] = os.environ) -> SecretStr | None:
+        """Return the app-level token, None if none is configured. Raises CredentialError, also if it cannot be one."""
+        if self.app_token is None:
+            return None
+        return _read(self.app_token, environment, _APP_TOKEN, "an app-level token (xapp-...)")
 
     def channel_for(self, incident: Incident) -> str | None:
         """Return the channel of the first route that takes the incident, else the default; None for a webhook."""
@@ -193,3 +200,13 @@ class Slack(ConfigModel):
         """Return whether the incident goes to this channel in addition to the one that is chosen for it."""
         routes = (route for route in self.routes if route.additional and route.channel == channel)
         return any(route.match_any(incident) for route in routes)
+
+
+def _read(source: Credential, environment: Mapping[str, str], pattern: re.Pattern[str], expected: str) -> SecretStr:
+    """Return a secret that must match as a whole. Raises CredentialError, which says what is expected instead."""
+    secret = resolve(source, environment)
+    if not pattern.fullmatch(secret.get_secret_value()):
+        place = next(f"{name} {value}" for name, value in source.model_dump(exclude_none=True).items())
+        msg = f"{place} must hold {expected} and nothing else, in one line"
+        raise CredentialError(msg)
+    return secret

@@ -137,6 +137,8 @@ class Settings(NamedTuple):
     def _secrets(self) -> Iterator[tuple[KeyPath, Credential, Callable[[], object]]]:
         if self.slack is not None:
             yield ("slack", self.slack.secret_key), self.slack.secret, self.slack.read_secret
+            if self.slack.app_token is not None:
+                yield ("slack", "app_token"), self.slack.app_token, self.slack.read_app_token
         if self.heartbeat is not None and self.heartbeat.secret is not None:
             key, source = self.heartbeat.secret
             yield ("heartbeat", key), source, self.heartbeat.read_url

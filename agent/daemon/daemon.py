@@ -22,9 +22,9 @@ from agent.daemon.pipeline import JOURNAL, LOOKBACK_MS, UNWRITTEN, Pipeline
 from agent.daemon.self_report import SelfReport
 from agent.daemon.startup_log import StartupLog
 from agent.daemon.state_keeper import IN_MEMORY, STATE
-from agent.daemon.status import CheckRuns, Parts
+from agent.daemon.status import CheckRuns, Parts, report_buttons
 from agent.daemon.systemd import Systemd
-from agent.daemon.wiring import make_receivers, make_sources
+from agent.daemon.wiring import make_receivers, make_slack_presses, make_sources
 from agent.engine.check_requests import CheckResult
 from agent.engine.engine import Engine
 from agent.model.observations.base import Available, Tick, Unavailable
@@ -75,6 +75,7 @@ class Daemon:
             )
             for receiver in receivers
         }
+        self._presses = make_slack_presses(settings.slack, lambda: self._store.path, self._wake_dispatchers)
         engine = Engine(settings.rules, settings.correlations, settings.incidents, self._health.set_aside)
         self._check_runs = CheckRuns(self._earlier_check_runs())
         self._checks = Checks(settings, self._put_check_result)
@@ -130,6 +131,7 @@ class Daemon:
             health=self._health,
             progress=self._progress,
             rules=list(settings.rules),
+            presses=self._presses,
         )
         self._self_report = SelfReport(settings, parts, self._check_runs)
 
@@ -182,6 +184,8 @@ class Daemon:
         self._pipeline.start()
         for dispatcher in self._dispatchers.values():
             dispatcher.start()
+        if self._presses is not None:
+            self._presses.start()
         self._checks.start()
         for loop in self._loops:
             loop.start()
@@ -212,6 +216,10 @@ class Daemon:
         for dispatcher in self._dispatchers.values():
             dispatcher.move(path)
 
+    def _wake_dispatchers(self) -> None:
+        for dispatcher in self._dispatchers.values():
+            dispatcher.wake()
+
     def _tick(self) -> None:
         step = self._clock.step()
         if step:
@@ -220,6 +228,8 @@ class Daemon:
             self._restart = True
             self._wake.set()
         self._report_hung_sources()
+        if self._presses is not None:
+            report_buttons(self._presses, self._health)
         self._health.tick()
         self._pipeline.put([Tick(at=now_ms())])
 
@@ -264,6 +274,7 @@ class Daemon:
         for loop in self._loops:
             loop.stop()
         closing = [source.close for source in self._sources] + [self._checks.close]
+        closing += [] if self._presses is None else [self._presses.close]
         closers = [threading.Thread(target=close, daemon=True) for close in closing]
         for closer in closers:
             closer.start()

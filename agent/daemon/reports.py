@@ -66,6 +66,20 @@ class HeartbeatStatus(Struct, frozen=True, kw_only=True):
     problem: str
 
 
+class ButtonsStatus(Struct, frozen=True, kw_only=True):
+    """The buttons in Slack. is_connected: whether presses arrive; problem: why they do not.
+
+    pressed: how many were answered since the start, by button. failed: how many could not be done or answered.
+    malformed: how many messages of Slack's socket could not be read.
+    """
+
+    is_connected: bool
+    problem: str
+    pressed: dict[str, int]
+    failed: int
+    malformed: int
+
+
 class AgentStatus(Struct, frozen=True, kw_only=True):
     """The agent at a moment (`at`).
 
@@ -92,6 +106,7 @@ class AgentStatus(Struct, frozen=True, kw_only=True):
     running_checks: int
     waiting_checks: int
     heartbeat: HeartbeatStatus | None = None
+    buttons: ButtonsStatus | None = None
 
 
 class IncidentRecord(NamedTuple):

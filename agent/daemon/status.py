@@ -18,6 +18,7 @@ from agent.daemon.loops import Progress
 from agent.daemon.pipeline import Pipeline
 from agent.daemon.reports import (
     AgentStatus,
+    ButtonsStatus,
     CheckStatus,
     HeartbeatStatus,
     IncidentRecord,
@@ -33,8 +34,14 @@ from agent.model.observations.base import Unavailable
 from agent.model.observations.checks import CheckRun
 from agent.model.text import count, span, unavailable_parts, visible
 from agent.notify.dispatcher import Dispatcher, now_ms
+from agent.notify.slack_presses import SlackPresses
 from agent.sources.base import Source
 from agent.storage.incidents import IncidentStore
+
+BUTTONS = "Slack buttons"
+"""The part of the agent that a lasting loss of Slack's socket is reported of."""
+
+_SOCKET_PATIENCE_S = 60
 
 DELIVERY_PATIENCE_MS = 120_000
 """Deliveries do not work if one has been pending for longer than this."""
@@ -51,6 +58,7 @@ class Parts(NamedTuple):
     health: Health
     progress: Progress
     rules: Sequence[str]
+    presses: SlackPresses | None = None
 
 
 class CheckRuns:
@@ -134,6 +142,7 @@ class StatusReader:
             heartbeat=None
             if heartbeat is None
             else HeartbeatStatus(sent_at=heartbeat.sent_at, problem=heartbeat.problem),
+            buttons=self.buttons(),
         )
 
     def groups(self, pattern: str = "*", *, in_detail: bool = False) -> list[GroupProgress]:
@@ -170,6 +179,21 @@ class StatusReader:
                 problem=dispatcher.problem,
             )
 
+    def buttons(self) -> ButtonsStatus | None:
+        """Return the state of the buttons in Slack, None if there are none."""
+        presses = self.parts.presses
+        if presses is None:
+            return None
+        socket = presses.socket
+        is_connected = socket.is_connected
+        return ButtonsStatus(
+            is_connected=is_connected,
+            problem="" if is_connected else socket.problem,
+            pressed=dict(presses.done),
+            failed=presses.failed,
+            malformed=socket.malformed,
+        )
+
     def impairment(self) -> str:
         """Return why the agent might not notify anybody of an incident, or an empty string."""
         if not self.parts.pipeline.alive:
@@ -192,7 +216,11 @@ class StatusReader:
         if stuck := self.parts.progress.stuck():
             yield f"Without progress for two minutes: {', '.join(stuck)}"
         yield from (_delay(receiver) for receiver in receivers if receiver.problem)
-        yield from (f"{part}: {problem}" for part, problem in self.parts.health.problems.items())
+        reported = self.parts.health.problems
+        yield from (f"{part}: {problem}" for part, problem in reported.items())
+        buttons = self.buttons()
+        if buttons is not None and buttons.problem and BUTTONS not in reported:
+            yield f"{BUTTONS}: {buttons.problem}"
         if self.heartbeat is not None and self.heartbeat.problem:
             yield f"heartbeat: {self.heartbeat.problem}"
 
@@ -216,6 +244,15 @@ def open_incidents(incidents: Iterable[Incident]) -> Iterable[OpenIncident]:
             title=visible(incident.title),
             opened_at=incident.opened_at,
         )
+
+
+def report_buttons(presses: SlackPresses, health: Health) -> None:
+    """Report the buttons in Slack as not working if presses have not arrived for a minute."""
+    broken_since = presses.socket.broken_since
+    if broken_since is None:
+        health.works(BUTTONS)
+    elif time.monotonic() - broken_since > _SOCKET_PATIENCE_S:
+        health.failed(BUTTONS, f"Presses do not arrive: {presses.socket.problem}. All else works.")
 
 
 class _View(NamedTuple):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from agent.daemon.groups import GroupProgress, PartitionProgress
-from agent.daemon.reports import CheckStatus, ReceiverStatus, SourceStatus
+from agent.daemon.reports import ButtonsStatus, CheckStatus, ReceiverStatus, SourceStatus
 from agent.model.findings import Finding
 from agent.model.text import count, instant, place, span
 from agent.model.times import minute
@@ -40,6 +40,14 @@ def receiver_row(receiver: ReceiverStatus) -> tuple[str, ...]:
     failed = ", ".join(f"{number:,} {reason}" for reason, number in sorted(receiver.failed.items()) if number)
     oldest = span(receiver.oldest_ms) if receiver.pending else ""
     return receiver.receiver, f"{receiver.pending:,}", oldest, f"{receiver.delivered:,}", failed, receiver.problem
+
+
+def describe_buttons(buttons: ButtonsStatus) -> str:
+    """Return whether presses of buttons in Slack arrive, and how many did."""
+    state = "connected" if buttons.is_connected else f"not connected: {buttons.problem}"
+    counts = {"pressed": sum(buttons.pressed.values()), "failed": buttons.failed, "malformed": buttons.malformed}
+    numbers = (f"{number:,} {noun}" for noun, number in counts.items() if number or noun == "pressed")
+    return f"Slack buttons: {state}; {', '.join(numbers)}"
 
 
 def check_row(check: CheckStatus) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, TextIO
 
 from agent.config.sections import Slack as SlackSettings
@@ -11,7 +12,10 @@ from agent.model.findings import Incident
 from agent.model.observations.base import Observation
 from agent.notify.base import Receiver
 from agent.notify.console import Console
-from agent.notify.slack import Slack, configure_connections
+from agent.notify.http_calls import TIMEOUT_S
+from agent.notify.slack import Slack, configure_connections, web_client
+from agent.notify.slack_presses import SlackPresses
+from agent.notify.slack_socket import SlackSocket
 from agent.notify.slack_webhook import Webhook
 from agent.rules.log_pattern import LogPattern
 from agent.sources.base import Emit, Source
@@ -121,10 +125,39 @@ def _slack_receivers(slack: SlackSettings | None) -> list[Receiver]:
         configure_connections(slack.proxy, slack.ca)
         return [Webhook(slack.read_secret().get_secret_value())]
     copies = (
-        _slack(slack, channel, name=f"slack {channel}", accepts=partial(slack.is_copied, channel=channel))
+        _slack(
+            slack,
+            channel,
+            name=f"slack {channel}",
+            accepts=partial(slack.is_copied, channel=channel),
+            has_buttons=slack.app_token is not None,
+        )
         for channel in slack.additional_channels
     )
-    return [_slack(slack, slack.channel_for), *copies]
+    return [_slack(slack, slack.channel_for, has_buttons=slack.app_token is not None), *copies]
+
+
+def make_slack_socket(slack: SlackSettings | None) -> SlackSocket | None:
+    """Return the socket on which Slack sends presses of buttons; None without an app token. Raises CredentialError."""
+    token = None if slack is None else slack.read_app_token()
+    if slack is None or token is None:
+        return None
+    configure_connections(slack.proxy, slack.ca)
+    return SlackSocket(token.get_secret_value(), base_url=slack.base_url, proxy=slack.proxy, ca=slack.ca)
+
+
+def make_slack_presses(
+    slack: SlackSettings | None, path: Callable[[], Path], wake: Callable[[], None]
+) -> SlackPresses | None:
+    """Return what answers presses of buttons in Slack; None without an app token. Raises CredentialError.
+
+    path: returns where the state file is. wake: lets the dispatchers look for what a press changed.
+    """
+    socket = make_slack_socket(slack)
+    if slack is None or socket is None:
+        return None
+    client = web_client(slack.read_secret().get_secret_value(), slack.base_url, TIMEOUT_S)
+    return SlackPresses(socket, client, path, wake)
 
 
 def _slack(slack: SlackSettings, channel: str | Callable[[Incident], str | None] | None, **options: Any) -> Slack:

@@ -1,5 +1,6 @@
 """What selects incidents, for routes and silences: patterns on what their findings are about. No I/O."""
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Annotated, NamedTuple
 
@@ -10,6 +11,11 @@ from agent.model.findings import Finding, Incident, Severity
 from agent.model.name_filter import NameFilter
 
 _READERS = ("group", "job", "job_name", "application")
+_LASTING_READERS = ("group", "application", "job_name", "job")
+"""The same, what outlives a restart first."""
+
+_MOST_NAMES = 50
+"""Names in a matcher at most; for more, every name matches."""
 
 
 def _selection(names: NameFilter) -> NameFilter:
@@ -51,6 +57,9 @@ class Matchers(ConfigModel):
         """The names of the matchers that are given."""
         return [name for name in Matchers.model_fields if getattr(self, name) is not None]
 
+    def __str__(self) -> str:
+        return " ".join(f"{name}={_patterns(getattr(self, name))}" for name in self.given)
+
     def match(self, incident: Incident, finding: Finding | None) -> bool:
         """Return whether an incident's finding is selected. None: the incident has no findings."""
         if self.severities is not None and incident.severity not in self.severities:
@@ -69,6 +78,12 @@ class Matchers(ConfigModel):
     def match_any(self, incident: Incident) -> bool:
         """Return whether an effect of the incident is selected."""
         return any(self.match(incident, finding) for finding in incident.findings or (None,))
+
+
+def _patterns(chosen: NameFilter | Sequence[Severity]) -> str:
+    if not isinstance(chosen, NameFilter):
+        return ",".join(chosen)
+    return ",".join([*chosen.include, *(f"!{pattern}" for pattern in chosen.exclude)])
 
 
 class Silence(NamedTuple):
@@ -107,3 +122,37 @@ def find_silence(incident: Incident, active: Sequence[Silence]) -> Silence | Non
 def _decisive(incident: Incident) -> Iterable[Finding]:
     findings = incident.causes + incident.findings
     return [finding for finding in findings if finding.severity is not Severity.INFO] or incident.findings
+
+
+def matchers_about(incident: Incident) -> list[Matchers]:
+    """Return the narrowest matchers that hold the incident back, each for one rule; none if it has no findings.
+
+    They give the rule and, where its findings have them, cluster, reader and topic. An incident that gets worse does
+    not match.
+    """
+    names: dict[tuple[str, ...], dict[str, set[str]]] = {}
+    for finding in _decisive(incident):
+        subject = finding.subject
+        readers = (str(subject[key]) for key in _LASTING_READERS if subject.get(key) is not None)
+        found = {
+            "rules": finding.rule,
+            "clusters": str(subject.get("cluster") or incident.cluster or ""),
+            "groups": next(readers, ""),
+            "topics": str(subject.get("topic") or ""),
+        }
+        given = {dimension: name for dimension, name in found.items() if name}
+        chosen = names.setdefault((finding.rule, *given), {})
+        for dimension, name in given.items():
+            chosen.setdefault(dimension, set()).add(name)
+    milder = tuple(severity for severity in Severity if severity.rank <= incident.severity.rank)
+    severities = {} if len(milder) == len(Severity) else {"severities": milder}
+    return [
+        Matchers.model_validate({dimension: _only(found) for dimension, found in chosen.items()} | severities)
+        for chosen in names.values()
+    ]
+
+
+def _only(names: Iterable[str]) -> NameFilter:
+    """Return a filter that selects these names."""
+    patterns = [re.sub(r"[*?\[]", r"[\g<0>]", name) for name in sorted(names)]
+    return NameFilter(include=patterns if len(patterns) <= _MOST_NAMES else ["*"])

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from agent.model.findings import Incident
+from agent.model.matchers import Silence
 from agent.render.report import Report, digest_report, plain_report, report
 from agent.storage.outbox import Handle, Row
 
@@ -34,9 +35,9 @@ class Message(NamedTuple):
         return f"{self.incident.id}-plot-{self.check_report}.png"
 
 
-def message_of(row: Row) -> Message:
-    """Return the message of an outbox row."""
-    described = digest_report(row.incident, row.lines) if row.is_digest else report(row.incident)
+def message_of(row: Row, silence: Silence | None = None) -> Message:
+    """Return the message of an outbox row. silence: what holds the incident back at present."""
+    described = digest_report(row.incident, row.lines) if row.is_digest else report(row.incident, silence)
     return Message(row.incident, described, row.number, row.lines, row.report, row.plot)
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from agent.model.findings import Status
+from agent.model.findings import Incident, Status
 from agent.model.matchers import Silence, find_silence
 from agent.notify.base import (
     Declined,
@@ -30,6 +30,7 @@ from agent.notify.base import (
     message_of,
     plain_message_of,
 )
+from agent.notify.edit_limit import EditLimit
 from agent.notify.policy import Why, digest_of, first_notification, repetition, update
 from agent.notify.quiet_hours import is_held_back, summarize
 from agent.notify.refresh import Refresher
@@ -60,7 +61,10 @@ def monotonic_ms() -> int:
 
 
 class Backlog(NamedTuple):
-    """What waits for one receiver. incidents: how many have a pending delivery; oldest: for how long, ms."""
+    """What waits for one receiver. incidents: how many have a pending delivery.
+
+    oldest: for how long one has been due, ms; not of what silences and quiet hours hold back.
+    """
 
     incidents: int
     oldest: int
@@ -101,8 +105,9 @@ class Dispatcher:
         self._quiet_end: int | None = None
         self._may_owe_digest = True  # of an earlier run
         self._repeat_interval = repeat_interval
-        self._active: Sequence[Silence] = ()
+        self._active: list[Silence] = []
         self._held: dict[str, int] = {}
+        self._edit_limit = EditLimit(clock)
         self._clock = clock
         self._refresher = Refresher(receiver, clock)
         self._wakeup = threading.Event()
@@ -127,8 +132,9 @@ class Dispatcher:
     @property
     def backlog(self) -> Backlog:
         """What waits, since this process knows of it. From any thread."""
-        pending = list(self._pending_since.values())
-        return Backlog(len(pending), max(0, self._clock() - min(pending)) if pending else 0)
+        pending = list(self._pending_since.items())
+        overdue = [since for (incident_id, _), since in pending if incident_id not in self._held]
+        return Backlog(len(pending), max(0, self._clock() - min(overdue)) if overdue else 0)
 
     @property
     def failed(self) -> Counter[str]:
@@ -183,7 +189,10 @@ class Dispatcher:
         What is queued meanwhile is looked at before the rest: a new incident must not wait for many edits.
         """
         now = now_ms()
-        self._active = [*self._silences(now), *outbox.silences(now)]
+        active = [*self._silences(now), *outbox.silences(now)]
+        if active != self._active and self._receiver.edits:
+            outbox.queue_edits()  # messages show which silence holds them back
+        self._active = active
         self._quiet_end = self._quiet_until(now)
         if self._quiet_end is not None:
             self._may_owe_digest = True
@@ -223,7 +232,7 @@ class Dispatcher:
         if row is None:
             return
         try:
-            row, message, covered = _compose(row)
+            row, message, covered = _compose(row, self._shown_silence(row.incident))
         except Exception as error:  # noqa: BLE001 - a defect in a sentence must not keep back the incident
             self._retries.log_defect(incident_id, error)
             message, covered = plain_message_of(row), None
@@ -243,6 +252,8 @@ class Dispatcher:
                 sent = True
                 handle = self._receiver.deliver(message, handle)
             is_announced = message.number == 0 and row.handle is None
+            if message.number == 0 and row.handle is not None:
+                self._edit_limit.edited(row.incident)
             digest_now, announced_at = (digest if message.number == 0 else None), (now_ms() if is_announced else None)
             outbox.confirmed(row, handle, digest_now, announced_at)
             self.delivered += 1
@@ -271,13 +282,18 @@ class Dispatcher:
     def _unless_held(self, outbox: Outbox, row: Row) -> Row | None:
         """Return what to deliver of the incident now: all of it, the edit of its message, or None.
 
-        The rest waits for the end of silences and of quiet hours.
+        The rest waits for the end of silences and of quiet hours; an edit, until the last one is some time ago.
         """
         if row.is_digest:
             return row
         incident = row.incident
         is_untried = row.handle is None and row.attempted_at is None
         self._held.pop(incident.id, None)
+        if row.number == 0 and row.handle is not None and row.attempted_at is None and self._receiver.edits:
+            due = self._edit_limit.due(incident)
+            if self._clock() < due:
+                self._held[incident.id] = due
+                return None
         silence = find_silence(incident, self._active)
         if is_untried and not self._receiver.accepts(incident):
             self._discard(outbox, row, Why.NOT_ROUTED)
@@ -298,6 +314,11 @@ class Dispatcher:
                 return edit
         self._held[incident.id] = self._clock() + until - now_ms()
         return None
+
+    def _shown_silence(self, incident: Incident) -> Silence | None:
+        """Return the silence that the incident's message names."""
+        is_over = incident.status is Status.CLOSED or not self._receiver.edits
+        return None if is_over else find_silence(incident, self._active)
 
     def _discard(self, outbox: Outbox, row: Row, why: Why) -> None:
         """Drop all that is pending of an incident that was never delivered."""
@@ -352,13 +373,13 @@ class Dispatcher:
         self._retries.put_off(row.incident.id, channel, error)
 
 
-def _compose(row: Row) -> tuple[Row, Message, str | None]:
+def _compose(row: Row, silence: Silence | None) -> tuple[Row, Message, str | None]:
     """Return the row with its lines, the message, and for an entry composed now what the thread covers with it.
 
     An entry keeps the lines of its first attempt: it may have arrived.
     """
     if not row.is_log_entry or row.lines:
-        return row, message_of(row), None
+        return row, message_of(row, silence), None
     log_so_far = ThreadLog() if row.covered is None else _THREAD_LOG.decode(row.covered)
     lines, thread_log = thread_entry(log_so_far, row.incident)
     row = row._replace(lines=lines)

@@ -25,6 +25,7 @@ from agent.model.findings import Incident
 from agent.notify.base import Declined, Gone, Handle, Message, NotDelivered, RateLimited, Refused, Unanswered
 from agent.notify.http_calls import TIMEOUT_S, RefuseRedirects, quoted, retry_after
 from agent.notify.slack_blocks import clipped, content_of
+from agent.notify.slack_buttons import buttons_of
 from agent.render.thread import is_announcement
 
 EVENT_TYPE = "backflow_incident"
@@ -47,6 +48,8 @@ _CHANNEL_LOST = {"is_archived", "channel_not_found", "not_in_channel"}
 _INTERNAL_ERRORS = {"internal_error", "fatal_error", "service_unavailable", "request_timeout"}
 _REMEDIES = {
     "invalid_auth": "the token is not valid: replace it with a bot token (xoxb-...)",
+    "not_allowed_token_type": "the token is of another type: a bot token begins with xoxb-, an app token with xapp-",
+    "user_not_in_channel": "who pressed is not a member of the channel",
     "not_authed": "no token was sent: name one in [slack]",
     "account_inactive": "the token's app or workspace was deactivated",
     "token_revoked": "the token was revoked: reinstall the app and use the new token",
@@ -76,6 +79,13 @@ def configure_connections(proxy: str | None = None, ca: Path | None = None) -> N
 configure_connections()
 
 
+def web_client(token: str, base_url: str, timeout: int) -> WebClient:
+    """Return a client of the Web API. timeout: seconds per call."""
+    client = WebClient(token=token, base_url=base_url, timeout=timeout, logger=SILENT, retry_handlers=[])
+    client.proxy = None  # that of the environment, which would follow redirects
+    return client
+
+
 class Slack:
     """The receiver that posts by the Web API, each incident to a channel chosen for it."""
 
@@ -90,21 +100,22 @@ class Slack:
         accepts: Callable[[Incident], bool] = lambda _: True,
         base_url: str = "https://slack.com/api/",
         timeout: int = TIMEOUT_S,
+        has_buttons: bool = False,
     ) -> None:
         """channel_of: where a new incident is posted: a channel's id or name. timeout: seconds per call.
 
-        accepts: which new incidents are posted at all.
+        accepts: which new incidents are posted at all. has_buttons: whether somebody receives what is pressed.
         """
         self.name = name
+        self._has_buttons = has_buttons
         self._accepts = accepts
         self._channel_of = channel_of
         self._ids: dict[str, str] = {}
-        self._client = WebClient(token=token, base_url=base_url, timeout=timeout, logger=SILENT, retry_handlers=[])
-        self._client.proxy = None  # that of the environment, which would follow redirects
+        self._client = web_client(token, base_url, timeout)
 
     def identify(self) -> str:
         """Return as whom and where the token posts. Raises NotDelivered."""
-        answer = _call(self._client.auth_test)
+        answer = call(self._client.auth_test)
         return f"posts as {answer.get('user', '?')} in {answer.get('team', '?')}"
 
     def accepts(self, incident: Incident) -> bool:
@@ -143,20 +154,21 @@ class Slack:
             channel, ts = handle["channel"], handle["ts"]
             if message.plot is not None:
                 upload, name, alt = self._client.files_upload_v2, message.file, "plot of a check's findings"
-                _call(upload, channel=channel, thread_ts=ts, filename=name, content=message.plot, alt_txt=alt)
+                call(upload, channel=channel, thread_ts=ts, filename=name, content=message.plot, alt_txt=alt)
                 return handle
             text = clipped("\n".join(message.lines), _REPLY_LIMIT)
             # Slack notifies no one of an edit and few of a reply: what is urgent is shown in the channel too.
             broadcast = {"reply_broadcast": True} if is_announcement(message.lines) else {}
-            _call(post, channel=channel, thread_ts=ts, text=text, metadata=mark, unfurl_links=False, **broadcast)
+            call(post, channel=channel, thread_ts=ts, text=text, metadata=mark, unfurl_links=False, **broadcast)
             return handle
-        content = content_of(message.report) | {"metadata": mark}
+        buttons = buttons_of(message.incident) if self._has_buttons and not message.is_digest else []
+        content = content_of(message.report, buttons) | {"metadata": mark}
         if handle is not None:
-            _call(self._client.chat_update, channel=handle["channel"], ts=handle["ts"], **content)
+            call(self._client.chat_update, channel=handle["channel"], ts=handle["ts"], **content)
             return handle
         channel = self._channel_of(message.incident)
-        answer = _call(post, channel=channel, **content, unfurl_links=False, unfurl_media=False)
-        posted_to, ts = _text_of(answer, "channel"), _text_of(answer, "ts")
+        answer = call(post, channel=channel, **content, unfurl_links=False, unfurl_media=False)
+        posted_to, ts = text_of(answer, "channel"), text_of(answer, "ts")
         self._ids[channel] = posted_to
         return _handle(channel, posted_to, ts)
 
@@ -175,7 +187,7 @@ class Slack:
             return None
         ours = (found for found in pages if _is(found, message, mark))
         chosen = self._channel_of(message.incident)
-        return next((handle or _handle(chosen, channel, _text_of(found, "ts")) for found in ours), None)
+        return next((handle or _handle(chosen, channel, text_of(found, "ts")) for found in ours), None)
 
     def _id_of(self, channel: str) -> str:
         """Return the id of a channel given by name; the name itself if it cannot be looked up. Raises NotDelivered."""
@@ -184,7 +196,7 @@ class Slack:
         kinds = "public_channel,private_channel"
         try:
             for known in _pages(self._client.conversations_list, "channels", types=kinds, exclude_archived=True):
-                name, known_id = _text_of(known, "name"), _text_of(known, "id")
+                name, known_id = text_of(known, "name"), text_of(known, "id")
                 self._ids[f"#{name}"] = self._ids[name] = known_id
         except Refused as error:
             log.warning("channel_lookup_refused", channel=channel, reason=str(error))
@@ -200,7 +212,7 @@ def _pages(method: Callable[..., SlackResponse], what: str, **arguments: Any) ->
     """Yield the objects that all pages have under this name. Raises NotDelivered."""
     cursor = None
     for _ in range(_MOST_PAGES):
-        answer = _call(method, **arguments, cursor=cursor, limit=_PAGE)
+        answer = call(method, **arguments, cursor=cursor, limit=_PAGE)
         found, more = answer.get(what), answer.get("response_metadata")
         if not isinstance(found, list):
             msg = f"the answer is not Slack's: it lacks {what}"
@@ -212,7 +224,7 @@ def _pages(method: Callable[..., SlackResponse], what: str, **arguments: Any) ->
     log.warning("lookup_ended_early", pages=_MOST_PAGES, listed=what)
 
 
-def _call(method: Callable[..., SlackResponse], **arguments: Any) -> SlackResponse:
+def call(method: Callable[..., SlackResponse], **arguments: Any) -> SlackResponse:
     """Call one method of the Web API; what it returns is an object. Raises NotDelivered."""
     try:
         answer = method(**arguments)
@@ -228,7 +240,7 @@ def _call(method: Callable[..., SlackResponse], **arguments: Any) -> SlackRespon
     return answer
 
 
-def _text_of(answer: SlackResponse | Mapping[str, Any], name: str) -> str:
+def text_of(answer: SlackResponse | Mapping[str, Any], name: str) -> str:
     """Return a text that is there in every answer of Slack's. Raises Unanswered."""
     value = answer.get(name)
     if not isinstance(value, str) or not value:

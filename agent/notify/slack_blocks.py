@@ -1,5 +1,6 @@
 """A report in Slack's Block Kit: a header, and a bar in the severity's colour beside the rest."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from agent.model.findings import Severity
@@ -21,8 +22,8 @@ _RESOLVED_SIGN, _RESOLVED_COLOUR = "🟢", "#12b76a"
 _VOID_SIGN, _VOID_COLOUR = "⚪", "#98a2b3"
 
 
-def content_of(report: Report) -> dict[str, Any]:
-    """Return the message's text, blocks and attachments, all within Slack's limits."""
+def content_of(report: Report, buttons: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    """Return the message's text, blocks and attachments, all within Slack's limits. buttons: blocks below the rest."""
     sign, colour = _look(report)
     headline = f"{report.headline} · {report.id}"
     shown = f"{sign} {headline}"
@@ -33,7 +34,11 @@ def content_of(report: Report) -> dict[str, Any]:
         "text": clipped(headline, FALLBACK_LIMIT),
         "blocks": [header_block],
         "attachments": [
-            {"color": colour, "fallback": clipped(headline, FALLBACK_LIMIT), "blocks": _body(report, fits=fits)}
+            {
+                "color": colour,
+                "fallback": clipped(headline, FALLBACK_LIMIT),
+                "blocks": [*_body(report, fits=fits), *buttons],
+            }
         ],
     }
 

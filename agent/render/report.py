@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from agent.engine.impact_and_root_cause import root_cause_broker, worst_first
 from agent.model.findings import Finding, Incident, Records, Severity, Status, reader
+from agent.model.matchers import Silence
 from agent.model.text import (
     change,
     count,
@@ -115,9 +116,9 @@ class Report(Struct, frozen=True, kw_only=True):
         return [*text, *_hang(self.context, 0)]
 
 
-def report(incident: Incident) -> Report:
-    """Return the message, each line of it on one line."""
-    composed = _compose(incident)
+def report(incident: Incident, silence: Silence | None = None) -> Report:
+    """Return the message, each line of it on one line. silence: what holds the incident back at present."""
+    composed = _compose(incident, silence)
     return replace(
         composed,
         title=visible(composed.title),
@@ -131,7 +132,7 @@ def report(incident: Incident) -> Report:
     )
 
 
-def _compose(incident: Incident) -> Report:
+def _compose(incident: Incident, silence: Silence | None) -> Report:
     """Return the message. A merged incident points to another; one without findings says that it was withdrawn."""
     day = day_of(incident.opened_at)
     blank = Report(
@@ -140,7 +141,7 @@ def _compose(incident: Incident) -> Report:
         state=_state(incident),
         title=incident.title,
         paragraph="",
-        context=_context(incident, day),
+        context=_context(incident, silence, day),
     )
     if incident.merged_into is not None:
         return replace(blank, paragraph=f"Merged into {incident.merged_into}: see there.")
@@ -320,7 +321,7 @@ def _state(incident: Incident) -> str:
     return incident.status.upper()
 
 
-def _context(incident: Incident, day: str) -> str:
+def _context(incident: Incident, silence: Silence | None, day: str) -> str:
     begun = instant(incident.opened_at, day)
     end = incident.recovered_at
     if incident.status is Status.OPEN:
@@ -340,6 +341,8 @@ def _context(incident: Incident, day: str) -> str:
         )
     if incident.cluster is not None:
         parts.append(f"cluster {incident.cluster}")
+    if silence is not None:
+        parts.append(f"silenced until {instant(silence.ends_at, day)} by {silence.author}: {silence.comment}")
     return " · ".join([*parts, *_decisions(incident, day)])
 
 

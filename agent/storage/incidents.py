@@ -167,6 +167,15 @@ class IncidentStore:
         rows = self._db.execute("SELECT lines FROM check_reports WHERE incident = ? ORDER BY number", (incident_id,))
         return [tuple(msgspec.json.decode(lines)) for (lines,) in rows]
 
+    def plot(self, incident_id: str) -> tuple[int, bytes] | None:
+        """Return the latest plot of the incident's check reports, a PNG, after its report's number; None without."""
+        row = self._db.execute(
+            "SELECT number, plot FROM check_reports WHERE incident = ? AND plot IS NOT NULL"
+            " ORDER BY number DESC LIMIT 1",
+            (incident_id,),
+        ).fetchone()
+        return None if row is None else (int(row[0]), bytes(row[1]))
+
     def pending(self) -> int:
         """Return how many deliveries are pending, for all receivers."""
         rows = self._db.execute("SELECT receiver, count(*) FROM outbox GROUP BY receiver")

@@ -100,6 +100,17 @@ class Outbox:
         )
         return [_HANDLE.decode(handle) for (handle,) in rows]
 
+    def queue_edits(self) -> None:
+        """Queue the messages of all incidents that were delivered and are not closed, if they read differently now."""
+        with transaction(self._db):
+            delivered = self._db.execute(
+                "SELECT incident FROM deliveries JOIN incidents ON id = incident"
+                " WHERE receiver = ? AND handle IS NOT NULL AND status != ?",
+                (self._receiver, Status.CLOSED.value),
+            ).fetchall()
+            for (incident_id,) in delivered:
+                queue_message(self._db, self._receiver, incident_id)
+
     def announce(self, incident_id: str, line: str, now: int) -> None:
         """Queue an entry of the thread that notifies people again, at `now`, ms."""
         with transaction(self._db):

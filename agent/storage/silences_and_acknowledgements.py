@@ -53,15 +53,20 @@ class Decisions:
             silences.append(Silence(silence_id, matchers, stored.begins_at, ends_at, stored.author, stored.comment))
         return silences
 
-    def add(self, silence: Silence) -> None:
-        """Add a silence, or replace the one with its id."""
-        matchers = silence.matchers.model_dump(mode="json", exclude_unset=True, include=set(silence.matchers.given))
-        stored = _StoredSilence(
-            matchers=matchers, begins_at=silence.begins_at, author=silence.author, comment=silence.comment
-        )
-        self._db.execute(
-            "INSERT OR REPLACE INTO silences VALUES (?, ?, ?)", (silence.id, silence.ends_at, _encode(stored))
-        )
+    def add(self, *silences: Silence) -> None:
+        """Add all these silences or none, each in place of one with its id."""
+        with transaction(self._db):
+            for silence in silences:
+                given = set(silence.matchers.given)
+                stored = _StoredSilence(
+                    matchers=silence.matchers.model_dump(mode="json", exclude_unset=True, include=given),
+                    begins_at=silence.begins_at,
+                    author=silence.author,
+                    comment=silence.comment,
+                )
+                self._db.execute(
+                    "INSERT OR REPLACE INTO silences VALUES (?, ?, ?)", (silence.id, silence.ends_at, _encode(stored))
+                )
 
     def expire(self, silence_id: str, now: int) -> bool:
         """End a silence at `now` (ms); return whether it was there and had not ended."""

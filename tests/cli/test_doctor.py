@@ -35,6 +35,22 @@ def test_a_good_token_and_directory_are_ok(tmp_path: Path, slack: Slack) -> None
     assert slack.messages() == []
 
 
+def test_the_app_token_is_tried_without_a_connection(tmp_path: Path, slack: Slack) -> None:
+    for name, token in (("right", slack.app_token), ("wrong", slack.token)):
+        (tmp_path / name).write_text(token, encoding="utf-8")
+    table = slack_table(tmp_path, slack, slack.token)
+    status, lines = run(tmp_path, table.replace(NO_SPARK, f'app_token = {{ file = "{tmp_path}/right" }}\n{NO_SPARK}'))
+    assert (status, lines[1]) == (0, "ok        Slack buttons             Slack opens a socket for the app token")
+    assert slack.socket.accepted == 0
+    slack.refuse("invalid_auth", method="apps.connections.open")
+    status, lines = run(tmp_path, table.replace(NO_SPARK, f'app_token = {{ file = "{tmp_path}/right" }}\n{NO_SPARK}'))
+    assert (status, lines[1]) == (1, "PROBLEM   Slack buttons")
+    assert lines[3] == "          Until then, no button in Slack has an effect."
+    status, lines = run(tmp_path, table.replace(NO_SPARK, f'app_token = {{ file = "{tmp_path}/wrong" }}\n{NO_SPARK}'))
+    assert status == 1
+    assert "must hold an app-level token (xapp-...) and nothing else, in one line" in lines[1]
+
+
 def test_a_wrong_token_is_explained(tmp_path: Path, slack: Slack) -> None:
     status, lines = run(tmp_path, slack_table(tmp_path, slack, "xoxb-wrong"))
     assert status == 1

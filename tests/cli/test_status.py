@@ -8,11 +8,18 @@ import pytest
 from click.testing import CliRunner, Result
 
 from agent.cli.main import main
+from agent.daemon.health import Health
 from agent.daemon.self_report import status_line
+from agent.daemon.status import report_buttons
+from agent.daemon.web.metrics import exposition
 from agent.daemon.web.routes import make_routes
 from agent.daemon.web.server import SOCKET, Listener
 from agent.model.observations.base import Observation, Tick
+from agent.notify.slack import web_client
+from agent.notify.slack_presses import SlackPresses
+from agent.notify.slack_socket import SlackSocket
 from agent.storage.journal.writer import Journal
+from testbed.slack import Slack
 from testbed.waiting import wait_until
 from tests.builders import after, commit, log_offsets
 from tests.running import Running, running
@@ -52,6 +59,39 @@ def test_status_shows_what_the_agent_sees(agent: Running, tmp_path: Path) -> Non
     assert (result.exit_code, "PROBLEM  journal: The disk is full." in result.output) == (1, True)
     fields = json.loads(invoke(tmp_path, "status", "--json").output)
     assert fields["problems"] == ["journal: The disk is full."]
+
+
+def test_status_shows_whether_presses_in_slack_arrive(agent: Running, tmp_path: Path, slack: Slack) -> None:
+    socket = SlackSocket(slack.app_token, base_url=slack.url, timeout=2)
+    presses = SlackPresses(socket, web_client(slack.token, slack.url, 2), lambda: tmp_path, lambda: None)
+    agent.reader.parts = agent.reader.parts._replace(presses=presses)
+    result = invoke(tmp_path, "status")
+    assert "Slack buttons: not connected: not connected yet; 0 pressed" in result.output
+    assert (result.exit_code, "PROBLEM  Slack buttons: not connected yet" in result.output) == (1, True)
+    presses.start()
+    slack.wait_for(lambda: socket.is_connected and socket.broken_since is None, 30)
+    slack.socket.send_text("no envelope")
+    slack.wait_for(lambda: socket.malformed == 1)
+    result = invoke(tmp_path, "status")
+    assert "Slack buttons: connected; 0 pressed, 1 malformed" in result.output
+    assert result.exit_code == 0, result.output
+    exposed = exposition(agent.reader).decode()
+    assert "backflow_slack_socket_connected 1.0" in exposed
+    assert "backflow_slack_malformed_total 1.0" in exposed
+    assert 'backflow_slack_presses_total{button="why"} 0.0' in exposed
+    presses.close()
+
+
+def test_a_lasting_loss_of_the_socket_is_reported_as_a_part(slack: Slack, tmp_path: Path) -> None:
+    socket = SlackSocket(slack.app_token, base_url=slack.url, timeout=2)
+    presses = SlackPresses(socket, web_client(slack.token, slack.url, 2), lambda: tmp_path, lambda: None)
+    health = Health()
+    report_buttons(presses, health)
+    assert health.problems == {}
+    assert socket.broken_since is not None
+    socket.broken_since -= 61
+    report_buttons(presses, health)
+    assert health.problems == {"Slack buttons": "Presses do not arrive: not connected yet. All else works."}
 
 
 @pytest.mark.usefixtures("agent")

@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from agent.model.findings import Finding, Incident, Severity
-from agent.model.matchers import Matchers, Silence, find_silence
+from agent.model.matchers import Matchers, Silence, find_silence, matchers_about
 from tests import samples
 
 GROUPS, TOPICS = ("pay-a", "pay-b", "audit"), ("orders", "refunds")
@@ -112,3 +114,37 @@ def test_more_findings_never_begin_a_silence(
         again = find_silence(incident(*data.draw(st.permutations(findings)), severity=severity), shuffled)
         assert again is not None
         assert again.ends_at == held.ends_at
+
+
+@pytest.mark.parametrize("incident", [samples.incident(), samples.eventful(), samples.burst()])
+def test_matchers_about_an_incident_hold_it_back(incident: Incident) -> None:
+    silences = [Silence(f"SIL-{n}", found, 0, 10, "lena", "why") for n, found in enumerate(matchers_about(incident))]
+    assert find_silence(incident, silences) is not None
+    for missing in silences:
+        assert find_silence(incident, [silence for silence in silences if silence != missing]) is None
+
+
+def test_matchers_about_names_with_wildcards_match_only_these() -> None:
+    hostile = "a[b]*?"
+    finding = samples.rewind()
+    named = replace(finding, subject={**finding.subject, "topic": hostile})
+    incident = samples.incident(causes=(), findings=(named,))
+    (matchers,) = matchers_about(incident)
+    assert matchers.match(incident, named)
+    assert not matchers.match(incident, replace(named, subject={**named.subject, "topic": "ab123"}))
+    assert not matchers.match(incident, replace(named, subject={**named.subject, "group": "other", "job": "other"}))
+
+
+def test_matchers_about_very_many_topics_match_all_topics() -> None:
+    finding = samples.rewind()
+    findings = [replace(finding, subject={**finding.subject, "topic": f"t{number}"}) for number in range(51)]
+    (matchers,) = matchers_about(samples.incident(causes=(), findings=tuple(findings)))
+    assert str(matchers) == "rules=rewind clusters=main groups=flink-job topics=*"
+
+
+def test_matchers_about_a_warning_do_not_match_once_it_is_critical() -> None:
+    warning = replace(samples.incident(causes=()), severity=Severity.WARNING)
+    (matchers,) = matchers_about(warning)
+    assert str(matchers).endswith("severities=info,warning")
+    assert matchers.match_any(warning)
+    assert not matchers.match_any(replace(warning, severity=Severity.CRITICAL))

@@ -10,6 +10,7 @@ from agent.model.findings import Acknowledgement, Closure, Severity, Status, clo
 from agent.model.matchers import Matchers, Silence
 from agent.notify.base import Message
 from agent.notify.dispatcher import Dispatcher
+from agent.notify.edit_limit import INTERVAL_MS
 from agent.storage.incidents import IncidentStore
 from agent.storage.outbox import Handle, Outbox
 from tests import samples
@@ -183,6 +184,17 @@ def test_an_incident_closed_before_its_message_is_not_posted(store: IncidentStor
     assert setting.deliver() == [0]
 
 
+def test_what_a_silence_holds_back_is_not_overdue(store: IncidentStore, setting: Setting) -> None:
+    setting.configured.append(setting.silence(600))
+    store.save(1, [WARNING])
+    setting.deliver()
+    setting.clock.now += 300_000
+    assert setting.dispatcher.backlog == (1, 0)
+    setting.clock.now += 300_001
+    assert setting.deliver()[0] == 0
+    assert setting.dispatcher.backlog.oldest == 0
+
+
 def test_the_message_and_its_thread_show_who_decided_what(store: IncidentStore, setting: Setting) -> None:
     store.save(1, [WARNING])
     setting.deliver()
@@ -199,6 +211,7 @@ def test_the_message_and_its_thread_show_who_decided_what(store: IncidentStore, 
     setting.deliver()
     closure = Closure(at=at + 60_000, by="omar", reason="a test", findings=closed_findings(WARNING))
     store.decisions.close(WARNING, closure)
+    setting.clock.now += INTERVAL_MS
     setting.deliver()
     acknowledged, closed = [message.report for message in seen if message.number == 0]
     assert acknowledged.context.endswith("acknowledged by lena 23:31:00.0: on it")

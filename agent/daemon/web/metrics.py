@@ -13,6 +13,7 @@ from agent.daemon.status import StatusReader, is_about, open_incidents
 from agent.model.findings import Severity, Status
 from agent.notify.dispatcher import now_ms
 from agent.notify.retries import DELIVERY_FAILURES
+from agent.notify.slack_buttons import Button
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -44,6 +45,7 @@ class _Metrics(Collector):
         yield from self._incidents()
         yield from self._checks()
         yield from self._heartbeat()
+        yield from self._buttons()
 
     def _process(self) -> Iterator[Metric]:
         build = GaugeMetricFamily("backflow_build_info", "The version that runs; always 1.", labels=["version"])
@@ -105,7 +107,7 @@ class _Metrics(Collector):
         )
         age = GaugeMetricFamily(
             "backflow_outbox_oldest_seconds",
-            "How long the oldest pending delivery has waited, at most since the start; 0 if none is.",
+            "How long the oldest delivery that is due has waited, at most since the start; 0 if none is.",
             labels=["receiver"],
         )
         delivered = CounterMetricFamily(
@@ -173,6 +175,20 @@ class _Metrics(Collector):
             sent.add_metric([], (self._reader.heartbeat.sent_at or 0) / 1000)
             failures.add_metric([], self._reader.heartbeat.failures)
         yield from (sent, failures)
+
+    def _buttons(self) -> Iterator[Metric]:
+        connected = GaugeMetricFamily("backflow_slack_socket_connected", "Whether presses of buttons in Slack arrive.")
+        pressed = CounterMetricFamily("backflow_slack_presses", "Presses that were answered.", labels=["button"])
+        failed = CounterMetricFamily("backflow_slack_press_failures", "Presses that could not be done or answered.")
+        malformed = CounterMetricFamily("backflow_slack_malformed", "Messages of Slack's socket that cannot be read.")
+        buttons = self._reader.buttons()
+        if buttons is not None:
+            connected.add_metric([], buttons.is_connected)
+            failed.add_metric([], buttons.failed)
+            malformed.add_metric([], buttons.malformed)
+            for button in Button:
+                pressed.add_metric([button.removeprefix("backflow_")], buttons.pressed.get(button.value, 0))
+        yield from (connected, pressed, failed, malformed)
 
 
 def _resident_memory(process: psutil.Process) -> int:

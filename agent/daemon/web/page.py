@@ -17,6 +17,7 @@ from agent.daemon.tables import (
     RECEIVER_COLUMNS,
     SOURCE_COLUMNS,
     check_row,
+    describe_buttons,
     describe_delivery,
     describe_finding,
     describe_group,
@@ -78,6 +79,8 @@ def status_page(status: AgentStatus, groups: Sequence[GroupProgress]) -> bytes:
         _add(body, "p", "none" if status.is_complete else "unknown", "soft")
     _add(body, "h2", "Deliveries")
     _table(body, RECEIVER_COLUMNS, (_row(receiver_row(receiver)) for receiver in status.receivers))
+    if status.buttons is not None:
+        _add(body, "p", describe_buttons(status.buttons), "soft")
     _add(body, "p", f"Pipeline: {status.queued:,} queued, delay {span(status.delay_ms)}.", "soft")
     _add(body, "h2", "Spark checks")
     if status.checks:
