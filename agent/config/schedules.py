@@ -20,6 +20,9 @@ _REFERENCE = datetime(2024, 1, 1, tzinfo=UTC)
 _EXAMINED = 400
 """How many windows are examined: a leap year and more if there is one a day."""
 
+_ZONE = re.compile(r"[A-Za-z0-9_+-]{1,32}(/[A-Za-z0-9_+-]{1,32}){0,3}")
+"""The shape of a time zone's name; ZoneInfo takes others for paths and packages."""
+
 
 class Window(NamedTuple):
     """A window of time that recurs. lasts: ms. `problem` must be empty."""
@@ -75,8 +78,8 @@ def cron(expression: str, zone: tzinfo = UTC) -> CronTrigger:
 def zone_name(value: str) -> str:
     """Return the name of a time zone. Raises ValueError if there is none of that name."""
     try:
-        ZoneInfo(value)
-    except (KeyError, OSError, ValueError) as error:  # unknown, a directory of zones, or a path outside of them
+        ZoneInfo(value if _ZONE.fullmatch(value) else "")
+    except (KeyError, OSError, ValueError) as error:  # unknown, a directory of zones, or no name
         msg = f'unknown time zone "{value}"; expected an IANA name such as "UTC" or "Europe/Berlin"'
         raise ValueError(msg) from error
     return value

@@ -6,7 +6,6 @@ to the stream thread, with or without the state updater. The JMX exporter names 
 kafka_streams_stream_task_metrics_restore_total (1.x omits the suffix), Micrometer kafka_stream_task_restore_total.
 """
 
-import math
 import re
 import time
 from collections import defaultdict
@@ -36,6 +35,8 @@ _TASK_METRIC = re.compile(r"_(restore|restore_remaining_records|process)(?:_tota
 _STORE_LINE = re.compile(r"\w*_(?:restore|put|flush)_rate\{[^}]*_state_id=", re.ASCII)
 _STORE_LABEL, _NODE_LABEL = "_state_id", "processor_node_id"
 _QUOTED_CHARACTERS = 80
+_MOST = 1 << 63
+"""Counts from here on are none: Kafka's are Java longs."""
 
 
 class TaskMetrics(NamedTuple):
@@ -149,7 +150,7 @@ def parse_task_metrics(text: str) -> list[TaskMetrics]:
         if store_names:
             stores[task].update(store_names)
         elif _NODE_LABEL not in sample.labels and (metric := _TASK_METRIC.search(sample.name)):
-            values[task][metric[1]] = int(sample.value) if math.isfinite(sample.value) else None
+            values[task][metric[1]] = int(sample.value) if abs(sample.value) < _MOST else None
     return [
         TaskMetrics(
             *task, tuple(sorted(stores[task])), _restored_total(metrics), metrics.get("restore_remaining_records")

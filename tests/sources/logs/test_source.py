@@ -185,6 +185,8 @@ def test_stack_trace_is_dated_by_its_entry_after_a_restart(agent: Agent, tmp_pat
     [
         ("time_zone", "Mars", 'unknown time zone "Mars"'),
         ("time_zone", "Europe", 'unknown time zone "Europe"'),
+        ("time_zone", "../zoneinfo/UTC", 'unknown time zone "../zoneinfo/UTC"'),
+        ("time_zone", "b." * 900, 'unknown time zone "b.b.'),
         ("encoding", "klingon", 'unknown text encoding "klingon"'),
         ("encoding", "base64", 'unknown text encoding "base64"'),
     ],

@@ -183,6 +183,12 @@ def test_tasks_are_read_from_either_exporter(text: str) -> None:
     assert parse_task_metrics(text) == _TASKS
 
 
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "1e30", "7" * 400])
+def test_a_number_that_is_no_count_is_unknown(value: str) -> None:
+    (task,) = parse_task_metrics(f'kafka_streams_stream_task_metrics_restore_total{{task_id="0_1"}} {value}\n')
+    assert task.restored_total is None
+
+
 def test_total_of_zero_counts_only_at_debug_level() -> None:
     """At the level INFO Kafka Streams has 0 for what it does not record: restored and processed alike."""
     (first, second) = parse_task_metrics(_JMX.replace('task_id="1_0",} 7.0', 'task_id="1_0",} 0.0'))
