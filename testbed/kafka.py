@@ -49,6 +49,7 @@ class Cluster:
         in_order: bool = False,
         offsets_on: Sequence[int] | None = None,
         security: Security | None = None,
+        linked: bool = False,
     ) -> None:
         """Prepare the servers; entering the context starts them.
 
@@ -57,6 +58,7 @@ class Cluster:
         in_order: start one broker after the other, so that the first is the controller; otherwise all at once.
         offsets_on: the brokers that hold __consumer_offsets; by default the last one, so that faults of the others
         leave commits alone. security: adds the listeners SASL_SSL and SSL, and an authorizer; from 2.7 on.
+        linked: adds the listener LINKED, which clients reach through a proxy of each broker, one of `client_links`.
         """
         self.version = version
         self.brokers = tuple(brokers)
@@ -67,15 +69,18 @@ class Cluster:
         self._in_order = in_order
         self._offsets_on = list(offsets_on or self.brokers[-1:])
         self._security = security
-        listeners = LISTENERS if security else ()
+        listeners = LISTENERS if security else ("LINKED",) if linked else ()
         self._servers = {broker: KafkaServer("broker", broker, version, workdir, listeners) for broker in self.brokers}
         self._quorum: ZooKeeperServer | KafkaServer | None = None
         self._links: dict[int, Proxy] = {}
+        self.client_links: dict[int, Proxy] = {}
         self._closing = ExitStack()
         self.bootstrap_servers = self.servers("PLAINTEXT")
 
     def servers(self, listener: str) -> str:
-        """Return the bootstrap servers of a listener."""
+        """Return the bootstrap servers of a listener; of LINKED, in the context."""
+        if listener == "LINKED":
+            return ",".join(link.address for link in self.client_links.values())
         return ",".join(server.addresses[listener] for server in self._servers.values())
 
     # --- lifecycle
@@ -86,6 +91,10 @@ class Cluster:
             self.admin = AdminClient(
                 {"bootstrap.servers": self.bootstrap_servers, "socket.timeout.ms": 5000, "log_level": 0}
             )
+            for broker, server in self._servers.items():
+                if "LINKED" in server.addresses:
+                    port = int(server.addresses["LINKED"].rpartition(":")[2])
+                    self.client_links[broker] = self._closing.enter_context(Proxy("127.0.0.1", port))
             self._view = self._start_controller() if self.kraft else self._start_zookeeper()
             for server in self._servers.values():
                 self._closing.callback(server.kill)
@@ -122,7 +131,7 @@ class Cluster:
         for broker, kafka in self._servers.items():
             link = self._links[broker] = self._closing.enter_context(Proxy("127.0.0.1", server.port))
             own: Config = {"broker.id": broker, "zookeeper.connect": link.address}
-            kafka.configure(DEFAULTS, ZOOKEEPER_DEFAULTS, own, self._security_of(broker), self._config)
+            kafka.configure(DEFAULTS, ZOOKEEPER_DEFAULTS, own, self._listeners_of(broker), self._config)
         return ZooKeeperView(client)
 
     def _start_controller(self) -> View:
@@ -134,15 +143,26 @@ class Cluster:
                 "process.roles": server.role,
                 "controller.quorum.voters": f"{_CONTROLLER_NODE}@{controller.address}",
             }
-            server.configure(DEFAULTS, KRAFT_DEFAULTS, own, self._security_of(server.node), self._config)
+            server.configure(DEFAULTS, KRAFT_DEFAULTS, own, self._listeners_of(server.node), self._config)
         with ThreadPoolExecutor() as pool:
             list(pool.map(KafkaServer.format, servers))
         self._quorum = self._closing.enter_context(controller)
         controller.wait_until_started()
         return KRaftView(self.admin, controller.log)
 
-    def _security_of(self, node: int) -> Config:
-        return {} if self._security is None else self._security.broker_properties(node, kraft=self.kraft)
+    def _listeners_of(self, node: int) -> Config:
+        """Return the properties of the listeners beside PLAINTEXT."""
+        if self._security is not None:
+            return self._security.broker_properties(node, kraft=self.kraft)
+        if node not in self.client_links:
+            return {}
+        plain = "PLAINTEXT:PLAINTEXT,LINKED:PLAINTEXT"
+        addresses = f"PLAINTEXT://{self._servers[node].address},LINKED://{self.client_links[node].address}"
+        return {
+            "listener.security.protocol.map": f"CONTROLLER:PLAINTEXT,{plain}" if self.kraft else plain,
+            "inter.broker.listener.name": "PLAINTEXT",
+            "advertised.listeners": addresses,
+        }
 
     def _wait_until_up(self, broker: int) -> None:
         self._servers[broker].wait_until_started()

@@ -4,6 +4,7 @@
 """
 
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event, RLock
@@ -26,7 +27,7 @@ class Fault(Struct, kw_only=True):
     """A fault for the next `times` requests (None: until cleared) of `method` (None: any).
 
     answer: sent instead of Slack's; None: nothing is sent. after: Slack acts on the request before the fault.
-    hold: the connection is kept open until faults are cleared.
+    hold: the connection is kept open until faults are cleared. share: of the requests that it hits, drawn at random.
     """
 
     method: str | None
@@ -34,6 +35,7 @@ class Fault(Struct, kw_only=True):
     after: bool
     answer: Response | None = None
     hold: bool = False
+    share: float = 1.0
 
 
 class Slack:
@@ -88,11 +90,13 @@ class Slack:
         method: str | None = None,
         times: int | None = 1,
         after: bool = False,
+        share: float = 1.0,
     ) -> None:
         """Respond with an HTTP status: 429 (with Retry-After, seconds) or a server error."""
         headers = () if retry_after is None else (("Retry-After", str(retry_after)),)
         body = {"ok": False, "error": "ratelimited" if status == 429 else "internal_error"}
-        self._fail(Fault(method=method, times=times, after=after, answer=Response(status, body, headers)))
+        answer = Response(status, body, headers)
+        self._fail(Fault(method=method, times=times, after=after, answer=answer, share=share))
 
     def refuse(self, error: str, *, method: str | None = None, times: int | None = 1) -> None:
         """Respond `ok: false` with one of Slack's error codes, such as fatal_error."""
@@ -106,9 +110,11 @@ class Slack:
         """Keep the connection open without a response until faults are cleared."""
         self._fail(Fault(method=method, times=times, after=after, hold=True))
 
-    def close_connection(self, *, method: str | None = None, times: int | None = 1, after: bool = False) -> None:
+    def close_connection(
+        self, *, method: str | None = None, times: int | None = 1, after: bool = False, share: float = 1.0
+    ) -> None:
         """Close the connection without a response; after: the message is posted, only the response is lost."""
-        self._fail(Fault(method=method, times=times, after=after))
+        self._fail(Fault(method=method, times=times, after=after, share=share))
 
     def clear(self) -> None:
         """Remove all faults and close the connections that hang."""
@@ -248,7 +254,7 @@ class Slack:
 
     def _next_fault(self, method: str) -> Fault | None:
         for fault in self._faults:
-            if fault.method in (None, method) and fault.times != 0:
+            if fault.method in (None, method) and fault.times != 0 and random.random() < fault.share:
                 if fault.times is not None:
                     fault.times -= 1
                 return fault
