@@ -359,8 +359,13 @@ def is_rebalancing(state: GroupState) -> bool:
 
 def drop_unmoved(commits: Iterable[Commit]) -> list[Commit]:
     """Return the commits that moved the offset, oldest first, without forgotten offsets."""
-    known = [commit for commit in commits if commit.offset is not None]
-    return known[:1] + [after for before, after in pairwise(known) if after.offset != before.offset]
+    moved: list[Commit] = []
+    last: int | None = None
+    for commit in commits:
+        if commit.offset not in (None, last):
+            moved.append(commit)
+            last = commit.offset
+    return moved
 
 
 def commit_intervals(commits: list[Commit]) -> list[int]:
