@@ -222,13 +222,14 @@ def undisturbed_since(history: History[Commit] | History[Position], moved_at: in
     steps = [(before.at, after.at, (after.offset or 0) - (before.offset or 0)) for before, after in pairwise(known)]
     gaps = [end - begin for begin, end, advance in steps[-FLOOR:] if advance > 0]
     longest = max(_PAUSE_MS, 3 * median(gaps)) if gaps else 0
-    run: list[int] = []
+    count = normal_until = 0
     for begin, end, advance in reversed(steps):
         if advance <= 0 or end - begin > longest:
-            run = []
+            count = 0
             continue
-        run = [*(run or [end]), begin]
-        if _is_normal(run):
+        count += 1
+        normal_until = end if count == 1 else normal_until
+        if count >= _STEPS and normal_until - begin >= _NORMAL_MS:
             return begin
     return None
 
