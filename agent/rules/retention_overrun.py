@@ -202,7 +202,7 @@ class RetentionOverrun(GroupRule):
         if passed is None or passed is readings[0]:
             return False
         committed = facts.history(Commit, *scope.series).as_of(passed.at)
-        if committed is not None and (committed.offset or 0) >= passed.log_start:
+        if committed is not None and committed.at < after.at and (committed.offset or 0) >= passed.log_start:
             return False  # it moved back below the log start offset later
         read = read_until(facts, scope, passed.at)
         return passed.at > after.at or (read is not None and passed.at <= read + self.abandoned_after)
