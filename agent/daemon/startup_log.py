@@ -8,6 +8,7 @@ from agent.model.observations.base import Availability, Observation, Unavailable
 from agent.model.observations.flink import FlinkJob, JobManagerLeader
 from agent.model.observations.kafka import BrokerRegistration, Commit, GroupState, LogOffsets, PartitionState
 from agent.model.observations.logs import LogFile
+from agent.model.observations.zookeeper import ZooKeeperHealth
 from agent.sources.base import Batch, Emit
 
 STARTUP_MS = 30_000
@@ -41,7 +42,8 @@ class StartupLog:
     def emit(self, batch: Batch) -> None:
         """Take note of the batch and pass it on."""
         if not self._is_done:
-            self._observed += [fact for fact in batch if not isinstance(fact, Availability)]
+            # ZooKeeper's servers are asked whatever the path after their names is.
+            self._observed += [fact for fact in batch if not isinstance(fact, Availability | ZooKeeperHealth)]
             for fact in batch:
                 if isinstance(fact, Unavailable) and (fact.group, fact.topic, fact.partition) == (None, None, None):
                     self._unavailable[fact.source] = fact.reason
@@ -58,7 +60,8 @@ class StartupLog:
                 self._logged.add(source)
                 log.warning("source_not_ready", source=f"{self._cluster}/{source}", reason=reason)
         is_over = now - self._started_at >= STARTUP_MS
-        if not self._is_ready and (self._observed or (is_over and not self._unavailable)):
+        is_readable = self._source not in self._unavailable
+        if not self._is_ready and is_readable and (self._observed or (is_over and not self._unavailable)):
             self._is_ready = True
             kinds = {type(fact) for fact in self._observed}
             facts = [fact for fact in self._known if not kinds or type(fact) in kinds] + self._observed
