@@ -1,5 +1,6 @@
-"""Log lines about each source at the agent's start: what it observes, or why it observes nothing yet."""
+"""Log lines at the agent's start: what each source observes, whom each receiver reaches, or why not yet."""
 
+import threading
 from collections.abc import Callable, Iterable
 
 import structlog
@@ -9,6 +10,7 @@ from agent.model.observations.flink import FlinkJob, JobManagerLeader
 from agent.model.observations.kafka import BrokerRegistration, Commit, GroupState, LogOffsets, PartitionState
 from agent.model.observations.logs import LogFile
 from agent.model.observations.zookeeper import ZooKeeperHealth
+from agent.notify.base import Identifiable, NotDelivered, Receiver
 from agent.sources.base import Batch, Emit
 
 STARTUP_MS = 30_000
@@ -69,6 +71,25 @@ class StartupLog:
         if self._is_ready and is_over:
             self._is_done = True
             self._known, self._observed = [], []
+
+
+def try_receivers(receivers: Iterable[Receiver]) -> None:
+    """Log `receiver_ready` or `receiver_not_ready` for those that can be tried without notifying anybody.
+
+    Each is tried from a thread of its own: the start does not wait for it.
+    """
+    for receiver in receivers:
+        if isinstance(receiver, Identifiable):
+            threading.Thread(target=_try, args=(receiver,), name=f"try-{receiver.name}", daemon=True).start()
+
+
+def _try(receiver: Identifiable) -> None:
+    try:
+        found = receiver.identify()
+    except NotDelivered as error:
+        log.warning("receiver_not_ready", receiver=receiver.name, reason=str(error))
+    else:
+        log.info("receiver_ready", receiver=receiver.name, found=found)
 
 
 def count_subjects(facts: Iterable[Observation]) -> dict[str, int]:
