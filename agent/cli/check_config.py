@@ -62,6 +62,7 @@ def _refusals(settings: Settings, path: Path) -> Iterator[Problem]:
     }
     for verdict in () if settings.is_console_only else examine_receivers(settings):
         if verdict.problem is not None:
-            key = tables.get(verdict.name, ("slack",))
+            key = tables.get(verdict.name, ("receivers",) if settings.slack is None else ("slack",))
+            line = places[key].line if key in places else 1  # of several receivers: a secret that only the service has
             reason = verdict.problem.splitlines()[0]
-            yield Problem(str(path), places[key].line, describe_path(key), f"{verdict.name}: {reason}")
+            yield Problem(str(path), line, describe_path(key), f"{verdict.name}: {reason}")
