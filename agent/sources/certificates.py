@@ -34,7 +34,7 @@ def find_certificate_problem(host: str, port: int, context: ssl.SSLContext) -> s
 
 
 def explain_refusal(error: ssl.SSLCertVerificationError, host: str, port: int, seconds: float = _SECONDS) -> str:
-    """Return why the certificate was refused, with its subject, issuer and validity if it can be read again.
+    """Return why the certificate was refused, with its subject, issuer and validity if it is sent once more.
 
     certificate has expired (subject CN=kafka-1, issuer CN=ca, valid until 2026-11-21 08:00 UTC)
     """
