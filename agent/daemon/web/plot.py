@@ -81,9 +81,9 @@ class _Scale:
             columns.setdefault(int(self.x(at)), []).append(offset)
         last: int | None = None
         for x, found in columns.items():
-            for offset in dict.fromkeys((last, found[0], min(found), max(found), found[-1])):
-                if offset is not None:
-                    yield x, self.y(offset)
+            held = [] if last is None else [last]
+            for corner in dict.fromkeys((*held, found[0], min(found), max(found), found[-1])):
+                yield x, self.y(corner)
             last = found[-1]
 
 
