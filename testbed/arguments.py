@@ -13,6 +13,7 @@ SCOPES: Mapping[str, str] = {
     "chat.postMessage": "chat:write",
     "chat.update": "chat:write",
     "conversations.history": "channels:history",
+    "conversations.info": "channels:read",
     "conversations.join": "channels:join",
     "conversations.list": "channels:read",
     "conversations.replies": "channels:history",

@@ -229,7 +229,8 @@ class Slack:
             return refusal(refused.error, refused.problems)
         if "file_id" in fields:
             fields["upload_url"] = f"http://127.0.0.1:{self.port}/upload/v1/{fields['file_id']}"
-        return Response(200, {"ok": True, **fields})
+        granted = ",".join(sorted({*SCOPES.values()} - self._withheld))
+        return Response(200, {"ok": True, **fields}, (("X-OAuth-Scopes", granted),))
 
     def _webhook(self, request: Request) -> Response:
         try:

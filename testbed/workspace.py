@@ -155,14 +155,24 @@ class Workspace:
         self.members.add(channel)
         return {"channel": {"id": channel, "name": self.channels[channel], "is_member": True}}
 
+    def describe_channel(self, arguments: Fields) -> dict[str, Any]:
+        """Handle conversations.info."""
+        return {"channel": self._described(self.channel(required(arguments, "channel"), named=False))}
+
     def list_channels(self, arguments: Fields) -> dict[str, Any]:
-        """Handle conversations.list: ids and names."""
-        known = [
-            {"id": channel, "name": name, "is_member": channel in self.members}
-            for channel, name in self.channels.items()
-        ]
-        page, cursor = _page_of(known, arguments)
+        """Handle conversations.list."""
+        known = [self._described(channel) for channel in self.channels]
+        shown = [channel for channel in known if not (flag(arguments, "exclude_archived") and channel["is_archived"])]
+        page, cursor = _page_of(shown, arguments)
         return {"channels": page, "response_metadata": {"next_cursor": cursor}}
+
+    def _described(self, channel: str) -> dict[str, Any]:
+        return {
+            "id": channel,
+            "name": self.channels[channel],
+            "is_member": channel in self.members,
+            "is_archived": channel in self.archived,
+        }
 
     def history(self, arguments: Fields) -> dict[str, Any]:
         """Handle conversations.history: newest first, without replies, except those shown in the channel too."""
@@ -296,6 +306,7 @@ _METHODS: Mapping[str, Callable[[Workspace, Fields], dict[str, Any]]] = {
     "chat.postMessage": Workspace.post_message,
     "chat.update": Workspace.update,
     "conversations.history": Workspace.history,
+    "conversations.info": Workspace.describe_channel,
     "conversations.join": Workspace.join,
     "conversations.list": Workspace.list_channels,
     "conversations.replies": Workspace.thread_page,

@@ -1,23 +1,31 @@
 """The command `check-config`: validate the configuration."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
-from agent.cli.common import EPILOG, WRONG, config_option, config_path, fail, load_or_exit
+from agent.cli.common import EPILOG, WRONG, config_option, config_path, fail, load_or_exit, silence_logs
+from agent.cli.doctor import examine_receivers
+from agent.config.problems import Problem, describe_path
 from agent.config.requirements import find_spark_problem
-from agent.config.toml_places import find_places
+from agent.config.settings import Settings
+from agent.config.toml_places import KeyPath, find_places
 from agent.config.warnings import missing_paths, secret_problems
 from agent.model.text import join_names
 
 
 @click.command("check-config", epilog=EPILOG)
 @config_option
-def check_config_command(config: Path | None) -> None:
+@click.option(
+    "--connect", is_flag=True, help="Also try tokens, channels, scopes and logins of receivers. Notifies no one."
+)
+def check_config_command(config: Path | None, *, connect: bool) -> None:
     """Validate the configuration and list all mistakes with their lines.
 
-    Paths that do not exist on this host are warnings: they may be created later. So are secrets that only the service
-    may have: environment variables and systemd credentials.
+    Without --connect, nothing is contacted; `backflow doctor` connects to clusters too. Paths that do not exist on this
+    host are warnings: they may be created later. So are secrets that only the service may have: environment variables
+    and systemd credentials.
     """
     settings = load_or_exit(config, need_clusters=False)
     path = config_path(config)
@@ -32,6 +40,8 @@ def check_config_command(config: Path | None) -> None:
             mistakes.append(str(problem))
         else:  # only the service may have it
             click.echo(f"{problem.path}:{problem.line}: warning: {problem.where}: {problem.message}", err=True)
+    if connect and not mistakes:
+        mistakes += map(str, _refusals(settings, path))
     if mistakes:
         fail(WRONG, "\n".join(mistakes))
     tables = {name: getattr(settings, name) for name in ("clusters", "flink", "streams", "logs")}
@@ -41,3 +51,18 @@ def check_config_command(config: Path | None) -> None:
     receiver = join_names(names or ["the console"])
     rules, correlations = len(settings.rules), len(settings.correlations)
     click.echo(f"{path}: {rules} rules, {correlations} correlations; {monitored}; incidents go to {receiver}")
+
+
+def _refusals(settings: Settings, path: Path) -> Iterator[Problem]:
+    """Yield each receiver that cannot be reached or would not deliver, with the line of its table."""
+    silence_logs()
+    places = find_places(path.read_text(encoding="utf-8-sig"))
+    tables: dict[str, KeyPath] = {
+        f"{table.kind} {name}": ("receivers", name) for name, table in settings.receivers.items()
+    }
+    for verdict in () if settings.is_console_only else examine_receivers(settings):
+        if verdict.problem is not None:
+            key = tables.get(verdict.name, ("receivers",) if settings.slack is None else ("slack",))
+            line = places[key].line if key in places else 1  # of several receivers: a secret that only the service has
+            reason = verdict.problem.splitlines()[0]
+            yield Problem(str(path), line, describe_path(key), f"{verdict.name}: {reason}")

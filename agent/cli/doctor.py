@@ -67,7 +67,7 @@ def doctor_command(config: Path | None, wait: int) -> None:
 
 def _verdicts(settings: Settings, wait: int) -> Iterator[Verdict]:
     yield from _examine_sources(settings, wait)
-    yield from _examine_receivers(settings)
+    yield from examine_receivers(settings)
     yield _examine_state(settings.agent.state_directory)
     if settings.spark.enabled:
         problem = find_spark_problem()
@@ -175,7 +175,7 @@ def read_sources(
     return list(views.values()), failures
 
 
-def _examine_receivers(settings: Settings) -> Iterator[Verdict]:
+def examine_receivers(settings: Settings) -> Iterator[Verdict]:
     """Yield whether each receiver can be reached, without notifying anybody."""
     from agent.daemon.wiring import make_receivers, make_slack_socket  # noqa: PLC0415 - the clients take a second to load
 
@@ -190,7 +190,7 @@ def _examine_receivers(settings: Settings) -> Iterator[Verdict]:
             try:
                 yield Verdict(receiver.name, receiver.identify())
             except NotDelivered as error:
-                yield Verdict(receiver.name, "", f"{error}\nUntil then, it notifies no one.")
+                yield Verdict(receiver.name, "", f"{error}\nUntil then, its notifications wait.")
         elif settings.is_console_only:
             yield Verdict(receiver.name, "", "no one is notified: there is neither [slack] nor [receivers.NAME]")
         else:

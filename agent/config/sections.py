@@ -149,9 +149,8 @@ class Slack(ConfigModel):
         if names[0].startswith("webhook") and self.app_token is not None:
             msg = "an incoming webhook has no buttons; `app_token` needs a bot's token"
             raise ValueError(msg)
-        chosen = {self.channel} | {route.channel for route in self.routes if not route.additional}
-        if twice := chosen.intersection(self.additional_channels):
-            msg = f"`routes` with `additional`: {min(map(str, twice))} is chosen by `channel` or another route too"
+        if twice := set(self.chosen_channels).intersection(self.additional_channels):
+            msg = f"`routes` with `additional`: {min(twice)} is chosen by `channel` or another route too"
             raise ValueError(msg)
         return self
 
@@ -190,6 +189,12 @@ class Slack(ConfigModel):
         """Return the channel of the first route that takes the incident, else the default; None for a webhook."""
         chosen = (route.channel for route in self.routes if not route.additional and route.match_any(incident))
         return next(chosen, self.channel)
+
+    @property
+    def chosen_channels(self) -> list[str]:
+        """The channels that `channel_for` may return."""
+        routes = (route.channel for route in self.routes if not route.additional)
+        return [channel for channel in dict.fromkeys((self.channel, *routes)) if channel is not None]
 
     @property
     def additional_channels(self) -> list[str]:

@@ -20,7 +20,7 @@ from agent.daemon.health import Health
 from agent.daemon.loops import Loop, Progress
 from agent.daemon.pipeline import JOURNAL, LOOKBACK_MS, UNWRITTEN, Pipeline
 from agent.daemon.self_report import SelfReport
-from agent.daemon.startup_log import StartupLog
+from agent.daemon.startup_log import StartupLog, try_receivers
 from agent.daemon.state_keeper import IN_MEMORY, STATE
 from agent.daemon.status import CheckRuns, Parts, report_buttons
 from agent.daemon.systemd import Systemd
@@ -59,7 +59,7 @@ class Daemon:
         self._health = Health()
         self._clock = ClockWatch()
         directory = settings.agent.state_directory
-        receivers = make_receivers(settings, stream)
+        self._receivers = receivers = make_receivers(settings, stream)
         self._journal_directory = directory / "journal"
         self._journal = Journal(self._journal_directory, unreadable=self._report_left_out)  # locks the state too
         opened = open_state(directory, [receiver.name for receiver in receivers], now_ms())
@@ -191,6 +191,7 @@ class Daemon:
             loop.start()
         self._schedule.start()
         self._self_report.start()
+        try_receivers(self._receivers)
 
     def _earlier_check_runs(self) -> Iterator[CheckRun]:
         runs = read(self._journal_directory, kinds=["check_run"], unreadable=self._report_left_out)

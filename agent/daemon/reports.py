@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
+from agent.daemon.offsets import ReaderOffsets
 from agent.model.findings import Incident, Severity, Status
 from agent.model.times import is_time, millis, rfc3339
 from agent.storage.incidents import Delivery
@@ -110,11 +111,16 @@ class AgentStatus(Struct, frozen=True, kw_only=True):
 
 
 class IncidentRecord(NamedTuple):
-    """All that is stored of an incident."""
+    """All that is stored of an incident.
+
+    has_plot: whether a check made a plot. offsets: of its worst reader, if they are still known.
+    """
 
     incident: Incident
     check_reports: list[tuple[str, ...]]
     deliveries: list[Delivery]
+    has_plot: bool = False
+    offsets: ReaderOffsets | None = None
 
 
 def is_alarming(incident: OpenIncident) -> bool:

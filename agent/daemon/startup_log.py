@@ -1,5 +1,6 @@
-"""Log lines about each source at the agent's start: what it observes, or why it observes nothing yet."""
+"""Log lines at the agent's start: what each source observes, whom each receiver reaches, or why not yet."""
 
+import threading
 from collections.abc import Callable, Iterable
 
 import structlog
@@ -8,6 +9,8 @@ from agent.model.observations.base import Availability, Observation, Unavailable
 from agent.model.observations.flink import FlinkJob, JobManagerLeader
 from agent.model.observations.kafka import BrokerRegistration, Commit, GroupState, LogOffsets, PartitionState
 from agent.model.observations.logs import LogFile
+from agent.model.observations.zookeeper import ZooKeeperHealth
+from agent.notify.base import Identifiable, NotDelivered, Receiver
 from agent.sources.base import Batch, Emit
 
 STARTUP_MS = 30_000
@@ -41,7 +44,8 @@ class StartupLog:
     def emit(self, batch: Batch) -> None:
         """Take note of the batch and pass it on."""
         if not self._is_done:
-            self._observed += [fact for fact in batch if not isinstance(fact, Availability)]
+            # ZooKeeper's servers are asked whatever the path after their names is.
+            self._observed += [fact for fact in batch if not isinstance(fact, Availability | ZooKeeperHealth)]
             for fact in batch:
                 if isinstance(fact, Unavailable) and (fact.group, fact.topic, fact.partition) == (None, None, None):
                     self._unavailable[fact.source] = fact.reason
@@ -58,7 +62,8 @@ class StartupLog:
                 self._logged.add(source)
                 log.warning("source_not_ready", source=f"{self._cluster}/{source}", reason=reason)
         is_over = now - self._started_at >= STARTUP_MS
-        if not self._is_ready and (self._observed or (is_over and not self._unavailable)):
+        is_readable = self._source not in self._unavailable
+        if not self._is_ready and is_readable and (self._observed or (is_over and not self._unavailable)):
             self._is_ready = True
             kinds = {type(fact) for fact in self._observed}
             facts = [fact for fact in self._known if not kinds or type(fact) in kinds] + self._observed
@@ -66,6 +71,25 @@ class StartupLog:
         if self._is_ready and is_over:
             self._is_done = True
             self._known, self._observed = [], []
+
+
+def try_receivers(receivers: Iterable[Receiver]) -> None:
+    """Log `receiver_ready` or `receiver_not_ready` for those that can be tried without notifying anybody.
+
+    Each is tried from a thread of its own: the start does not wait for it.
+    """
+    for receiver in receivers:
+        if isinstance(receiver, Identifiable):
+            threading.Thread(target=_try, args=(receiver,), name=f"try-{receiver.name}", daemon=True).start()
+
+
+def _try(receiver: Identifiable) -> None:
+    try:
+        found = receiver.identify()
+    except NotDelivered as error:
+        log.warning("receiver_not_ready", receiver=receiver.name, reason=str(error))
+    else:
+        log.info("receiver_ready", receiver=receiver.name, found=found)
 
 
 def count_subjects(facts: Iterable[Observation]) -> dict[str, int]:

@@ -15,6 +15,7 @@ from agent.daemon.groups import GroupProgress, count_subjects, group_progress
 from agent.daemon.health import Health
 from agent.daemon.heartbeat import Heartbeat
 from agent.daemon.loops import Progress
+from agent.daemon.offsets import find_reader_offsets
 from agent.daemon.pipeline import Pipeline
 from agent.daemon.reports import (
     AgentStatus,
@@ -154,6 +155,10 @@ class StatusReader:
         """Return what is stored of an incident, None if there is none. Raises TimeoutError like `groups`."""
         return self.parts.pipeline.read(partial(_read_incident, incident_id), self.patience)
 
+    def plot(self, incident_id: str) -> bytes | None:
+        """Return the latest plot of a check about the incident, a PNG. Raises TimeoutError like `groups`."""
+        return self.parts.pipeline.read(partial(_read_plot, incident_id), self.patience)
+
     def current_incidents(self) -> list[Incident]:
         """Return the incidents that may still change. Raises TimeoutError like `groups`."""
         return self.parts.pipeline.read(lambda engine, _: engine.incidents, self.patience)
@@ -269,11 +274,22 @@ def _view(engine: Engine, store: IncidentStore) -> _View:
 
 
 def _read_incident(incident_id: str, engine: Engine, store: IncidentStore) -> IncidentRecord | None:
-    del engine
     incident = store.incident(incident_id)
     if incident is None:
         return None
-    return IncidentRecord(incident, store.check_reports(incident_id), store.deliveries(incident_id))
+    return IncidentRecord(
+        incident,
+        store.check_reports(incident_id),
+        store.deliveries(incident_id),
+        store.plot(incident_id) is not None,
+        find_reader_offsets(incident, engine),
+    )
+
+
+def _read_plot(incident_id: str, engine: Engine, store: IncidentStore) -> bytes | None:
+    del engine
+    found = store.plot(incident_id)
+    return None if found is None else found[1]
 
 
 def _source_status(source: Source, unavailable: Iterable[Unavailable]) -> SourceStatus:

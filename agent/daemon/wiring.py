@@ -130,11 +130,13 @@ def _slack_receivers(slack: SlackSettings | None) -> list[Receiver]:
             channel,
             name=f"slack {channel}",
             accepts=partial(slack.is_copied, channel=channel),
+            channels=[channel],
             has_buttons=slack.app_token is not None,
         )
         for channel in slack.additional_channels
     )
-    return [_slack(slack, slack.channel_for, has_buttons=slack.app_token is not None), *copies]
+    chosen = _slack(slack, slack.channel_for, channels=slack.chosen_channels, has_buttons=slack.app_token is not None)
+    return [chosen, *copies]
 
 
 def make_slack_socket(slack: SlackSettings | None) -> SlackSocket | None:

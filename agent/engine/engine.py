@@ -1,7 +1,7 @@
 """The pure core in one piece: observations in, changed incidents out. Live, in replay and in tests it is the same."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from agent.engine.check_requests import CheckRequest
 from agent.engine.correlation import Correlation
@@ -11,6 +11,8 @@ from agent.engine.incidents import LIFETIMES, Incidents, Lifetimes
 from agent.engine.rule import Rule
 from agent.model.findings import FindingKey, Incident
 from agent.model.observations.base import Observation, Unavailable, not_after_seen
+
+T = TypeVar("T", bound=Observation)
 
 
 class Engine:
@@ -65,6 +67,10 @@ class Engine:
     def histories(self) -> list[History[Any]]:
         """Return the history of each subject; other threads may read what they hold, not change it."""
         return list(self._evaluator.facts.all_histories())
+
+    def history(self, kind: type[T], *key: Hashable) -> History[T]:
+        """Return the history of the subject with these key values; empty if never seen."""
+        return self._evaluator.facts.history(kind, *key)
 
     def unavailable(self) -> list[Unavailable]:
         """Return what cannot be read at present."""

@@ -132,7 +132,9 @@ class SingleChannel:
 
 @runtime_checkable
 class Identifiable(Protocol):
-    """A receiver that can be tried without notifying anybody."""
+    """A receiver that can be tried without notifying anybody, also while another thread delivers by it."""
+
+    name: str
 
     def identify(self) -> str:
         """Return as whom or what it is reached. Raises NotDelivered."""

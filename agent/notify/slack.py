@@ -2,14 +2,15 @@
 
 The token needs the scope chat:write, files:write for plots, and channels:history (groups:history for private channels)
 to look up a message whose answer was lost. Slack returns histories by channel id (C0123456789) only; the id of a
-channel given by name is looked up first, with the scope channels:read (groups:read).
+channel given by name is looked up first, with the scope channels:read (groups:read), which also shows whether the app
+is a member of it.
 """
 
 import http.client
 import logging
 import re
 import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.web import SlackResponse
 
 from agent.model.findings import Incident
+from agent.model.text import join_names
 from agent.notify.base import Declined, Gone, Handle, Message, NotDelivered, RateLimited, Refused, Unanswered
 from agent.notify.http_calls import TIMEOUT_S, RefuseRedirects, quoted, retry_after
 from agent.notify.slack_blocks import clipped, content_of
@@ -43,6 +45,17 @@ _MOST_PAGES = 100
 
 _ERROR_CODE = re.compile(r"[a-z][a-z_]*")
 _CHANNEL_ID = re.compile(r"[CDG][A-Z0-9]{5,}")
+_USER_ID = re.compile(r"[UW][A-Z0-9]{5,}")
+_POST, _POST_ANYWHERE = "chat:write", "chat:write.public"
+_LISTED = {"public_channel": "channels:read", "private_channel": "groups:read"}
+"""The scope with which each type of channel is listed."""
+
+_OPTIONAL = {
+    ("files:write",): "without the scope files:write it posts no plots",
+    ("channels:history", "groups:history"): (
+        "without the scope channels:history or groups:history a message whose answer is lost may be sent twice"
+    ),
+}
 _GONE = {"message_not_found", "thread_not_found", "cant_update_message", "edit_window_closed"}
 _CHANNEL_LOST = {"is_archived", "channel_not_found", "not_in_channel"}
 _INTERNAL_ERRORS = {"internal_error", "fatal_error", "service_unavailable", "request_timeout"}
@@ -59,6 +72,9 @@ _REMEDIES = {
     "is_archived": "the channel is archived: name another",
     "missing_scope": "the token lacks a scope",
 }
+_ARCHIVED, _NOT_IN_CHANNEL, _NO_CHANNEL = (
+    (f"{code}: {_REMEDIES[code]}", code) for code in ("is_archived", "not_in_channel", "channel_not_found")
+)
 
 # slack_sdk logs bodies and a webhook's address, which is a secret, at DEBUG, and at ERROR what the dispatcher logs too.
 log = structlog.get_logger(__name__)
@@ -101,22 +117,67 @@ class Slack:
         base_url: str = "https://slack.com/api/",
         timeout: int = TIMEOUT_S,
         has_buttons: bool = False,
+        channels: Iterable[str] = (),
     ) -> None:
         """channel_of: where a new incident is posted: a channel's id or name. timeout: seconds per call.
 
         accepts: which new incidents are posted at all. has_buttons: whether somebody receives what is pressed.
+        channels: all that channel_of may return, which `identify` looks at.
         """
         self.name = name
         self._has_buttons = has_buttons
         self._accepts = accepts
         self._channel_of = channel_of
+        self._channels = tuple(channels)
         self._ids: dict[str, str] = {}
         self._client = web_client(token, base_url, timeout)
 
     def identify(self) -> str:
-        """Return as whom and where the token posts. Raises NotDelivered."""
+        """Return as whom and where the token posts, and what it lacks. Raises NotDelivered if nothing can be posted."""
         answer = call(self._client.auth_test)
-        return f"posts as {answer.get('user', '?')} in {answer.get('team', '?')}"
+        scopes = _scopes_of(answer)
+        if scopes is not None and _POST not in scopes:
+            why = f"the token lacks the scope {_POST}: add it to the app and reinstall the app"
+            raise Refused(why, "missing_scope")
+        places, problems = [], []
+        for channel in self._channels:
+            try:
+                places.append(self._examine(channel, scopes))
+            except Refused as error:
+                problems.append(f"channel {channel}: {error}")
+        if problems:
+            raise Refused("; ".join(problems))
+        where = f" to {join_names(places)}" if places else ""
+        lost = [loss for kinds, loss in _OPTIONAL.items() if scopes is not None and not scopes.intersection(kinds)]
+        return "; ".join([f"posts as {answer.get('user', '?')} in {answer.get('team', '?')}{where}", *lost])
+
+    def _examine(self, channel: str, scopes: frozenset[str] | None) -> str:
+        """Return the channel's name, and why if it cannot be looked at. Raises Refused if it takes no messages."""
+        if _USER_ID.fullmatch(channel):
+            return channel
+        try:
+            found = self._look_up(channel, scopes)
+        except NotDelivered as error:
+            if isinstance(error, Refused) and error.code != "missing_scope":
+                raise
+            return f"{channel} (not looked at: {error})"
+        if found.get("is_archived"):
+            raise Refused(*_ARCHIVED)
+        if found.get("is_member") is False and (found.get("is_private") or _POST_ANYWHERE not in (scopes or ())):
+            raise Refused(*_NOT_IN_CHANNEL)
+        return channel
+
+    def _look_up(self, channel: str, scopes: frozenset[str] | None) -> Mapping[str, Any]:
+        """Return what Slack knows about a channel given by id or name. Raises NotDelivered."""
+        if _CHANNEL_ID.fullmatch(channel):
+            found = call(self._client.conversations_info, channel=channel).get("channel")
+            return found if isinstance(found, dict) else {}
+        kinds = [kind for kind, scope in _LISTED.items() if scopes is None or scope in scopes] or list(_LISTED)
+        listed = _pages(self._client.conversations_list, "channels", types=",".join(kinds))
+        for known in listed:
+            if known.get("name") == channel.removeprefix("#"):
+                return known
+        raise Refused(*_NO_CHANNEL)
 
     def accepts(self, incident: Incident) -> bool:
         """Return whether the incident is posted here."""
@@ -201,6 +262,13 @@ class Slack:
         except Refused as error:
             log.warning("channel_lookup_refused", channel=channel, reason=str(error))
         return self._ids.get(channel, channel)
+
+
+def _scopes_of(answer: SlackResponse) -> frozenset[str] | None:
+    """Return the scopes of the token, which Slack sends as a header; None if it does not."""
+    headers = {str(name).lower(): str(value) for name, value in dict(answer.headers).items()}
+    given = headers.get("x-oauth-scopes")
+    return None if given is None else frozenset(scope.strip() for scope in given.split(","))
 
 
 def _handle(chosen: str, channel: str, ts: str) -> Handle:

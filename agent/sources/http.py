@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from agent.config.credentials import CredentialError
 from agent.config.http_client import HttpClient
+from agent.sources.certificates import explain_refusal
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _MAX_BYTES = 32 * 1024 * 1024
 """The largest response that is read: Flink's metric ids of 5,000 subtasks are a tenth of it."""
 _MAX_QUOTED_CHARACTERS = 160
+_MIN_SECONDS = 0.1
 
 
 class RequestError(Exception):
@@ -67,7 +69,9 @@ class Endpoint:
             raise RequestTimeoutError(msg) from error
         except ssl.SSLCertVerificationError as error:
             self._access = None
-            msg = f"{self.url} has a certificate that is not valid: {error.verify_message}"
+            seconds = max(deadline - time.monotonic(), _MIN_SECONDS)
+            refusal = explain_refusal(error, self.host, self.port, seconds)
+            msg = f"{self.url} has a certificate that is not valid: {refusal}"
             raise RequestError(msg) from error
         except OSError as error:
             self._access = None

@@ -13,12 +13,16 @@ NO_SPARK = "[spark]\nenabled = false\n"
 
 def run(directory: Path, tables: str, *options: str) -> tuple[int, list[str]]:
     """Return the exit status and the lines of standard output; nothing may be printed elsewhere."""
-    config = directory / "rules.toml"
-    config.write_text(f'[agent]\nstate_directory = "{directory}/state"\n{tables}', encoding="utf-8")
-    command = [sys.executable, "-m", "agent", "doctor", "--config", str(config), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = start(directory, "doctor", tables, *options)
     assert done.stderr == ""
     return done.returncode, done.stdout.splitlines()
+
+
+def start(directory: Path, command: str, tables: str, *options: str) -> "subprocess.CompletedProcess[str]":
+    config = directory / "rules.toml"
+    config.write_text(f'[agent]\nstate_directory = "{directory}/state"\n{tables}', encoding="utf-8")
+    line = [sys.executable, "-m", "agent", command, "--config", str(config), *options]
+    return subprocess.run(line, capture_output=True, text=True, check=False)
 
 
 def slack_table(directory: Path, slack: Slack, token: str) -> str:
@@ -29,7 +33,7 @@ def slack_table(directory: Path, slack: Slack, token: str) -> str:
 def test_a_good_token_and_directory_are_ok(tmp_path: Path, slack: Slack) -> None:
     status, lines = run(tmp_path, slack_table(tmp_path, slack, slack.token))
     assert status == 0, lines
-    assert lines[0] == "ok        slack                     posts as U0BACKFLOW in stand-in"
+    assert lines[0] == "ok        slack                     posts as U0BACKFLOW in stand-in to #alerts"
     assert lines[1].startswith(f"ok        state directory           {tmp_path}/state: ")
     assert lines[1].endswith(" GiB free, will be created")
     assert slack.messages() == []
@@ -57,8 +61,37 @@ def test_a_wrong_token_is_explained(tmp_path: Path, slack: Slack) -> None:
     assert lines[:3] == [
         "PROBLEM   slack",
         f"{'':10}Slack refused auth.test: invalid_auth: the token is not valid: replace it with a bot token (xoxb-...)",
-        "          Until then, it notifies no one.",
+        "          Until then, its notifications wait.",
     ]
+
+
+def test_a_channel_that_takes_no_messages_is_named(tmp_path: Path, slack: Slack) -> None:
+    """By doctor, and by check-config with the line of the table."""
+    slack.kick("payments")
+    routes = '[[slack.routes]]\ntopics = { include = ["pay-*"] }\nchannel = "#payments"\n'
+    routes += '[[slack.routes]]\ntopics = { include = ["*"] }\nchannel = "#typo"\nadditional = true\n'
+    table = slack_table(tmp_path, slack, slack.token) + routes
+    status, lines = run(tmp_path, table)
+    refusals = [
+        "channel #payments: not_in_channel: the app is not in the channel: invite it",
+        "channel #typo: channel_not_found: no such channel, or the app cannot see it: invite the app to it",
+    ]
+    assert status == 1
+    assert lines[:5] == [
+        "PROBLEM   slack",
+        f"{'':10}{refusals[0]}",
+        "          Until then, its notifications wait.",
+        "PROBLEM   slack #typo",
+        f"{'':10}{refusals[1]}",
+    ]
+    done = start(tmp_path, "check-config", table, "--connect")
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        f"{tmp_path}/rules.toml:3: [slack]: slack: {refusals[0]}",
+        f"{tmp_path}/rules.toml:3: [slack]: slack #typo: {refusals[1]}",
+    ]
+    assert start(tmp_path, "check-config", table).returncode == 0
+    assert slack.received("chat.postMessage") == []
 
 
 def test_what_the_host_lacks_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

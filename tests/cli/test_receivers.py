@@ -58,9 +58,9 @@ def stand_ins(tmp_path: Path) -> Iterator[StandIns]:
         yield made
 
 
-def run(directory: Path, command: str, tables: str) -> subprocess.CompletedProcess[str]:
+def run(directory: Path, command: str, tables: str, *options: str) -> subprocess.CompletedProcess[str]:
     (directory / "rules.toml").write_text(tables, encoding="utf-8")
-    arguments = [sys.executable, "-m", "agent", command, "--config", str(directory / "rules.toml")]
+    arguments = [sys.executable, "-m", "agent", command, "--config", str(directory / "rules.toml"), *options]
     return subprocess.run(arguments, capture_output=True, text=True, check=False)
 
 
@@ -117,3 +117,14 @@ def test_check_config_names_receivers_and_missing_files(tmp_path: Path, stand_in
         f"12: [receivers.on-call] routing_key: file {tmp_path}/key is empty",
     ]
     assert result.stderr.splitlines() == [f"{tmp_path}/rules.toml:{reason}" for reason in reasons]
+
+
+def test_check_config_connects_to_receivers_if_asked(tmp_path: Path, stand_ins: StandIns) -> None:
+    assert run(tmp_path, "check-config", stand_ins.tables, "--connect").returncode == 0
+    stand_ins.smtp.faults.append(("NOOP", "421 closing"))
+    line = stand_ins.tables.splitlines().index("[receivers.mail]") + 1
+    result = run(tmp_path, "check-config", stand_ins.tables, "--connect")
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"{tmp_path}/rules.toml:{line}: [receivers.mail]: email mail: ")
+    assert "421 closing" in result.stderr
+    assert stand_ins.webhook.requests == stand_ins.pagerduty.requests == []

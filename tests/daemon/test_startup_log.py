@@ -1,13 +1,19 @@
 """Log lines about each source at the agent's start."""
 
+import sys
 from typing import Any
 
 import structlog
 
-from agent.daemon.startup_log import STARTUP_MS, StartupLog
+from agent.daemon.startup_log import STARTUP_MS, StartupLog, try_receivers
 from agent.model.observations.base import Available, Observation, Unavailable
 from agent.model.observations.flink import FlinkJob
 from agent.model.observations.kafka import Commit, LogOffsets
+from agent.model.observations.zookeeper import ZooKeeperHealth
+from agent.notify.console import Console
+from agent.notify.slack import Slack
+from testbed.slack import Slack as Workspace
+from testbed.waiting import wait_until
 
 KNOWN = [
     Commit(at=1, cluster="main", group="old", topic="t", partition=0, offset=5),
@@ -73,3 +79,33 @@ def test_unchanged_source_is_logged_ready_after_a_restart() -> None:
     assert source.poll(1_000) == []
     (line,) = source.poll(STARTUP_MS)
     assert (line["topics"], line["partitions"], line["groups"]) == (1, 2, 1)
+
+
+def test_unreadable_source_is_not_ready_whatever_it_observes() -> None:
+    source = StartingSource(*KNOWN)
+    unavailable = Unavailable(at=1, source="kafka", cluster="main", reason="no broker has ever registered")
+    commit = Commit(at=3, cluster="main", group="g", topic="t", partition=0, offset=6)
+    assert [line["event"] for line in source.poll(1_000, unavailable, commit)] == ["source_not_ready"]
+    assert source.poll(STARTUP_MS) == []
+    assert [line["event"] for line in source.poll(40_000, Available(at=4, source="kafka", cluster="main"))] == [
+        "source_ready"
+    ]
+
+
+def test_health_of_zookeeper_is_no_sign_of_a_right_path() -> None:
+    source = StartingSource()
+    assert source.poll(1_000, ZooKeeperHealth(at=1, cluster="main", serving=("zk-1:2181",))) == []
+
+
+def test_receivers_are_tried_at_the_start(slack: Workspace) -> None:
+    good = Slack(slack.token, lambda _: "", base_url=slack.url, channels=["#alerts"])
+    bad = Slack(slack.token, lambda _: "", name="slack #typo", base_url=slack.url, channels=["#typo"])
+    with structlog.testing.capture_logs() as logs:
+        try_receivers([good, bad, Console(sys.stdout)])
+        wait_until(lambda: len(logs) == 2, "both to be tried")
+    assert sorted((line["event"], line["receiver"], line["log_level"]) for line in logs) == [
+        ("receiver_not_ready", "slack #typo", "warning"),
+        ("receiver_ready", "slack", "info"),
+    ]
+    (reason,) = (line["reason"] for line in logs if "reason" in line)
+    assert reason.startswith("channel #typo: channel_not_found: no such channel")

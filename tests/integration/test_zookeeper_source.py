@@ -16,6 +16,7 @@ from agent.model.name_filter import NameFilter
 from agent.model.observations.base import Available, Observation, Unavailable
 from agent.model.observations.kafka import BrokerRegistration, Controller, PartitionState
 from agent.model.observations.zookeeper import ZooKeeperHealth
+from agent.sources.zookeeper.chroots import describe_chroots, find_chroots
 from agent.sources.zookeeper.health import Answer, Server, ask_servers
 from agent.sources.zookeeper.session import Session
 from agent.sources.zookeeper.source import ZooKeeperSource
@@ -265,15 +266,52 @@ def test_a_zookeeper_that_starts_later_becomes_available(tmp_path: Path) -> None
 
 
 def test_a_path_without_brokers_is_unavailable(server: ZooKeeperServer, client: KazooClient) -> None:
-    """A wrong chroot, or a cluster that never ran; available when the first broker registers."""
+    """A wrong chroot, or a cluster that never ran; everything is read when the first broker registers."""
     path, seen = f"/{named('k')}", Seen()
-    with _watching(f"{server.address}{path}", seen) as source:
+    topics = f"{path}/brokers/topics"
+    _write(client, f"{topics}/t", {"version": 1, "partitions": {"0": [7]}})
+    _write(client, f"{topics}/t/partitions/0/state", _state(7, 0, [7]))
+    known = BrokerRegistration(at=now() - 1000, cluster="main", broker=5, session="0x1", epoch=1)
+    with _watching(f"{server.address}{path}", seen, known=(known,)) as source:
         outage = seen.wait_for(source, Unavailable)
+        seen.wait_for(source, ZooKeeperHealth)
+        assert {type(fact) for batch in seen.batches for fact in batch} == {Unavailable, ZooKeeperHealth}
         client.create(f"{path}/brokers/ids/7", _BROKER, ephemeral=True, makepath=True)
         seen.wait_for(source, BrokerRegistration, broker=7)
+        seen.wait_for(source, PartitionState, topic="t", leader=7)
+        seen.wait_for(source, Controller, broker=None)
         seen.wait_for(source, Available)
     assert path in outage.reason
     assert len(seen.outages()) == 1
+
+
+def test_a_wrong_path_names_those_with_brokers(server: ZooKeeperServer, client: KazooClient) -> None:
+    """One level below the root and two; paths without brokers and znodes that we may not list are left out."""
+    name, seen = named("clusters"), Seen()
+    for path in (f"/{name}", f"/{name}/east", f"/{name}/west"):
+        client.ensure_path(f"{path}/brokers/ids")
+    client.ensure_path(f"/{name}/flink/jobs")
+    client.create(f"/{name}-hidden", acl=[make_digest_acl("kafka", "password", all=True)])
+    with _watching(f"{server.address}/{name}/eats", seen) as source:
+        outage = seen.wait_for(source, Unavailable)
+        found = find_chroots(f"{server.address}/anything", lambda: {"timeout": _SESSION_SECONDS})
+    assert f"No broker has ever registered in ZooKeeper at {server.address}/{name}/eats" in outage.reason
+    assert ". Brokers have registered below " in outage.reason
+    assert [path for path in found if name in path] == [f"/{name}", f"/{name}/east", f"/{name}/west"]
+
+
+def test_paths_with_brokers_are_named_in_one_sentence() -> None:
+    assert describe_chroots([]) == ""
+    assert describe_chroots(["/", "/kafka"]) == (
+        "Brokers have registered below / (no path after the host names) and /kafka"
+    )
+    assert describe_chroots([f"/k{number}" for number in range(8)]) == (
+        "Brokers have registered below /k0, /k1, /k2, /k3, /k4 and 3 more"
+    )
+
+
+def test_a_server_that_does_not_answer_has_no_paths() -> None:
+    assert find_chroots(f"127.0.0.1:{free_port()}", lambda: {"timeout": _SESSION_SECONDS}) == []
 
 
 def test_an_undecodable_znode_is_unavailable_alone(server: ZooKeeperServer, client: KazooClient) -> None:

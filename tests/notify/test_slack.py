@@ -78,6 +78,62 @@ def test_without_permission_to_list_channels_a_name_is_unknown(slack: Workspace)
         )
 
 
+def identify(slack: Workspace, *channels: str) -> str:
+    return Slack(slack.token, lambda _: "", base_url=slack.url, timeout=1, channels=channels).identify()
+
+
+def test_channels_are_looked_at_by_id_and_by_name(slack: Workspace) -> None:
+    assert identify(slack, CHANNEL, "#payments", "U0ANNA") == (
+        "posts as U0BACKFLOW in stand-in to C0000000001, #payments and U0ANNA"
+    )
+    assert slack.messages() == []
+
+
+@pytest.mark.parametrize("channel", [CHANNEL, "#alerts", "alerts"])
+def test_a_channel_without_the_bot_or_archived_is_refused(slack: Workspace, channel: str) -> None:
+    slack.archive("alerts")
+    with pytest.raises(Refused, match=rf"^channel {channel}: is_archived: the channel is archived"):
+        identify(slack, "#payments", channel)
+    slack.workspace.archived.clear()
+    slack.kick("alerts")
+    with pytest.raises(Refused, match=rf"^channel {channel}: not_in_channel: the app is not in the channel: invite it"):
+        identify(slack, "#payments", channel)
+
+
+@pytest.mark.parametrize("channel", ["C0999999999", "#typo"])
+def test_a_channel_that_does_not_exist_is_refused(slack: Workspace, channel: str) -> None:
+    with pytest.raises(Refused, match=f"^channel {channel}: .*channel_not_found: no such channel"):
+        identify(slack, channel)
+
+
+def test_a_token_that_may_not_post_is_refused(slack: Workspace) -> None:
+    slack.withhold("chat:write")
+    with pytest.raises(Refused, match=r"^the token lacks the scope chat:write: add it to the app"):
+        identify(slack, CHANNEL)
+
+
+def test_scopes_that_only_some_messages_need_are_named(slack: Workspace) -> None:
+    slack.withhold("files:write")
+    slack.withhold("channels:history")
+    assert identify(slack, CHANNEL) == (
+        "posts as U0BACKFLOW in stand-in to C0000000001; without the scope files:write it posts no plots; "
+        "without the scope channels:history or groups:history a message whose answer is lost may be sent twice"
+    )
+
+
+def test_a_channel_that_may_not_be_looked_at_is_no_problem(slack: Workspace) -> None:
+    slack.withhold("channels:read")
+    for channel in (CHANNEL, "#alerts"):
+        found = identify(slack, channel)
+        assert found.startswith(f"posts as U0BACKFLOW in stand-in to {channel} (not looked at: ")
+        assert "missing_scope: the token lacks a scope: channels:read" in found
+
+
+def test_a_look_at_a_channel_that_fails_is_no_problem(slack: Workspace) -> None:
+    slack.answer(429, retry_after=30, method="conversations.info")
+    assert "(not looked at: Slack limits the rate (429))" in identify(slack, CHANNEL)
+
+
 def test_an_incident_stays_in_the_channel_first_chosen_for_it(slack: Workspace) -> None:
     channels = {"INC-7F3A9C": "C0000000001", "INC-B00257": "C0000000002"}
     receiver = Slack(slack.token, lambda incident: channels[incident.id], base_url=slack.url)

@@ -27,6 +27,7 @@ from agent.daemon.tables import (
     receiver_row,
     source_row,
 )
+from agent.daemon.web.plot import draw_offsets
 from agent.daemon.web.style import STYLE
 from agent.model.text import count, day_of, span, visible
 from agent.model.times import minute, second
@@ -37,8 +38,11 @@ _SHOWN = 20
 _LISTED = 1_000
 
 _HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
-POLICY = f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-"""The Content-Security-Policy of the pages: their style, and nothing else."""
+POLICY = (
+    f"default-src 'none'; style-src 'sha256-{_HASH}'; img-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
+"""The Content-Security-Policy of the pages: their style and plots, and nothing else."""
 
 
 class _Cell(NamedTuple):
@@ -107,6 +111,7 @@ def incident_page(record: IncidentRecord) -> bytes:
         _add(body, "h2", section.heading)
         for text in section.lines:
             _add(body, "p", text)
+    _add_plot(body, record)
     day = day_of(incident.opened_at)
     for heading, findings in (("Causes", incident.causes), ("Findings", incident.findings)):
         if findings:
@@ -174,6 +179,19 @@ def _link(parent: Element, text: str, address: str) -> None:
 
 def _back(body: Element) -> None:
     _link(_add(body, "p", ""), "← status", "/")
+
+
+def _add_plot(body: Element, record: IncidentRecord) -> None:
+    """Add the plot of the latest check, else what is known of the reader's offsets."""
+    if record.has_plot:
+        _add(body, "h2", "Plot of a check")
+        picture = {"src": f"/incidents/{record.incident.id}/plot.png", "class": "plot"}
+        alt = visible(f"Plot of the latest check about {record.incident.title}; its report is below")
+        SubElement(SubElement(body, "figure"), "img", {**picture, "alt": alt})
+    elif record.offsets is not None:
+        offsets = record.offsets
+        _add(body, "h2", f"{offsets.group} on {offsets.topic}[{offsets.partition}]")
+        body.append(draw_offsets(offsets))
 
 
 def _table(body: Element, columns: Sequence[str], rows: Iterable[Sequence[_Cell]]) -> None:

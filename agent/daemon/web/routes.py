@@ -11,7 +11,7 @@ from agent.daemon.web.metrics import CONTENT_TYPE, exposition
 from agent.daemon.web.page import POLICY, group_page, groups_page, incident_page, status_page
 from agent.daemon.web.server import Request, Respond, Response, text
 
-_INCIDENT = re.compile(r"/incidents/(INC-[0-9A-F]{1,16})")
+_INCIDENT = re.compile(r"/incidents/(INC-[0-9A-F]{1,16})(/plot\.png)?")
 _HTML = "text/html; charset=utf-8"
 
 
@@ -44,10 +44,15 @@ def _respond(reader: StatusReader, request: Request) -> Response:
         case "/groups.json":
             pattern = request.query.get("name")
             return _json(encode(reader.groups(pattern or "*", in_detail=pattern is not None)))
-    if match := _INCIDENT.fullmatch(request.path):
-        record = reader.incident(match[1])
-        if record is not None:
-            return _html(incident_page(record))
+    match _INCIDENT.fullmatch(request.path):
+        case re.Match() as match if match[2]:
+            plot = reader.plot(match[1])
+            if plot is not None:
+                return Response(HTTPStatus.OK, "image/png", plot)
+        case re.Match() as match:
+            record = reader.incident(match[1])
+            if record is not None:
+                return _html(incident_page(record))
     return text("not found", HTTPStatus.NOT_FOUND)
 
 

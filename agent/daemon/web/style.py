@@ -27,6 +27,18 @@ th, td { padding: .3rem .75rem .3rem 0; border-bottom: 1px solid var(--line); ve
 .number { text-align: right; white-space: nowrap; }
 pre { padding: .75rem; background: var(--panel); white-space: pre-wrap; overflow-wrap: anywhere;
   font: 13px/1.5 ui-monospace, monospace; }
+figure { margin: .5rem 0; max-width: 44rem; }
+.plot { display: block; width: 100%; height: auto; background: var(--panel); }
+.plot polyline { fill: none; stroke: var(--soft); stroke-width: 1.5; }
+.plot polyline.committed { stroke: var(--bad); stroke-width: 2; }
+.plot polyline.log-start { stroke-dasharray: 4 3; }
+.plot line { stroke: var(--warn); stroke-dasharray: 2 2; }
+.plot text { fill: var(--soft); font: 11px system-ui, sans-serif; }
+figcaption { display: flex; flex-wrap: wrap; gap: .25rem 1rem; font-size: .85rem; color: var(--soft); }
+.key::before { content: ""; display: inline-block; width: 1.5em; margin-right: .4em; vertical-align: middle;
+  border-top: 2px solid var(--soft); }
+.key.committed::before { border-color: var(--bad); }
+.key.log-start::before { border-top-style: dashed; }
 @media (max-width: 44rem) {
   thead { position: absolute; left: -9999px; }
   tr { display: block; padding: .5rem 0; border-bottom: 1px solid var(--line); }

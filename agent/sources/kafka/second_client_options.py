@@ -1,14 +1,14 @@
 """Client properties of librdkafka as options of kafka-python, the admin process's second client."""
 
 import os
-import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-_CONNECT_SECONDS = 3
+from agent.sources import certificates
+
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
@@ -35,18 +35,14 @@ def translate(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_certificate_problem(properties: Mapping[str, Any], address: str) -> str | None:
-    """Return why a broker's certificate is refused, after connecting once more; None if that cannot be found out."""
+    """Return why a broker's certificate is refused, after connecting once more; None if that cannot be found out.
+
+    address: host and port.
+    """
     host, _, port = address.rpartition(":")
     try:
-        context = translate(properties)["ssl_context"]
-        with (
-            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS) as connection,
-            context.wrap_socket(connection, server_hostname=host.strip("[]")),
-        ):
-            return None
-    except ssl.SSLCertVerificationError as error:
-        return str(error.verify_message)
-    except (OSError, ValueError, KeyError):  # UntranslatableError is a ValueError
+        return certificates.find_certificate_problem(host.strip("[]"), int(port), translate(properties)["ssl_context"])
+    except (ValueError, KeyError):  # UntranslatableError is a ValueError
         return None
 
 

@@ -2,17 +2,23 @@
 
 import logging
 import re
+import ssl
 import threading
+import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import count
 from typing import Any
 
 from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import KazooException, NoAuthError, NoNodeError, SessionClosedRequireSaslError
+from kazoo.hosts import collect_hosts
 from kazoo.protocol.states import EventType, KeeperState, WatchedEvent
 
 from agent.config.credentials import CredentialError
 from agent.sources.availability import now_ms
+from agent.sources.background import run_in_thread
+from agent.sources.certificates import find_certificate_problem
 from agent.sources.zookeeper.znodes import Node
 
 _CONNECTION_RETRY = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 2.0}
@@ -31,6 +37,11 @@ _FAILURES = ("Connection dropped", "Connection time-out", "Cannot resolve", "AUT
 
 _REFUSED = "authentication failed: the user or the password in `zookeeper_client` is missing or wrong"
 
+_INVALID = "the server's certificate is not valid"
+
+_EXPLAIN_SECONDS = 20
+"""How often a connection is made to find out what is wrong with a certificate."""
+
 _INVALID_CERTIFICATE = re.compile(r"certificate verify failed: (.+?)(?: \(_ssl\.c:\d+\))?$")
 """How OpenSSL's reason ends a line."""
 
@@ -38,9 +49,12 @@ _INVALID_CERTIFICATE = re.compile(r"certificate verify failed: (.+?)(?: \(_ssl\.
 class _LastFailure(logging.Handler):
     """Keeps why the last connection failed, which kazoo logs only."""
 
-    def __init__(self) -> None:
+    def __init__(self, explain: Callable[[], str | None]) -> None:
+        """explain: returns what is wrong with a server's certificate, for which it connects again."""
         super().__init__(logging.WARNING)
         self.text = ""
+        self._explain = explain
+        self._explained_at = float(-_EXPLAIN_SECONDS)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep the line if it is about a connection."""
@@ -51,7 +65,20 @@ class _LastFailure(logging.Handler):
             if text.startswith("AUTH_FAILED") or isinstance(reason, SessionClosedRequireSaslError):
                 self.text = _REFUSED
             elif invalid := _INVALID_CERTIFICATE.search(text):
-                self.text = f"the server's certificate is not valid: {invalid[1]}"
+                self._keep_invalid(invalid[1].rstrip("."))
+
+    def _keep_invalid(self, reason: str) -> None:
+        """Keep that the certificate is not valid, and soon also whose it is; a text that says more is kept."""
+        text = f"{_INVALID}: {reason}"
+        if not self.text.startswith(text):
+            self.text = text
+        if time.monotonic() - self._explained_at >= _EXPLAIN_SECONDS:
+            self._explained_at = time.monotonic()
+            run_in_thread("zookeeper-certificate", self._add_explanation)
+
+    def _add_explanation(self) -> None:
+        if (problem := self._explain()) is not None and self.text.startswith(_INVALID):
+            self.text = f"{_INVALID}: {problem}"
 
 
 class Session:
@@ -71,7 +98,7 @@ class Session:
         """
         options = read_options()
         self._read_options = read_options
-        self._failure = _LastFailure()
+        self._failure = _LastFailure(partial(_find_certificate_problem, connect, options))
         self.disconnected_since: int | None = now_ms()
         self.expiries = 0
         self._id: int | None = None
@@ -145,6 +172,20 @@ class Session:
             self._connected()
         elif self.disconnected_since is None:
             self.disconnected_since = now_ms()
+
+
+def _find_certificate_problem(connect: str, options: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with the first certificate that is refused; None if none is, or that is unknown."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = bool(options.get("check_hostname", False))
+    context.load_default_certs()
+    try:
+        if ca := options.get("ca"):
+            context.load_verify_locations(ca)
+    except OSError:
+        return None
+    problems = (find_certificate_problem(host, port, context) for host, port in collect_hosts(connect)[0])
+    return next(filter(None, problems), None)
 
 
 def denial(path: str) -> str:

@@ -19,6 +19,7 @@ from agent.model.observations.base import Observation
 from agent.model.observations.kafka import PartitionState
 from agent.sources.availability import SOURCE, AvailabilityTracker, Unit, now_ms
 from agent.sources.base import ChangeDetector, Emit
+from agent.sources.zookeeper.chroots import describe_chroots, find_chroots
 from agent.sources.zookeeper.health import HealthMonitor
 from agent.sources.zookeeper.session import Session, ZnodeReader, denial
 from agent.sources.zookeeper.znodes import (
@@ -75,6 +76,7 @@ class ZooKeeperSource:
         self.cluster = cluster
         self.interval = interval
         self._connect = connect
+        self._read_options = read_options
         self._selected_topics = topics
         self._also = also
         self._emit = emit
@@ -86,6 +88,8 @@ class ZooKeeperSource:
         self._unavailable: dict[Unit, str] = {}
         self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._failed_paths: set[str] = set()
+        self._is_kafka = False  # whether brokers have ever registered below our path
+        self._wrong_path = ""
         self.read_at: int | None = None
         self._disconnected_at: int | None = None
         self._heartbeat_at = 0
@@ -157,7 +161,11 @@ class ZooKeeperSource:
             with self._health.measured_request():
                 self._znodes.exists(BROKER_IDS)
         if read_all or heartbeat or any(path.startswith(BROKER_IDS) for path in paths):
+            was_kafka = self._is_kafka
             observations += self._read_brokers(since, exact=not read_all)
+            read_all = read_all or self._is_kafka != was_kafka
+        if not self._is_kafka:
+            return  # what is missing below a wrong path says nothing about the cluster
         if read_all or heartbeat or CONTROLLER in paths:
             observations += self._read_controller()
         state_paths = set(filter(PARTITION_STATE.fullmatch, paths))
@@ -194,11 +202,14 @@ class ZooKeeperSource:
     def _read_brokers(self, since: int | None, *, exact: bool) -> list[Observation]:
         """Read the registrations. exact: whether a watch reported the change."""
         listed = self._znodes.children(BROKER_IDS)
-        self._unavailable.pop(SOURCE, None)
-        if not listed and not self._znodes.exists(BROKER_IDS):
-            self._unavailable[SOURCE] = (
-                f"No broker has ever registered in ZooKeeper at {self._connect}: check the path after the host names"
-            )
+        if listed or self._znodes.exists(BROKER_IDS):
+            self._is_kafka = True
+            self._unavailable.pop(SOURCE, None)
+        elif self._is_kafka:
+            self._unavailable[SOURCE] = f"Znode {BROKER_IDS} was deleted in ZooKeeper at {self._connect}"
+        else:
+            self._unavailable[SOURCE] = self._wrong_path = self._wrong_path or self._explain_path()
+            return []
         paths = {f"{BROKER_IDS}/{name}" for name in listed}
         for unit in [unit for unit in self._unavailable if _is_registration(unit) and unit.topic not in paths]:
             del self._unavailable[unit]
@@ -215,6 +226,11 @@ class ZooKeeperSource:
         return gone + [
             self._decoder.registered(broker, node[1], now) for broker, node in registered.items() if node is not None
         ]
+
+    def _explain_path(self) -> str:
+        chroots = describe_chroots(find_chroots(self._connect, self._read_options))
+        path = f"No broker has ever registered in ZooKeeper at {self._connect}: check the path after the host names"
+        return f"{path}. {chroots}" if chroots else path
 
     def _read_controller(self) -> list[Observation]:
         nodes = self._get([CONTROLLER])

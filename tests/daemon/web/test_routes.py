@@ -18,17 +18,19 @@ from pydantic import SecretStr
 from agent.daemon.heartbeat import Heartbeat
 from agent.daemon.web.routes import make_routes
 from agent.daemon.web.server import Request, Response
+from agent.engine.check_requests import CheckResult
 from agent.model.observations.base import Observation, Unavailable
 from agent.model.observations.checks import CheckRun
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets, Member
 from testbed.waiting import wait_until
+from tests import samples
 from tests.builders import BEGINNING, CLUSTER, after
 from tests.running import ROOT, Running, running
 
 GROUP = "<script>alert('g')</script>\"&\u202e\x00"
 TOPIC = "t<img src=x onerror=alert(1)>"
 ID = re.compile(r"/incidents/(INC-[0-9A-F]+)")
-VOID = {"meta"}
+VOID = {"meta", "img"}
 CHECK_RUN = CheckRun(
     at=after(9), cluster=CLUSTER, check="offset_history", started_at=after(1), complete=True, outcome="clean"
 )
@@ -122,7 +124,49 @@ def test_incident_page_shows_message_findings_and_deliveries(agent: Running) -> 
     assert "rewind (to_earliest)" in text
 
 
-@pytest.mark.parametrize("path", ["/incidents/INC-00000000", "/incidents/x", "/incidents/", "/nothing", "//", "/."])
+def test_incident_page_plots_the_readers_offsets(agent: Running) -> None:
+    (incident,) = [link for link in page(agent, "/").links if ID.fullmatch(link)]
+    found = page(agent, incident)
+    (svg,) = [attributes for tag, attributes in found.elements if tag == "svg"]
+    label = svg["aria-label"] or ""
+    assert label.endswith("9,019 before 23:00:21.0 UTC and 0 then, now 0; log end 20,000, log start 0")
+    assert "\u202e" not in label
+    assert sum(tag == "polyline" for tag, _ in found.elements) == 3
+    assert ask(agent, f"{incident}/plot.png").status is HTTPStatus.NOT_FOUND
+
+
+def test_incident_page_shows_the_plot_of_the_latest_check(agent: Running) -> None:
+    (incident,) = [link for link in page(agent, "/").links if ID.fullmatch(link)]
+    name = incident.rpartition("/")[2]
+    plots = [b"\x89PNG first", b"\x89PNG latest"]
+    record = agent.reader.incident(name)
+    assert record is not None
+    for plot in plots:
+        request = samples.check_request(id=str(plot), finding=record.incident.findings[0].key)
+        agent.pipeline.put_check_result(CheckResult(request, [CHECK_RUN], ("one rewind in 14 days",), plot))
+    wait_until(lambda: ask(agent, f"{incident}/plot.png").body == plots[1], "the plot", 30, 0.05)
+    response = ask(agent, f"{incident}/plot.png")
+    assert (response.status, response.content_type) == (HTTPStatus.OK, "image/png")
+    shown = ask(agent, incident)
+    assert "img-src 'self'" in shown.policy
+    (image,) = [attributes for tag, attributes in Page(shown.body.decode()).elements if tag == "img"]
+    assert image["src"] == f"{incident}/plot.png"
+    assert (image["alt"] or "").startswith("Plot of the latest check about ")
+    assert "svg" not in {tag for tag, _ in Page(shown.body.decode()).elements}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/incidents/INC-00000000",
+        "/incidents/INC-00000000/plot.png",
+        "/incidents/x",
+        "/incidents/",
+        "/nothing",
+        "//",
+        "/.",
+    ],
+)
 def test_other_addresses_are_not_found(agent: Running, path: str) -> None:
     assert ask(agent, path).status is HTTPStatus.NOT_FOUND
 
