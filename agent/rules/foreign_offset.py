@@ -10,7 +10,7 @@ from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, LogOffsets
 from agent.model.text import place
 from agent.rules.queries.partitions import confirm_truncation, earliest, find_deletion
-from agent.rules.queries.positions import is_beyond_growth, is_foreign_offset, is_log_unreadable
+from agent.rules.queries.positions import is_beyond_growth, is_beyond_usual_growth, is_foreign_offset
 
 
 class ForeignOffset(GroupRule):
@@ -18,7 +18,9 @@ class ForeignOffset(GroupRule):
 
     Nothing was read up to there and nothing is lost, but a consumer that starts from it is out of range. Reported if
     the log cannot have grown up to the offset, ten times faster than it was ever observed to grow, and the log end
-    offset is still lower 5 s after the next reading, or does not change for a minute.
+    offset is still lower 5 s after the next reading, or does not change for a minute. A burst of less than 1,000
+    records/s is ruled out, a minute after the commit, if the log end offset does not decrease and neither leader nor
+    ISR change: the burst would have been truncated.
     Not: an offset that the log had before it was truncated (beyond_end), one that the log reaches within a minute, the
     first reading of a partition, a re-created topic.
     Recovers when the group commits an offset within the log.
@@ -48,7 +50,7 @@ class ForeignOffset(GroupRule):
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
         match observation:
             case Commit():
-                if not is_beyond_growth(facts, observation):
+                if not is_beyond_usual_growth(facts, observation):
                     return ()
                 commits = [observation]
             case LogOffsets(cluster=cluster, topic=topic, partition=partition):  # it may arrive after later commits
@@ -59,7 +61,7 @@ class ForeignOffset(GroupRule):
         return [
             Scope(commit.cluster, commit.group, commit.topic, commit.partition)
             for commit in commits
-            if self.applies_to(commit.group, commit.topic) and is_beyond_growth(facts, commit)
+            if self.applies_to(commit.group, commit.topic) and is_beyond_usual_growth(facts, commit)
         ]
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
@@ -67,7 +69,7 @@ class ForeignOffset(GroupRule):
         previous: Commit | None = None
         for commit in facts.history(Commit, *scope.series):
             before, previous = previous, commit
-            is_first, was_foreign = not was_foreign, is_beyond_growth(facts, commit)
+            is_first, was_foreign = not was_foreign, is_foreign_offset(facts, commit)
             if not is_first or not was_foreign:
                 continue
             offset, known_at = commit.offset or 0, self._known_at(commit, facts)
@@ -90,21 +92,21 @@ class ForeignOffset(GroupRule):
         """Return when it is certain that the offset is foreign, or may be, or None if it is not."""
         partition = (commit.cluster, commit.topic, commit.partition)
         reading = next(iter(facts.history(LogOffsets, *partition).after(commit.at)), None)
-        if reading is None or reading.at > commit.at + LATENESS_MS:  # the log stands still, if it can be read
-            until = commit.at + LATENESS_MS
-            is_unknown = facts.now >= until and is_log_unreadable(facts, partition, until)
-            return None if is_unknown else commit.seen + LATENESS_MS
-        if not is_foreign_offset(facts, commit):
-            return None
+        proven_at = commit.seen + LATENESS_MS
+        if reading is None or reading.at > commit.at + LATENESS_MS:  # the log stands still
+            return proven_at
         certain_at = confirm_truncation(facts, partition, commit.offset or 0, commit.at, reading)
-        return None if certain_at is None else max(certain_at, commit.seen)
+        if certain_at is None:
+            return None
+        # Otherwise a change of the leader, which may arrive late, would leave it open.
+        return max(certain_at, commit.seen if is_beyond_growth(facts, commit) else proven_at)
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         offset = int(finding.current["offset"])
         commits = facts.history(Commit, *scope.series).after(finding.at)
         readings = facts.history(LogOffsets, *scope.in_partition).after(finding.at)
         grown = (reading.at for reading in readings if reading.log_end >= offset)
-        moved = next((commit for commit in commits if not is_beyond_growth(facts, commit)), None)
+        moved = next((commit for commit in commits if not is_foreign_offset(facts, commit)), None)
         over = earliest(grown, find_deletion(facts, scope.in_partition, finding.at))
         if moved is None or (over is not None and over <= moved.at):
             return recovered(finding, over)

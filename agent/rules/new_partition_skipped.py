@@ -30,7 +30,7 @@ class _Start(NamedTuple):
     @property
     def rate(self) -> float:
         """Records per second that it must have read if it began at the log start offset."""
-        return (self.log_end - self.log_start) * 1000 / max(self.commit.at - self.assigned.start, 1000)
+        return ((self.commit.offset or 0) - self.log_start) * 1000 / max(self.commit.at - self.assigned.start, 1000)
 
 
 class NewPartitionSkipped(GroupRule):

@@ -19,7 +19,7 @@ from agent.rules.queries.positions import (
     absent_until,
     drop_foreign,
     find_absence,
-    is_beyond_growth,
+    is_beyond_usual_growth,
     log_end,
     read_before,
 )
@@ -239,7 +239,7 @@ class OffsetJump(GroupRule):
             scope,
             after,
             # An offset that the log may never have had proves to be one (foreign_offset) at the next reading.
-            known_at=after.seen + (CLOCK_SLACK_MS if is_beyond_growth(facts, after) else 0),
+            known_at=after.seen + (CLOCK_SLACK_MS if is_beyond_usual_growth(facts, after) else 0),
             since=None if forgotten is None else absent_until(facts, forgotten, after),
             detail=(
                 f"{scope.group} on {scope.topic}[{scope.partition}] {_describe(labels, why)}: {old:,} -> {new:,}, "

@@ -79,6 +79,9 @@ class Evidence:
         log = self._logs.get(place, [])
         if effect.kinds[0] == "topic_recreated":
             return _deletion(effect, self._commits.get((str(group), place), []), log)
+        if effect.kinds[0] == "beyond_end":  # the next commit may follow before a poll
+            commits = self._commits.get((str(group), place), [])
+            return Sight(any(effect.at <= reading.at and reading.offset == effect.after for reading in commits))
         if effect.measure == "":
             return Sight(is_visible=True)
         if effect.measure == "lost" and group is None:

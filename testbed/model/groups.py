@@ -58,7 +58,7 @@ class Reader:
         """Read until that moment."""
         elapsed, self.at = at - self.at, at
         log, group = self.log, self.group
-        if elapsed <= 0 or not group.reading or not log.open or self.is_stuck:
+        if elapsed <= 0 or not group.reading or not log.open or self.is_stuck or self.position < log.start:
             return
         budget = self.pace * elapsed / SECOND
         if self.position < log.clean_until:

@@ -6,9 +6,9 @@ from itertools import pairwise
 from agent.engine.facts import LATENESS_MS, Facts, History
 from agent.model.observations.base import Availability, Unavailable
 from agent.model.observations.flink import Position
-from agent.model.observations.kafka import Commit, GroupState, LogOffsets
+from agent.model.observations.kafka import Commit, GroupState, LogOffsets, PartitionState
 from agent.rules.queries.operators import has_consumers
-from agent.rules.queries.partitions import CLOCK_SLACK_MS, find_truncations, is_recreated
+from agent.rules.queries.partitions import CLOCK_SLACK_MS, find_truncations, is_recreated, may_have_happened_in
 
 _BURST = 10
 """How many times faster than ever observed a log may have grown between two readings."""
@@ -35,17 +35,29 @@ def is_foreign_offset(facts: Facts, commit: Commit) -> bool:
     read before the commit, or could not be read after it. A log end that does not change in the next minute stands
     still.
     """
-    if not is_beyond_growth(facts, commit):
+    if not is_beyond_usual_growth(facts, commit):
         return False
     partition = (commit.cluster, commit.topic, commit.partition)
     later = facts.history(LogOffsets, *partition).between(commit.at, commit.at + LATENESS_MS)
-    if not later:
-        return not is_log_unreadable(facts, partition, commit.at + LATENESS_MS)
-    return all(reading.log_end < (commit.offset or 0) for reading in later)
+    if any(reading.log_end >= (commit.offset or 0) for reading in later):
+        return False
+    if not later and is_log_unreadable(facts, partition, commit.at + LATENESS_MS):
+        return False
+    return is_beyond_growth(facts, commit) or not _may_be_truncated(facts, commit, later)
+
+
+def is_beyond_usual_growth(facts: Facts, commit: Commit) -> bool:
+    """Return whether the committed offset is beyond what the log can have gained at ten times its observed rates."""
+    return _is_beyond(facts, commit, 0)
 
 
 def is_beyond_growth(facts: Facts, commit: Commit) -> bool:
     """Return whether the log cannot have grown up to the committed offset by then, as far as was known by then."""
+    return _is_beyond(facts, commit, _SLOW_GROWTH)
+
+
+def _is_beyond(facts: Facts, commit: Commit, least_growth: float) -> bool:
+    """Return whether the offset is beyond what the log may hold. least_growth: records per ms that it may gain."""
     readings = facts.history(LogOffsets, commit.cluster, commit.topic, commit.partition)
     last = readings.as_of(commit.at)
     if commit.offset is None or last is None or commit.offset <= last.log_end + _NEAR_END:
@@ -54,10 +66,25 @@ def is_beyond_growth(facts: Facts, commit: Commit) -> bool:
     rates = [(after.log_end - before.log_end) / max(after.at - before.at, 1) for before, after in pairwise(known)]
     # A log that has not changed for long was read since then: only changes are kept.
     elapsed = min(commit.at - last.at, LATENESS_MS) + CLOCK_SLACK_MS
-    growth = max([_SLOW_GROWTH, *(_BURST * rate for rate in rates)]) * elapsed
+    growth = max([least_growth, *(_BURST * rate for rate in rates)]) * elapsed
     if commit.offset <= max(reading.log_end for reading in known) + growth:
         return False
     return not is_recreated(facts, (commit.cluster, commit.topic, commit.partition), last.at, commit.at)
+
+
+def _may_be_truncated(facts: Facts, commit: Commit, later: list[LogOffsets]) -> bool:
+    """Return whether the log may have had the committed offset in a burst that was truncated before the next reading.
+
+    Not if the log end is not lower than before, and the partition was seen with one leader and ISR.
+    later: the readings of the minute after the commit.
+    """
+    partition = (commit.cluster, commit.topic, commit.partition)
+    last = facts.history(LogOffsets, *partition).as_of(commit.at)
+    states = facts.history(PartitionState, *partition)
+    if last is None or states.as_of(commit.at) is None or any(reading.log_end < last.log_end for reading in later):
+        return True
+    begin, end = max(last.at, commit.at - LATENESS_MS), later[0].at if later else commit.at + LATENESS_MS
+    return any(may_have_happened_in(state, begin, end) for _, state in pairwise(states))
 
 
 def is_log_unreadable(facts: Facts, partition: tuple[str, str, int], at: int) -> bool:

@@ -230,7 +230,7 @@ def is_reordered(facts: Facts, move: Move) -> bool:
     """Return whether the reader did not move, but an older commit arrived late: the next one is above both again.
 
     Asynchronous commits overtake each other. Either the next commit is there sooner than any consumer reads the records
-    in between, or the older commit is not below the last few commits and nothing happened to the log.
+    in between, or the older commit may be one of the last minute and nothing happened to the log.
     """
     following = _find_following(facts, move)
     if following is None or (following.offset or 0) < (move.before.offset or 0):
@@ -256,12 +256,16 @@ def _find_following(facts: Facts, move: Move) -> Offset | None:
 
 
 def _may_be_late(facts: Facts, move: Move) -> bool:
-    """Return whether the reader was at the lower offset within its last commits, and nothing happened to the log."""
-    recent = [state.offset for state in facts.history_of(move.after).before(move.after.at, _READINGS)]
-    if len(recent) < _RHYTHM or None in recent or (recent[0] or 0) > (move.after.offset or 0):
+    """Return whether the reader was at the lower offset in the last minute, and nothing happened to the log."""
+    # Consumers give up a commit after default.api.timeout.ms, 60 s.
+    low = move.after.offset or 0
+    recent = facts.history_of(move.after).before(move.after.at, _READINGS)
+    if len(recent) < _RHYTHM or any(state.offset is None for state in recent) or (recent[0].offset or 0) > low:
         return False
+    overtaken_by = next((state.at for state in recent if (state.offset or 0) > low), move.after.at)
     has_happened = has_unclean_election(facts, move.partition, move.before.at, move.after.at)
-    return not has_happened and find_truncation(facts, move) is None
+    is_recent = move.after.start <= overtaken_by + LATENESS_MS
+    return is_recent and not has_happened and find_truncation(facts, move) is None
 
 
 def find_return(facts: Facts, after: Commit) -> int | None:
