@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from agent.engine.facts import FLOOR, Facts, History
 from agent.engine.rule import Rule, Scope, TopicRule, ended, recovered
+from agent.engine.suspensions import watched_for
 from agent.model.config_types import Duration
 from agent.model.findings import Finding
 from agent.model.observations.base import Observation
@@ -19,13 +20,17 @@ class Interval(NamedTuple):
     begin: Any
     end: Any
 
-    def lasted(self, duration: int) -> bool:
-        """Return whether the condition held for `duration` ms, as far as is known."""
-        return self.end is None or self.end.at >= self.begin.at + duration
+    def reaches(self, at: int) -> bool:
+        """Return whether the condition held until that moment, as far as is known."""
+        return self.end is None or bool(self.end.at >= at)
 
-    def known_at(self, duration: int) -> int:
-        """Return when it could first be known that the condition has held for `duration` ms."""
-        return max(int(self.begin.at) + duration, int(self.begin.seen))
+    def lasted(self, duration: int, facts: Facts) -> bool:
+        """Return whether the condition held for `duration` ms, as far as is known, without suspensions."""
+        return self.reaches(watched_for(facts, self.begin.at, duration))
+
+    def known_at(self, duration: int, facts: Facts) -> int:
+        """Return when it could first be known that the condition has held for `duration` ms, without suspensions."""
+        return max(watched_for(facts, self.begin.at, duration), int(self.begin.seen))
 
 
 def intervals_where(history: History[T], condition: Callable[[T], bool]) -> Iterator[Interval]:
@@ -140,11 +145,11 @@ class ConditionRule(Rule):
         history = self.find_history(scope, facts)
         for interval in intervals_where(history, self.holds):
             begin = interval.begin
-            if not isinstance(begin, self.observes) or not interval.lasted(self.min_duration):
+            if not isinstance(begin, self.observes) or not interval.lasted(self.min_duration, facts):
                 continue
             condition = self.describe_condition(scope, begin, history.as_of(begin.at - 1))
             if condition is not None:
-                known_at = interval.known_at(self.min_duration)
+                known_at = interval.known_at(self.min_duration, facts)
                 yield self.make_finding(scope, begin, known_at=known_at, **condition._asdict())
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:

@@ -126,6 +126,29 @@ class History(Generic[T]):
         return Change.CHANGED
 
 
+class _Ticks(History[Tick]):
+    """The first tick, and each one before which Backflow was suspended: `since` is then the last tick before that.
+
+    Ticks come about once a second. A recording in which they are further apart than LATENESS_MS shows no suspension.
+    """
+
+    __slots__ = ("are_regular",)
+
+    def __init__(self, subject: Subject = ()) -> None:
+        super().__init__(subject)
+        self.are_regular = False
+
+    def add(self, observation: Tick) -> Change:
+        last, is_first = self.confirmed, not self.changes
+        if is_first or observation.at <= last + LATENESS_MS or not self.are_regular:
+            self.are_regular = not is_first and observation.at <= last + LATENESS_MS
+            return super().add(observation)
+        self.confirmed, self.are_regular = observation.at, False
+        self.changes.append(msgspec.structs.replace(observation, since=last))
+        del self.changes[: -2 * FLOOR]
+        return Change.CHANGED
+
+
 class Facts:
     """Histories of all subjects. `now` is the latest moment of any observation, ms."""
 
@@ -149,7 +172,8 @@ class Facts:
         subject = observation.subject
         history = self._histories.get(subject)
         if history is None:
-            history = self._histories[subject] = History(subject)
+            created: History[Any] = _Ticks(subject) if isinstance(observation, Tick) else History(subject)
+            history = self._histories[subject] = created
             for index in self._indexes.get(observation.__class__, {}).values():
                 index.add(observation, history)
         self._absorbed = observation, history

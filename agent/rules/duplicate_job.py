@@ -82,13 +82,13 @@ class DuplicateJob(Rule):
 
     def _known_at(self, name: str, pair: tuple[str, str], interval: Interval, facts: Facts) -> int | None:
         """Return when it is known that both do the same, or None if they do not or it cannot be known."""
-        soon, late = interval.known_at(self.after), interval.known_at(max(self.after, LATENESS_MS))
+        soon, late = (interval.known_at(after, facts) for after in (self.after, max(self.after, LATENESS_MS)))
         for known_at in (soon, late):
             first, second = (_partitions_read(job, facts, known_at) for job in pair)
             if first & second:
-                return known_at if interval.lasted(known_at - interval.begin.at) else None
+                return known_at if interval.reaches(known_at) else None
         is_same_by_name = not (first and second) and not DEFAULT_NAMES.match(name)
-        return late if is_same_by_name and interval.lasted(late - interval.begin.at) else None
+        return late if is_same_by_name and interval.reaches(late) else None
 
 
 def _both_running(cluster: str, pair: tuple[str, str], facts: Facts) -> Iterator[Interval]:

@@ -63,11 +63,11 @@ class JobRestarting(Rule):
             yield self._make(scope, state, "again_and_again", text, facts)
         for interval in intervals_over([history], lambda at: _is_stuck(history, at)):
             begin = history.as_of(interval.begin.at)
-            if begin is None or begin in repeated or not interval.lasted(self.after):
+            if begin is None or begin in repeated or not interval.lasted(self.after, facts):
                 continue
             text = f"is {begin.state} with {begin.tasks_running} of {begin.tasks} tasks running since "
             finding = self._make(scope, begin, "not_running", f"{text}{clock(begin.at)} UTC", facts)
-            yield msgspec.structs.replace(finding, known_at=interval.known_at(self.after))
+            yield msgspec.structs.replace(finding, known_at=interval.known_at(self.after, facts))
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         cluster, job = scope.cluster, scope.job or ""

@@ -96,7 +96,7 @@ class Lag(GroupRule):
         """Yield the first of the last minutes at which the group was falling behind."""
         cluster, group = scope.cluster, scope.group or ""
         partitions = [pair for pair in partitions_of(facts, cluster, group) if self.topics.match(pair[0])]
-        for at in sample_times(facts.now):
+        for at in sample_times(facts):
             lags = [found for pair in partitions if (found := self._find_lag(cluster, group, pair, at, facts))]
             if not lags:
                 continue

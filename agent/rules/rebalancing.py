@@ -179,7 +179,7 @@ class Rebalancing(Rule):
 
     def _observed_at(self, scope: Scope, interval: Interval, facts: Facts) -> int | None:
         """Return when it was first observed to take long, or None: time alone shows nothing if nothing is read."""
-        cluster, group, due = scope.cluster, scope.group or "", interval.known_at(self.longer_than)
+        cluster, group, due = scope.cluster, scope.group or "", interval.known_at(self.longer_than, facts)
         times = [first_observed(facts, (cluster, group, *pair), due) for pair in partitions_of(facts, cluster, group)]
         times += [] if interval.end is None else [max(due, interval.end.seen)]
         return min((at for at in times if at is not None), default=None if times else due)

@@ -57,9 +57,9 @@ class RestartWithoutState(Rule):
             if not _has_lost_state(before, after):
                 continue
             run = _find_run(cluster, job, before, after, facts)
-            if run is None or not run.lasted(self.wait):
+            if run is None or not run.lasted(self.wait, facts):
                 continue
-            known_at = run.known_at(self.wait)
+            known_at = run.known_at(self.wait, facts)
             late = history.between(after.at, known_at + LATENESS_MS)
             if any(_is_restored_by(checkpoints, known_at) for checkpoints in late):
                 continue

@@ -90,8 +90,9 @@ class RetentionMargin(GroupRule):
         """Yield the first of the last minutes at which the margin was too small."""
         history = facts.history(Commit, *scope.series)
         readings = remembered(facts.history(LogOffsets, *scope.in_partition))
-        for at in sample_times(min(facts.now, observed_until(facts, scope.series))):
-            commit = history.as_of(at)
+        until = observed_until(facts, scope.series)
+        for at in sample_times(facts):
+            commit = history.as_of(at) if at <= until else None
             if commit is None or commit.offset is None or not self._is_endangered(scope, facts, readings, at):
                 continue
             margin = _margin(scope, facts, readings, commit.offset, at)

@@ -80,9 +80,9 @@ class SourceUnavailable(LastingConditionRule):
             return None if is_covered or not isinstance(history.as_of(at), Unavailable) else True
 
         for interval in intervals_over([history, *wholes], is_reported):
-            if not interval.lasted(self.after):
+            if not interval.lasted(self.after, facts):
                 continue
-            known_at = interval.known_at(self.after)
+            known_at = interval.known_at(self.after, facts)
             reasons = [
                 outage.reason
                 for at in (known_at, interval.begin.at)

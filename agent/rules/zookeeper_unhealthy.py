@@ -82,9 +82,9 @@ class ZooKeeperUnhealthy(Rule):
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         history, subject = facts.history(ZooKeeperHealth, scope.cluster), dict(scope.others)
         if "server" in subject:
-            yield from self._find_outages(scope, str(subject["server"]), history)
+            yield from self._find_outages(scope, str(subject["server"]), facts)
         elif subject.get("symptom") == _LATENCY:
-            yield from self._find_slowness(scope, history)
+            yield from self._find_slowness(scope, facts)
         else:
             yield from self._find_repeated_expiries(scope, history)
 
@@ -103,35 +103,37 @@ class ZooKeeperUnhealthy(Rule):
     def _is_slow(self, health: ZooKeeperHealth) -> bool:
         return health.latency_ms is not None and health.latency_ms >= self.max_latency
 
-    def _find_outages(self, scope: Scope, server: str, history: History[ZooKeeperHealth]) -> Iterator[Finding]:
+    def _find_outages(self, scope: Scope, server: str, facts: Facts) -> Iterator[Finding]:
+        history = facts.history(ZooKeeperHealth, scope.cluster)
+
         def is_out(health: ZooKeeperHealth) -> bool:
             return bool(health.serving) and server in (*health.not_serving, *health.unreachable)
 
         for interval in intervals_where(history, is_out):
             begin: ZooKeeperHealth = interval.begin
             has_served = any(server in health.serving for health in history if health.at < begin.at)
-            if not interval.lasted(self.after) or not (has_served or server in begin.not_serving):
+            if not interval.lasted(self.after, facts) or not (has_served or server in begin.not_serving):
                 continue
             what = "has seen no quorum" if server in begin.not_serving else "has not answered"
             servers = len(begin.serving) + len(begin.not_serving) + len(begin.unreachable)
             yield self.make_finding(
                 scope,
                 begin,
-                known_at=interval.known_at(self.after),
+                known_at=interval.known_at(self.after, facts),
                 labels=(_SERVER,),
                 detail=f"ZooKeeper server {server} {what} since {clock(begin.at)} UTC; "
                 f"{len(begin.serving)} of {servers} servers serve",
                 current={"serving": list(begin.serving)},
             )
 
-    def _find_slowness(self, scope: Scope, history: History[ZooKeeperHealth]) -> Iterator[Finding]:
-        for interval in intervals_where(history, self._is_slow):
-            if interval.lasted(self.after):
+    def _find_slowness(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
+        for interval in intervals_where(facts.history(ZooKeeperHealth, scope.cluster), self._is_slow):
+            if interval.lasted(self.after, facts):
                 begin: ZooKeeperHealth = interval.begin
                 yield self.make_finding(
                     scope,
                     begin,
-                    known_at=interval.known_at(self.after),
+                    known_at=interval.known_at(self.after, facts),
                     labels=(_LATENCY,),
                     detail=f"a request to ZooKeeper took {span(self.max_latency)} or more in each minute since "
                     f"{clock(begin.at)} UTC",

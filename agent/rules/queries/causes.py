@@ -9,6 +9,7 @@ from statistics import median
 
 from agent.engine.facts import FLOOR, LATENESS_MS, LONG_AGO, Facts, History
 from agent.engine.rule import CauseCheck
+from agent.engine.suspensions import suspensions
 from agent.model.observations.base import Unavailable
 from agent.model.observations.flink import Position
 from agent.model.observations.kafka import ClusterSettings, Commit, GroupState, LogOffsets, PartitionState
@@ -168,7 +169,9 @@ def _check_expiry(facts: Facts, before: Commit, after: Commit) -> CauseCheck:
 
 
 def _was_unavailable(facts: Facts, move: Commit, begin: int) -> bool:
-    """Return whether Kafka's commits could not be read at some time from `begin` to the move."""
+    """Return whether the group's commits could not be read at some time from `begin` to the move."""
+    if any(since < move.at and until > begin for since, until in suspensions(facts)):
+        return True
     for history in facts.histories(Unavailable, source="kafka", cluster=move.cluster):
         group, topic = history.changes[0].group, history.changes[0].topic
         if topic is not None or group not in (None, move.group):

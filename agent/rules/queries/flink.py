@@ -85,10 +85,10 @@ def confirmed_at(facts: Facts, cluster: str, interval: Interval, duration: int, 
     While one of the sources is unavailable, what it last observed may have changed already.
     """
     histories = [facts.history(Availability, source, cluster, None, None, None) for source in sources]
-    previous, known_at = None, interval.known_at(duration)
+    previous, known_at = None, interval.known_at(duration, facts)
     while previous != known_at:
         previous, known_at = known_at, max(_visible_from(history, known_at) for history in histories)
-    return known_at if known_at < LONG_AFTER and interval.lasted(known_at - interval.begin.at) else None
+    return known_at if known_at < LONG_AFTER and interval.reaches(known_at) else None
 
 
 def _visible_from(history: History[Availability], at: int) -> int:

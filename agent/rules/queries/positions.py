@@ -3,7 +3,9 @@
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
+from agent.engine.condition_rule import intervals_where
 from agent.engine.facts import LATENESS_MS, Facts, History
+from agent.engine.suspensions import suspensions
 from agent.model.observations.base import Availability, Unavailable
 from agent.model.observations.flink import Position
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets, PartitionState
@@ -65,7 +67,9 @@ def _is_beyond(facts: Facts, commit: Commit, least_growth: float) -> bool:
     known = [reading for reading in readings if reading.at <= commit.at]
     rates = [(after.log_end - before.log_end) / max(after.at - before.at, 1) for before, after in pairwise(known)]
     # A log that has not changed for long was read since then: only changes are kept.
-    elapsed = min(commit.at - last.at, LATENESS_MS) + CLOCK_SLACK_MS
+    unread_since = _unread_since(facts, (commit.cluster, commit.topic, commit.partition), commit.at)
+    read_at = commit.at - LATENESS_MS if unread_since is None else min(commit.at - LATENESS_MS, unread_since)
+    elapsed = commit.at - max(last.at, read_at) + CLOCK_SLACK_MS
     growth = max([least_growth, *(_BURST * rate for rate in rates)]) * elapsed
     if commit.offset <= max(reading.log_end for reading in known) + growth:
         return False
@@ -81,18 +85,31 @@ def _may_be_truncated(facts: Facts, commit: Commit, later: list[LogOffsets]) -> 
     partition = (commit.cluster, commit.topic, commit.partition)
     last = facts.history(LogOffsets, *partition).as_of(commit.at)
     states = facts.history(PartitionState, *partition)
-    if last is None or states.as_of(commit.at) is None or any(reading.log_end < last.log_end for reading in later):
+    if last is None or states.as_of(commit.at) is None or is_log_unreadable(facts, partition, commit.at):
+        return True
+    if any(reading.log_end < last.log_end for reading in later):
         return True
     begin, end = max(last.at, commit.at - LATENESS_MS), later[0].at if later else commit.at + LATENESS_MS
     return any(may_have_happened_in(state, begin, end) for _, state in pairwise(states))
 
 
 def is_log_unreadable(facts: Facts, partition: tuple[str, str, int], at: int) -> bool:
-    """Return whether Kafka could not be asked for the log offsets of the partition at that moment."""
+    """Return whether the log offsets of the partition were not read at that moment: Kafka did not answer for them."""
+    return _unread_since(facts, partition, at) is not None
+
+
+def _unread_since(facts: Facts, partition: tuple[str, str, int], at: int) -> int | None:
+    """Return since when the log offsets of the partition were not read at that moment; None if they were."""
     cluster, *place = partition
-    places = ((None, None), tuple(place))
-    known = (facts.history(Availability, "kafka", cluster, None, *names).as_of(at) for names in places)
-    return any(isinstance(report, Unavailable) for report in known)
+    reports = [facts.history(Availability, "kafka", cluster, None, *names) for names in ((None, None), tuple(place))]
+    begins = [begin for begin, end in suspensions(facts) if begin < at <= end]
+    begins += [
+        interval.begin.start
+        for report in reports
+        for interval in intervals_where(report, lambda state: isinstance(state, Unavailable))
+        if interval.begin.at <= at and (interval.end is None or interval.end.at > at)
+    ]
+    return min(begins, default=None)
 
 
 def read_before(facts: Facts, commit: Commit) -> int:

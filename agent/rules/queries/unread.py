@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from agent.engine.condition_rule import intervals_where
 from agent.engine.facts import FINALIZATION_MS, Facts, History
 from agent.engine.rule import Scope
+from agent.engine.suspensions import is_suspended, suspensions
 from agent.model.observations.base import Availability, Observation, Unavailable
 from agent.model.observations.kafka import Commit, GroupState, LastStableOffset, LogOffsets, PartitionState
 from agent.rules.queries.operators import has_consumers
@@ -78,7 +79,8 @@ def readable_since(facts: Facts, series: tuple[str, str, str, int], begin: int, 
     cluster, _, topic, partition = series
     leaders = facts.history(PartitionState, cluster, topic, partition)
     reports = _availability(facts, series)
-    outages = [
+    outages: list[tuple[int, int | None]] = [*suspensions(facts)]
+    outages += [
         (interval.begin.start, None if interval.end is None else interval.end.at)
         for interval in (
             *intervals_where(leaders, lambda state: leader_of(state) is None),
@@ -200,6 +202,10 @@ def was_written_by(history: History[LogOffsets], offset: int, at: int) -> bool:
     return index > 0 and changes[index - 1].log_end > offset
 
 
-def sample_times(now: int) -> range:
-    """Return the full minutes, ms, at which rules look at what is never a single change, as far as not final."""
-    return range((now - FINALIZATION_MS) // _MINUTE_MS * _MINUTE_MS + _MINUTE_MS, now + 1, _MINUTE_MS)
+def sample_times(facts: Facts) -> list[int]:
+    """Return the full minutes, ms, at which rules look at what is never a single change, as far as not final.
+
+    Without those in which Backflow was suspended.
+    """
+    begin = (facts.now - FINALIZATION_MS) // _MINUTE_MS * _MINUTE_MS + _MINUTE_MS
+    return [at for at in range(begin, facts.now + 1, _MINUTE_MS) if not is_suspended(facts, at)]
