@@ -127,9 +127,9 @@ def _find_repeated(findings: Iterable[Finding], effects: AbstractSet[FindingKey]
 
 def _is_habit(before: Finding, finding: Finding) -> bool:
     fewer, more = sorted((before, finding), key=_impact)
-    # What was polled may have been as many: its reader had moved on by then.
+    # What was polled may have been as many, and from the log start too: its reader had moved on by then.
     is_alike = is_bounded(fewer) or _impact(more) <= 2 * _impact(fewer)
-    is_worse = finding.severity.rank > before.severity.rank
+    is_worse = finding.severity.rank > before.severity.rank and not (is_bounded(before) and before is fewer)
     return not is_worse and is_alike and finding.at - before.at <= RECURRENCE_MS
 
 
