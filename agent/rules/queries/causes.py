@@ -209,6 +209,15 @@ def _version(settings: ClusterSettings) -> tuple[int, ...]:
 # Disturbances before a move: what the reader has shown since
 
 
+def unmoved_since(facts: Facts, before: Commit | Position, after: Commit | Position) -> int | None:
+    """Return since when nothing that happened to the partition can have moved the reader; None if unknown."""
+    known = (
+        undisturbed_since(facts.history_of(after), after.at),
+        fetched_since(facts, before, after),
+    )
+    return max((time for time in known if time is not None), default=None)
+
+
 def undisturbed_since(history: History[Commit] | History[Position], moved_at: int) -> int | None:
     """Return since when a reader had read on normally for a minute before it moved, by its offsets; None if unknown.
 
