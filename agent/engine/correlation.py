@@ -14,7 +14,7 @@ from pydantic import Field
 
 from agent.engine.facts import FINALIZATION_MS
 from agent.engine.grouping import GROUPING_REACH_MS, RECURRENCE_MS, find_groups, key_values
-from agent.engine.rule import ELECTION, ruled_out
+from agent.engine.rule import ELECTION, cause_checks
 from agent.engine.storms import find_storms
 from agent.model.config_types import ConfigModel, Duration
 from agent.model.findings import Finding, FindingKey, Severity
@@ -59,8 +59,8 @@ class Correlation(ConfigModel):
     """Findings that belong to one incident: they occur in the order of the steps and share keys.
 
     The first step is the cause and the last one the effect. The last step ignores findings of severity info. A finding
-    about a partition explains no movement of a reader that read on normally in between, a leader change none that rules
-    it out. Of an incident's correlations the first in the file names it.
+    about a partition explains no movement of a reader that read on normally in between; a leader change explains none
+    with a check against it. Of an incident's correlations the first in the file names it.
     """
 
     steps: list[Step]
@@ -127,12 +127,16 @@ def can_precede(earlier: Finding, later: Finding, slack: int = 0) -> bool:
 
 
 def is_cleared(cause: Finding, effect: Finding) -> bool:
-    """Return whether a cause about a partition is none: the reader read on normally since, or a check rules it out."""
+    """Return whether a cause about a partition is none: its reader read on since, or a check speaks against it."""
     if "partition" not in cause.subject:
         return False
     is_here = all(cause.subject.get(key) == effect.subject.get(key) for key in ("cluster", "topic", "partition"))
     has_read_on = cause.at + CLOCK_SLACK_MS < (effect.undisturbed_since or 0)
-    return has_read_on or (is_here and is_leader_change(cause) and ELECTION in ruled_out(effect))
+    return has_read_on or (is_here and is_leader_change(cause) and _has_check(effect, ELECTION))
+
+
+def _has_check(finding: Finding, cause: str) -> bool:
+    return any(check.cause == cause for check in cause_checks(finding))
 
 
 def may_be_effect(finding: Finding) -> bool:

@@ -21,7 +21,7 @@ _TIME_CLAUSE = re.compile(r",? (?:at|since|by) (?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d
 """The time at the end of a `detail`, which a timeline row begins with."""
 
 ELECTION = "leader_election"
-"""The cause of a `CauseCheck` about leader changes of the finding's partition: ruled out, they are not its causes."""
+"""The cause of a `CauseCheck` about leader changes of the finding's partition: with one, they are not its causes."""
 
 _RULED_OUT, _POSSIBLE = "ruled_out", "not_ruled_out"
 
@@ -275,11 +275,6 @@ def cause_checks(finding: Finding) -> list[CauseCheck]:
         *(CauseCheck(cause, evidence=evidence) for cause, evidence in ruled_out.items()),
         *(CauseCheck(cause, doubt=doubt) for cause, doubt in possible.items()),
     ]
-
-
-def ruled_out(finding: Finding) -> Mapping[str, str]:
-    """Return the observation that rules out each cause, by its name."""
-    return finding.current.get(_RULED_OUT) or {}
 
 
 def _check_fields(checks: Iterable[CauseCheck]) -> dict[str, dict[str, str]]:

@@ -219,7 +219,9 @@ def test_overrun_and_the_jump_that_ends_it_are_one_incident() -> None:
     assert [len(cluster.findings) for cluster in clusters_of(overrun, jump, elsewhere)] == [2, 1]
 
 
-@pytest.mark.parametrize(("clock", "partition", "incidents"), [("02:00:40", 6, 1), ("02:03:40", 6, 2), ("02:00:40", 7, 2)])
+@pytest.mark.parametrize(
+    ("clock", "partition", "incidents"), [("02:00:40", 6, 1), ("02:03:40", 6, 2), ("02:00:40", 7, 2)]
+)
 def test_standstill_and_what_it_hides_are_one_incident(clock: str, partition: int, incidents: int) -> None:
     subject = {"group": "slow", "topic": "bills", "partition": 6}
     stalled = finding("consumer_stalled", "02:00:10", **subject)
