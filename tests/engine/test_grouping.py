@@ -223,7 +223,7 @@ def test_overrun_and_the_jump_that_ends_it_are_one_incident() -> None:
     ("clock", "partition", "incidents"), [("02:00:40", 6, 1), ("02:03:40", 6, 2), ("02:00:40", 7, 2)]
 )
 def test_standstill_and_what_it_hides_are_one_incident(clock: str, partition: int, incidents: int) -> None:
-    subject = {"group": "slow", "topic": "bills", "partition": 6}
+    subject: dict[str, Any] = {"group": "slow", "topic": "bills", "partition": 6}
     stalled = finding("consumer_stalled", "02:00:10", **subject)
     hidden = finding("hidden", clock, **{**subject, "partition": partition})
     assert len(clusters_of(stalled, hidden)) == incidents

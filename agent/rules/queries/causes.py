@@ -6,6 +6,7 @@ And until when a disturbance, such as a leader change, can have made a reader mo
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, pairwise
 from statistics import median
+from typing import Any
 
 from agent.engine.facts import FLOOR, LATENESS_MS, LONG_AGO, Facts, History
 from agent.engine.rule import CauseCheck
@@ -222,7 +223,7 @@ def unmoved_since(facts: Facts, before: Commit | Position, after: Commit | Posit
     return max((time for time in known if time is not None), default=None)
 
 
-def undisturbed_since(history: History[Commit] | History[Position], moved_at: int) -> int | None:
+def undisturbed_since(history: History[Any], moved_at: int) -> int | None:
     """Return since when a reader had read on normally for a minute before it moved, by its offsets; None if unknown.
 
     Nothing before that made it move: a reader that loses its position fails, waits or moves within seconds. The minute
