@@ -14,9 +14,11 @@ from pydantic import Field
 
 from agent.engine.facts import FINALIZATION_MS
 from agent.engine.grouping import GROUPING_REACH_MS, RECURRENCE_MS, find_groups, key_values
+from agent.engine.rule import ELECTION, cause_checks
 from agent.engine.storms import find_storms
 from agent.model.config_types import ConfigModel, Duration
 from agent.model.findings import Finding, FindingKey, Severity
+from agent.model.text import is_leader_change
 
 CLOCK_SLACK_MS = 5_000
 """By how much the interval of each finding is widened before its order is decided: clocks of two sources differ."""
@@ -57,8 +59,8 @@ class Correlation(ConfigModel):
     """Findings that belong to one incident: they occur in the order of the steps and share keys.
 
     The first step is the cause and the last one the effect. The last step ignores findings of severity info. A finding
-    about a partition explains no movement of a reader that read on normally in between. Of an incident's correlations
-    the first in the file names it.
+    about a partition explains no movement of a reader that read on normally in between; a leader change explains none
+    with a check against it. Of an incident's correlations the first in the file names it.
     """
 
     steps: list[Step]
@@ -124,10 +126,17 @@ def can_precede(earlier: Finding, later: Finding, slack: int = 0) -> bool:
     return earlier.start <= later.at + clocks + slack
 
 
-def has_recovered_between(cause: Finding, effect: Finding) -> bool:
-    """Return whether the effect's reader read on normally after the cause, which is about a partition."""
-    is_dated = effect.undisturbed_since is not None and "partition" in cause.subject
-    return is_dated and cause.at + CLOCK_SLACK_MS < (effect.undisturbed_since or 0)
+def is_cleared(cause: Finding, effect: Finding) -> bool:
+    """Return whether a cause about a partition is none: its reader read on since, or a check speaks against it."""
+    if "partition" not in cause.subject:
+        return False
+    is_here = all(cause.subject.get(key) == effect.subject.get(key) for key in ("cluster", "topic", "partition"))
+    has_read_on = cause.at + CLOCK_SLACK_MS < (effect.undisturbed_since or 0)
+    return has_read_on or (is_here and is_leader_change(cause) and _has_check(effect, ELECTION))
+
+
+def _has_check(finding: Finding, cause: str) -> bool:
+    return any(check.cause == cause for check in cause_checks(finding))
 
 
 def may_be_effect(finding: Finding) -> bool:
@@ -258,7 +267,7 @@ def _chains(
                 if finding.start - root.at <= correlation.within
                 and finding.key != earlier.key
                 and abs(root.known_at - finding.known_at) <= (long_span if finding.rule in lasting_rules else span)
-                and not has_recovered_between(earlier, finding)
+                and not is_cleared(earlier, finding)
                 for slack in [_slack(root, earlier, finding, correlation, check_rules)]
                 if can_precede(earlier, finding, slack) and can_precede(root, finding, slack)
             }

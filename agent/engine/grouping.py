@@ -62,6 +62,7 @@ def find_groups(
     yield from _find_alike(reported)
     yield from _find_alike(quiet)
     yield from _find_repeated(loud, effects)
+    yield from _find_simultaneous(loud)
     yield from _find_delays(loud, delay_rules)
     # What happened to a broker explains what coincides with it, even if by itself it is worth no message.
     brokers = [
@@ -107,9 +108,9 @@ def _find_repeated(findings: Iterable[Finding], effects: AbstractSet[FindingKey]
     """
     readers: dict[tuple[Any, ...], list[Finding]] = {}
     for finding in findings:
-        names = tuple(finding.subject.get(name) for name in ("cluster", "topic", "partition", "group", "job"))
-        if any(names[3:]) and names[2] is not None and _impact(finding):
-            readers.setdefault(names, []).append(finding)
+        reader = _reader_of(finding)
+        if reader is not None and _impact(finding):
+            readers.setdefault(reader, []).append(finding)
     for of_reader in readers.values():
         of_reader.sort(key=lambda finding: (finding.start, finding.key))
         lasting = of_reader[0]
@@ -126,10 +127,36 @@ def _find_repeated(findings: Iterable[Finding], effects: AbstractSet[FindingKey]
 
 def _is_habit(before: Finding, finding: Finding) -> bool:
     fewer, more = sorted((before, finding), key=_impact)
-    # What was polled may have been as many: its reader had moved on by then.
+    # What was polled may have been as many, and from the log start too: its reader had moved on by then.
     is_alike = is_bounded(fewer) or _impact(more) <= 2 * _impact(fewer)
-    is_worse = finding.severity.rank > before.severity.rank
+    is_worse = finding.severity.rank > before.severity.rank and not (is_bounded(before) and before is fewer)
     return not is_worse and is_alike and finding.at - before.at <= RECURRENCE_MS
+
+
+def _find_simultaneous(findings: Iterable[Finding]) -> Iterator[Pair]:
+    """Yield pairs of findings about one reader of one partition that begin within a minute of each other.
+
+    An offset that is stuck since a leader change is a reader that stands still, whichever of the two is known first.
+    """
+    latest: dict[tuple[Any, ...], Finding] = {}
+    for finding in findings:
+        reader = _reader_of(finding)
+        if reader is None:
+            continue
+        before = latest.get(reader)
+        if (
+            before is not None
+            and finding.start - before.at <= GROUPING_MS
+            and abs(finding.known_at - before.known_at) <= GROUPING_REACH_MS
+        ):
+            yield before.key, finding.key
+        latest[reader] = finding
+
+
+def _reader_of(finding: Finding) -> tuple[Any, ...] | None:
+    """Return who reads which partition, if the finding is about that."""
+    names = tuple(finding.subject.get(name) for name in ("cluster", "topic", "partition", "group", "job"))
+    return names if any(names[3:]) and names[2] is not None else None
 
 
 def _find_delays(findings: Iterable[Finding], delay_rules: Collection[str]) -> Iterator[Pair]:

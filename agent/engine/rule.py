@@ -20,6 +20,9 @@ from agent.model.text import recovery, time_range
 _TIME_CLAUSE = re.compile(r",? (?:at|since|by) (?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d\.\d UTC$")
 """The time at the end of a `detail`, which a timeline row begins with."""
 
+ELECTION = "leader_election"
+"""The cause of a `CauseCheck` about leader changes of the finding's partition: with one, they are not its causes."""
+
 _RULED_OUT, _POSSIBLE = "ruled_out", "not_ruled_out"
 
 

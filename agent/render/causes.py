@@ -1,8 +1,9 @@
 """Causes that an incident does not have, as its findings say: ruled out by an observation, or still possible."""
 
 from agent.engine.impact_and_root_cause import worst_first
-from agent.engine.rule import CauseCheck, cause_checks
+from agent.engine.rule import ELECTION, CauseCheck, cause_checks
 from agent.model.findings import Incident
+from agent.model.text import is_leader_change
 from agent.render.timeline import is_checked, rule_of
 
 _PHRASES = {"after_expiry": "expired offsets", "topic_recreation": "topic re-creation"}
@@ -33,6 +34,8 @@ def _checks(incident: Incident) -> dict[str, list[CauseCheck]]:
     known = {label for finding in live for label in finding.labels}
     if any(rule_of(finding).recreates_topic for finding in (*incident.causes, *incident.findings)):
         known.add(_RECREATION)
+    if any(map(is_leader_change, incident.causes)):  # of another partition
+        known.add(ELECTION)
     checks: dict[str, list[CauseCheck]] = {}
     for finding in live:
         for check in cause_checks(finding):

@@ -56,7 +56,8 @@ class HiddenReset(GroupRule):
     and not at what the log held at the change, while the same consumer commits other partitions, and no commit may have
     been overdue before it. Probable, not proven: positions, logs or client statistics prove it.
     A reader of a single partition shows nothing else: after a leader change without a loss, it must have stopped with
-    it, within one interval, and be stuck for ten minutes (label `possible`: it may as well have failed).
+    it, within one interval, and be stuck for ten minutes (label `possible`: it may as well have failed). If it is one
+    member of several, others must read on.
     Not: a consumer that stands still on all its partitions (its sink is down), one that waits at the last stable offset
     behind an open transaction, a group whose members have left. Not: a preferred leader that takes over from one that
     stays in sync. Not: a log that does not grow, a group at the log end
@@ -135,12 +136,14 @@ class HiddenReset(GroupRule):
                 continue
             if is_recreated(facts, scope.in_partition, stuck.at, known_at):
                 continue
-            is_possible = not trigger.is_loss and _has_one_partition(scope, facts)
+            is_possible = not trigger.is_loss and _is_only_partition(scope, facts, at)
             if is_possible and at - stuck.at > longest + CLOCK_SLACK_MS:
                 continue
             if not trigger.is_loss and _had_stopped(facts, scope.in_partition, stuck.at + longest, at):
                 continue
             is_due = facts.now >= known_at
+            if is_due and is_possible and not _do_others_read_on(scope, at, known_at, facts):
+                continue
             if is_due and not is_possible and not _is_stuck_alone(scope, stuck, trigger, known_at, facts):
                 continue
             yield self._finding(scope, stuck, at, known_at, is_possible=is_possible)
@@ -177,7 +180,7 @@ class HiddenReset(GroupRule):
         """Return when the standstill has lasted although there were records to read, or None if that is unknown."""
         since = max(trigger.at, stuck.at)
         wait = max(self.wait, 3 * longest, 0 if trigger.is_loss else _CLIENT_TIMEOUT_MS)
-        if not trigger.is_loss and _has_one_partition(scope, facts):
+        if not trigger.is_loss and _is_only_partition(scope, facts, trigger.at):
             wait = max(_STALLED_MS, 5 * longest)
         due = _find_end_of_rebalances(facts, scope, since, wait) + wait
         if facts.now < due:
@@ -326,6 +329,28 @@ def _find_end_of_rebalances(facts: Facts, scope: Scope, since: int, wait: int) -
 
 def _has_one_partition(scope: Scope, facts: Facts) -> bool:
     return len(facts.histories(Commit, cluster=scope.cluster, group=scope.group)) == 1
+
+
+def _is_only_partition(scope: Scope, facts: Facts, at: int) -> bool:
+    """Return whether the partition's reader reads no other: neither the group nor the member that has it."""
+    state = facts.history(GroupState, scope.cluster, scope.group or "").as_of(at)
+    owned = [member.partitions for member in (() if state is None else state.members)]
+    return ((scope.topic, scope.partition),) in owned or _has_one_partition(scope, facts)
+
+
+def _do_others_read_on(scope: Scope, at: int, known_at: int, facts: Facts) -> bool:
+    """Return whether the group's other members have moved in the second half of the standstill, if it has others."""
+    middle = (at + known_at) // 2
+    others = [
+        history
+        for history in facts.histories(Commit, cluster=scope.cluster, group=scope.group)
+        if history.subject[-2:] != (scope.topic, scope.partition)
+    ]
+    return not others or any(
+        commit.start < known_at
+        for history in others
+        for commit in drop_unmoved([*history.before(middle + 1, 2)[-1:], *history.between(middle, known_at)])[1:]
+    )
 
 
 def _reads_without_members(facts: Facts, scope: Scope, stuck: Commit, until: int) -> bool:

@@ -19,11 +19,11 @@ from agent.rules.queries.causes import (
     FORGOTTEN,
     check_commit_causes,
     check_recreation,
-    fetched_since,
     prevent_forgetting,
-    undisturbed_since,
+    unmoved_since,
     why_forgotten,
 )
+from agent.rules.queries.elections import check_election
 from agent.rules.queries.operators import is_moved_by_operator, is_small_step_without_members, operator_known_at
 from agent.rules.queries.partitions import Truncation, is_recreated
 from agent.rules.queries.positions import log_start_of
@@ -250,6 +250,7 @@ class OffsetRewind(GroupRule):
         held = {} if coordinator is None else {"coordinator": coordinator}
         start = {"log_start": log_start} if "to_earliest" in labels else {}
         context = find_restore_context(facts, scope.in_partition, before.at, after.at)
+        checks = _check_causes(scope, rewind, labels, context, facts)
         finding = self.make_finding(
             scope,
             after,
@@ -269,17 +270,15 @@ class OffsetRewind(GroupRule):
             },
             records=_count_records(rewind, truncation, is_divergence="to_divergence" in labels),
             subject=_flink_subject(after),
-            checks=() if restores else _check_causes(scope, rewind, labels, context, facts),
+            checks=() if restores else (*checks, *check_election(facts, rewind.move, log_start, self.min_records)),
         )
-        normal = undisturbed_since(_offsets(scope, facts), after.at) or 0
-        fetched = fetched_since(facts, before, after) or 0
         prediction = _predict(facts, rewind.move) if finding.records.reread else ""
         return replace(
             finding,
             severity=Severity(self.operator_reset) if is_by_operator else finding.severity,
             detail=f"{_who(finding)} on {_move(finding)}{prediction}",
             # A reader without an offset is reset when it returns: no disturbance is the cause.
-            undisturbed_since=LONG_AFTER if forgotten else max(normal, fetched) or None,
+            undisturbed_since=LONG_AFTER if forgotten else unmoved_since(facts, before, after),
         )
 
     def _find_labels(

@@ -129,7 +129,9 @@ class Reader:
         if not self.group.running or trouble is None or self.is_stuck:
             return
         now = self.group.cluster.clock.now
-        cut, log_cause = self.divergence, log.cause or (None if self._overrun is None else self._overrun_event)
+        cut, log_cause = self.divergence, log.cause
+        if self._overrun is not None and (log_cause is None or self.position < log.start):
+            log_cause = self._overrun_event
         if trouble == "unnoticed":  # the log had grown over the position again: it reads on, past what was new
             self.divergence = None
         elif trouble == "divergence" and cut is not None:

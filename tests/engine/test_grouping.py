@@ -188,6 +188,16 @@ def test_later_rewind_of_a_habit_may_be_known_in_part() -> None:
     assert len(clusters_of(earlier, replace(later, records=part, since=later.at - 30_000))) == 1
 
 
+def test_habit_may_be_known_as_critical_only_later() -> None:
+    """Two polls showed the reader nearly back where it was, a third one that it had been reset to the log start."""
+    times = (("02:00:00", "02:01:00", 9_000), ("02:04:00", "02:05:00", 7_000), ("02:08:00", "02:09:00", 31_000))
+    polled = [replace(known, since=known.at - 10_000) for known in (fall(*of_fall) for of_fall in times)]
+    polled[2] = replace(polled[2], severity=Severity.CRITICAL)
+    assert len(clusters_of(*polled)) == 1
+    assert len(clusters_of(replace(polled[1], since=None), polled[2])) == 2
+    assert len(clusters_of(replace(polled[1], records=Records(reread=40_000)), polled[2])) == 2
+
+
 def test_habit_may_be_critical_and_lose_records_between() -> None:
     falls = [replace(fall(f"0{hour}:00:00", f"0{hour}:04:00"), severity=Severity.CRITICAL) for hour in (2, 3)]
     subject = {name: falls[0].subject[name] for name in ("cluster", "group", "topic", "partition")}
@@ -207,6 +217,16 @@ def test_overrun_and_the_jump_that_ends_it_are_one_incident() -> None:
     jump = replace(fall("02:14:00"), rule="jump", since=at("02:13:58"), subject=subject, records=Records(skipped=900))
     elsewhere = replace(jump, at=at("02:20:00"), since=None, subject={**subject, "partition": 7})
     assert [len(cluster.findings) for cluster in clusters_of(overrun, jump, elsewhere)] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("clock", "partition", "incidents"), [("02:00:40", 6, 1), ("02:03:40", 6, 2), ("02:00:40", 7, 2)]
+)
+def test_standstill_and_what_it_hides_are_one_incident(clock: str, partition: int, incidents: int) -> None:
+    subject: dict[str, Any] = {"group": "slow", "topic": "bills", "partition": 6}
+    stalled = finding("consumer_stalled", "02:00:10", **subject)
+    hidden = finding("hidden", clock, **{**subject, "partition": partition})
+    assert len(clusters_of(stalled, hidden)) == incidents
 
 
 def test_lag_for_hours_does_not_hide_a_rewind() -> None:

@@ -183,6 +183,22 @@ def test_truncation_moves_a_reader_once_though_another_is_stuck() -> None:
     assert len([effect for event in kafka.truth.events for effect in event.effects]) == 1
 
 
+def test_retention_answers_for_a_jump_over_what_it_deleted() -> None:
+    """That the log was truncated some minutes before moved nobody who had read less than what remained."""
+    kafka = cluster()
+    group = reading_group(kafka)
+    log, now = group.readers[0].log, kafka.clock.now
+    election = log.cause = kafka.truth.begin("unclean election", now, now, "main")
+    group.set_pace(0)
+    kafka.clock.run(now + MINUTE)
+    kafka.delete_records(log, 53_000)
+    group.set_pace(1)
+    kafka.clock.run(kafka.clock.now + 2 * SECOND)
+    assert not election.effects
+    (retention,) = (event for event in kafka.truth.events if event is not election)
+    assert [effect.kinds[0] for effect in retention.effects] == ["retention_overrun", "offset_jump"]
+
+
 def test_new_partition_is_read_when_it_is_assigned() -> None:
     kafka = cluster()
     group = reading_group(kafka)

@@ -6,6 +6,7 @@ And until when a disturbance, such as a leader change, can have made a reader mo
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, pairwise
 from statistics import median
+from typing import Any
 
 from agent.engine.facts import FLOOR, LATENESS_MS, LONG_AGO, Facts, History
 from agent.engine.rule import CauseCheck
@@ -22,7 +23,7 @@ from agent.rules.queries.operators import (
     is_empty,
 )
 from agent.rules.queries.partitions import CLOCK_SLACK_MS
-from agent.rules.queries.unread import first_unread, remembered
+from agent.rules.queries.unread import MARKER, first_unread, remembered
 
 OPERATOR_RESET, EXPIRY, RECREATION = "operator_reset", "after_expiry", "topic_recreation"
 
@@ -41,6 +42,9 @@ _STALE_LEADER_MS = 15_000
 
 _SAME_POLL_MS = 500
 """How far apart one poll reads a group's offsets and the logs."""
+
+_FETCH_MS = 60_000
+"""How long a reader may wait for a broker that hangs before it asks another one (request.timeout.ms and retries)."""
 
 _NORMAL_MS = 60_000
 """How long a reader must read on to show that nothing is wrong: records fetched before are used up by then."""
@@ -212,7 +216,17 @@ def _version(settings: ClusterSettings) -> tuple[int, ...]:
 # Disturbances before a move: what the reader has shown since
 
 
-def undisturbed_since(history: History[Commit] | History[Position], moved_at: int) -> int | None:
+def unmoved_since(facts: Facts, before: Commit | Position, after: Commit | Position) -> int | None:
+    """Return since when nothing that happened to the partition can have moved the reader; None if unknown."""
+    known = (
+        undisturbed_since(facts.history_of(after), after.at),
+        fetched_since(facts, before, after),
+        waited_since(facts, before, after),
+    )
+    return max((time for time in known if time is not None), default=None)
+
+
+def undisturbed_since(history: History[Any], moved_at: int) -> int | None:
     """Return since when a reader had read on normally for a minute before it moved, by its offsets; None if unknown.
 
     Nothing before that made it move: a reader that loses its position fails, waits or moves within seconds. The minute
@@ -247,6 +261,20 @@ def fetched_since(facts: Facts, before: Commit | Position, after: Commit | Posit
     known = [reading for reading in readings if reading.at <= after.start + _SAME_POLL_MS]
     written = first_unread(known, (before.offset or 0) - 1)
     return None if written is None or written[0] is None else written[0] - _STALE_LEADER_MS
+
+
+def waited_since(facts: Facts, before: Commit | Position, after: Commit | Position) -> int | None:
+    """Return since when a reader that had read everything waited in range of its log before it moved; None if unknown.
+
+    It had nothing to process, so it would have found itself out of range with one of its next fetches, and committed
+    that within an interval, which the readings after the move show.
+    """
+    reading = facts.history(LogOffsets, before.cluster, before.topic, before.partition).as_of(after.start)
+    if after.since is None or reading is None or not 0 <= reading.log_end - (before.offset or 0) <= MARKER:
+        return None
+    following = facts.history_of(after).between(after.at, after.at + LATENESS_MS)[:_STEPS]
+    intervals = [later.at - state.at for state, later in pairwise([after, *following])]
+    return after.since - _FETCH_MS - 2 * max(intervals) if intervals else None
 
 
 def _is_normal(run: Sequence[int]) -> bool:
