@@ -49,7 +49,7 @@ def workload() -> list[Observation]:
         _registration(0, "0x1"),
         *(_state(0, topic, 2005) for topic in "tuv"),
         *(
-            LogOffsets(at=_at(1), cluster="main", topic=topic, partition=0, log_start=0, log_end=20_000)
+            LogOffsets(at=_at(1), cluster="main", topic=topic, partition=0, log_start=0, log_end=40_000)
             for topic in "tuv"
         ),
         *(_commit(second, "g", topic, 9_000 + 100 * second) for topic in "tv" for second in range(2, 12, 2)),

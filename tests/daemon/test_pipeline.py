@@ -373,7 +373,7 @@ def test_batches_and_results_are_processed_in_order(tmp_path: Path) -> None:
 def test_incident_closed_before_the_retention_is_deleted(tmp_path: Path, slack: Workspace) -> None:
     day = 86_400
     with opened(tmp_path) as (pipeline, store, _):
-        pipeline.take([*RESET, committed(200, 30_000), committed(202, 30_100)])
+        pipeline.take([*RESET, committed(200, 12_000), committed(202, 12_100)])
         pipeline.take([Tick(at=at(day))])
         pipeline.take([Tick(at=at(32 * day))])
         assert {incident.status for incident in store.incidents()} == {Status.CLOSED}

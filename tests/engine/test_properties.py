@@ -120,9 +120,9 @@ def test_live_incidents_equal_a_replay_whatever_comes_late(
 ) -> None:
     """Observations arrive up to the allowed lateness late, in batches of any size."""
     end = final_tick(observations)
-    expected = replay([*observations, end], engine())
-    arrived = delay(observations + ticks(observations, 5_000), delays, wobble)
-    incidents = run_live([*split(arrived, sizes), [end]])
+    ticking = observations + ticks(observations, 5_000)
+    expected = replay([*ticking, end], engine())
+    incidents = run_live([*split(delay(ticking, delays, wobble), sizes), [end]])
     for incident in expected:
         event(f"correlation: {incident.correlation}")
         for finding in incident.causes + incident.findings:
@@ -205,9 +205,10 @@ def test_check_requests_survive_late_facts_and_restarts(
     observations: list[Observation], delays: list[int], sizes: list[int], percent: int
 ) -> None:
     end = final_tick(observations)
+    ticking = observations + ticks(observations, 5_000)
     expected = engine()
-    replay([*observations, end], expected)
-    batches = [*split(delay(observations + ticks(observations, 5_000), delays, 0), sizes), [end]]
+    replay([*ticking, end], expected)
+    batches = [*split(delay(ticking, delays, 0), sizes), [end]]
     restart = len(batches) * percent // 100
     before = run_live(batches[:restart], interrupted := engine())
     resumed = engine()
@@ -224,7 +225,7 @@ HOURS_LONG = {
 }  # fmt: skip
 """Rules and correlations of what takes longer than these five minutes; testbed/model simulates hours."""
 
-COMBINED = {"hidden-reset-after-truncation"}
+COMBINED = {"hidden-reset-after-leader-change", "hidden-reset-after-truncation"}
 """Correlations that need two of the faults at once, as testbed/model has them."""
 
 
