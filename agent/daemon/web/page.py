@@ -163,6 +163,7 @@ def _page(title: str) -> tuple[Element, Element]:
     SubElement(head, "meta", name="viewport", content="width=device-width, initial-scale=1")
     SubElement(head, "meta", {"http-equiv": "refresh", "content": str(_REFRESH_S)})
     SubElement(head, "title").text = title
+    SubElement(head, "link", {"rel": "icon", "href": "/icon.svg"})
     SubElement(head, "style").text = STYLE
     return root, SubElement(root, "body")
 

@@ -10,6 +10,7 @@ from agent.daemon.status import StatusReader
 from agent.daemon.web.metrics import CONTENT_TYPE, exposition
 from agent.daemon.web.page import POLICY, group_page, groups_page, incident_page, status_page
 from agent.daemon.web.server import Request, Respond, Response, text
+from agent.daemon.web.style import ICON
 
 _INCIDENT = re.compile(r"/incidents/(INC-[0-9A-F]{1,16})(/plot\.png)?")
 _HTML = "text/html; charset=utf-8"
@@ -31,6 +32,8 @@ def _respond(reader: StatusReader, request: Request) -> Response:
             if name is None:
                 return _html(groups_page(by_lag(reader.groups())))
             return _html(group_page(name, reader.groups(name, in_detail=True)))
+        case "/icon.svg":
+            return Response(HTTPStatus.OK, "image/svg+xml", ICON)
         case "/metrics":
             return Response(HTTPStatus.OK, CONTENT_TYPE, exposition(reader))
         case "/health":

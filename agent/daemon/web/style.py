@@ -48,3 +48,9 @@ figcaption { display: flex; flex-wrap: wrap; gap: .25rem 1rem; font-size: .85rem
   td:empty { display: none; }
 }
 """
+
+ICON = (
+    b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">'
+    b'<path d="M14 8H3M8 3 3 8l5 5" fill="none" stroke="#c2410c" stroke-width="2.5"/></svg>'
+)
+"""An arrow that points backwards."""
