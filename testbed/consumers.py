@@ -4,6 +4,7 @@ Each processes records at a bounded rate, so that it takes a while to reprocess 
 """
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -67,6 +68,7 @@ class RecordingConsumer(Worker):
         self.rewinds: list[Rewind] = []
         self.resets: list[str] = []
         self.errors: list[KafkaError] = []
+        self._seeking = threading.Event()
         self._rate = rate
         self._commit_seconds = commit_ms / 1000
         self._paid_until = self._next_commit = time.monotonic()
@@ -104,9 +106,11 @@ class RecordingConsumer(Worker):
         return self._wait(find, f"{self.group} to rewind on {topic}[{partition}]", seconds)
 
     def seek_to_start(self) -> None:
-        """Seek to the log start offset in all its partitions, as an application does that reprocesses everything."""
-        for place in list(self.positions):
-            self._consumer.seek(TopicPartition(*place, OFFSET_BEGINNING))
+        """Seek to the log start offset in all its partitions, as an application does that reprocesses everything.
+
+        Its thread does so soon: confluent-kafka lets one thread at a time use a consumer; another may wait for ever.
+        """
+        self._seeking.set()
 
     def _wait(self, condition: Callable[[], T | None], what: str, seconds: float) -> T:
         def check() -> T | None:
@@ -116,6 +120,10 @@ class RecordingConsumer(Worker):
         return wait_until(check, what, seconds)
 
     def _step(self) -> None:
+        if self._seeking.is_set():
+            self._seeking.clear()
+            for place in self.positions:
+                self._consumer.seek(TopicPartition(*place, OFFSET_BEGINNING))
         now = time.monotonic()
         self._paid_until = max(self._paid_until, now - 0.1)  # unused allowance of more than 100 ms is dropped
         due = int((now - self._paid_until) * self._rate)
