@@ -182,6 +182,7 @@ def test_a_recreated_topic_has_another_id(cluster: Cluster) -> None:
 def test_changes_are_dated_by_zookeeper_and_emitted_at_once(server: ZooKeeperServer, client: KazooClient) -> None:
     """Watches report them: there are no polls here. Each change is dated exactly, at its znode's mtime."""
     path, seen = f"/{named('k')}", Seen()
+    client.ensure_path(f"{path}/brokers/ids")
     _write(client, f"{path}/brokers/topics/t", {"version": 1, "partitions": {"0": [1, 2]}})
     state = f"{path}/brokers/topics/t/partitions/0/state"
     _write(client, state, _state(1, 0, [1, 2]))
