@@ -108,7 +108,7 @@ class RecordingConsumer(Worker):
     def seek_to_start(self) -> None:
         """Seek to the log start offset in all its partitions, as an application does that reprocesses everything.
 
-        Its thread does so soon: confluent-kafka lets one thread at a time use a consumer; another may wait for ever.
+        Its thread does so soon: confluent-kafka lets one thread at a time use a consumer; another may never get its turn.
         """
         self._seeking.set()
 
