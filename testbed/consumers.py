@@ -108,7 +108,7 @@ class RecordingConsumer(Worker):
     def seek_to_start(self) -> None:
         """Seek to the log start offset in all its partitions, as an application does that reprocesses everything.
 
-        Its thread does so soon: confluent-kafka lets one thread at a time use a consumer; another may never get its turn.
+        Its own thread does so soon: another might never get its turn to use the consumer.
         """
         self._seeking.set()
 
