@@ -22,6 +22,9 @@ def suspensions(facts: Facts) -> Iterator[Suspension]:
     for tick in facts.history(Tick):
         if tick.since is not None:
             yield Suspension(tick.since, tick.at + LATENESS_MS)
+    since = facts.suspended_since
+    if since is not None:
+        yield Suspension(since, facts.now + LATENESS_MS)
 
 
 def watched_for(facts: Facts, begin: int, duration: int) -> int:
