@@ -87,7 +87,8 @@ class ConsumerStalled(GroupRule):
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         history = facts.history(Commit, *scope.series)
-        readings = remembered(facts.history(LogOffsets, *scope.in_partition))
+        log = facts.history(LogOffsets, *scope.in_partition)
+        readings = remembered(log)
         moves = drop_unmoved(history)
         for index, (move, following) in enumerate(zip_longest(moves, moves[1:])):
             offset = move.offset or 0
@@ -118,7 +119,7 @@ class ConsumerStalled(GroupRule):
                 continue
             if is_recreated(facts, scope.in_partition, move.at, due):
                 continue
-            records = max(int(log_end_at(readings, due) or 0) - offset, 0)
+            records = max(int(log_end_at(log, due) or 0) - offset, 0)
             yield self.make_finding(
                 scope,
                 move,

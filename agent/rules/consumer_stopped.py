@@ -125,13 +125,13 @@ class ConsumerStopped(GroupRule):
                 continue
             moves = [move for move in drop_unmoved(history) if move.at <= begin + CLOCK_SLACK_MS]
             is_regular = is_regular or len(moves) >= REGULAR
-            readings = remembered(facts.history(LogOffsets, scope.cluster, topic, partition))
-            unread = first_unread(readings, commit.offset + MARKER)
+            log = facts.history(LogOffsets, scope.cluster, topic, partition)
+            unread = first_unread(remembered(log), commit.offset + MARKER)
             if unread is None:
                 continue
             partitions.append((topic, partition))
             times.append(unread[1])
-            records += max(int(log_end_at(readings, max(due, unread[1])) or 0) - commit.offset, 0)
+            records += max(int(log_end_at(log, max(due, unread[1])) or 0) - commit.offset, 0)
         unread_from = max(begin, min(times[1:], default=begin))
         return (unread_from, partitions, records) if is_regular else (begin, [], 0)
 

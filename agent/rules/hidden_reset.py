@@ -28,7 +28,7 @@ from agent.rules.queries.partitions import (
     leader_of,
 )
 from agent.rules.queries.subjects import groups_of
-from agent.rules.queries.unread import REGULAR, RHYTHM, longest_interval
+from agent.rules.queries.unread import REGULAR, RHYTHM, log_end_at, longest_interval, remembered
 
 _STALLED_MS = 600_000
 _STALE_MS = 60_000
@@ -57,7 +57,7 @@ class HiddenReset(GroupRule):
     been overdue before it. Probable, not proven: positions, logs or client statistics prove it.
     A reader of a single partition shows nothing else: after a leader change without a loss, it must have stopped with
     it, within one interval, and be stuck for ten minutes (label `possible`: it may as well have failed). If it is one
-    member of several, others must read on.
+    member of several, others must read on, and none may have stopped with it.
     Not: a consumer that stands still on all its partitions (its sink is down), one that waits at the last stable offset
     behind an open transaction, a group whose members have left. Not: a preferred leader that takes over from one that
     stays in sync. Not: a log that does not grow, a group at the log end
@@ -219,28 +219,42 @@ def _is_stuck_alone(scope: Scope, stuck: Commit, trigger: _Trigger, known_at: in
     range: it must read on elsewhere, must not have moved since, and must have had more to read here.
     """
     if not trigger.is_loss:
-        reading = facts.history(LogOffsets, *scope.in_partition).as_of(trigger.at)
-        if reading is None or reading.log_end <= (stuck.offset or 0) or stuck.at > trigger.at:
+        log_end = _log_end_at(facts.history(LogOffsets, *scope.in_partition), trigger.at)
+        if log_end is None or log_end <= (stuck.offset or 0) or stuck.at > trigger.at:
             return False
     others = False
-    for history in facts.histories(Commit, cluster=scope.cluster, group=scope.group):
-        if history.subject[-2:] == stuck.subject[-2:]:
+    for history in _other_partitions(scope, facts):
+        if not _have_same_reader(facts, scope, history.changes[0], known_at):
             continue
-        for has_moved in _find_movement(history, scope, trigger.at, known_at, facts):
+        for has_moved in _find_movement(history, trigger.at, known_at, facts):
             if has_moved:
                 return True
             others = True
     return trigger.is_loss and not others
 
 
-def _find_movement(history: History[Commit], scope: Scope, at: int, known_at: int, facts: Facts) -> Iterator[bool]:
-    """Yield whether another partition of the same reader has moved since; nothing if it need not have."""
+def _log_end_at(history: History[LogOffsets], at: int) -> float | None:
+    """Return the log end offset as last read at that moment; estimated if readings of that time have been thinned."""
+    reading = history.as_of(at)
+    return log_end_at(history, at) if reading is None else reading.log_end
+
+
+def _other_partitions(scope: Scope, facts: Facts) -> list[History[Commit]]:
+    return [
+        history
+        for history in facts.histories(Commit, cluster=scope.cluster, group=scope.group)
+        if history.subject[-2:] != (scope.topic, scope.partition)
+    ]
+
+
+def _find_movement(history: History[Commit], at: int, known_at: int, facts: Facts) -> Iterator[bool]:
+    """Yield whether another partition has moved on since; nothing if it need not have."""
     first = history.changes[0]
     partition = (first.cluster, first.topic, first.partition)
     # What was read before the reader stopped may be committed a little later.
     middle = (at + known_at) // 2
     last = drop_unmoved(history.before(middle + 1, 2))[-1:]  # an offset is forgotten once
-    if not last or not _have_same_reader(facts, scope, (first.topic, first.partition), known_at):
+    if not last:
         return
     later = drop_unmoved([*last, *history.between(middle, known_at + LATENESS_MS)])[1:]
     if any(commit.start < known_at for commit in later):
@@ -254,12 +268,12 @@ def _find_movement(history: History[Commit], scope: Scope, at: int, known_at: in
             yield False
 
 
-def _have_same_reader(facts: Facts, scope: Scope, other: tuple[str, int], at: int) -> bool:
+def _have_same_reader(facts: Facts, scope: Scope, other: Commit, at: int) -> bool:
     """Return whether one member has both partitions, or may have."""
     state = facts.history(GroupState, scope.cluster, scope.group or "").as_of(at)
     members = state.members if state is not None else ()
     owners = [member for member in members if (scope.topic, scope.partition) in member.partitions]
-    return not owners or any(other in member.partitions for member in owners)
+    return not owners or any((other.topic, other.partition) in member.partitions for member in owners)
 
 
 def _has_decreased(readings: History[LogOffsets], since: int) -> bool:
@@ -288,7 +302,7 @@ def _is_handover(old: PartitionState, new: PartitionState) -> bool:
 
 def _had_stopped(facts: Facts, partition: tuple[str, str, int], due: int, at: int) -> bool:
     """Return whether the log, and so its leader, went on for long enough before `at` that a commit had been due."""
-    readings = facts.history(LogOffsets, *partition).changes
+    readings = remembered(facts.history(LogOffsets, *partition))
     return any(
         before.log_end < after.log_end and after.start + _JITTER_MS >= due and after.at <= at
         for before, after in pairwise(readings)
@@ -339,18 +353,10 @@ def _is_only_partition(scope: Scope, facts: Facts, at: int) -> bool:
 
 
 def _do_others_read_on(scope: Scope, at: int, known_at: int, facts: Facts) -> bool:
-    """Return whether the group's other members have moved in the second half of the standstill, if it has others."""
-    middle = (at + known_at) // 2
-    others = [
-        history
-        for history in facts.histories(Commit, cluster=scope.cluster, group=scope.group)
-        if history.subject[-2:] != (scope.topic, scope.partition)
-    ]
-    return not others or any(
-        commit.start < known_at
-        for history in others
-        for commit in drop_unmoved([*history.before(middle + 1, 2)[-1:], *history.between(middle, known_at)])[1:]
-    )
+    """Return whether the group's other members, if it has others, have all read on that had something to read."""
+    others = _other_partitions(scope, facts)
+    movements = [has_moved for history in others for has_moved in _find_movement(history, at, known_at, facts)]
+    return not others or (bool(movements) and all(movements))
 
 
 def _reads_without_members(facts: Facts, scope: Scope, stuck: Commit, until: int) -> bool:

@@ -147,9 +147,8 @@ class Lag(GroupRule):
         has_stopped = at - moves[-1].at > max(longest, _MINUTE_MS)
         if has_stopped or facts.history(GroupState, cluster, group).between(begin, at):
             return None
-        readings = remembered(log)
-        log_end, earlier_log_end = log_end_at(readings, at), log_end_at(readings, begin)
-        unread = first_unread(readings, now.offset)
+        log_end, earlier_log_end = log_end_at(log, at), log_end_at(log, begin)
+        unread = first_unread(remembered(log), now.offset)
         if log_end is None or earlier_log_end is None or unread is None:
             return None
         age, seconds = at - unread[1], (at - begin) / 1000

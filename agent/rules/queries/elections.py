@@ -10,7 +10,7 @@ from agent.model.observations.kafka import Commit, LogOffsets, PartitionState
 from agent.model.text import day_of, instant
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, has_unclean_election, is_recreated, leader_of
 from agent.rules.queries.rewinds import Move, find_later, find_truncation
-from agent.rules.queries.unread import log_end_at, remembered
+from agent.rules.queries.unread import log_end_at
 
 _RECENT_MS = 600_000
 """How long before a rewind a leader change may be its cause."""
@@ -51,8 +51,8 @@ def check_election(facts: Facts, move: Move, log_start: int | None, min_records:
     interval = later.at - after.at
     went_after = after.start - 2 * interval  # a commit shows the reader up to an interval late
     read = ((later.offset or 0) - new) / interval * (after.at - went_after)
-    readings = remembered(facts.history(LogOffsets, *move.partition))
-    ends = [log_end_at(readings, at) for at in (went_after, after.at)]
+    log = facts.history(LogOffsets, *move.partition)
+    ends = [log_end_at(log, at) for at in (went_after, after.at)]
     if None in ends:
         return
     written = (ends[1] or 0) - (ends[0] or 0)

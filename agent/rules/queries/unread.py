@@ -116,13 +116,16 @@ def remembered(history: History[LogOffsets]) -> list[LogOffsets]:
     return [*history.older, *history.changes]
 
 
-def log_end_at(readings: list[LogOffsets], at: int) -> float | None:
+def log_end_at(history: History[LogOffsets], at: int) -> float | None:
     """Return the log end offset at that moment, interpolated between readings; None before the first."""
+    is_thinned = not history.changes or history.changes[0].at > at
+    readings = remembered(history) if is_thinned else history.changes
     index = bisect_right(readings, at, key=attrgetter("at"))
     if index in (0, len(readings)):
         return readings[-1].log_end if index else None
     before, after = readings[index - 1], readings[index]
-    begin = after.start if after.since is not None else before.at
+    # What was last read before `after` may have been thinned out since.
+    begin = before.at if is_thinned or after.since is None else after.start
     share = max(at - begin, 0) / max(after.at - begin, 1)
     return before.log_end + (after.log_end - before.log_end) * share
 
