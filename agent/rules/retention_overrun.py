@@ -273,8 +273,8 @@ def _find_overtaken(
         return commits[low]
     if following.at <= before.at or _deletes_what_it_read(following):
         return None
-    idle_until = _last_without_members(states, following.at)
-    return None if _can_have_read(commits[: low + 1], idle_until, following.at, after.log_start) else commits[low]
+    joined = _last_without_members(states, following.at)
+    return None if _can_have_read(commits[: low + 1], following.start, joined, after) else commits[low]
 
 
 def _still_below(commit: Commit, following: Commit, rise: LogOffsets) -> bool:
@@ -296,10 +296,11 @@ def _deletes_what_it_read(commit: Commit) -> bool:
     return commit.topic.startswith(f"{commit.group}-") and commit.topic.endswith("-repartition")
 
 
-def _can_have_read(commits: list[Commit], idle_until: int, until: int, offset: int) -> bool:
-    """Return whether a reader that made these commits may have read up to the offset by then, at thrice its pace.
+def _can_have_read(commits: list[Commit], unmoved_until: int, joined: int, rise: LogOffsets) -> bool:
+    """Return whether a reader that made these commits may have read all before it was deleted, at thrice its pace.
 
-    Without members, until `idle_until`, it did not read.
+    unmoved_until: when it had committed nothing more: it may have read for an interval between two commits by then.
+    joined: it did not read before that, as it had no members.
     """
     moves = drop_unmoved(commits)
     if len(moves) < REGULAR:
@@ -307,7 +308,8 @@ def _can_have_read(commits: list[Commit], idle_until: int, until: int, offset: i
     pace = max(
         ((after.offset or 0) - (before.offset or 0)) / max(after.at - before.at, 1) for before, after in pairwise(moves)
     )
-    return (moves[-1].offset or 0) + 3 * pace * (until - max(moves[-1].at, idle_until)) >= offset
+    begin = max(max(moves[-1].at, unmoved_until) - longest_interval(moves), joined)
+    return (moves[-1].offset or 0) + 3 * pace * (rise.at - begin) >= rise.log_start
 
 
 def _unclear_until(
