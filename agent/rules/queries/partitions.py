@@ -202,6 +202,16 @@ def find_unclean_elections(facts: Facts, partition: tuple[str, str, int]) -> Ite
     differ, it is a reassignment. Where a replica may have been elected cleanly, having caught up without being seen in
     the ISR, the log decides: it was truncated, or there was no such election.
     """
+    for before, led_since, after in _find_elections_outside_isr(facts, partition):
+        known_at = _find_certainty(facts, partition, before, led_since, after)
+        if known_at is not None:
+            yield Election(before[0], after, known_at)
+
+
+def _find_elections_outside_isr(
+    facts: Facts, partition: tuple[str, str, int]
+) -> Iterator[tuple[list[PartitionState], int, PartitionState]]:
+    """Yield (states before, since when the old leader led, state after) of leaders outside the ISR as last seen."""
     before: list[PartitionState] = []
     led_since = LONG_AGO
     for state in facts.history(PartitionState, *partition):
@@ -211,9 +221,7 @@ def find_unclean_elections(facts: Facts, partition: tuple[str, str, int]) -> Ite
             before = [*before, state] if before else []
         else:
             if before and _is_outside_isr(before[0], state):
-                known_at = _find_certainty(facts, partition, before, led_since, state)
-                if known_at is not None:
-                    yield Election(before[0], state, known_at)
+                yield before, led_since, state
             if before and leader_of(before[0]) != leader_of(state):
                 led_since = state.at
             before = [state]
@@ -310,6 +318,15 @@ def _stays_below(history: History[LogOffsets], offset: int, low: LogOffsets) -> 
 def has_unclean_election(facts: Facts, partition: tuple[str, str, int], begin: int, end: int) -> bool:
     """Return whether an unclean election of the partition may have happened in [begin, end]."""
     return bool(_elections_known_at(facts, partition, begin, end))
+
+
+def may_have_unclean_election(facts: Facts, partition: tuple[str, str, int], begin: int, end: int) -> bool:
+    """Return whether a leader may have been elected in [begin, end] that was outside the ISR when that was last seen.
+
+    Unlike `has_unclean_election`, it does not ask whether the leader may have caught up in between.
+    """
+    elections = _find_elections_outside_isr(facts, partition)
+    return any(may_have_happened_in(after, begin, end) for _, _, after in elections)
 
 
 def _elections_known_at(facts: Facts, partition: tuple[str, str, int], begin: int, end: int) -> list[int]:

@@ -18,9 +18,9 @@ from agent.rules.queries.partitions import (
     Truncation,
     find_truncations,
     find_unclean_elections,
-    has_unclean_election,
     leader_of,
     may_have_happened_in,
+    may_have_unclean_election,
 )
 from agent.rules.queries.positions import drop_foreign, is_foreign_offset
 
@@ -263,7 +263,7 @@ def _may_be_late(facts: Facts, move: Move) -> bool:
     if len(recent) < _RHYTHM or any(state.offset is None for state in recent) or (recent[0].offset or 0) > low:
         return False
     overtaken_by = next((state.at for state in recent if (state.offset or 0) > low), move.after.at)
-    has_happened = has_unclean_election(facts, move.partition, move.before.at, move.after.at)
+    has_happened = may_have_unclean_election(facts, move.partition, move.before.at, move.after.at)
     is_recent = move.after.start <= overtaken_by + LATENESS_MS
     return is_recent and not has_happened and find_truncation(facts, move) is None
 
