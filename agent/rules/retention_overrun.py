@@ -16,12 +16,23 @@ from agent.model.text import count, day_of, instant, place, span
 from agent.rules.queries.operators import has_consumers
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, drop_unmoved, earliest, find_deletion, is_recreated
 from agent.rules.queries.subjects import groups_of
-from agent.rules.queries.unread import MARKER, REGULAR, first_unread, longest_interval, read_until, remembered
+from agent.rules.queries.unread import (
+    MARKER,
+    REGULAR,
+    first_unread,
+    log_end_at,
+    longest_interval,
+    read_until,
+    remembered,
+)
 
 _TENFOLD = 10
 
 _LONGEST_STEP_MS = 2 * LATENESS_MS
 """How long the steps of a group without members may take, to be waited for."""
+
+_HASTE, _HASTE_BEHIND = 3, 1.5
+"""How many times faster a reader may be than it was: if it read all there was, and if it was behind already."""
 
 _MIN_CRITICAL = 1_000
 """The smallest loss, in records, that is critical when it has grown tenfold."""
@@ -121,8 +132,9 @@ class RetentionOverrun(GroupRule):
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         history = facts.history(Commit, *scope.series)
         states = facts.history(GroupState, scope.cluster, scope.group or "")
-        for before, after in pairwise(facts.history(LogOffsets, *scope.in_partition)):
-            commit = _find_overtaken(history, states, before, after)
+        log = facts.history(LogOffsets, *scope.in_partition)
+        for before, after in pairwise(log):
+            commit = _find_overtaken(history, states, log, before, after)
             if commit is None or commit.offset is None:
                 continue
             offset = commit.offset
@@ -246,7 +258,11 @@ class RetentionOverrun(GroupRule):
 
 
 def _find_overtaken(
-    history: History[Commit], states: History[GroupState], before: LogOffsets, after: LogOffsets
+    history: History[Commit],
+    states: History[GroupState],
+    log: History[LogOffsets],
+    before: LogOffsets,
+    after: LogOffsets,
 ) -> Commit | None:
     """Return the group's last commit below the log start offset when that passed it, or None.
 
@@ -274,7 +290,8 @@ def _find_overtaken(
     if following.at <= before.at or _deletes_what_it_read(following):
         return None
     joined = _last_without_members(states, following.at)
-    return None if _can_have_read(commits[: low + 1], following.start, joined, after) else commits[low]
+    moves = drop_unmoved(commits[: low + 1])
+    return None if _can_have_read(moves, log, following.start, joined, after) else commits[low]
 
 
 def _still_below(commit: Commit, following: Commit, rise: LogOffsets) -> bool:
@@ -296,20 +313,27 @@ def _deletes_what_it_read(commit: Commit) -> bool:
     return commit.topic.startswith(f"{commit.group}-") and commit.topic.endswith("-repartition")
 
 
-def _can_have_read(commits: list[Commit], unmoved_until: int, joined: int, rise: LogOffsets) -> bool:
-    """Return whether a reader that made these commits may have read all before it was deleted, at thrice its pace.
+def _can_have_read(
+    moves: list[Commit], log: History[LogOffsets], unmoved_until: int, joined: int, rise: LogOffsets
+) -> bool:
+    """Return whether a reader that committed these moves may have read all before it was deleted.
 
     unmoved_until: when it had committed nothing more: it may have read for an interval between two commits by then.
     joined: it did not read before that, as it had no members.
     """
-    moves = drop_unmoved(commits)
     if len(moves) < REGULAR:
         return True
-    pace = max(
-        ((after.offset or 0) - (before.offset or 0)) / max(after.at - before.at, 1) for before, after in pairwise(moves)
-    )
+    pace = max(_best_pace(log, before, after) for before, after in pairwise(moves))
     begin = max(max(moves[-1].at, unmoved_until) - longest_interval(moves), joined)
-    return (moves[-1].offset or 0) + 3 * pace * (rise.at - begin) >= rise.log_start
+    return (moves[-1].offset or 0) + pace * (rise.at - begin) >= rise.log_start
+
+
+def _best_pace(log: History[LogOffsets], before: Commit, after: Commit) -> float:
+    """Return how many records per ms a reader that made this move can read: more than it did, if it had caught up."""
+    read = (after.offset or 0) - (before.offset or 0)
+    log_end = log_end_at(log, after.at)
+    is_behind = log_end is not None and log_end - (after.offset or 0) > read
+    return (_HASTE_BEHIND if is_behind else _HASTE) * read / max(after.at - before.at, 1)
 
 
 def _unclear_until(
