@@ -24,6 +24,7 @@ from agent.rules.queries.causes import (
     why_forgotten,
 )
 from agent.rules.queries.elections import check_election
+from agent.rules.queries.late_commits import is_reordered, order_known_at
 from agent.rules.queries.operators import is_moved_by_operator, is_small_step_without_members, operator_known_at
 from agent.rules.queries.partitions import Truncation, is_recreated
 from agent.rules.queries.positions import log_start_of
@@ -38,8 +39,6 @@ from agent.rules.queries.rewinds import (
     find_reset_label,
     find_return,
     find_truncation,
-    is_reordered,
-    order_known_at,
 )
 from agent.rules.queries.subjects import coordinator_of, find_ends, groups_of
 

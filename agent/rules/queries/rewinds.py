@@ -1,4 +1,4 @@
-"""Queries about rewinds: where a reader was reset to, since when, and whether its commits were only out of order.
+"""Queries about rewinds: where a reader was reset to, and since when.
 
 `auto.offset.reset` knows earliest, latest, none and by_duration (KIP-1106). A reset to the divergence point (KIP-320)
 needs brokers of 2.1 or later and a truncated log, and ends at the truncation point.
@@ -20,7 +20,6 @@ from agent.rules.queries.partitions import (
     find_unclean_elections,
     leader_of,
     may_have_happened_in,
-    may_have_unclean_election,
 )
 from agent.rules.queries.positions import drop_foreign, is_foreign_offset
 
@@ -39,14 +38,8 @@ _PACE_MS = 3_000
 _SECOND_MS = 1_000
 """Over how long a pace is measured at least: commits may come in bunches."""
 
-_READINGS = 5
+READINGS = 5
 """From how many readings a pace is estimated."""
-
-_RHYTHM = 3
-"""How many commits a group's order is judged by at least."""
-
-_MAX_RATE = 1_000_000
-"""Records per second that no consumer can read from one partition."""
 
 _SHARE = 4
 """A reader that may have been reset to the log start was, if it is within this share of what it had read."""
@@ -90,7 +83,7 @@ class _Target(NamedTuple):
     cause: str | None = None
 
 
-class _Rhythm(NamedTuple):
+class Rhythm(NamedTuple):
     """The last reading before a move, the reader's highest pace until then in records per ms, the interval of readings.
 
     A batch job's average pace would be that of its pauses.
@@ -226,46 +219,10 @@ def find_own_decreases(
     return decreases
 
 
-def is_reordered(facts: Facts, move: Move) -> bool:
-    """Return whether the reader did not move, but an older commit arrived late: the next one is above both again.
-
-    Asynchronous commits overtake each other. Either the next commit is there sooner than any consumer reads the records
-    in between, or the older commit may be one of the last minute and nothing happened to the log.
-    """
-    following = _find_following(facts, move)
-    if following is None or (following.offset or 0) < (move.before.offset or 0):
-        return False
-    took = max(following.at - move.after.start, 1)
-    is_too_fast = ((following.offset or 0) - (move.after.offset or 0)) * 1000 > _MAX_RATE * took
-    return isinstance(move.after, Commit) and (is_too_fast or _may_be_late(facts, move))
-
-
-def order_known_at(facts: Facts, move: Move) -> int:
-    """Return when it is known whether an older commit arrived late, in ms: with the next one, if it looks like that."""
-    if not _may_be_late(facts, move):
-        return move.after.seen
-    following = _find_following(facts, move)
-    if following is not None:
-        return max(move.after.seen, following.seen)
-    return move.after.seen + min(2 * _find_rhythm(facts, move).interval, LATENESS_MS)
-
-
-def _find_following(facts: Facts, move: Move) -> Offset | None:
+def find_following(facts: Facts, move: Move) -> Offset | None:
+    """Return the next reading within a minute, or None."""
     later = facts.history_of(move.after).between(move.after.at, move.after.at + LATENESS_MS)
     return next((state for state in later if state.offset is not None), None)
-
-
-def _may_be_late(facts: Facts, move: Move) -> bool:
-    """Return whether the reader was at the lower offset in the last minute, and nothing happened to the log."""
-    # Consumers give up a commit after default.api.timeout.ms, 60 s.
-    low = move.after.offset or 0
-    recent = facts.history_of(move.after).before(move.after.at, _READINGS)
-    if len(recent) < _RHYTHM or any(state.offset is None for state in recent) or (recent[0].offset or 0) > low:
-        return False
-    overtaken_by = next((state.at for state in recent if (state.offset or 0) > low), move.after.at)
-    has_happened = may_have_unclean_election(facts, move.partition, move.before.at, move.after.at)
-    is_recent = move.after.start <= overtaken_by + LATENESS_MS
-    return is_recent and not has_happened and find_truncation(facts, move) is None
 
 
 def find_return(facts: Facts, after: Commit) -> int | None:
@@ -288,7 +245,7 @@ def find_return(facts: Facts, after: Commit) -> int | None:
 def _find_target(facts: Facts, move: Move, min_records: int, log_start: int | None) -> _Target:
     """Return where the reader may have gone: as its log says, else by its pace since, else within `min_records`."""
     after, new = move.after, move.after.offset or 0
-    rhythm = _find_rhythm(facts, move)
+    rhythm = find_rhythm(facts, move)
     begin = after.start
     if isinstance(after, Commit):  # it shows the reader up to the interval between two commits later
         returned_at = find_return(facts, after) or begin
@@ -311,19 +268,19 @@ def _find_target(facts: Facts, move: Move, min_records: int, log_start: int | No
     return _Target(new - max(read, pace * (after.at - begin)), new, cause)
 
 
-def _find_rhythm(facts: Facts, move: Move) -> _Rhythm:
+def find_rhythm(facts: Facts, move: Move) -> Rhythm:
     """Return the reader's rhythm before the move; its interval from the next reading, if there is one soon."""
     history = facts.history_of(move.after)
-    earlier = [state for state in history.before(move.after.at, _READINGS) if state.offset is not None] or [move.before]
+    earlier = [state for state in history.before(move.after.at, READINGS) if state.offset is not None] or [move.before]
     first, last = earlier[0], earlier[-1]
     took = last.at - first.at
     paces = (
         ((later.offset or 0) - (state.offset or 0)) / max(later.at - max(state.at, later.since or 0), _SECOND_MS)
         for state, later in pairwise(earlier)
     )
-    following = _find_following(facts, move)
+    following = find_following(facts, move)
     interval = took / max(len(earlier) - 1, 1) if following is None else following.at - move.after.at
-    return _Rhythm(last, max([0, *paces]), round(interval))
+    return Rhythm(last, max([0, *paces]), round(interval))
 
 
 def _find_logged_reset(facts: Facts, move: Move, begin: int) -> _LoggedReset | None:
@@ -379,7 +336,7 @@ def _lowest_divergence(facts: Facts, move: Move, truncation: Truncation, min_rec
     watermark, so the new leader has what was below it when it was last seen in the ISR.
     """
     readings, end = facts.history(LogOffsets, *move.partition), truncation.after.log_end
-    known = readings.before(truncation.after.at, _READINGS)
+    known = readings.before(truncation.after.at, READINGS)
     pace = (known[-1].log_end - known[0].log_end) / max(known[-1].at - known[0].at, 1)
     lowest = end - max(min_records, pace * (truncation.after.at - truncation.before.at))
     history = facts.history(PartitionState, *move.partition)
