@@ -191,9 +191,10 @@ def _deletion(effect: Effect, commits: list[Reading], log: list[Reading]) -> Sig
 
 
 def _overrun(effect: Effect, commits: list[Reading], log: list[Reading]) -> Sight:
+    if effect.kept is None:  # where a group was that has not committed cannot be known
+        return Sight(is_visible=False)
     cut = bisect_left(log, effect.at, key=lambda reading: reading.at)
-    known = effect.before if effect.kept is None else effect.kept
-    commit = known or 0
+    commit = effect.kept
     later = [reading for reading in log[cut : cut + 3] if (reading.start or 0) > commit]
     back = [reading for reading in commits if reading.at > effect.at and (reading.offset or 0) >= (effect.after or 0)]
     # What one poll shows at once may have happened in any order, unless no consumer of this pace reads so far.
