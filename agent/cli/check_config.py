@@ -11,7 +11,7 @@ from agent.config.problems import Problem, describe_path
 from agent.config.requirements import find_spark_problem
 from agent.config.settings import Settings
 from agent.config.toml_places import KeyPath, find_places
-from agent.config.warnings import missing_paths, secret_problems
+from agent.config.warnings import missing_paths, secret_problems, state_directory_problems
 from agent.model.text import join_names
 
 
@@ -34,7 +34,7 @@ def check_config_command(config: Path | None, *, connect: bool) -> None:
         click.echo(f"{path}:{places[key].line}: warning: [{key[0]}.{key[1]}] {key[2]}: {message}", err=True)
     if settings.spark.enabled and (missing := find_spark_problem()):
         click.echo(f"{path}: warning: {missing}; without, set enabled = false in [spark]", err=True)
-    mistakes = []
+    mistakes = [str(problem) for problem in state_directory_problems(settings, path)]
     for problem, source in secret_problems(settings, path):
         if source.file is not None:
             mistakes.append(str(problem))

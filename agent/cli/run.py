@@ -13,7 +13,7 @@ from agent.cli.common import EPILOG, FAILED, PRIVATE, WRONG, config_option, conf
 from agent.config.credentials import CredentialError
 from agent.config.problems import SettingsError
 from agent.config.requirements import find_spark_problem
-from agent.config.warnings import secret_problems
+from agent.config.warnings import secret_problems, state_directory_problems
 from agent.daemon import logging
 from agent.storage.database import StorageError
 from agent.storage.journal.writer import JournalError
@@ -29,15 +29,17 @@ def run_command(config: Path | None) -> None:
     SIGHUP reloads the configuration; a file with mistakes is refused, and the agent goes on with the old one.
     """
     settings = load_or_exit(config, need_clusters=True)
-    if problems := secret_problems(settings, config_path(config)):
-        fail(WRONG, "\n".join(str(problem) for problem, _ in problems))
+    path = config_path(config)
+    problems = [*state_directory_problems(settings, path), *(problem for problem, _ in secret_problems(settings, path))]
+    if problems:
+        fail(WRONG, "\n".join(map(str, problems)))
     directory = settings.agent.state_directory
     os.umask(PRIVATE)
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         reason = error.strerror or str(error)
-        fail(FAILED, f"cannot create the state directory {directory}: {reason}; set state_directory in [agent]")
+        fail(WRONG, f"cannot create the state directory {directory}: {reason}; set state_directory in [agent]")
     logging.configure(settings.agent.log_format)
     if settings.spark.enabled and (problem := find_spark_problem()):
         log.warning("spark_checks_disabled", reason=problem)

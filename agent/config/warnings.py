@@ -1,5 +1,6 @@
 """What a valid configuration needs on this host and does not find: secrets and paths."""
 
+import os
 from collections.abc import Iterator
 from glob import glob
 from pathlib import Path
@@ -38,6 +39,17 @@ def missing_paths(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
             for path in paths:
                 if "://" not in path and (problem := _problem(Path(path))):
                     yield ("clusters", name, "log_directories", str(broker)), problem
+
+
+def state_directory_problems(settings: Settings, path: Path) -> Iterator[Problem]:
+    """Yield why nobody can make the state directory, if so: what should be one of its parents is no directory."""
+    directory = settings.agent.state_directory
+    existing = next(parent for parent in (directory, *directory.absolute().parents) if os.path.lexists(parent))
+    if not existing.is_dir():
+        key = ("agent", "state_directory")
+        place = find_places(path.read_text(encoding="utf-8-sig")).get(key)
+        message = f"cannot create {directory}: {existing} is not a directory"
+        yield Problem(str(path), None if place is None else place.line, describe_path(key), message)
 
 
 def _problem(path: Path, *, directory: bool = False) -> str | None:

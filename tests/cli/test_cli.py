@@ -218,8 +218,8 @@ def test_run_without_a_possible_state_directory_says_so(tmp_path: Path) -> None:
         f'[agent]\nstate_directory = "{tmp_path}/file/state"\n[clusters.main]\nbootstrap_servers = "127.0.0.1:9092"\n',
         encoding="utf-8",
     )
-    result = run("run", "--config", config)
-    assert result.exit_code == 3
-    assert result.stderr == (
-        f"cannot create the state directory {tmp_path}/file/state: Not a directory; set state_directory in [agent]\n"
-    )
+    parent = tmp_path / "file"
+    message = f"{config}:2: [agent] state_directory: cannot create {parent}/state: {parent} is not a directory\n"
+    for command in ("check-config", "run"):
+        result = run(command, "--config", config)
+        assert (result.exit_code, result.stderr.splitlines(keepends=True)[-1]) == (2, message)
