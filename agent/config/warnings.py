@@ -42,7 +42,7 @@ def missing_paths(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
 
 
 def state_directory_problems(settings: Settings, path: Path) -> Iterator[Problem]:
-    """Yield why nobody can make the state directory, if so: what should be one of its parents is no directory."""
+    """Yield the problem of a state directory that cannot exist: what should be a parent of it is no directory."""
     directory = settings.agent.state_directory
     existing = next(parent for parent in (directory, *directory.absolute().parents) if os.path.lexists(parent))
     if not existing.is_dir():

@@ -1,12 +1,12 @@
 """retention_overrun: records are deleted before a group has read them."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import ClassVar
 
 from msgspec.structs import replace
 
-from agent.engine.facts import LATENESS_MS, LONG_AFTER, LONG_AGO, Facts, History
+from agent.engine.facts import LONG_AFTER, Facts
 from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
 from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding, Records, Severity, reader
@@ -14,25 +14,17 @@ from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets, TopicSettings
 from agent.model.text import count, day_of, instant, place, span
 from agent.rules.queries.operators import has_consumers
-from agent.rules.queries.partitions import CLOCK_SLACK_MS, drop_unmoved, earliest, find_deletion, is_recreated
+from agent.rules.queries.overtaken import find_overtaken, unclear_until
+from agent.rules.queries.partitions import CLOCK_SLACK_MS, earliest, find_deletion, is_recreated
 from agent.rules.queries.subjects import groups_of
 from agent.rules.queries.unread import (
     MARKER,
-    REGULAR,
     first_unread,
-    log_end_at,
-    longest_interval,
     read_until,
     remembered,
 )
 
 _TENFOLD = 10
-
-_LONGEST_STEP_MS = 2 * LATENESS_MS
-"""How long the steps of a group without members may take, to be waited for."""
-
-_HASTE, _HASTE_BEHIND = 3, 1.5
-"""How many times faster a reader may be than it was: if it read all there was, and if it was behind already."""
 
 _MIN_CRITICAL = 1_000
 """The smallest loss, in records, that is critical when it has grown tenfold."""
@@ -134,7 +126,7 @@ class RetentionOverrun(GroupRule):
         states = facts.history(GroupState, scope.cluster, scope.group or "")
         log = facts.history(LogOffsets, *scope.in_partition)
         for before, after in pairwise(log):
-            commit = _find_overtaken(history, states, log, before, after)
+            commit = find_overtaken(history, states, log, before, after)
             if commit is None or commit.offset is None:
                 continue
             offset = commit.offset
@@ -146,14 +138,14 @@ class RetentionOverrun(GroupRule):
             if read is None or after.at > read + self.abandoned_after:
                 continue
             polled_ms = CLOCK_SLACK_MS if after.since is not None else 0
-            unclear_until = _unclear_until(history, states, commit, after)
-            if unclear_until is None:
+            clear_at = unclear_until(history, states, commit, after)
+            if clear_at is None:
                 continue
             label, deletion = _explain_deletion(facts, scope, before, after)
             yield self.make_finding(
                 scope,
                 after,
-                known_at=max(after.seen + polled_ms, commit.seen, unclear_until),
+                known_at=max(after.seen + polled_ms, commit.seen, clear_at),
                 detail=f"{_describe(scope, offset, after.log_start)}{deletion}",
                 labels=(label,) if label else (),
                 previous={"offset": offset, "log_start": before.log_start},
@@ -168,6 +160,7 @@ class RetentionOverrun(GroupRule):
             return recovered(finding, finding.at)
         readings = facts.history(LogOffsets, *scope.in_partition)
         commits = facts.history(Commit, *scope.series).after(finding.at)
+        finding = _add_what_was_fetched(finding, scope, commits)
         within = (
             commit.at
             for commit in commits
@@ -257,105 +250,20 @@ class RetentionOverrun(GroupRule):
         return min(((at, reason) for reason, at in reasons.items() if at is not None), default=None)
 
 
-def _find_overtaken(
-    history: History[Commit],
-    states: History[GroupState],
-    log: History[LogOffsets],
-    before: LogOffsets,
-    after: LogOffsets,
-) -> Commit | None:
-    """Return the group's last commit below the log start offset when that passed it, or None.
-
-    What the same poll read a moment later may have been committed before. A commit within the log that may have been
-    made before the rise was seen shows that nothing is lost, unless no consumer of this pace can have read so far.
-    """
-    if after.log_start <= before.log_start:
-        return None
-    commits = history.before(after.at + LATENESS_MS + 1, len(history.changes))
-    low = next(
-        (
-            index
-            for index in range(len(commits) - 1, -1, -1)
-            if commits[index].at <= after.at and (commits[index].offset or 0) < after.log_start
-        ),
-        None,
+def _add_what_was_fetched(finding: Finding, scope: Scope, commits: Iterable[Commit]) -> Finding:
+    """Return the finding without the records that the group had fetched before they were deleted, and read after."""
+    old = int(finding.previous["offset"])
+    first, start = int(finding.current["first_log_start"]), int(finding.current["log_start"])
+    offsets = (commit.offset for commit in commits if commit.offset is not None)
+    read = max((old, *takewhile(lambda offset: offset < first, offsets)))
+    if read == old:
+        return finding
+    return replace(
+        finding,
+        detail=finding.detail.replace(_describe(scope, old, start), _describe(scope, read, start)),
+        previous={**finding.previous, "offset": read},
+        records=Records(lost=start - read),
     )
-    while low is not None and low + 1 < len(commits) and _still_below(commits[low], commits[low + 1], after):
-        low += 1
-    if low is None or commits[low].offset is None or (commits[low].offset or 0) < before.log_start:
-        return None
-    following = next((commit for commit in commits[low + 1 :] if (commit.offset or 0) >= after.log_start), None)
-    if following is None or following.start > after.at:
-        return commits[low]
-    if following.at <= before.at or _deletes_what_it_read(following):
-        return None
-    joined = _last_without_members(states, following.at)
-    moves = drop_unmoved(commits[: low + 1])
-    return None if _can_have_read(moves, log, following.start, joined, after) else commits[low]
-
-
-def _still_below(commit: Commit, following: Commit, rise: LogOffsets) -> bool:
-    """Return whether the group may have committed this too, within the log, before its start offset rose."""
-    is_same_poll = following.start <= rise.at and following.at <= rise.at + CLOCK_SLACK_MS
-    return is_same_poll and (commit.offset or 0) < (following.offset or 0) < rise.log_start
-
-
-def _last_without_members(states: History[GroupState], until: int) -> int:
-    """Return when the group was last seen without members before it got some, until then at the latest."""
-    joined = (
-        after.start for before, after in pairwise(states) if after.members and not before.members and after.at <= until
-    )
-    return max(joined, default=LONG_AGO)
-
-
-def _deletes_what_it_read(commit: Commit) -> bool:
-    """Return whether the group is the Kafka Streams application whose repartition topic this is (KIP-204)."""
-    return commit.topic.startswith(f"{commit.group}-") and commit.topic.endswith("-repartition")
-
-
-def _can_have_read(
-    moves: list[Commit], log: History[LogOffsets], unmoved_until: int, joined: int, rise: LogOffsets
-) -> bool:
-    """Return whether a reader that committed these moves may have read all before it was deleted.
-
-    unmoved_until: when it had committed nothing more: it may have read for an interval between two commits by then.
-    joined: it did not read before that, as it had no members.
-    """
-    if len(moves) < REGULAR:
-        return True
-    pace = max(_best_pace(log, before, after) for before, after in pairwise(moves))
-    begin = max(max(moves[-1].at, unmoved_until) - longest_interval(moves), joined)
-    return (moves[-1].offset or 0) + pace * (rise.at - begin) >= rise.log_start
-
-
-def _best_pace(log: History[LogOffsets], before: Commit, after: Commit) -> float:
-    """Return how many records per ms a reader that made this move can read: more than it did, if it had caught up."""
-    read = (after.offset or 0) - (before.offset or 0)
-    log_end = log_end_at(log, after.at)
-    is_behind = log_end is not None and log_end - (after.offset or 0) > read
-    return (_HASTE_BEHIND if is_behind else _HASTE) * read / max(after.at - before.at, 1)
-
-
-def _unclear_until(
-    history: History[Commit], states: History[GroupState], commit: Commit, after: LogOffsets
-) -> int | None:
-    """Return until when the next commit may show that nothing was lost, ms; None if it does.
-
-    A tool such as MirrorMaker commits offsets of a group without members in steps. If the next step comes as soon as
-    ever and goes no further, what was deleted may have been read before.
-    """
-    state = states.as_of(after.at)
-    moves = drop_unmoved([known for known in history if known.at <= commit.at])
-    interval = longest_interval(moves)
-    if state is None or has_consumers(state) or len(moves) < REGULAR or interval > _LONGEST_STEP_MS:
-        return after.at
-    due = moves[-1].at + interval * 3 // 2
-    step = max((new.offset or 0) - (old.offset or 0) for old, new in pairwise(moves))
-    later = history.between(after.at, due)
-    following = next((known for known in later if (known.offset or 0) >= after.log_start), None)
-    if following is None:
-        return max(due, after.at)
-    return None if (following.offset or 0) - (commit.offset or 0) <= step else following.seen
 
 
 def _log_start(reading: LogOffsets | None) -> int:
