@@ -85,8 +85,20 @@ class Process:
         return wait_until(find, f"{self.name} to print {pattern!r} to {self.log}", seconds)
 
     def freeze(self) -> None:
-        """Suspend it (SIGSTOP), as a long garbage collection or a stalled host does."""
+        """Suspend it (SIGSTOP), as a long garbage collection or a stalled host does, and wait until it stands still.
+
+        On a busy host its threads run on for a while, and may answer what is sent to them after this call.
+        """
         self._signal(signal.SIGSTOP)
+        wait_until(self._stands_still, f"the threads of {self.name} to stop", every=0.01)
+
+    def _stands_still(self) -> bool:
+        # proc(5), stat: the state follows the name in parentheses, which may contain any character.
+        threads = Path(f"/proc/{self.pid}/task").glob("*/stat") if self.running else []
+        try:
+            return all(thread.read_text().rpartition(")")[2].split()[0] in "tTZX" for thread in threads)
+        except (FileNotFoundError, ProcessLookupError):  # a thread has ended
+            return False
 
     def thaw(self) -> None:
         """Resume it (SIGCONT); this has no effect on a process that is not frozen."""
