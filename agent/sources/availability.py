@@ -42,6 +42,7 @@ class AvailabilityTracker:
             if isinstance(outage, Unavailable) and (outage.source, outage.cluster) == (source, cluster)
         }
         self._next_reasons: dict[Unit, tuple[str, int]] = {}
+        self._updated_at: int | None = None
 
     @property
     def unavailable(self) -> frozenset[Unit]:
@@ -57,11 +58,16 @@ class AvailabilityTracker:
             unavailable = {**self._reasons, SOURCE: unavailable[SOURCE]}
         reasons = {unit: self._lasting_reason(unit, reason) for unit, reason in unavailable.items()}
         recovered = [unit for unit in self._reasons if unit not in reasons]
-        self._reasons = reasons
+        before, self._reasons = self._reasons, reasons
+        # What is available is not confirmed by each update, as there is so much of it.
+        available_at, self._updated_at = self._updated_at, at
         common: dict[str, Any] = {"at": at, "source": self._source, "cluster": self._cluster}
         return [
             *(Available(**common, **unit._asdict()) for unit in recovered),
-            *(Unavailable(**common, **unit._asdict(), reason=reason) for unit, reason in reasons.items()),
+            *(
+                Unavailable(**common, **unit._asdict(), reason=reason, since=None if unit in before else available_at)
+                for unit, reason in reasons.items()
+            ),
         ]
 
     def _lasting_reason(self, unit: Unit, reason: str) -> str:

@@ -45,6 +45,14 @@ def test_parts_keep_their_state_while_the_source_is_unavailable() -> None:
     assert _reported(detector.changes(tracker.update(4, {}))) == [("Available", _PARTITION)]
 
 
+def test_an_outage_begins_after_the_last_update_without_it() -> None:
+    tracker, detector = AvailabilityTracker("kafka", "main"), ChangeDetector()
+    for at, unavailable in ((1_000, {}), (2_000, {_GROUP: "refused"}), (3_000, {}), (90_000, {})):
+        detector.changes(tracker.update(at, unavailable))
+    (outage,) = detector.changes(tracker.update(91_000, {_GROUP: "refused"}))
+    assert (outage.since, outage.at) == (90_000, 91_000)
+
+
 def test_an_outage_that_began_before_this_run_ends_in_it() -> None:
     known = [
         Unavailable(at=1, source="kafka", cluster="main", group="g", reason="timed out"),
