@@ -1,7 +1,7 @@
 """Queries about leader changes as causes of a rewind: whether one can have moved the reader to where it went."""
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 from operator import attrgetter
 
 from agent.engine.facts import Facts
@@ -9,7 +9,7 @@ from agent.engine.rule import ELECTION, CauseCheck
 from agent.model.observations.kafka import Commit, LogOffsets, PartitionState
 from agent.model.text import day_of, instant
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, has_unclean_election, is_recreated, leader_of
-from agent.rules.queries.rewinds import Move, find_later, find_truncation
+from agent.rules.queries.rewinds import Move, find_decreases, find_later, find_truncation
 from agent.rules.queries.unread import log_end_at
 
 _RECENT_MS = 600_000
@@ -17,6 +17,9 @@ _RECENT_MS = 600_000
 
 _REPEATED_MS = 3_600_000
 """How long before a rewind an earlier one of the reader may have the same cause."""
+
+_OTHERS = 20
+"""How many of a group's partitions are looked at for what they have in common."""
 
 _SURGE = 5
 """How many times faster than its pace since a reader may have been at first, or the log may have grown."""
@@ -27,7 +30,8 @@ def check_election(facts: Facts, move: Move, log_start: int | None, min_records:
 
     A new leader without the position resets a reader by auto.offset.reset to the log start or the log end, or, since
     Kafka 2.1, to the divergence point of a truncated log. A reader that had rewound before the leader changed, and has
-    not caught up since, may be reset again for the same reason. Nothing if the log was truncated, or if the pace of the
+    not caught up since, may be reset again for the same reason; one that rewinds on other partitions as well has a
+    reason that they share. Nothing if the log was truncated, or if the pace of the
     reader or of the log is unknown. log_start: at the move. A reset by_duration (KIP-1106) is not distinguished.
     """
     before, after = move
@@ -43,6 +47,11 @@ def check_election(facts: Facts, move: Move, log_start: int | None, min_records:
     if earlier is not None and earlier.at < elected_at:
         when = instant(earlier.at, day_of(after.at))
         yield CauseCheck(ELECTION, doubt=f"{earlier.group} had rewound before the leader changed, after {when}")
+        return
+    other = _find_rewind_elsewhere(facts, move, begin, min_records)
+    if other is not None:
+        where = f"{other.topic}[{other.partition}]"
+        yield CauseCheck(ELECTION, doubt=f"{other.group} rewound on {where} too, whose leader had not changed")
         return
     later = find_later(facts, move)
     if later is None or log_start is None:
@@ -71,6 +80,28 @@ def _last_election(facts: Facts, move: Move, begin: int) -> int | None:
 
 def _term(state: PartitionState) -> tuple[int | None, int | None]:
     return leader_of(state), state.leader_epoch
+
+
+def _find_rewind_elsewhere(facts: Facts, move: Move, begin: int, min_records: int) -> Commit | None:
+    """Return the group's rewind at the same time of a partition without a leader change since `begin`, or None.
+
+    Some of its partitions are enough: the leaders of others are on other brokers.
+    """
+    before, after = move
+    if not isinstance(before, Commit) or not isinstance(after, Commit):
+        return None
+    histories = facts.histories(Commit, cluster=after.cluster, group=after.group)
+    for history in islice(histories, _OTHERS):
+        for high, low in find_decreases(
+            history.between(before.at - 1, after.at + CLOCK_SLACK_MS), lambda _: min_records
+        ):
+            elsewhere = Move(high, low)
+            if elsewhere.partition == move.partition or not isinstance(low, Commit):
+                continue
+            is_known = facts.history(PartitionState, *elsewhere.partition).as_of(high.at) is not None
+            if is_known and _last_election(facts, elsewhere, begin) is None:
+                return low
+    return None
 
 
 def _find_earlier(facts: Facts, move: Move) -> Commit | None:
