@@ -18,7 +18,7 @@ _RECENT_MS = 600_000
 _REPEATED_MS = 3_600_000
 """How long before a rewind an earlier one of the reader may have the same cause."""
 
-_OTHERS = 20
+_OTHERS = 12
 """How many of a group's partitions are looked at for what they have in common."""
 
 _SURGE = 5
@@ -83,24 +83,21 @@ def _term(state: PartitionState) -> tuple[int | None, int | None]:
 
 
 def _find_rewind_elsewhere(facts: Facts, move: Move, begin: int, min_records: int) -> Commit | None:
-    """Return the group's rewind at the same time of a partition without a leader change since `begin`, or None.
+    """Return a rewind of the group at the same time on a partition whose state has not changed since `begin`, or None.
 
-    Some of its partitions are enough: the leaders of others are on other brokers.
+    A few of its partitions are enough: they have leaders on other brokers.
     """
     before, after = move
     if not isinstance(before, Commit) or not isinstance(after, Commit):
         return None
-    histories = facts.histories(Commit, cluster=after.cluster, group=after.group)
-    for history in islice(histories, _OTHERS):
-        for high, low in find_decreases(
-            history.between(before.at - 1, after.at + CLOCK_SLACK_MS), lambda _: min_records
-        ):
-            elsewhere = Move(high, low)
-            if elsewhere.partition == move.partition or not isinstance(low, Commit):
-                continue
-            is_known = facts.history(PartitionState, *elsewhere.partition).as_of(high.at) is not None
-            if is_known and _last_election(facts, elsewhere, begin) is None:
-                return low
+    for history in islice(facts.histories(Commit, cluster=after.cluster, group=after.group), _OTHERS):
+        first = history.changes[0]
+        states = facts.history(PartitionState, first.cluster, first.topic, first.partition).changes
+        if not states or (len(states) > 1 and states[-1].at > begin):
+            continue
+        meanwhile = history.between(before.at - 1, after.at + CLOCK_SLACK_MS)
+        for _, low in find_decreases(meanwhile, lambda _: min_records):
+            return low if isinstance(low, Commit) else None
     return None
 
 
