@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from agent.cli.common import EPILOG, FAILED, PRIVATE, WRONG, config_option, fail, load_or_exit
+from agent.cli.common import EPILOG, FAILED, PRIVATE, WRONG, config_option, fail, load_for_state
 from agent.cli.stored import find_state_file
 from agent.storage.database import FILE
 
@@ -21,7 +21,7 @@ def backup_command(config: Path | None, directory: Path) -> None:
 
     To restore: stop the agent, move its state directory away, copy DIRECTORY in its place and start the agent.
     """
-    settings = load_or_exit(config, need_clusters=False)
+    settings = load_for_state(config)
     source = find_state_file(settings)
     os.umask(PRIVATE)
     try:

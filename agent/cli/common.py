@@ -1,6 +1,7 @@
 """Exit statuses, options and error handling that the commands of `backflow` share."""
 
 import logging
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,9 @@ from agent.render.report import report
 
 CLEAN, FOUND, WRONG, FAILED = 0, 1, 2, 3
 """Exit statuses: nothing to report, findings, wrong usage or configuration, failure. Spark checks use them too."""
+
+_STATE_DIRECTORY = re.compile(r"""^\s*state_directory\s*=\s*["'](?P<path>[^"']+)""", re.MULTILINE)
+"""Where a file names the state directory, which may be no valid TOML elsewhere."""
 
 PRIVATE = 0o077
 """The umask of commands that write state: only the user who runs them can read it."""
@@ -55,6 +59,25 @@ def load_or_exit(config: Path | None, *, need_clusters: bool) -> Settings:
         return load_config(config, need_clusters=need_clusters)
     except SettingsError as error:
         fail(WRONG, str(error))
+
+
+def load_for_state(config: Path | None) -> Settings:
+    """Return the settings for a command that needs little more than the state directory.
+
+    While rules.toml has mistakes, the agent goes on with what it read before, and its state can be read and changed:
+    they are warnings, and the shipped settings stand for the rest of the file.
+    """
+    try:
+        return load_config(config, need_clusters=False)
+    except SettingsError as error:
+        path = config_path(config)
+        if not path.is_file():
+            fail(WRONG, str(error))
+        for problem in error.problems:
+            click.echo(f"warning: {problem}", err=True)
+        found = _STATE_DIRECTORY.search(path.read_text(encoding="utf-8", errors="replace"))
+        overrides = {} if found is None else {"agent": {"state_directory": found["path"]}}
+        return load(shipped(), need_clusters=False, overrides=overrides)
 
 
 def parsed_by(parse: Callable[[str], int]) -> Callable[[click.Context, click.Parameter, str | None], int | None]:

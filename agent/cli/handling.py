@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from agent.cli.common import EPILOG, WRONG, config_option, fail, load_or_exit
+from agent.cli.common import EPILOG, WRONG, config_option, fail, load_for_state
 from agent.cli.stored import author_option, find_incident, open_store
 from agent.notify.dispatcher import now_ms
 from agent.storage import operators
@@ -21,7 +21,7 @@ def ack_command(config: Path | None, incident_id: str, comment: str, author: str
     The beginning of an id is enough, with or without INC-. A running agent edits the message within seconds, one that
     does not run when it starts.
     """
-    with open_store(load_or_exit(config, need_clusters=False)) as store:
+    with open_store(load_for_state(config)) as store:
         incident = find_incident(store, incident_id)
         try:
             operators.acknowledge(store, incident, by=author, now=now_ms(), comment=comment)
@@ -43,7 +43,7 @@ def close_command(config: Path | None, incident_id: str, reason: str, author: st
     """
     if not reason.strip():
         fail(WRONG, "give a reason: it is shown in the message")
-    with open_store(load_or_exit(config, need_clusters=False)) as store:
+    with open_store(load_for_state(config)) as store:
         incident = find_incident(store, incident_id)
         try:
             operators.close(store, incident, by=author, now=now_ms(), reason=reason)

@@ -11,7 +11,7 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
-from agent.cli.common import EPILOG, FOUND, config_option, load_or_exit, parsed_by
+from agent.cli.common import EPILOG, FOUND, config_option, load_for_state, parsed_by
 from agent.cli.stored import active_silences, find_incident, open_store
 from agent.config.settings import Settings
 from agent.daemon.tables import describe_delivery, describe_finding
@@ -50,7 +50,7 @@ def incidents_command(context: click.Context, /, config: Path | None, *, watch: 
     context.obj = config
     if context.invoked_subcommand is not None:
         return
-    settings = load_or_exit(config, need_clusters=False)
+    settings = load_for_state(config)
     with open_store(settings) as store:
         listed = partial(_listed, settings, store, **chosen)
         if watch:
@@ -69,7 +69,7 @@ def show_command(of_group: Path | None, config: Path | None, incident_id: str) -
 
     The beginning of an id is enough, with or without INC-.
     """
-    settings = load_or_exit(config or of_group, need_clusters=False)
+    settings = load_for_state(config or of_group)
     with open_store(settings) as store:
         incident, now = find_incident(store, incident_id), now_ms()
         silence = find_silence(incident, active_silences(settings, store, now))

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from pydantic import ValidationError
 
-from agent.cli.common import EPILOG, FOUND, WRONG, config_option, fail, load_or_exit, parsed_by
+from agent.cli.common import EPILOG, FOUND, WRONG, config_option, fail, load_for_state, parsed_by
 from agent.cli.stored import active_silences, author_option, open_store
 from agent.config.problems import mistakes_in, unmatched
 from agent.config.settings import Settings
@@ -57,7 +57,7 @@ def add_command(
     An incident is posted if it has a finding outside of the patterns, and when the silence ends, if it is still open
     then.
     """
-    settings = load_or_exit(config, need_clusters=False)
+    settings = load_for_state(config)
     now = now_ms()
     if (lasts is None) == (until is None):
         fail(WRONG, "a silence must end: give either --for or --until")
@@ -79,7 +79,7 @@ def add_command(
 @click.option("--expired", is_flag=True, help="Include silences that have ended, as long as they are kept.")
 def list_command(config: Path | None, *, expired: bool) -> None:
     """List the silences that last, also those of rules.toml. Exits with 1 if there are any."""
-    settings, now = load_or_exit(config, need_clusters=False), now_ms()
+    settings, now = load_for_state(config), now_ms()
     with open_store(settings) as store:
         silences = [*settings.silences_at(now), *store.decisions.silences(0 if expired else now)]
     for silence in silences:
@@ -94,7 +94,7 @@ def list_command(config: Path | None, *, expired: bool) -> None:
 @click.argument("silence_id", metavar="ID")
 def expire_command(config: Path | None, silence_id: str) -> None:
     """End a silence now. What it held back and is still open is posted within seconds."""
-    settings, now = load_or_exit(config, need_clusters=False), now_ms()
+    settings, now = load_for_state(config), now_ms()
     with open_store(settings) as store:
         if silence_id in {silence.id for silence in settings.silences_at(now)}:
             fail(WRONG, f"{silence_id} is in the configuration: change it there, and send SIGHUP to the agent")

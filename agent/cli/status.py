@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agent.cli.common import CLEAN, EPILOG, FAILED, FOUND, WRONG, config_option, fail, load_or_exit
+from agent.cli.common import CLEAN, EPILOG, FAILED, FOUND, WRONG, config_option, fail, load_for_state
 from agent.daemon.groups import GroupProgress, by_lag
 from agent.daemon.reports import AgentStatus, decode, encode
 from agent.daemon.tables import (
@@ -143,7 +143,7 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) ->
 
 def _ask(config: Path | None, path: str) -> bytes:
     """Return what the agent answers; exit with a sentence if it does not."""
-    directory = load_or_exit(config, need_clusters=False).agent.state_directory
+    directory = load_for_state(config).agent.state_directory
     address = directory / SOCKET
     try:
         with short_path(address) as short, socket.socket(socket.AF_UNIX) as connection:

@@ -51,6 +51,16 @@ def test_the_newest_comes_first(run: Run) -> None:
     assert result.output.splitlines()[1].startswith("INC-11AA0000  2026-11-20 23:25:08  CRITICAL  OPEN       flink-job")
 
 
+@pytest.mark.parametrize("mistake", ["state_directry = 1\n", 'log_format = "json\n'])
+def test_mistakes_in_the_configuration_do_not_hide_them(run: Run, state: Path, mistake: str) -> None:
+    with (state / "rules.toml").open("a", encoding="utf-8") as file:
+        file.write(mistake)
+    result = run()
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"warning: {state}/rules.toml:3: ")
+    assert [line.partition("  ")[0] for line in result.stdout.splitlines()] == [WARNING.id, CRITICAL.id]
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
