@@ -41,9 +41,14 @@ def _summary(scenario: Callable[..., int]) -> str:
 def demo_command(scenario: str, seed: int | None, directory: Path) -> None:
     """Break a real cluster on this machine and show what Backflow reports. The default SCENARIO is reset."""
     from testbed import demos  # noqa: PLC0415 - the testbed takes a second to load
+    from testbed.processes import ProcessEndedError  # noqa: PLC0415
 
     if scenario not in demos.SCENARIOS:
         fail(WRONG, f"no scenario {scenario!r}; there are: {', '.join(demos.SCENARIOS)}")
     if problem := find_spark_problem():
         fail(FAILED, problem)
-    sys.exit(demos.SCENARIOS[scenario](directory, seed))
+    try:
+        status = demos.SCENARIOS[scenario](directory, seed)
+    except (TimeoutError, ProcessEndedError) as error:
+        fail(FAILED, f"the demo has failed, perhaps because this machine is busy: {error}\nIts logs: {directory}")
+    sys.exit(status)

@@ -15,8 +15,11 @@ public final class KafkaJob {
     kafka.setProperty("bootstrap.servers", args[4]);
     kafka.setProperty("group.id", args[6]);
     kafka.setProperty("auto.offset.reset", "earliest");
-    // A fetch from a leader that is frozen blocks for 5 minutes (request.timeout.ms): only metadata name the new one.
+    // A fetch from a leader that is frozen, or a request to it for metadata, which name the new one, would block for
+    // request.timeout.ms, 5 minutes; that must be longer than session.timeout.ms.
     kafka.setProperty("metadata.max.age.ms", "3000");
+    kafka.setProperty("session.timeout.ms", "6000");
+    kafka.setProperty("request.timeout.ms", "7000");
     FlinkKafkaConsumer011<String> source = new FlinkKafkaConsumer011<>(args[5], new SimpleStringSchema(), kafka);
     source.setStartFromGroupOffsets();
     Work.on(env.addSource(source).name("kafka-source").uid("source"), Long.parseLong(args[2]));
