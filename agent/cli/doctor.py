@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 import click
 
-from agent.cli.common import CLEAN, EPILOG, FOUND, config_option, load_or_exit, silence_logs
+from agent.cli.common import CLEAN, EPILOG, FOUND, config_option, load_or_exit, parsed_by, silence_logs
 from agent.config.credentials import CredentialError
 from agent.config.problems import describe_path
 from agent.config.requirements import find_spark_problem
@@ -20,6 +20,7 @@ from agent.config.settings import Settings
 from agent.config.warnings import missing_paths
 from agent.daemon.loops import Loop
 from agent.daemon.startup_log import count_subjects
+from agent.model.config_types import duration
 from agent.model.findings import observed_part
 from agent.model.observations.base import Availability, Observation, Subject, Unavailable
 from agent.notify.base import Identifiable, NotDelivered
@@ -45,7 +46,14 @@ class Verdict(NamedTuple):
 
 @click.command("doctor", epilog=EPILOG)
 @config_option
-@click.option("--wait", default=30, show_default=True, help="How many seconds a source may take to answer.")
+@click.option(
+    "--wait",
+    default="30s",
+    show_default=True,
+    callback=parsed_by(duration),
+    metavar="DURATION",
+    help="How long a source may take to answer.",
+)
 def doctor_command(config: Path | None, wait: int) -> None:
     """Connect to everything that is configured; list what works and what does not. Exits with 1 if anything does not.
 
@@ -139,7 +147,7 @@ def _examine_sources(settings: Settings, wait: int) -> Iterator[Verdict]:
 def read_sources(
     settings: Settings, wait: int, is_complete: Callable[[View], bool] = View.is_settled
 ) -> tuple[list[View], dict[str, str]]:
-    """Poll each source until it is complete, or for `wait` seconds; return what each emitted, and internal errors.
+    """Poll each source until it is complete, or for `wait` ms; return what each emitted, and internal errors.
 
     Raises CredentialError.
     """
@@ -163,7 +171,7 @@ def read_sources(
     loops = [Loop(source.name, source.interval, partial(poll, source), partial(failed, source)) for source in sources]
     for loop in loops:
         loop.start()
-    deadline = time.monotonic() + wait
+    deadline = time.monotonic() + wait / 1000
     while time.monotonic() < deadline and not failures and not all(map(is_complete, views.values())):
         time.sleep(_TICK_S)
     for loop in loops:

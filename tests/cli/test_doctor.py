@@ -107,7 +107,7 @@ def test_what_the_host_lacks_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_cluster_that_refuses_is_named(tmp_path: Path) -> None:
-    status, lines = run(tmp_path, f'[clusters.far]\nbootstrap_servers = "127.0.0.1:1"\n{NO_SPARK}', "--wait", "20")
+    status, lines = run(tmp_path, f'[clusters.far]\nbootstrap_servers = "127.0.0.1:1"\n{NO_SPARK}', "--wait", "20s")
     assert status == 1
     assert lines[0] == "PROBLEM   far/kafka"
     assert "Connection refused" in lines[1]

@@ -39,7 +39,7 @@ def test_the_file_fits_the_cluster_and_is_valid(kafka_3_9: Cluster, tmp_path: Pa
 
 
 def test_a_port_of_zookeeper_is_named_and_nothing_is_written(kafka_3_9: Cluster, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "agent", "init", "--bootstrap-servers", str(kafka_3_9.zookeeper), "--wait", "15"]
+    command = [sys.executable, "-m", "agent", "init", "--bootstrap-servers", str(kafka_3_9.zookeeper), "--wait", "15s"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 3
     assert f"{kafka_3_9.zookeeper}: this is a port of ZooKeeper" in done.stderr
