@@ -1,21 +1,15 @@
 """Queries about commits out of order: an older commit that arrives late is no rewind."""
 
-from collections.abc import Sequence
-from itertools import pairwise
-
 from agent.engine.facts import LATENESS_MS, Facts
 from agent.model.observations.kafka import Commit
 from agent.rules.queries.partitions import may_have_unclean_election
-from agent.rules.queries.rewinds import READINGS, Move, Offset, find_following, find_rhythm, find_truncation
+from agent.rules.queries.rewinds import READINGS, Move, find_following, find_rhythm, find_truncation
 
 _RHYTHM = 3
 """How many commits a group's order is judged by at least."""
 
 _MAX_RATE = 1_000_000
 """Records per second that no consumer can read from one partition."""
-
-_GAP = 1.5
-"""From how many intervals between two commits on there may have been another that was not seen."""
 
 
 def is_reordered(facts: Facts, move: Move) -> bool:
@@ -43,7 +37,7 @@ def order_known_at(facts: Facts, move: Move) -> int:
 
 
 def _may_be_late(facts: Facts, move: Move) -> bool:
-    """Return whether the reader may have committed this in the last minute, and nothing happened to the log."""
+    """Return whether the reader was at the lower offset in the last minute, and nothing happened to the log."""
     # Consumers give up a commit after default.api.timeout.ms, 60 s.
     low = move.after.offset or 0
     recent = facts.history_of(move.after).before(move.after.at, READINGS)
@@ -51,20 +45,5 @@ def _may_be_late(facts: Facts, move: Move) -> bool:
         return False
     overtaken_by = next((state.at for state in recent if (state.offset or 0) > low), move.after.at)
     has_happened = may_have_unclean_election(facts, move.partition, move.before.at, move.after.at)
-    is_recent = move.after.start <= overtaken_by + LATENESS_MS and _may_have_committed(recent, low)
+    is_recent = move.after.start <= overtaken_by + LATENESS_MS
     return is_recent and not has_happened and find_truncation(facts, move) is None
-
-
-def _may_have_committed(recent: Sequence[Offset], offset: int) -> bool:
-    """Return whether the reader may have committed the offset between these readings, or did.
-
-    Polls that also read unchanged offsets show every commit of a reader that keeps its rhythm.
-    """
-    steps = list(pairwise(recent))
-    shortest = min(after.at - before.at for before, after in steps)
-    for before, after in steps:
-        if (before.offset or 0) <= offset < (after.offset or 0):
-            is_all_seen = all(later.start > earlier.at for earlier, later in steps)
-            is_gap = after.at - before.at >= _GAP * shortest
-            return not is_all_seen or is_gap or before.offset == offset
-    return True
