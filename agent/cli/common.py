@@ -12,6 +12,7 @@ import structlog
 
 from agent.config.problems import SettingsError
 from agent.config.settings import Settings, load, shipped
+from agent.model.config_types import duration
 from agent.model.findings import Incident, incident_json
 from agent.notify.receivers import KINDS as RECEIVERS
 from agent.render.report import report
@@ -90,6 +91,13 @@ def parsed_by(parse: Callable[[str], int]) -> Callable[[click.Context, click.Par
             raise click.BadParameter(str(error), context, parameter) from error
 
     return callback
+
+
+def wait_option(what: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return the option `--wait`, in ms, of a command that asks sources. what: what it limits, for the help."""
+    return click.option(
+        "--wait", default="30s", show_default=True, callback=parsed_by(duration), metavar="DURATION", help=what
+    )
 
 
 def fail(status: int, message: str) -> NoReturn:

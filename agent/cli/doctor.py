@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 import click
 
-from agent.cli.common import CLEAN, EPILOG, FOUND, config_option, load_or_exit, parsed_by, silence_logs
+from agent.cli.common import CLEAN, EPILOG, FOUND, config_option, load_or_exit, silence_logs, wait_option
 from agent.config.credentials import CredentialError
 from agent.config.problems import describe_path
 from agent.config.requirements import find_spark_problem
@@ -20,7 +20,6 @@ from agent.config.settings import Settings
 from agent.config.warnings import missing_paths
 from agent.daemon.loops import Loop
 from agent.daemon.startup_log import count_subjects
-from agent.model.config_types import duration
 from agent.model.findings import observed_part
 from agent.model.observations.base import Availability, Observation, Subject, Unavailable
 from agent.notify.base import Identifiable, NotDelivered
@@ -46,14 +45,7 @@ class Verdict(NamedTuple):
 
 @click.command("doctor", epilog=EPILOG)
 @config_option
-@click.option(
-    "--wait",
-    default="30s",
-    show_default=True,
-    callback=parsed_by(duration),
-    metavar="DURATION",
-    help="How long a source may take to answer.",
-)
+@wait_option("How long a source may take to answer.")
 def doctor_command(config: Path | None, wait: int) -> None:
     """Connect to everything that is configured; list what works and what does not. Exits with 1 if anything does not.
 

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, TypeVar
 import click
 import structlog
 
-from agent.cli.common import EPILOG, FAILED, WRONG, fail, parsed_by, silence_logs
+from agent.cli.common import EPILOG, FAILED, WRONG, fail, silence_logs, wait_option
 from agent.cli.doctor import View, read_sources
 from agent.config.problems import SettingsError, describe_path
 from agent.config.settings import Settings, loads, shipped
-from agent.model.config_types import duration, duration_text
+from agent.model.config_types import duration_text
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import (
     OFFSETS_TOPIC,
@@ -96,14 +96,7 @@ def _read_properties(_: click.Context, parameter: click.Parameter, values: tuple
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), default=Path("rules.toml"), show_default=True
 )
 @click.option("--force", is_flag=True, help="Overwrite the file.")
-@click.option(
-    "--wait",
-    default="30s",
-    show_default=True,
-    callback=parsed_by(duration),
-    metavar="DURATION",
-    help="How long to wait for what the cluster has not answered.",
-)
+@wait_option("How long to wait for what the cluster has not answered.")
 def init_command(
     bootstrap_servers: str,
     zookeeper: str | None,

@@ -148,10 +148,6 @@ class _Ticks(History[Tick]):
         del self.changes[: -2 * FLOOR]
         return Change.CHANGED
 
-    def suspended_since(self, now: int) -> int | None:
-        """Return the last tick if Backflow must have been suspended since and the next tick is yet to come."""
-        return self.confirmed if self.are_regular and now > self.confirmed + LATENESS_MS else None
-
 
 class Facts:
     """Histories of all subjects. `now` is the latest moment of any observation, ms."""
@@ -175,7 +171,8 @@ class Facts:
     def suspended_since(self) -> int | None:
         """When the last tick came if Backflow must have been suspended since, ms; None otherwise."""
         ticks = self.history(Tick)
-        return ticks.suspended_since(self.now) if isinstance(ticks, _Ticks) else None
+        is_late = isinstance(ticks, _Ticks) and ticks.are_regular and self.now > ticks.confirmed + LATENESS_MS
+        return ticks.confirmed if is_late else None
 
     def absorb(self, observation: Observation) -> Change:
         """Take an observation in and return what it changed."""

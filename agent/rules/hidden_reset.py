@@ -219,7 +219,7 @@ def _is_stuck_alone(scope: Scope, stuck: Commit, trigger: _Trigger, known_at: in
     range: it must read on elsewhere, must not have moved since, and must have had more to read here.
     """
     if not trigger.is_loss:
-        log_end = _log_end_at(facts.history(LogOffsets, *scope.in_partition), trigger.at)
+        log_end = _last_log_end(facts.history(LogOffsets, *scope.in_partition), trigger.at)
         if log_end is None or log_end <= (stuck.offset or 0) or stuck.at > trigger.at:
             return False
     others = False
@@ -233,7 +233,7 @@ def _is_stuck_alone(scope: Scope, stuck: Commit, trigger: _Trigger, known_at: in
     return trigger.is_loss and not others
 
 
-def _log_end_at(history: History[LogOffsets], at: int) -> float | None:
+def _last_log_end(history: History[LogOffsets], at: int) -> float | None:
     """Return the log end offset as last read at that moment; estimated if readings of that time have been thinned."""
     reading = history.as_of(at)
     return log_end_at(history, at) if reading is None else reading.log_end

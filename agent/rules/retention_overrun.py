@@ -17,12 +17,7 @@ from agent.rules.queries.operators import has_consumers
 from agent.rules.queries.overtaken import find_overtaken, unclear_until
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, earliest, find_deletion, is_recreated
 from agent.rules.queries.subjects import groups_of
-from agent.rules.queries.unread import (
-    MARKER,
-    first_unread,
-    read_until,
-    remembered,
-)
+from agent.rules.queries.unread import MARKER, first_unread, read_until, remembered
 
 _TENFOLD = 10
 

@@ -223,3 +223,17 @@ def test_run_without_a_possible_state_directory_says_so(tmp_path: Path) -> None:
     for command in ("check-config", "run"):
         result = run(command, "--config", config)
         assert (result.exit_code, result.stderr.splitlines(keepends=True)[-1]) == (2, message)
+
+
+def test_run_says_why_it_cannot_create_the_state_directory(tmp_path: Path) -> None:
+    config = tmp_path / "rules.toml"
+    config.write_text(
+        '[agent]\nstate_directory = "/proc/none/state"\n[clusters.main]\nbootstrap_servers = "127.0.0.1:9092"\n',
+        encoding="utf-8",
+    )
+    result = run("run", "--config", config)
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "cannot create the state directory /proc/none/state: No such file or directory; "
+        "set state_directory in [agent]\n"
+    )

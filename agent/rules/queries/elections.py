@@ -96,8 +96,9 @@ def _find_rewind_elsewhere(facts: Facts, move: Move, begin: int, min_records: in
         if not states or (len(states) > 1 and states[-1].at > begin):
             continue
         meanwhile = history.between(before.at - 1, after.at + CLOCK_SLACK_MS)
-        for _, low in find_decreases(meanwhile, lambda _: min_records):
-            return low if isinstance(low, Commit) else None
+        _, low = next(find_decreases(meanwhile, lambda _: min_records), (None, None))
+        if isinstance(low, Commit):
+            return low
     return None
 
 
