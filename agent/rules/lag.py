@@ -134,9 +134,9 @@ class Lag(GroupRule):
         """Return the group's lag on the partition if it was falling behind at that moment."""
         history, log = facts.history(Commit, cluster, group, *pair), facts.history(LogOffsets, cluster, *pair)
         now = history.as_of(at)
-        if now is None or now.offset is None or at > observed_until(facts, (cluster, group, *pair)):
+        if now is None or now.offset is None or not was_written_by(log, now.offset, at - self.longer_than):
             return None
-        if not was_written_by(log, now.offset, at - self.longer_than):
+        if at > observed_until(facts, (cluster, group, *pair)):
             return None
         moves = [commit for commit in drop_unmoved(history) if commit.at <= at]
         longest = longest_interval(moves)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
-from agent.engine.condition_rule import LastingConditionRule, intervals_over
+from agent.engine.condition_rule import LastingConditionRule, intervals_over, intervals_where
 from agent.engine.facts import Facts, History
 from agent.engine.rule import Advice, Scope
 from agent.model.config_types import Duration
@@ -67,6 +67,8 @@ class SourceUnavailable(LastingConditionRule):
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         history = self.find_history(scope, facts)
+        if not any(interval.lasted(self.after, facts) for interval in intervals_where(history, self.holds)):
+            return  # quickly found, and usual: a flaky network has many short outages
         place = (scope.group, scope.topic, scope.partition)
         wholes = [
             facts.history(Availability, scope.source, scope.cluster, *whole)
