@@ -339,7 +339,7 @@ def _refusal(error: SlackApiError) -> NotDelivered:
     if answer.status_code == HTTPStatus.TOO_MANY_REQUESTS or code in ("ratelimited", "rate_limited"):
         return rate_limited(answer.headers)
     if answer.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR or code in _INTERNAL_ERRORS:
-        return Unanswered(f"Slack failed with an internal error: {method}: {code}")
+        return Unanswered(f"Slack failed with an internal error: {method}: {quoted(code)}")
     if not _ERROR_CODE.fullmatch(code):
         return Unanswered(f"{method}: the answer is not Slack's (status {answer.status_code}): {quoted(code)}")
     if code in _GONE:

@@ -187,6 +187,7 @@ def test_a_deleted_message_raises_gone(receiver: Slack, slack: Workspace) -> Non
     [
         (lambda slack: slack.answer(500), Unanswered, "internal error: chat.postMessage: internal_error"),
         (lambda slack: slack.refuse("fatal_error"), Unanswered, "internal error: chat.postMessage: fatal_error"),
+        (lambda slack: slack.respond(Response(502, "a\033[31m\nb")), Unanswered, r"internal error: .*\\x1b\[31mb"),
         (lambda slack: slack.hang(), Unanswered, "did not answer: TimeoutError: timed out"),
         (lambda slack: slack.close_connection(), Unanswered, "did not answer: RemoteDisconnected"),
         (lambda slack: slack.refuse("invalid_auth"), Refused, "chat.postMessage: invalid_auth: the token is not valid"),

@@ -368,6 +368,20 @@ def test_a_second_writer_is_refused_and_the_first_named(tmp_path: Path) -> None:
     Journal(tmp_path).close()
 
 
+@pytest.mark.parametrize("bit", range(8))
+def test_no_damaged_parquet_index_ends_the_process(tmp_path: Path, bit: int) -> None:
+    """pyarrow 26 aborts over some of it when it is asked for a row group's statistics."""
+    with closing(Journal(tmp_path)) as journal:
+        journal.append([commit(NOON + step, step) for step in range(3)])
+    (sealed,) = tmp_path.glob("commit/*/*.parquet")
+    content = sealed.read_bytes()
+    for place in range(len(content) - 8 - int.from_bytes(content[-8:-4], "little"), len(content)):
+        sealed.write_bytes(content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :])
+        unreadable = Unreadable()
+        rows = list(read(tmp_path, NOON, NOON + 2, unreadable=unreadable))
+        assert rows or unreadable.paths == [sealed]
+
+
 def test_an_unreadable_parquet_file_is_reported_and_skipped(tmp_path: Path) -> None:
     with closing(Journal(tmp_path)) as journal:
         for step in range(5):
