@@ -5,6 +5,9 @@ from functools import lru_cache
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+_FIRST, _LAST = -62_135_596_800_000, 253_402_300_799_999
+"""The first and last millisecond of Python's calendar, the years 1 to 9999."""
+
 _REMEMBERED = 4096
 """How many times are remembered as text: findings are described again with each change, with the same times."""
 
@@ -14,19 +17,24 @@ def is_time(field: str) -> bool:
     return field in ("at", "since") or field.endswith(("_at", "_until"))
 
 
+def moment(at: int) -> datetime:
+    """Return a time as a datetime; the first or last of the calendar for one outside of it, as damaged data has."""
+    return EPOCH + timedelta(milliseconds=min(max(at, _FIRST), _LAST))
+
+
 @lru_cache(_REMEMBERED)
 def rfc3339(at: int) -> str:
     """Return a time as RFC 3339 in UTC with milliseconds."""
-    return (EPOCH + timedelta(milliseconds=at)).strftime("%Y-%m-%dT%H:%M:%S.") + f"{at % 1000:03d}Z"
+    return moment(at).strftime("%Y-%m-%dT%H:%M:%S.") + f"{at % 1000:03d}Z"
 
 
 def millis(text: str) -> int:
     """Return the time that RFC 3339 text names. Raises ValueError if it is no time or names no zone."""
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
+    named = datetime.fromisoformat(text)
+    if named.tzinfo is None:
         msg = f"{text!r} names no time zone; write UTC as a trailing Z"
         raise ValueError(msg)
-    return (moment - EPOCH) // timedelta(milliseconds=1)
+    return (named - EPOCH) // timedelta(milliseconds=1)
 
 
 def minute(at: int) -> str:
@@ -42,4 +50,4 @@ def second(at: int) -> str:
 @lru_cache(_REMEMBERED)
 def clock(at: int) -> str:
     """Return the time of day in UTC to a tenth of a second: 23:25:13.9."""
-    return (EPOCH + timedelta(milliseconds=at)).strftime("%H:%M:%S.") + str(at % 1000 // 100)
+    return moment(at).strftime("%H:%M:%S.") + str(at % 1000 // 100)

@@ -368,6 +368,28 @@ def test_a_second_writer_is_refused_and_the_first_named(tmp_path: Path) -> None:
     Journal(tmp_path).close()
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        pa.schema([("position", pa.float64()), ("at", pa.int64())]),
+        pa.schema([("position", pa.int64()), pa.field("at", pa.int64(), nullable=False)]),
+    ],
+)
+def test_a_stream_that_cannot_be_sealed_is_kept_aside_at_the_start(tmp_path: Path, schema: pa.Schema) -> None:
+    folder = tmp_path / "commit" / "date=2026-11-20"
+    folder.mkdir(parents=True)
+    stream = folder / f"_{7:019d}.arrow"
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([7], schema.field(0).type), pa.array([None], pa.int64())], schema=schema
+    )
+    with stream.open("wb") as file, pa.ipc.new_stream(file, schema) as writer:
+        writer.write_batch(batch)
+    unreadable = Unreadable()
+    Journal(tmp_path, unreadable=unreadable).close()
+    assert unreadable.paths == [stream.with_suffix(".damaged")]
+    assert list(folder.iterdir()) == unreadable.paths
+
+
 @pytest.mark.parametrize("bit", range(8))
 def test_no_damaged_parquet_index_ends_the_process(tmp_path: Path, bit: int) -> None:
     """pyarrow 26 aborts over some of it when it is asked for a row group's statistics."""

@@ -8,7 +8,7 @@ underscore, so that Spark ignores them.
 
 import os
 import re
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from datetime import date
 from errno import ENOENT
 from pathlib import Path
@@ -136,25 +136,37 @@ def seal(path: Path, unreadable: Unreadable) -> None:
     """
     batches: list[pa.RecordBatch] = []
     kept = None
-    try:
-        for batch in _stream(path):
-            batches.append(batch)  # noqa: PERF402 - a damaged stream keeps what came before the damage
-    except UNREADABLE as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise  # the system's error (permissions, too many open files), not the file's; Arrow's own have no errno
-        kept = path.with_suffix(".damaged")
-        unreadable(kept, str(error))
-    if batches:
-        table = pa.Table.from_batches(batches).combine_chunks()  # a batch a second takes four times as long
-        first, last = path.stem.removeprefix("_"), table.column("position")[-1].as_py()
-        half = path.with_suffix(".tmp")
-        write(half, table.schema, [table])
-        half.rename(path.with_name(f"{first}-{last:019d}.parquet"))
-        sync(path.parent)
+    steps: tuple[Callable[[], None], ...] = (
+        lambda: batches.extend(_stream(path)),
+        lambda: _write_sealed(path, batches),
+    )
+    for step in steps:
+        try:
+            step()
+        except UNREADABLE as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # the system's error (permissions, too many open files), not the file's; Arrow's have no errno
+            kept = path.with_suffix(".damaged")
+            unreadable(kept, str(error))
     if kept is None:
         path.unlink()
     else:
         path.rename(kept)
+
+
+def _write_sealed(path: Path, batches: Sequence[pa.RecordBatch]) -> None:
+    """Write what could be read of a stream beside it. Raises one of UNREADABLE, without a trace left."""
+    if not batches:
+        return
+    table = pa.Table.from_batches(batches).combine_chunks()  # a batch a second takes four times as long
+    first, last = path.stem.removeprefix("_"), table.column("position")[-1].as_py()
+    half = path.with_suffix(".tmp")
+    try:
+        write(half, table.schema, [table])
+        half.rename(path.with_name(f"{first}-{last:019d}.parquet"))
+    finally:
+        half.unlink(missing_ok=True)
+    sync(path.parent)
 
 
 def write(target: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
@@ -205,7 +217,8 @@ def _stream(path: Path) -> Iterator[pa.RecordBatch]:
     with pa.memory_map(str(path)) as file:
         try:
             with pa.ipc.open_stream(file) as stream:
-                if "position" not in stream.schema.names:  # raises UnicodeDecodeError for names that are not UTF-8
+                index = stream.schema.get_field_index("position")
+                if index < 0 or stream.schema.field(index).type != pa.int64():
                     msg = "the stream has no positions"
                     raise ValueError(msg)
                 for batch in stream:
