@@ -239,8 +239,8 @@ def _parse_checkpoint(text: bytes | None, columns: int) -> list[list[str]]:
 
     Rows that are incomplete, because the file was being written, are left out.
     """
-    lines = (text or b"").decode("utf-8", "replace").split("\n")
-    if len(lines) < 2 or lines[0].strip() not in {"0", "1"} or not _INTEGER.fullmatch(lines[1].strip()):
+    lines = [line.strip() for line in (text or b"").decode("utf-8", "replace").split("\n")]
+    if len(lines) < 2 or lines[0] not in {"0", "1"} or not _INTEGER.fullmatch(lines[1]):
         return []
     rows = [line.split() for line in lines[2 : 2 + int(lines[1])]]
     return [row for row in rows if len(row) == columns and all(map(_INTEGER.fullmatch, row[-2:]))]

@@ -25,7 +25,7 @@ def moment(at: int) -> datetime:
 @lru_cache(_REMEMBERED)
 def rfc3339(at: int) -> str:
     """Return a time as RFC 3339 in UTC with milliseconds."""
-    return moment(at).strftime("%Y-%m-%dT%H:%M:%S.") + f"{at % 1000:03d}Z"
+    return moment(at).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
 def millis(text: str) -> int:

@@ -83,6 +83,8 @@ def test_numbers_that_no_broker_writes_are_ignored(tmp_path: Path) -> None:
         for text in (f"0\n1\norders 0 {number}\n", f"0\n{number}\norders 0 9\n"):
             (root / "replication-offset-checkpoint").write_text(text, encoding="utf-8")
             assert [partition.high_watermark for partition in list_partitions(1, str(root))] == [None] * 4
+    (root / "replication-offset-checkpoint").write_text("0\n1\x1e\norders 0 9\n")
+    assert 9 in [partition.high_watermark for partition in list_partitions(1, str(root))]
     (root / "meta.properties").write_text(f"broker.id={'9' * 5_000}\n", encoding="utf-8")
     assert len(list_partitions(1, str(root))) == 4
 
