@@ -100,6 +100,13 @@ class Cluster(ConfigModel):
     """ZooKeeper servers with an optional chroot after the last (`"zk-1:2181,zk-2:2181/kafka"`). Leave out for KRaft."""
     poll_interval: PositiveDuration = 2_000
     """How often offsets, leaders and groups are read."""
+    commits: Literal["poll", "tail", "auto"] = "poll"
+    """How committed offsets are read.
+
+    `poll` asks each group's coordinator every `poll_interval`. `tail` reads each commit from the topic
+    `__consumer_offsets` as soon as it is made, which needs the permission to read that topic; a group whose commits
+    cannot be read there at present is polled. `auto` is `tail` without a report where that is not permitted.
+    """
     timeout: PositiveDuration = 5_000
     """How long one poll waits for responses."""
     groups: NameFilter = NameFilter()

@@ -44,6 +44,7 @@ def make_sources(settings: Settings, emit_for: Callable[[str, str], Emit], known
             bootstrap_servers=cluster.bootstrap_servers,
             read_properties=partial(_properties, cluster),
             interval=cluster.poll_interval,
+            commits=cluster.commits,
             timeout=cluster.timeout,
             groups=cluster.groups,
             topics=cluster.topics,

@@ -63,6 +63,11 @@ class ChangeDetector:
             changed.append(current)
         return changed
 
+    def add(self, observation: Observation) -> None:
+        """Take note of an observation that was emitted otherwise."""
+        self._last[observation.subject] = observation
+        self._last_seen[observation.subject] = observation.seen
+
     def forget(self, subject: Subject) -> Observation | None:
         """Drop a subject that no longer exists; return its last observation."""
         self._last_seen.pop(subject, None)

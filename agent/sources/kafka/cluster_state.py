@@ -1,19 +1,20 @@
 """State of a Kafka cluster as its brokers' responses show it: observations, and what is unavailable. Makes no calls."""
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator
 
 import msgspec
 
 from agent.model.name_filter import NameFilter
 from agent.model.observations.base import Observation
-from agent.model.observations.kafka import Commit, GroupState
+from agent.model.observations.kafka import OFFSETS_TOPIC, Commit, GroupState
 from agent.sources.availability import SOURCE, Reasons, Unit
 from agent.sources.base import ChangeDetector
 from agent.sources.kafka import admin_protocol as protocol
 from agent.sources.kafka.admin_client import Call, CompletedCall
 from agent.sources.kafka.admin_protocol import TopicPartition
 from agent.sources.kafka.connection_failures import ConnectionFailures
+from agent.sources.kafka.group_listing import GroupListing
 from agent.sources.kafka.log_state import LogState
 from agent.sources.kafka.metadata_state import MetadataState
 from agent.sources.kafka.permissions import Acl
@@ -57,7 +58,6 @@ class ClusterState:
             if not isinstance(fact, GroupState) or (fact.state != "Dead" and groups.match(fact.group))
         ]
         self._cluster = cluster
-        self._selected_groups = groups
         self._selected_topics = topics
         self._detector = detector
         self._watch_partitions = watch_partitions
@@ -73,8 +73,7 @@ class ClusterState:
         self._failure: str | None = None
         self._observations: list[Observation] = []
         self._unavailable: dict[tuple[Hashable, ...], Reasons] = {}
-        self._groups: dict[str, str | None] = {}
-        self._listed_states: dict[str, str] = {}
+        self._groups = GroupListing(groups, known)
         self._missing: dict[str, GroupState] = {}
         self._committed: dict[str, dict[TopicPartition, Position]] = defaultdict(dict)
         self._leaders: dict[str, dict[int, int]] = {}
@@ -82,17 +81,13 @@ class ClusterState:
         self._logs = LogState()
         self._brokers: set[int] = set()
         for fact in known:
-            match fact:
-                case Commit(group=group, offset=int(offset)) if groups.match(group):
-                    self._groups.setdefault(group)
-                    self._committed[group][fact.topic, fact.partition] = Position(offset, fact.at)
-                case GroupState(group=group):
-                    self._groups[group] = fact.type
+            if isinstance(fact, Commit) and fact.offset is not None and groups.match(fact.group):
+                self._committed[fact.group][fact.topic, fact.partition] = Position(fact.offset, fact.at)
 
     @property
     def groups(self) -> list[str]:
         """The selected groups; a dead one until its commits are gone too."""
-        return sorted(self._groups)
+        return self._groups.names
 
     @property
     def readable_groups(self) -> list[str]:
@@ -101,7 +96,7 @@ class ClusterState:
 
     def type_of(self, group: str) -> str | None:
         """Return a group's type as Kafka names it, or None if it is unknown."""
-        return self._groups.get(group)
+        return self._groups.types.get(group)
 
     @property
     def watched_topics(self) -> list[str]:
@@ -151,7 +146,28 @@ class ClusterState:
 
     def due_checks(self, now: int) -> tuple[list[str], list[str]]:
         """Return the topics and groups of which to check whether we may describe them."""
-        return self._visibility.take_due_checks(now, has_groups=bool(self._groups))
+        return self._visibility.take_due_checks(now, has_groups=bool(self._groups.types))
+
+    @property
+    def offsets_partitions(self) -> int:
+        """The number of partitions of `__consumer_offsets`; 0 if it does not exist or is hidden."""
+        return len(self._leaders.get(OFFSETS_TOPIC, {}))
+
+    def add_groups(self, groups: Iterable[str]) -> None:
+        """Add the selected ones of groups that were seen otherwise than in a list."""
+        self._groups.add(dict.fromkeys(groups))
+
+    def apply_followed(self, groups: Collection[str], commits: Iterable[Commit], at: int) -> None:
+        """Update with commits that were read in the log and emitted. groups: all that are followed there."""
+        for commit in commits:
+            committed, place = self._committed[commit.group], (commit.topic, commit.partition)
+            if commit.offset is None:
+                committed.pop(place, None)
+            elif place not in committed or committed[place].offset != commit.offset:
+                committed[place] = Position(commit.offset, commit.at)
+        for group in groups:
+            self._unavailable.pop(("commits", group), None)
+            self._stable_offsets.apply_commits(group, self._committed[group], at)
 
     def begin_poll(self) -> None:
         """Forget whether brokers responded to the previous poll."""
@@ -170,12 +186,15 @@ class ClusterState:
                     self.client_is_stale = self.client_is_stale or failure.code == _NOT_COORDINATOR
                 self._unavailable[completed.call.key] = self._visibility.apply_failure(completed.call, failure)
             case protocol.Groups() as groups:
-                self._apply_groups(groups)
+                for failure in groups.failures:
+                    self._note_failure(failure)
+                self.has_response = self.has_response or not groups.failures
+                self._groups.add(groups.types)
             case protocol.Metadata() as metadata:
                 self._apply_metadata(metadata, completed.at)
             case protocol.TypedGroups(typed_groups):
                 self.has_response = True
-                self._apply_typed_groups(typed_groups)
+                self._groups.add_typed(typed_groups)
             case protocol.Commits() as commits if isinstance(request, protocol.ListCommits):
                 self._apply_commits(request.group, commits, completed.at)
             case protocol.ShareOffsets() as offsets if isinstance(request, protocol.ListShareOffsets):
@@ -224,7 +243,7 @@ class ClusterState:
         taken, self._observations = self._observations, []
         observations = [self.streams.add_tasks(fact) if isinstance(fact, GroupState) else fact for fact in taken]
         if self._metadata_at is not None:
-            observations += self.streams.observations(self._metadata_at, self._leaders, self._groups)
+            observations += self.streams.observations(self._metadata_at, self._leaders, self._groups.types)
             self._metadata_at = None
         return observations
 
@@ -276,20 +295,6 @@ class ClusterState:
             self.has_response = True
         elif self._failure is None:
             self._failure = failure.text
-
-    def _apply_groups(self, groups: protocol.Groups) -> None:
-        for failure in groups.failures:
-            self._note_failure(failure)
-        self.has_response = self.has_response or not groups.failures
-        for name, kind in groups.types.items():
-            if name and self._selected_groups.match(name):
-                self._groups[name] = kind or self._groups.get(name)
-
-    def _apply_typed_groups(self, groups: Mapping[str, protocol.TypedGroup]) -> None:
-        for name, group in groups.items():
-            if name and self._selected_groups.match(name):
-                self._groups[name] = group.type
-                self._listed_states[name] = group.state
 
     def _apply_metadata(self, metadata: protocol.Metadata, at: int) -> None:
         if not metadata.brokers:
@@ -373,8 +378,7 @@ class ClusterState:
             self._observe_group(msgspec.structs.replace(state, state="Unknown"))
             return
         self._observe_group(state)
-        self._groups.pop(group, None)
-        self._listed_states.pop(group, None)
+        self._groups.forget(group)
         for call in ("commits", "tasks"):
             self._unavailable.pop((call, group), None)
         self.streams.forget(group)
@@ -383,12 +387,7 @@ class ClusterState:
         del self._committed[group]
 
     def _observe_group(self, state: GroupState) -> None:
-        """Add the state with the group's type.
-
-        librdkafka does not know the states Assigning and Reconciling of KIP-848; the last listing does.
-        """
-        name = self._listed_states.get(state.group, state.state) if state.state == "Unknown" else state.state
-        state = msgspec.structs.replace(state, state=name, type=self._groups.get(state.group))
+        state = self._groups.named(state)
         self.streams.apply_group(state)
         self._observations.append(state)
 

@@ -6,6 +6,7 @@ The controller is not observed: under KRaft the metadata names a random broker a
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import structlog
 
@@ -13,6 +14,7 @@ from agent.engine.rule import Rule
 from agent.model.name_filter import NameFilter
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import (
+    OFFSETS_TOPIC,
     BrokerRegistration,
     ClusterSettings,
     Commit,
@@ -24,13 +26,17 @@ from agent.model.observations.kafka import (
     TopicSettings,
 )
 from agent.model.observations.streams import StreamsApplication
-from agent.sources.availability import AvailabilityTracker, now_ms
+from agent.sources.availability import SOURCE, AvailabilityTracker, Reasons, Unit, now_ms
 from agent.sources.base import ChangeDetector, Emit
 from agent.sources.kafka import admin_protocol as protocol
 from agent.sources.kafka.admin_client import AdminClient, Call, CompletedCall
 from agent.sources.kafka.affected_rules import AffectedRules
 from agent.sources.kafka.cluster_state import ClusterState
 from agent.sources.kafka.permissions import Acl
+from agent.sources.kafka.source_log import SourceLog
+from agent.sources.kafka.tail.commit_tail import CommitTail
+from agent.sources.kafka.tail.group_turns import GroupTurns
+from agent.sources.kafka.tail.progress import Poll
 
 _WAIT_MS = 500
 """How long a step of a poll waits for results. Later ones are collected by the polls that follow."""
@@ -55,16 +61,11 @@ _BATCH_ORDER = (
 )
 """In a batch a re-created topic comes before its lower offsets, and a group's state before its commits."""
 
+_LIST_MS = 10_000
+"""How often groups are listed while all commits are read in the log, which shows new groups with their first commit."""
+
 _RETRY_MS = 600_000
 """How long after a refusal the types of groups are requested again: the brokers may have been upgraded."""
-
-_REFUSABLE = {
-    protocol.DescribeBrokerSettings: "broker settings",
-    protocol.ListTypedGroups: "streams and share groups",
-    protocol.ListShareOffsets: "offsets of share groups (before Kafka 4.2)",
-    protocol.DescribeOpenTransaction: "producers of open transactions",
-}
-"""Requests without which the rest of a cluster is observed -> what they read, for the log."""
 
 log = structlog.get_logger(__name__)
 
@@ -77,7 +78,7 @@ class KafkaSourceSettings:
     commits are watched; topics: whose log offsets, besides those of topics committed to and of Kafka Streams
     changelogs. watch_partitions: whether leaders, topic ids and brokers are observed here (no ZooKeeper). streams: ids
     of Kafka Streams applications, whatever their groups look like. declared: changelogs of stores whose values
-    rules check. rules: those configured, by name.
+    rules check. rules: those configured, by name. commits: how they are read, see `Cluster.commits`.
     """
 
     bootstrap_servers: str
@@ -90,6 +91,7 @@ class KafkaSourceSettings:
     streams: Collection[str] = ()
     declared: Collection[str] = ()
     rules: Mapping[str, Rule] = field(default_factory=dict)
+    commits: Literal["poll", "tail", "auto"] = "poll"
 
 
 class KafkaSource:
@@ -114,25 +116,27 @@ class KafkaSource:
         self._emit = emit
         self._detector = ChangeDetector(known)
         self._availability = AvailabilityTracker(self.name, cluster, known)
+        self._acl = Acl(
+            settings.bootstrap_servers,
+            _principal(settings),
+            AffectedRules(settings.rules, watch_partitions=settings.watch_partitions),
+        )
         self._state = ClusterState(
             cluster,
             settings.groups,
             settings.topics,
             self._detector,
             known,
-            acl=Acl(
-                settings.bootstrap_servers,
-                _principal(settings),
-                AffectedRules(settings.rules, watch_partitions=settings.watch_partitions),
-            ),
+            acl=self._acl,
             watch_partitions=settings.watch_partitions,
             streams=settings.streams,
         )
         client_log = structlog.get_logger("librdkafka").bind(cluster=cluster)
         self._client = AdminClient(self._read_setup, client_log)
-        self._list_types_at = 0
-        self._logged: set[tuple[str, str]] = set()
-        self._unchecked_filters = {"groups": settings.groups, "topics": settings.topics}
+        self._tail = CommitTail(cluster, self._read_properties, settings.groups.match, emit)
+        self._turns = GroupTurns(self._tail.is_followed)
+        self._list_at = self._list_types_at = 0
+        self._source_log = SourceLog(cluster, settings.groups, settings.topics, settings.declared)
         self._polling = threading.Lock()
         self._closed = False
 
@@ -141,6 +145,8 @@ class KafkaSource:
         with self._polling:
             in_flight_before = self._client.in_flight
             self._state.begin_poll()
+            self._apply_followed()
+            polls: list[Poll] = []
             for send_requests in (
                 self._request_groups_and_metadata,
                 self._request_group_states,
@@ -154,10 +160,13 @@ class KafkaSource:
                     return
                 send_requests()
                 for completed in self._client.collect(_WAIT_MS):
+                    if isinstance(completed.call.request, protocol.ListCommits):
+                        if self._tail.is_followed(completed.call.request.group):
+                            continue  # requested before it was: the log tells more
+                        polls += _as_poll(completed)
                     self._state.apply(completed)
-                    self._log_undecodable_tasks(completed)
-                    self._log_refusals(completed)
-                    self._log_unmatched_patterns(completed)
+                    self._source_log.add(completed)
+                    self._postpone_typed_groups(completed)
             overdue = [call for call in self._client.in_flight if call in in_flight_before]
             self._restart_stuck_client(overdue)
             self._restart_denied_client()
@@ -167,12 +176,15 @@ class KafkaSource:
             unavailable = self._state.unavailable(
                 overdue, self._client.connection_failures, self._availability.unavailable, now
             )
+            if SOURCE not in unavailable:
+                unavailable |= self._unreadable_commits()
             availability = self._availability.update(now, unavailable)
             facts = sorted(self._state.take_observations(), key=lambda fact: _BATCH_ORDER.index(type(fact)))
             changes = self._detector.changes([*availability, *facts])
             if changes and not self._closed:
                 self._emit(changes)
-            self._log_applications(facts)
+            self._tail.add_polls(polls)
+            self._source_log.add_applications(facts)
 
     def topics(self) -> list[str]:
         """Return all topics of the cluster, as last read. Safe to call from any thread."""
@@ -182,11 +194,48 @@ class KafkaSource:
         """Return whether the topic is a changelog of a Kafka Streams application. Safe to call from any thread."""
         return self._state.streams.is_changelog(topic)
 
+    def reads_log_of(self, group: str) -> bool:
+        """Return whether each commit of the group is read from the log at present, so that it is not polled."""
+        return self._tail.is_followed(group)
+
     def close(self) -> None:
         """End the client, and with it a poll in progress."""
         self._closed = True
         with self._polling:  # a poll waits for half a second at most before it notices
             self._client.close()
+        self._tail.close()
+
+    def _apply_followed(self) -> None:
+        """Take over what the log has shown since the last poll: it was emitted already."""
+        if self._settings.commits != "poll":
+            self._tail.set_partitions(self._state.offsets_partitions)
+        self._source_log.add_undecodable_records(self._tail.undecodable)
+        commits, touched = self._tail.take()
+        for commit in commits:
+            self._detector.add(commit)
+        self._state.add_groups(touched)
+        self._turns.touch(touched)
+        self._state.apply_followed(
+            [group for group in self._state.groups if self._tail.is_followed(group)], commits, now_ms()
+        )
+
+    def _unreadable_commits(self) -> Reasons:
+        """Return why the offsets topic cannot be read if it has to be; if it need not be, log it once."""
+        failure = self._tail.failure
+        if failure is None:
+            return {}
+        if self._settings.commits != "tail":
+            self._source_log.add_polled_commits(failure)
+            return {}
+        command = self._acl.command("Read", topics=[OFFSETS_TOPIC])
+        reason = f"Cannot read commits from {OFFSETS_TOPIC}, so groups are polled: {failure}. Allow it: {command}"
+        return {Unit(topic=OFFSETS_TOPIC): reason}
+
+    def _postpone_typed_groups(self, completed: CompletedCall) -> None:
+        """List the types of groups again only later if brokers refuse it."""
+        request, result = completed.call.request, completed.result
+        if isinstance(request, protocol.ListTypedGroups) and isinstance(result, protocol.Failure) and result.is_final:
+            self._list_types_at = completed.at + _RETRY_MS
 
     def _restart_stuck_client(self, overdue: list[Call]) -> None:
         """Restart a client that would wait for a coordinator without end (see admin_process)."""
@@ -210,18 +259,22 @@ class KafkaSource:
             self._state.abandon(self._client.in_flight)
             self._client.restart()
 
+    def _read_properties(self) -> dict[str, str]:
+        return {**self._settings.read_properties(), "bootstrap.servers": self._settings.bootstrap_servers}
+
     def _read_setup(self) -> protocol.Setup:
-        properties = {**self._settings.read_properties(), "bootstrap.servers": self._settings.bootstrap_servers}
-        return protocol.Setup(self.cluster, properties, self._settings.timeout)
+        return protocol.Setup(self.cluster, self._read_properties(), self._settings.timeout)
 
     def _request_groups_and_metadata(self) -> None:
-        self._client.send(("groups",), protocol.ListGroups())
+        if not self._tail.is_current or now_ms() - self._list_at >= _LIST_MS:
+            self._list_at = now_ms()
+            self._client.send(("groups",), protocol.ListGroups())
         if self._settings.watch_partitions and now_ms() >= self._list_types_at:
             self._client.send(("typed groups",), protocol.ListTypedGroups())
         self._client.send(("metadata",), protocol.FetchMetadata(self._state.needed_topics))
 
     def _request_group_states(self) -> None:
-        for group in self._state.groups:
+        for group in self._turns.take_due(self._state.groups, now_ms()):
             match self._state.type_of(group):
                 case "streams" | "share" as kind:
                     self._client.send(("states", group), protocol.DescribeTypedGroup(group, kind))
@@ -236,7 +289,7 @@ class KafkaSource:
         """Request commits of groups whose coordinator has just answered: one that refuses crashes librdkafka."""
         in_flight = {call.key for call in self._client.in_flight}
         for group in self._state.readable_groups:
-            if ("states", group) not in in_flight:
+            if ("states", group) not in in_flight and not self._tail.is_followed(group):
                 is_share = self._state.type_of(group) == "share"
                 request = protocol.ListShareOffsets(group) if is_share else protocol.ListCommits(group)
                 self._client.send(("commits", group), request)
@@ -280,64 +333,14 @@ class KafkaSource:
         if topics:
             self._client.send(("topic settings",), protocol.DescribeTopicSettings(topics))
 
-    def _log_undecodable_tasks(self, completed: CompletedCall) -> None:
-        match completed:
-            case CompletedCall(
-                call=Call(request=protocol.ListTasks(group)), result=protocol.Tasks(undecodable=str(reason))
-            ):
-                if self._is_new(group, reason):
-                    log.warning("streams_tasks_undecodable", cluster=self.cluster, application=group, reason=reason)
 
-    def _log_refusals(self, completed: CompletedCall) -> None:
-        """Log once what cannot be read although everything else can: rules then know less than they could."""
-        request, result = completed.call.request, completed.result
-        refused: list[tuple[str, protocol.Failure | None]] = []
-        match result:
-            case protocol.Failure() if isinstance(request, tuple(_REFUSABLE)):
-                refused = [(_REFUSABLE[type(request)], result)]
-            case protocol.Settings(topics):
-                refused = [
-                    ("topic settings", topic) for topic in topics.values() if isinstance(topic, protocol.Failure)
-                ]
-            case protocol.Topics(reassignments=failure):
-                refused = [("reassignments", failure)]
-        for subject, failure in refused:
-            if failure is not None and failure.is_final and self._is_new(subject, failure.text):
-                log.warning("kafka_refuses", cluster=self.cluster, subject=subject, reason=failure.text)
-        if isinstance(request, protocol.ListTypedGroups) and isinstance(result, protocol.Failure) and result.is_final:
-            self._list_types_at = completed.at + _RETRY_MS
-
-    def _log_unmatched_patterns(self, completed: CompletedCall) -> None:
-        """Log, after the first list of groups and of topics, patterns of rules.toml that match none."""
-        match completed.result:
-            case protocol.Groups(names, failures=[]):
-                key = "groups"
-            case protocol.Metadata(brokers=[_, *_], topics=names):
-                key = "topics"
-            case _:
-                return
-        selected = self._unchecked_filters.pop(key, NameFilter())
-        for pattern, nearest in selected.unmatched(names).items():
-            log.warning("pattern_matches_nothing", cluster=self.cluster, key=key, pattern=pattern, nearest=nearest)
-
-    def _log_applications(self, facts: Iterable[Observation]) -> None:
-        """Log each application once, and again when it has other stores."""
-        for fact in facts:
-            if isinstance(fact, StreamsApplication) and self._is_new(fact.application, str(fact.stores)):
-                stores = [store for store, _ in fact.stores]
-                log.info(
-                    "streams_application_found",
-                    cluster=self.cluster,
-                    application=fact.application,
-                    instances=fact.instances,
-                    stores=stores,
-                    declared=[store for store in stores if fact.changelog(store) in self._settings.declared],
-                )
-
-    def _is_new(self, application: str, text: str) -> bool:
-        is_new = (application, text) not in self._logged
-        self._logged.add((application, text))
-        return is_new
+def _as_poll(completed: CompletedCall) -> list[Poll]:
+    """Return a group's commits, if all of them could be read."""
+    match completed:
+        case CompletedCall(call=Call(request=protocol.ListCommits(group), sent_at=sent_at), at=at, result=result):
+            if isinstance(result, protocol.Commits) and not result.failures:
+                return [Poll(group, result.commits, sent_at, at)]
+    return []
 
 
 def _principal(settings: KafkaSourceSettings) -> str:

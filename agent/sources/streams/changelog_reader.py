@@ -11,6 +11,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from agent.sources.availability import now_ms
 from agent.sources.kafka import admin_protocol as wire
+from agent.sources.kafka.client_log import ClientLog
 from agent.sources.streams.changelog_log import Changelog, Records
 
 Topics: TypeAlias = Mapping[str, wire.Topic | wire.Failure]
@@ -95,7 +96,7 @@ class ChangelogReader:
             while not self._closing.is_set():
                 properties = self._properties
                 try:
-                    consumer = Consumer({**_FETCHING, **properties, **_REQUIRED}, logger=_LogAdapter(self._log))
+                    consumer = Consumer({**_FETCHING, **properties, **_REQUIRED}, logger=ClientLog(self._log))
                 except KafkaException as error:
                     self.failure = f"the Kafka client rejects its properties: {error.args[0].str()}"
                     self._closing.wait(_RETRY_S)
@@ -228,17 +229,6 @@ class ChangelogReader:
 
     def _find_partition(self, message: Message) -> tuple[Changelog, int]:
         return self._changelogs[_topic(message)], _partition(message)
-
-
-class _LogAdapter:
-    """The part of `logging.Logger` that librdkafka calls."""
-
-    def __init__(self, log: structlog.typing.FilteringBoundLogger) -> None:
-        self._log = log
-
-    def log(self, level: int, text: str, *values: object) -> None:
-        """Log a line of librdkafka's."""
-        self._log.debug("librdkafka_log", text=text % values, level=level)
 
 
 def _topic(message: Message) -> str:

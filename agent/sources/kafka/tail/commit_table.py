@@ -1,0 +1,306 @@
+"""The last commit of each group and partition, in columns, and which commits are worth an observation. Makes no calls.
+
+A key is a group and a partition. Ordinary progress becomes one observation per key and second; a commit that moves
+backwards, deletes the offset or brings it back becomes one at once, after the commit before it.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from sys import intern
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent.model.observations.kafka import Commit
+from agent.sources.base import HEARTBEAT_MS
+from agent.sources.kafka.tail.records import (
+    CommitKey,
+    GroupKey,
+    Integers,
+    UndecodableError,
+    decode_key,
+    decode_values,
+    encode_key,
+)
+
+_UNKNOWN, _DELETED = -2, -1
+"""Instead of an offset: no commit has been read; the offset was deleted or has expired."""
+
+_IGNORED = -1
+"""Instead of a key's number: the record is no commit of a watched group."""
+
+_THINNED_MS = 1_000
+_HEARTBEATS = 300
+"""Heartbeats of all keys are spread over about so many calls."""
+
+_ROWS = 1_024
+_REASONS = 20
+
+Flags = NDArray[np.bool_]
+
+
+class Records(NamedTuple):
+    """Records of `__consumer_offsets`; those of a partition in order of their offsets.
+
+    values: None of a tombstone. timestamps: of the records, ms; read of tombstones only.
+    """
+
+    keys: Sequence[bytes]
+    values: Sequence[bytes | None]
+    timestamps: Sequence[int]
+
+
+class Taken(NamedTuple):
+    """What records brought: commits to observe, and groups that are new or whose members may have changed."""
+
+    commits: list[Commit]
+    touched: set[str]
+
+
+class _Rows(NamedTuple):
+    """Commits. at: commit timestamps, ms. order: sorts them as they were written."""
+
+    keys: Integers
+    offsets: Integers
+    leader_epochs: Integers
+    at: Integers
+    order: Integers
+
+    def select(self, which: Flags | Integers) -> "_Rows":
+        """Return these rows."""
+        return _Rows(*(column[which] for column in self))
+
+
+class CommitTable:
+    """The keys of a cluster's watched groups. Only commits of followed groups become observations.
+
+    undecodable: why records could not be decoded -> how many. newest_at: the latest commit timestamp, ms; 0 if none.
+    """
+
+    def __init__(self, cluster: str, is_watched: Callable[[str], bool]) -> None:
+        self.undecodable: dict[str, int] = defaultdict(int)
+        self.newest_at = 0
+        self._cluster = cluster
+        self._is_watched = is_watched
+        self._numbers: dict[bytes, int] = {}
+        self._keys: list[CommitKey] = []
+        self._free: list[int] = []
+        self._keys_of: dict[str, list[int]] = defaultdict(list)
+        self._followed_groups: set[str] = set()
+        self._offset, self._at, self._dated = (np.zeros(_ROWS, np.int64) for _ in range(3))
+        self._leader_epoch = np.zeros(_ROWS, np.int32)
+        self._waits, self._followed = np.zeros(_ROWS, np.bool_), np.zeros(_ROWS, np.bool_)
+
+    def __len__(self) -> int:
+        """Return the number of keys."""
+        return len(self._keys) - len(self._free)
+
+    # --- records
+
+    def apply(self, records: Records, now: int, behind: int = 0) -> Taken:
+        """Take records in. now: ms, no commit is dated later. behind: how far the brokers' clocks are behind, ms."""
+        touched: set[str] = set()
+        found: list[int | None] = list(map(self._numbers.get, records.keys))
+        if None in found:
+            found = [
+                self._add(key, touched) if number is None else number
+                for number, key in zip(found, records.keys, strict=True)
+            ]
+        rows = self._rows(np.array(found, np.int64), records)
+        return Taken(self._take(rows, now, behind) if len(rows.keys) else [], touched)
+
+    def _add(self, raw: bytes, touched: set[str]) -> int:
+        """Return the number of a key that has none, and remember it."""
+        if (number := self._numbers.get(raw)) is not None:  # from an earlier record of the same batch
+            return number
+        try:
+            key = decode_key(raw)
+        except UndecodableError as error:
+            self._count_undecodable(str(error))
+            return _IGNORED
+        if isinstance(key, GroupKey):  # not remembered: members have keys of their own and come and go
+            touched.add(key.group)
+            return _IGNORED
+        number = _IGNORED
+        if self._is_watched(key.group):
+            number = self._number_of(key)
+            if key.group not in self._followed_groups:
+                touched.add(key.group)
+        self._numbers[raw] = number
+        return number
+
+    def _number_of(self, key: CommitKey) -> int:
+        raw = encode_key(key)
+        number = self._numbers.get(raw)
+        if number is not None and number != _IGNORED:
+            return number
+        key = CommitKey(intern(key.group), intern(key.topic), key.partition)
+        if self._free:
+            number = self._free.pop()
+            self._keys[number] = key
+        else:
+            number = len(self._keys)
+            self._keys.append(key)
+            if number == len(self._offset):
+                self._grow()
+        self._numbers[raw] = number
+        self._keys_of[key.group].append(number)
+        self._offset[number], self._at[number], self._dated[number], self._waits[number] = _UNKNOWN, 0, 0, False
+        self._followed[number] = key.group in self._followed_groups
+        return number
+
+    def _grow(self) -> None:
+        size = 2 * len(self._offset)
+        self._offset, self._at, self._dated = (
+            np.resize(column, size) for column in (self._offset, self._at, self._dated)
+        )
+        self._leader_epoch = np.resize(self._leader_epoch, size)
+        self._waits, self._followed = np.resize(self._waits, size), np.resize(self._followed, size)
+
+    def _count_undecodable(self, reason: str) -> None:
+        self.undecodable[reason if len(self.undecodable) < _REASONS else "others"] += 1
+
+    def _rows(self, numbers: Integers, records: Records) -> _Rows:
+        """Return the commits among the records, sorted by key; those whose values are undecodable are left out."""
+        order = np.flatnonzero(numbers != _IGNORED)
+        values = records.values if len(order) == len(numbers) else [records.values[place] for place in order.tolist()]
+        deleted = [place for place, value in enumerate(values) if value is None]
+        decoded = decode_values([value or b"" for value in values])
+        is_valid = np.ones(len(order), np.bool_)
+        for place, reason in decoded.undecodable.items():
+            if values[place] is not None:
+                self._count_undecodable(reason)
+                is_valid[place] = False
+        decoded.offsets[deleted] = _DELETED
+        decoded.timestamps[deleted] = [records.timestamps[place] for place in order[deleted].tolist()]
+        rows = _Rows(numbers[order], decoded.offsets, decoded.leader_epochs, decoded.timestamps, order).select(is_valid)
+        return rows.select(np.argsort(rows.keys, kind="stable"))
+
+    def _take(self, rows: _Rows, now: int, behind: int) -> list[Commit]:
+        """Put rows that are sorted by key into the columns; return the commits to observe, in order of their records.
+
+        Of a second, the last commit is observed, once a later one shows that it is the last.
+        """
+        self.newest_at = max(self.newest_at, int(rows.at.max()))
+        before, _ = self._before(rows)
+        rows = rows.select((rows.offsets != before) & ~((rows.offsets == _DELETED) & (before == _UNKNOWN)))
+        if not len(rows.keys):
+            return []
+        before, is_first = self._before(rows)
+        is_last = np.append(is_first[1:], True)
+        is_urgent = (rows.offsets < before) | (before == _DELETED)
+        second = rows.at // _THINNED_MS
+        second_before = np.where(is_first, self._at[rows.keys] // _THINNED_MS, np.roll(second, 1))
+        completes = is_urgent | (second > second_before)
+        followed = self._followed[rows.keys]
+        is_observed = followed & (is_urgent | (~is_last & np.append(completes[1:], False)))
+        stored = rows.select(followed & is_first & completes & self._waits[rows.keys])
+        stored = self._stored(stored.keys)._replace(order=2 * stored.order)
+        observed = rows.select(is_observed)
+        observed = observed._replace(order=2 * observed.order + 1)
+        self._put(rows.select(is_last), ~is_observed[is_last])
+        together = _Rows(*(np.concatenate(columns) for columns in zip(stored, observed, strict=True)))
+        return self._observe(together.select(np.argsort(together.order)), now, behind)
+
+    def _before(self, rows: _Rows) -> tuple[Integers, Flags]:
+        """Return the offset before each row, and whether the row is the first of its key."""
+        is_first = np.append(True, rows.keys[1:] != rows.keys[:-1])
+        return np.where(is_first, self._offset[rows.keys], np.roll(rows.offsets, 1)), is_first
+
+    def _put(self, rows: _Rows, waits: Flags) -> None:
+        """Replace the last commits of these keys, each of which has one row."""
+        self._offset[rows.keys], self._at[rows.keys] = rows.offsets, rows.at
+        self._leader_epoch[rows.keys], self._waits[rows.keys] = rows.leader_epochs, waits
+
+    def _stored(self, keys: Integers) -> _Rows:
+        return _Rows(keys, self._offset[keys], self._leader_epoch[keys].astype(np.int64), self._at[keys], keys)
+
+    def _observe(self, rows: _Rows, now: int, behind: int = 0) -> list[Commit]:
+        """Return rows as observations; those of a key are dated in order."""
+        fields = (rows.keys, rows.offsets, rows.leader_epochs, np.minimum(rows.at + behind, now))
+        commits = []
+        for number, offset, leader_epoch, committed_at in zip(*(column.tolist() for column in fields), strict=True):
+            group, topic, partition = self._keys[number]
+            at = max(committed_at, int(self._dated[number]))
+            self._dated[number] = at
+            commits.append(
+                Commit(
+                    at=at,
+                    seen_at=now if now > at else None,
+                    cluster=self._cluster,
+                    group=group,
+                    topic=topic,
+                    partition=partition,
+                    offset=offset if offset >= 0 else None,
+                    leader_epoch=leader_epoch if leader_epoch >= 0 else None,
+                )
+            )
+        return commits
+
+    # --- time
+
+    def flush(self, now: int) -> list[Commit]:
+        """Return the commits of earlier seconds that have not been observed yet. Call it about once a second."""
+        used = slice(0, len(self._keys))
+        is_over = self._at[used] // _THINNED_MS < now // _THINNED_MS
+        due = np.flatnonzero(self._waits[used] & self._followed[used] & is_over)
+        self._waits[due] = False
+        commits = self._observe(self._stored(due), now)
+        for number in np.flatnonzero((self._offset[used] == _DELETED) & self._followed[used]).tolist():
+            self._remove(number)
+        return commits
+
+    def heartbeats(self, held_at: int) -> list[Commit]:
+        """Return commits that have not changed for long, as of a moment (ms) by which all records had been read."""
+        used = slice(0, len(self._keys))
+        is_live = self._followed[used] & (self._offset[used] >= 0) & ~self._waits[used]
+        due = np.flatnonzero(is_live & (held_at - self._dated[used] >= HEARTBEAT_MS))
+        oldest = due[np.argsort(self._dated[due], kind="stable")][: len(self) // _HEARTBEATS + 1]
+        return self._observe(self._stored(oldest)._replace(at=np.full(len(oldest), held_at)), held_at)
+
+    # --- groups
+
+    @property
+    def groups(self) -> list[str]:
+        """The groups of all keys."""
+        return list(self._keys_of)
+
+    def follow(self, group: str, polled: Iterable[Commit], at: int, now: int) -> list[Commit]:
+        """Follow a group from now on; return its last commits in the log that differ from those polled.
+
+        polled: its commits, as read at `at` (ms). All records that had been written by then have been taken in.
+        """
+        offsets = {}
+        for commit in polled:
+            number = self._number_of(CommitKey(group, commit.topic, commit.partition))
+            offsets[number] = commit.offset
+            if self._offset[number] == _UNKNOWN and commit.offset is not None:
+                self._offset[number], self._at[number] = commit.offset, commit.at
+                self._leader_epoch[number] = -1 if commit.leader_epoch is None else commit.leader_epoch
+        self._followed_groups.add(group)
+        keys = np.array(self._keys_of.get(group, []), np.int64)
+        self._followed[keys], self._waits[keys] = True, False
+        self._dated[keys] = np.maximum(self._dated[keys], at)
+        differs = [number for number in keys.tolist() if self._offset[number] not in (_UNKNOWN, offsets.get(number))]
+        return self._observe(self._stored(np.array(differs, np.int64)), now)
+
+    def unfollow(self, group: str, *, forget: bool = False) -> None:
+        """Observe no more commits of a group until it is followed again. forget: records may have been left out."""
+        self._followed_groups.discard(group)
+        keys = self._keys_of.get(group, [])
+        self._followed[keys] = False
+        if forget:
+            self._offset[keys] = _UNKNOWN
+
+    def _remove(self, number: int) -> None:
+        """Forget a key whose offset was deleted."""
+        raw = encode_key(self._keys[number])
+        for version in (b"\0\0", b"\0\1"):
+            self._numbers.pop(version + raw[2:], None)
+        group = self._keys[number].group
+        self._keys_of[group].remove(number)
+        if not self._keys_of[group]:
+            del self._keys_of[group]
+        self._offset[number], self._followed[number] = _UNKNOWN, False
+        self._free.append(number)

@@ -1,0 +1,277 @@
+"""Thread that reads `__consumer_offsets` from now on, without joining a group: committed records only."""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import structlog
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from agent.config.credentials import CredentialError
+from agent.model.observations.kafka import OFFSETS_TOPIC, Commit
+from agent.sources.availability import now_ms
+from agent.sources.base import Emit
+from agent.sources.kafka.client_log import ClientLog
+from agent.sources.kafka.tail.commit_table import CommitTable, Records
+from agent.sources.kafka.tail.progress import Ends, Poll, Progress, ends_reached
+
+_MAX_RECORDS = 10_000
+_POLL_S = 0.1
+_RETRY_S = 5.0
+_CLOSE_S = 3
+_FLUSH_MS = 1_000
+_REFUSED_MS = 600_000
+"""How long after brokers refused to let us read the topic it is tried again."""
+_STALE_MS = 30_000
+"""How long nothing may have been read before the client is replaced if its secrets have changed."""
+
+_SKEW_MS = 2_000
+_SKEW_WINDOW_MS = 60_000
+"""Brokers' clocks are behind if no commit of this time was read sooner than _SKEW_MS after its timestamp."""
+
+_FETCHING: Mapping[str, Any] = {
+    "queued.min.messages": "20000",
+    "queued.max.messages.kbytes": "16384",
+    "fetch.queue.backoff.ms": "5",  # by default nothing is fetched for a second once the queue is full
+    "reconnect.backoff.max.ms": "2000",
+    "client.id": "backflow",
+}
+_REQUIRED: Mapping[str, Any] = {
+    "group.id": "backflow-commits",  # the client requires one; nothing joins it or commits for it
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "isolation.level": "read_committed",  # commits of open and aborted transactions do not count
+    "auto.offset.reset": "error",  # an error shows that records were not read
+    "statistics.interval.ms": 1_000,
+}
+
+
+class CommitTail:
+    """Follows the commits of a cluster's groups in a thread of its own, and emits those that matter.
+
+    Its methods are called by the thread that polls. failure: why nothing can be read; None if it can, or could.
+    """
+
+    def __init__(
+        self,
+        cluster: str,
+        read_properties: Callable[[], Mapping[str, str]],
+        is_watched: Callable[[str], bool],
+        emit: Emit,
+    ) -> None:
+        """read_properties: returns librdkafka's properties with the current secrets; may raise CredentialError."""
+        self.failure: str | None = None
+        self._cluster = cluster
+        self._read_properties = read_properties
+        self._emit = emit
+        self._log = structlog.get_logger("librdkafka").bind(cluster=cluster)
+        self._lock = threading.Lock()
+        self._table = CommitTable(cluster, is_watched)
+        self._progress = Progress()
+        self._clock = _BrokerClock()
+        self._count = 0
+        self._positions: dict[int, int] = {}
+        self._emitted: list[Commit] = []
+        self._touched: set[str] = set()
+        self._statistics: str | None = None
+        self._flushed_at = self._read_at = 0
+        self._crash: BaseException | None = None
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def set_partitions(self, count: int) -> None:
+        """Read so many partitions. Raises what ended the thread, after starting it again."""
+        with self._lock:
+            self._progress.set_count(count)
+        self._count = count
+        crash, self._crash = self._crash, None
+        if (self._thread is None and count) or crash is not None:
+            self._thread = threading.Thread(target=self._run, name=f"commits-{self._cluster}", daemon=True)
+            self._thread.start()
+        if crash is not None:
+            raise crash
+
+    @property
+    def is_current(self) -> bool:
+        """Whether all partitions are read up to their ends."""
+        return self._progress.is_current
+
+    def is_followed(self, group: str) -> bool:
+        """Return whether each commit of the group is observed here, so that it need not be polled."""
+        return self._progress.is_followed(group)
+
+    def add_polls(self, polls: Iterable[Poll]) -> None:
+        """Take note of polls whose commits have been emitted."""
+        with self._lock:
+            for poll in polls:
+                self._progress.add_poll(poll)
+
+    @property
+    def undecodable(self) -> dict[str, int]:
+        """Why records could not be decoded, and how many."""
+        with self._lock:
+            return dict(self._table.undecodable)
+
+    def take(self) -> tuple[list[Commit], set[str]]:
+        """Return the commits emitted since the last call, and groups that are new or whose members may have changed."""
+        with self._lock:
+            commits, self._emitted = self._emitted, []
+            touched, self._touched = self._touched, set()
+        return commits, touched
+
+    def forget(self, group: str) -> None:
+        """Forget a group that no longer exists."""
+        with self._lock:
+            self._progress.forget(group)
+            self._table.unfollow(group, forget=True)
+
+    def close(self) -> None:
+        """End the thread within 3 s."""
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join(_CLOSE_S)
+
+    # --- the thread
+
+    def _run(self) -> None:
+        try:
+            while not self._closing.is_set():
+                properties: Mapping[str, str] = {}
+                try:
+                    properties = self._read_properties()
+                    consumer = self._make_consumer(properties)
+                except (CredentialError, KafkaException) as error:
+                    self.failure = str(error.args[0].str() if isinstance(error, KafkaException) else error)
+                    self._closing.wait(_RETRY_S)
+                    continue
+                try:
+                    self._consume(consumer, properties)
+                finally:
+                    consumer.close()
+        except BaseException as error:  # noqa: BLE001 - raised by the next call of set_partitions
+            self._crash = error
+
+    def _make_consumer(self, properties: Mapping[str, str]) -> Consumer:
+        callbacks = {"stats_cb": self._keep_statistics}
+        return Consumer({**_FETCHING, **properties, **_REQUIRED, **callbacks}, logger=ClientLog(self._log))
+
+    def _keep_statistics(self, statistics: str) -> None:
+        self._statistics = statistics
+
+    def _consume(self, consumer: Consumer, properties: Mapping[str, str]) -> None:
+        """Read until closed, refused, or the client has to be replaced."""
+        assigned = 0
+        self._read_at = now_ms()
+        while not self._closing.is_set() and assigned <= self._count and not self._is_outdated(properties):
+            if assigned < self._count:
+                self._assign(consumer, range(assigned, self._count))
+                assigned = self._count
+            first = consumer.poll(_POLL_S)
+            messages = [] if first is None else [first, *consumer.consume(_MAX_RECORDS - 1, 0)]
+            if not self._handle_errors(consumer, messages):
+                self._closing.wait(_REFUSED_MS / 1000)
+                return
+            self._take(messages, now_ms())
+
+    def _is_outdated(self, properties: Mapping[str, str]) -> bool:
+        """Return whether nothing has been read for long, and secrets have changed."""
+        now = now_ms()
+        if now - self._read_at < _STALE_MS:
+            return False
+        self._read_at = now
+        try:
+            return self._read_properties() != properties
+        except CredentialError:  # it is being written
+            return False
+
+    def _assign(self, consumer: Consumer, partitions: Iterable[int]) -> None:
+        consumer.incremental_assign(
+            [TopicPartition(OFFSETS_TOPIC, number, self._positions.get(number, OFFSET_END)) for number in partitions]
+        )
+
+    def _take(self, messages: Sequence[Message], now: int) -> None:
+        """Take records in, then what librdkafka's statistics, made before they were read, say; emit what follows."""
+        statistics, self._statistics = self._statistics, None
+        records = [message for message in messages if message.error() is None]
+        with self._lock:
+            commits: list[Commit] = []
+            if records:
+                taken = self._table.apply(_records(records), now, self._clock.behind)
+                commits += taken.commits
+                self._touched |= taken.touched
+            if statistics is not None:
+                commits += self._confirm(ends_reached(statistics), now)
+                self._clock.sample(now, self._table.newest_at, is_current=self._progress.is_current)
+            if now - self._flushed_at >= _FLUSH_MS or now < self._flushed_at:
+                self._flushed_at = now
+                commits += self._table.flush(now)
+                commits += self._table.heartbeats(self._progress.held_at(now))
+            self._emitted += commits
+        if commits and not self._closing.is_set():
+            self._emit(commits)
+
+    def _confirm(self, ends: Ends, now: int) -> list[Commit]:
+        """Follow the groups that can be followed now, no longer follow those that cannot."""
+        if ends:
+            self.failure = None
+            self._read_at = now
+        self._positions |= ends
+        commits = []
+        for poll in self._progress.confirm(ends, now):
+            commits += self._table.follow(poll.group, poll.commits, poll.completed_at, now)
+        for group in self._progress.lose(now):
+            self._table.unfollow(group)
+        return commits
+
+    def _handle_errors(self, consumer: Consumer, messages: Sequence[Message]) -> bool:
+        """Handle the errors among the messages; return whether reading can go on."""
+        for message in messages:
+            error = message.error()
+            if error is None:
+                continue
+            self._log.debug("offsets_topic_error", partition=message.partition(), reason=error.str())
+            if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                self.failure = error.str()
+                return False
+            number = message.partition()
+            if error.code() == KafkaError._AUTO_OFFSET_RESET and number is not None:  # noqa: SLF001 - its public name
+                self._restart(consumer, number)
+        return True
+
+    def _restart(self, consumer: Consumer, number: int) -> None:
+        """Go on at the end of a partition that lost what was to be read next: its groups are polled meanwhile."""
+        self._log.warning("offsets_topic_unread", partition=number, position=self._positions.pop(number, None))
+        with self._lock:
+            self._progress.reset(number)
+            self._progress.lose(now_ms())
+            for group in self._table.groups:
+                if self._progress.partition_of(group) == number:
+                    self._table.unfollow(group, forget=True)
+        consumer.incremental_unassign([TopicPartition(OFFSETS_TOPIC, number)])
+        self._assign(consumer, [number])
+
+
+class _BrokerClock:
+    """How far the clocks that date commits are behind ours, ms: as much as the commit that was read soonest shows."""
+
+    def __init__(self) -> None:
+        self.behind = 0
+        self._least: int | None = None
+        self._newest_at = self._since = 0
+
+    def sample(self, now: int, newest_at: int, *, is_current: bool) -> None:
+        """Take note of the newest commit timestamp so far; all ms."""
+        if not is_current or newest_at <= self._newest_at:
+            return
+        self._newest_at = newest_at
+        self._least = now - newest_at if self._least is None else min(self._least, now - newest_at)
+        if now - self._since >= _SKEW_WINDOW_MS:
+            self._since = now
+            self.behind = self._least if self._least >= _SKEW_MS else 0
+            self._least = None
+
+
+def _records(messages: Sequence[Message]) -> Records:
+    values = [message.value() for message in messages]
+    timestamps = [message.timestamp()[1] for message in messages] if None in values else []
+    return Records([message.key() or b"" for message in messages], values, timestamps)

@@ -1,0 +1,153 @@
+"""Commits read from `__consumer_offsets` on real brokers: each rewind, deletions, transactions; polls in between."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from agent.model.name_filter import NameFilter
+from agent.model.observations.kafka import Commit, GroupState
+from agent.sources.kafka.source import KafkaSource, KafkaSourceSettings
+from testbed.groups import delete_group
+from testbed.kafka import Cluster
+from testbed.waiting import wait_until
+from tests.integration.scenes import named
+from tests.integration.seen import Seen
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest) -> Cluster:
+    """Return the cluster whose fixture the test's parameter names."""
+    cluster = request.getfixturevalue(request.param)
+    assert isinstance(cluster, Cluster)
+    return cluster
+
+
+class Groups:
+    """Groups without members that commit offsets of a topic."""
+
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._consumers: dict[str, Consumer] = {}
+
+    def commit(self, group: str, *offsets: int) -> None:
+        """Commit these offsets of partition 0, one after the other."""
+        consumer = self.consumer(group)
+        for offset in offsets:
+            (committed,) = consumer.commit(offsets=[TopicPartition(self._topic, 0, offset)], asynchronous=False) or ()
+            assert committed.error is None
+
+    def consumer(self, group: str) -> Consumer:
+        """Return the group's consumer, which has joined nothing."""
+        if group not in self._consumers:
+            properties = {"bootstrap.servers": self._cluster.bootstrap_servers, "group.id": group, "log_level": 0}
+            self._consumers[group] = Consumer(properties)
+        return self._consumers[group]
+
+
+@contextmanager
+def following(cluster: Cluster, name: str, seen: Seen) -> Iterator[KafkaSource]:
+    """Watch the groups and topics of this name, whose commits are read from the log."""
+    selected = NameFilter(include=[f"{name}*"])
+    settings = KafkaSourceSettings(
+        bootstrap_servers=cluster.bootstrap_servers,
+        timeout=5_000,
+        groups=selected,
+        topics=selected,
+        watch_partitions=True,
+        commits="tail",
+    )
+    source = KafkaSource("main", settings, seen)
+    try:
+        yield source
+    finally:
+        source.close()
+
+
+def offsets(seen: Seen, group: str) -> list[int | None]:
+    """Return the offsets observed of a group, in order, without those that confirm the one before."""
+    observed: list[int | None] = []
+    for commit in seen.all(Commit):
+        if commit.group == group and observed[-1:] != [commit.offset]:
+            observed.append(commit.offset)
+    return observed
+
+
+def wait_for_offsets(source: KafkaSource, seen: Seen, group: str, wanted: Sequence[int | None]) -> None:
+    """Poll until these offsets have been observed last."""
+
+    def is_observed() -> bool:
+        source.poll()
+        return offsets(seen, group)[-len(wanted) :] == list(wanted)
+
+    wait_until(is_observed, f"{group} to be seen at {wanted}", 60)
+
+
+def wait_until_followed(source: KafkaSource, *groups: str) -> None:
+    """Poll until the commits of these groups are read from the log."""
+
+    def is_followed() -> bool:
+        source.poll()
+        return all(map(source.reads_log_of, groups))
+
+    wait_until(is_followed, f"{groups} to be followed", 60)
+
+
+@pytest.mark.parametrize("cluster", ["kafka_0_11", "kafka_3_9", "kafka_4_1"], indirect=True)
+def test_each_rewind_is_observed_however_short(cluster: Cluster) -> None:
+    topic = named("topic")
+    cluster.create_topic(topic, 1)
+    group, late = f"{topic}-group", f"{topic}-late"
+    groups, seen = Groups(cluster, topic), Seen()
+    groups.commit(group, 5_000)
+    with following(cluster, topic, seen) as source:
+        wait_until_followed(source, group)
+        seen.mark()
+        groups.commit(group, 5_100, 300, 5_200, 5_300, 400, 5_400)  # all between two polls
+        wait_for_offsets(source, seen, group, [5_100, 300, 5_300, 400, 5_400])
+        assert all(commit.since is None for commit in seen.all(Commit))
+        groups.commit(late, 70)
+        wait_until_followed(source, late)
+        groups.commit(late, 20, 80)
+        wait_for_offsets(source, seen, late, [70, 20, 80])
+        if cluster.version.startswith("0."):
+            return  # Kafka deletes groups on request from 1.1 on
+        delete_group(cluster.bootstrap_servers, late)
+        wait_for_offsets(source, seen, late, [None])
+        seen.wait_for(source, GroupState, group=late, state="Dead")
+
+
+def test_commits_of_a_transaction_count_when_it_is_committed(kafka_3_9: Cluster) -> None:
+    """While it is open, the log behind it cannot be read: groups of that partition are polled."""
+    topic = named("topic")
+    kafka_3_9.create_topic(topic, 1)
+    group, groups, seen = f"{topic}-group", Groups(kafka_3_9, topic), Seen()
+    groups.commit(group, 100)
+    producer = Producer({"bootstrap.servers": kafka_3_9.bootstrap_servers, "transactional.id": topic, "log_level": 0})
+    producer.init_transactions()
+    metadata = groups.consumer(group).consumer_group_metadata()
+    with following(kafka_3_9, topic, seen) as source:
+        wait_until_followed(source, group)
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction([TopicPartition(topic, 0, 40)], metadata)
+        producer.abort_transaction()
+        groups.commit(group, 200)
+        wait_for_offsets(source, seen, group, [100, 200])
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction([TopicPartition(topic, 0, 60)], metadata)
+
+        def is_polled() -> bool:
+            source.poll()
+            return not source.reads_log_of(group)
+
+        wait_until(is_polled, f"{group} to be polled", 30)
+        assert offsets(seen, group) == [100, 200]
+        producer.commit_transaction()
+        wait_for_offsets(source, seen, group, [100, 200, 60])
+        wait_until_followed(source, group)
+        groups.commit(group, 300, 50, 310)
+        wait_for_offsets(source, seen, group, [100, 200, 60, 300, 50, 310])

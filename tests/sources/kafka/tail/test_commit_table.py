@@ -1,0 +1,184 @@
+"""What the commit table observes of the records that it takes in."""
+
+import struct
+from collections.abc import Iterator, Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.model.observations.kafka import Commit
+from agent.sources.base import HEARTBEAT_MS
+from agent.sources.kafka.tail.commit_table import CommitTable, Records
+from agent.sources.kafka.tail.records import CommitKey, encode_key
+
+NOW = 1_795_000_000_500
+KEY = CommitKey("group", "topic", 3)
+
+
+def value(offset: int, at: int, epoch: int = 4) -> bytes:
+    return struct.pack(">hqihq", 3, offset, epoch, 0, at)
+
+
+def records(*commits: tuple[CommitKey, int | None, int]) -> Records:
+    """Return records of keys, offsets (None: a tombstone) and times, ms."""
+    values = [None if offset is None else value(offset, at) for _, offset, at in commits]
+    return Records([encode_key(key) for key, _, _ in commits], values, [at for *_, at in commits])
+
+
+def commits(*steps: tuple[int | None, int]) -> Records:
+    """Return records of one key."""
+    return records(*((KEY, offset, at) for offset, at in steps))
+
+
+def polled(offset: int, at: int = NOW) -> list[Commit]:
+    return [Commit(at=at, cluster="c", group=KEY.group, topic=KEY.topic, partition=KEY.partition, offset=offset)]
+
+
+def table(*, followed: int | None = None) -> CommitTable:
+    """Return a table in which the group is followed from this offset on."""
+    created = CommitTable("c", lambda group: not group.startswith("other"))
+    if followed is not None:
+        assert created.follow(KEY.group, polled(followed), NOW, NOW) == []
+    return created
+
+
+def moves(observed: Sequence[Commit]) -> list[tuple[int | None, int]]:
+    return [(commit.offset, commit.at - NOW) for commit in observed]
+
+
+def test_progress_is_observed_once_a_second() -> None:
+    watched = table(followed=10)
+    steps = [(10 + step, NOW + 250 * step) for step in range(1, 9)]  # the seconds end at 500, 1,500 and 2,500
+    taken = watched.apply(commits(*steps), NOW + 2_100)
+    assert moves(taken.commits) == [(11, 250), (15, 1_250)]
+    assert watched.flush(NOW + 2_200) == []
+    assert moves(watched.flush(NOW + 2_600)) == [(18, 2_000)]
+    assert watched.flush(NOW + 9_000) == []
+
+
+def test_a_rewind_is_observed_at_once_after_the_commit_before_it() -> None:
+    watched = table(followed=10)
+    assert watched.apply(commits((40, NOW + 10), (50, NOW + 20)), NOW + 30).commits == []
+    taken = watched.apply(commits((5, NOW + 40), (6, NOW + 50)), NOW + 60)
+    assert moves(taken.commits) == [(50, 20), (5, 40)]
+    (_before, rewind) = taken.commits
+    assert (rewind.cluster, rewind.group, rewind.topic, rewind.partition) == ("c", *KEY)
+    assert (rewind.leader_epoch, rewind.seen_at, rewind.since) == (4, NOW + 60, None)
+    assert moves(watched.flush(NOW + 1_000)) == [(6, 50)]
+
+
+def test_a_rewind_and_back_within_a_batch_is_observed() -> None:
+    taken = table(followed=10).apply(commits((20, NOW + 1), (3, NOW + 2), (30, NOW + 3)), NOW + 5)
+    assert moves(taken.commits) == [(20, 1), (3, 2)]
+
+
+def test_deletion_and_return_are_observed_and_the_key_is_forgotten_between() -> None:
+    watched = table(followed=10)
+    assert moves(watched.apply(commits((None, NOW + 7)), NOW + 8).commits) == [(None, 7)]
+    assert len(watched) == 1
+    watched.flush(NOW + 9)
+    assert len(watched) == 0
+    assert watched.apply(commits((12, NOW + 20)), NOW + 21).commits == []
+    assert moves(watched.flush(NOW + 1_000)) == [(12, 20)]
+    assert moves(watched.apply(commits((None, NOW + 1_030), (4, NOW + 1_040)), NOW + 1_050).commits) == [
+        (None, 1_030),
+        (4, 1_040),
+    ]
+
+
+def test_only_followed_groups_are_observed_and_others_are_touched() -> None:
+    watched = table()
+    new, other = CommitKey("new", "topic", 0), CommitKey("other", "topic", 0)
+    member = struct.pack(">hh6s", 5, 6, b"joined") + b"\0\1m"
+    group_metadata = Records([member], [b"anything"], [NOW])
+    assert watched.apply(records((new, 5, NOW), (other, 6, NOW)), NOW) == ([], {"new"})
+    assert watched.apply(records((new, 1, NOW)), NOW) == ([], set())
+    assert watched.apply(group_metadata, NOW) == ([], {"joined"})
+    assert len(watched) == 1
+
+
+def test_what_the_log_says_later_than_a_poll_is_observed_when_a_group_is_followed() -> None:
+    watched = table()
+    watched.apply(commits((50, NOW), (20, NOW + 10)), NOW + 20)
+    assert moves(watched.follow(KEY.group, polled(50), NOW + 5, NOW + 30)) == [(20, 10)]
+    assert moves(watched.apply(commits((7, NOW + 40)), NOW + 40).commits) == [(7, 40)]
+    watched.unfollow(KEY.group)
+    assert watched.apply(commits((3, NOW + 50)), NOW + 50).commits == []
+    assert watched.follow(KEY.group, polled(3), NOW + 60, NOW + 70) == []
+
+
+def test_records_that_were_left_out_make_a_poll_the_truth() -> None:
+    watched = table(followed=90)
+    watched.unfollow(KEY.group, forget=True)
+    assert watched.follow(KEY.group, polled(40), NOW, NOW) == []
+    assert moves(watched.apply(commits((30, NOW + 1)), NOW + 1).commits) == [(30, 1)]
+
+
+def test_commits_are_never_dated_before_those_known_nor_after_now() -> None:
+    watched = table(followed=10)  # as of NOW
+    taken = watched.apply(commits((5, NOW - 40_000), (9, NOW - 39_000), (3, NOW + 90_000)), NOW + 100)
+    assert moves(taken.commits) == [(5, 0), (9, 0), (3, 100)]
+    assert moves(watched.apply(commits((1, NOW + 200)), NOW + 20_200, behind=20_000).commits) == [(1, 20_200)]
+
+
+def test_unchanged_commits_are_confirmed_after_ten_minutes() -> None:
+    watched = table(followed=10)
+    assert watched.heartbeats(NOW + HEARTBEAT_MS - 1) == []
+    assert moves(watched.heartbeats(NOW + HEARTBEAT_MS)) == [(10, HEARTBEAT_MS)]
+    assert watched.heartbeats(NOW + HEARTBEAT_MS) == []
+
+
+def test_undecodable_records_are_counted() -> None:
+    watched = table(followed=10)
+    good = commits((3, NOW))
+    batch = Records([b"\x7f\xff", *good.keys, *good.keys], [b"x", b"\0\x09" + bytes(22), *good.values], [NOW] * 3)
+    assert moves(watched.apply(batch, NOW).commits) == [(3, 0)]
+    assert dict(watched.undecodable) == {"key of version 32767": 1, "value of version 9": 1}
+
+
+keys = st.sampled_from([CommitKey(group, "topic", partition) for group in ("a", "b") for partition in (0, 1)])
+steps = st.tuples(keys, st.one_of(st.none(), st.integers(0, 5)), st.integers(0, 900))
+
+
+@given(st.lists(st.lists(steps, min_size=1, max_size=8), max_size=8))
+def test_nothing_but_ordinary_progress_within_a_second_is_left_out(
+    batches: list[list[tuple[CommitKey, int | None, int]]],
+) -> None:
+    """Whatever the batches: each move back is there with what preceded it, and the last offset of each second."""
+    watched = CommitTable("c", lambda _: True)
+    for group in ("a", "b"):
+        watched.follow(group, [], NOW, NOW)
+    written: dict[CommitKey, list[tuple[int | None, int]]] = {}
+    observed: dict[CommitKey, list[tuple[int | None, int]]] = {}
+    now = NOW
+
+    def note(found: Sequence[Commit]) -> None:
+        for commit in found:
+            observed.setdefault(CommitKey(commit.group, commit.topic, commit.partition), []).append(
+                (commit.offset, commit.at)
+            )
+
+    for batch in batches:
+        dated = []
+        for key, offset, pause in batch:
+            now += pause
+            dated.append((key, offset, now))
+            past = written.setdefault(key, [])
+            last = past[-1][0] if past else None
+            if offset != last:
+                past.append((offset, now))
+        note(watched.apply(records(*dated), now).commits)
+    note(watched.flush(now + 1_000))
+    for key, past in written.items():
+        assert observed.get(key, []) == list(expected(past))
+
+
+def expected(past: Sequence[tuple[int | None, int]]) -> Iterator[tuple[int | None, int]]:
+    """Yield the changes of an offset that have to be observed: `past` without progress within a second."""
+    for number, (offset, at) in enumerate(past):
+        before = past[number - 1] if number else None
+        following = past[number + 1] if number + 1 < len(past) else None
+        is_turn = before is not None and (before[0] is None or offset is None or offset < before[0])
+        precedes_turn = following is None or following[0] is None or (offset or 0) > following[0]
+        if is_turn or precedes_turn or (following is not None and following[1] // 1_000 > at // 1_000):
+            yield offset, at
