@@ -34,7 +34,7 @@ class Worker:
         raise NotImplementedError
 
     def _finish(self) -> None:
-        raise NotImplementedError
+        """Release what the steps used."""
 
     def _run(self) -> None:
         try:

@@ -1,0 +1,156 @@
+"""How long it takes from a commit that moves backwards to the request to Slack, among many groups.
+
+Run as `python -m bench.latency [--commits tail,poll] [--rewinds N] [--groups N] [--version V]`. Groups without members
+have committed offsets in a topic; some of them commit once a second, and one after the other of these moves back. Each
+must become one message. It waits between rewinds, as Slack allows one message a second. The exit status is 1 if one
+was missed or anything else was posted.
+"""
+
+import argparse
+import random
+import re
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import Commit
+from testbed.agent import Agent
+from testbed.kafka import Cluster
+from testbed.slack import Slack
+from testbed.traffic import Worker, fill
+from testbed.waiting import wait_until
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+PARTITIONS = 10
+END = 50_000
+"""Records in each partition."""
+BACK = 10_000
+_PAUSE_S = 1.5, 3.0
+_SETTLE_S = 20
+"""How long all groups are watched before the first rewind: a reader's rhythm shows within that time."""
+
+
+class Live(Worker):
+    """Groups without members that commit once a second, and move back when told to."""
+
+    def __init__(self, bootstrap_servers: str, groups: Sequence[str]) -> None:
+        super().__init__("live groups")
+        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+        self._lock = threading.Lock()
+        self._offsets = dict.fromkeys(groups, END // 2)
+
+    def _step(self) -> None:
+        with self._lock:
+            for group in self._offsets:
+                self._offsets[group] += 5
+            commit(self._admin, self._offsets)
+        self._stopped.wait(1)
+
+    def rewind(self, group: str) -> int:
+        """Move a group back; return when the request was sent, ms."""
+        with self._lock:
+            self._offsets[group] -= BACK
+            sent_at = time.time_ns() // 1_000_000
+            commit(self._admin, {group: self._offsets[group]})
+        return sent_at
+
+
+def commit(admin: AdminClient, offsets: dict[str, int]) -> None:
+    """Commit an offset in all partitions for each group."""
+    futures: list[Future[object]] = []
+    for group, offset in offsets.items():
+        places = [TopicPartition("orders", partition, offset) for partition in range(PARTITIONS)]
+        futures += admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)]).values()
+    for future in futures:
+        future.result(timeout=30)
+
+
+def measure(cluster: Cluster, directory: Path, commits: str, groups: Sequence[str], rewinds: int) -> list[str]:
+    """Print the latencies of reading commits in this way; return what was wrong."""
+    live = groups[:rewinds]
+
+    def is_of_last(fact: Observation) -> bool:
+        return isinstance(fact, Commit) and fact.group == groups[-1]
+
+    with Slack() as slack:
+        clusters = {"main": {"bootstrap_servers": cluster.bootstrap_servers, "commits": commits}}
+        with Agent(directory / commits, clusters, slack) as agent, Live(cluster.bootstrap_servers, live) as readers:
+            agent.wait_until_watching()
+            agent.wait_for(is_of_last, "all groups", 120)
+            time.sleep(_SETTLE_S)
+            sent_at = {}
+            for group in live:
+                time.sleep(random.uniform(*_PAUSE_S))
+                readers.raise_failure()
+                sent_at[group] = readers.rewind(group)
+            with suppress(TimeoutError):  # reported as missed
+                wait_until(lambda: len(posted_at(slack, live)) == len(live), "the last messages", 30)
+            posted = posted_at(slack, live)
+        others = [message.words for message in slack.messages() if not named(message.words, live)]
+    took = [posted[group] - sent_at[group] for group in posted]
+    p50, p90, p99 = (np.percentile(took, share) if took else float("nan") for share in (50, 90, 99))
+    print(
+        f"| {commits} | {len(groups):,} | {len(live)} | {len(posted)} | {len(others)} "
+        f"| {p50:,.0f} | {p90:,.0f} | {p99:,.0f} | {max(took, default=0):,} |",
+        flush=True,
+    )
+    return [*(f"{commits}: missed {group}" for group in live if group not in posted), *others]
+
+
+def posted_at(slack: Slack, groups: Sequence[str]) -> dict[str, int]:
+    """Return when the first message about each group was posted, ms."""
+    posted: dict[str, int] = {}
+    for request in slack.requests:
+        if request.method == "chat.postMessage":
+            for group in named(str(request.arguments), groups):
+                posted.setdefault(group, request.at)
+    return posted
+
+
+def named(text: str, groups: Sequence[str]) -> list[str]:
+    """Return which of the groups a text names."""
+    return [group for group in groups if re.search(rf"{group}\b", text)]
+
+
+def main() -> int:
+    """Parse the arguments, measure, and return 1 if anything was wrong."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--commits", default="tail,poll", help="how commits are read. Default: tail,poll.")
+    parser.add_argument("--rewinds", type=int, default=20)
+    parser.add_argument("--groups", type=int, default=1_000)
+    parser.add_argument("--version", default="4.1.1", help="of Kafka")
+    arguments = parser.parse_args()
+    groups = [f"reader-{number:05d}" for number in range(arguments.groups)]
+    problems = []
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        Cluster(arguments.version, (1,), workdir=Path(temporary) / "k") as cluster,
+    ):
+        cluster.create_topic("orders", PARTITIONS)
+        fill(cluster.bootstrap_servers, [("orders", partition) for partition in range(PARTITIONS)], END)
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+        print("| commits | groups | rewinds | found | other messages | p50, ms | p90, ms | p99, ms | max, ms |")
+        print("|---|---|---|---|---|---|---|---|---|", flush=True)
+        for mode in arguments.commits.split(","):
+            names = [f"{mode}-{group}" for group in groups]
+            for start in range(0, len(names), 100):
+                commit(admin, dict.fromkeys(names[start : start + 100], END // 2))
+            problems += measure(cluster, Path(temporary), mode, names, arguments.rewinds)
+    print("\n".join(problems))
+    return int(bool(problems))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
