@@ -390,6 +390,27 @@ def test_a_stream_that_cannot_be_sealed_is_kept_aside_at_the_start(tmp_path: Pat
     assert list(folder.iterdir()) == unreadable.paths
 
 
+def test_no_damaged_stream_ends_the_start(tmp_path: Path) -> None:
+    """A bit of each byte is wrong, one after the other: the journal starts, and goes on.
+
+    A length that is too large looks as if the last write had been cut, so not all damage is named.
+    """
+    sample = tmp_path / "sample"
+    with closing(Journal(sample)) as journal:
+        journal.append([commit(NOON + step, step) for step in range(3)])
+        journal.flush()
+        (stream,) = sample.glob("commit/*/_*.arrow")
+        content = stream.read_bytes()
+    for place in range(len(content)):
+        directory = tmp_path / str(place)
+        damaged = directory / stream.relative_to(sample)
+        damaged.parent.mkdir(parents=True)
+        damaged.write_bytes(content[:place] + bytes([content[place] ^ 1 << place % 8]) + content[place + 1 :])
+        with closing(Journal(directory, unreadable=Unreadable())) as journal:
+            journal.append([commit(NOON + 10, 10)])
+        assert commit(NOON + 10, 10) in list(read(directory, unreadable=Unreadable()))
+
+
 @pytest.mark.parametrize("bit", range(8))
 def test_no_damaged_parquet_index_ends_the_process(tmp_path: Path, bit: int) -> None:
     """pyarrow 26 aborts over some of it when it is asked for a row group's statistics."""

@@ -12,7 +12,7 @@ from agent.model.observations.base import Observation
 from agent.model.times import is_time
 
 _INSTANT = pa.timestamp("ms", tz="UTC")
-MISFITS = (ValueError, TypeError, OverflowError)
+MISFITS = (ValueError, TypeError, OverflowError, KeyError)
 
 _SCALARS: Mapping[type[inspect.Type], pa.DataType] = {
     inspect.BoolType: pa.bool_(),

@@ -19,7 +19,8 @@ from pyarrow import compute, parquet
 
 DAY_MS = 86_400_000
 FOREVER = 1 << 63
-UNREADABLE = (pa.ArrowException, OSError, ValueError)
+UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError)
+"""What damaged files raise: pyarrow a KeyError for types that it does not know."""
 
 Unreadable: TypeAlias = Callable[[Path, str], None]
 """Called with the path and the reason for what the journal had to leave out."""
