@@ -147,6 +147,7 @@ def broker_down(world: World) -> bool:
             subject={"cluster": world.cluster.name, "broker": broker.number}, at=world.now,
         )
     )  # fmt: skip
+    world.want_if_watched(event.effects[0], down)
     where = {"cluster": world.cluster.name}
     event.permit(("broker_session_lost", "under_replicated", "partition_offline", "source_unavailable", "leader_moved"),
                  where, world.now, world.now + int(down) + 600_000)  # fmt: skip
@@ -170,6 +171,7 @@ def cluster_down(world: World) -> bool:
              "broker_session_lost", "leader_moved", "rebalancing")  # fmt: skip
     event.effects.append(Effect(kinds=kinds, subject={"cluster": world.cluster.name}, at=world.now,
                                 until=world.now + int(down) + 600_000))  # fmt: skip
+    world.want_if_watched(event.effects[0], down)
     for group in world.plain:
         world.claim(group, down + 10 * MINUTE)
         world.standstill(event, group, down)
