@@ -23,9 +23,9 @@ from agent.rules.queries.unread import (
     is_waiting_for_transaction,
     log_end_at,
     longest_interval,
-    observed_until,
     remembered,
     sample_times,
+    was_observed,
     was_written_by,
 )
 
@@ -134,7 +134,7 @@ class Lag(GroupRule):
         """Return the group's lag on the partition if it was falling behind at that moment."""
         history, log = facts.history(Commit, cluster, group, *pair), facts.history(LogOffsets, cluster, *pair)
         now = history.as_of(at)
-        if now is None or now.offset is None or at > observed_until(facts, (cluster, group, *pair)):
+        if now is None or now.offset is None or not was_observed(facts, (cluster, group, *pair), at):
             return None
         if not was_written_by(log, now.offset, at - self.longer_than):
             return None
