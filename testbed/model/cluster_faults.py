@@ -105,7 +105,9 @@ def empty_disk(world: World) -> bool:
     if not logs or not world.claim_brokers(50 * MINUTE):
         return False
     down = world.seconds(60, 1_500)
-    event = world.begin(f"broker {broker.number} came back with an empty disk", down + 120_000, wanted="loud")
+    event = world.begin(
+        f"broker {broker.number} came back with an empty disk", down + 120_000, wanted="loud", causes=TRUNCATION
+    )
     world.permit_broker(event, broker, down + 120_000)
     event.permit(
         ("partition_offline", "source_unavailable", "under_replicated"), {"cluster": world.cluster.name}, world.now
