@@ -5,8 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
-from agent.engine.facts import LATENESS_MS, Facts, History
+from agent.engine.facts import LATENESS_MS, LONG_AGO, Facts, History
 from agent.engine.rule import Advice, GroupRule, Scope, recovered
+from agent.engine.suspensions import suspensions
 from agent.model.config_types import Duration
 from agent.model.findings import Finding, reader
 from agent.model.observations.base import Observation
@@ -40,9 +41,13 @@ _JITTER_MS = 1_000
 
 
 class _Trigger(NamedTuple):
-    """A leader change or a truncation at which a reset may have happened. is_loss: whether records may be lost."""
+    """A leader change or a truncation at which a reset may have happened. is_loss: whether records may be lost.
+
+    not_before: when it happened at the earliest, by Backflow's clock, as commits are dated; `at` may be ZooKeeper's.
+    """
 
     at: int
+    not_before: int
     is_loss: bool
 
 
@@ -123,7 +128,8 @@ class HiddenReset(GroupRule):
             if last is None or any(commit.offset not in (None, last.offset) for commit in soon_after):
                 continue
             commits = drop_unmoved(history)
-            until_then = [commit for commit in commits if commit.at <= at + CLOCK_SLACK_MS]
+            awake_since = max((end for _, end in suspensions(facts) if end <= at), default=LONG_AGO)
+            until_then = [commit for commit in commits if awake_since <= commit.at <= at + CLOCK_SLACK_MS]
             if len(until_then) < REGULAR:
                 continue
             stuck, longest = until_then[-1], longest_interval(until_then)
@@ -139,7 +145,7 @@ class HiddenReset(GroupRule):
             is_possible = not trigger.is_loss and _is_only_partition(scope, facts, at)
             if is_possible and at - stuck.at > longest + CLOCK_SLACK_MS:
                 continue
-            if not trigger.is_loss and _had_stopped(facts, scope.in_partition, stuck.at + longest, at):
+            if not trigger.is_loss and _had_stopped(facts, scope.in_partition, stuck.at + longest, trigger.not_before):
                 continue
             is_due = facts.now >= known_at
             if is_due and is_possible and not _do_others_read_on(scope, at, known_at, facts):
@@ -253,7 +259,8 @@ def _find_movement(history: History[Commit], at: int, known_at: int, facts: Fact
     partition = (first.cluster, first.topic, first.partition)
     # What was read before the reader stopped may be committed a little later.
     middle = (at + known_at) // 2
-    last = drop_unmoved(history.before(middle + 1, 2))[-1:]  # an offset is forgotten once
+    known = history.before(middle + 1, 2) or history.changes[:1]  # older ones of a busy reader are gone
+    last = drop_unmoved(known)[-1:]  # an offset is forgotten once
     if not last:
         return
     later = drop_unmoved([*last, *history.between(middle, known_at + LATENESS_MS)])[1:]
@@ -291,8 +298,14 @@ def _find_triggers(facts: Facts, partition: tuple[str, str, int]) -> set[_Trigge
     history = facts.history(PartitionState, *partition)
     lossy = {election.after.at for election in find_unclean_elections(facts, partition)}
     lossy |= {found.after.at for found in find_truncations(facts, partition) if found.known_at <= facts.now}
-    changes = {new.at for old, new in find_leader_changes(history) if not _is_handover(old, new)} - lossy
-    return {_Trigger(at, is_loss=True) for at in lossy} | {_Trigger(at, is_loss=False) for at in changes}
+    changes = (new for old, new in find_leader_changes(history) if not _is_handover(old, new))
+    clean = {_Trigger(new.at, _not_before(new), is_loss=False) for new in changes if new.at not in lossy}
+    return {_Trigger(at, at, is_loss=True) for at in lossy} | clean
+
+
+def _not_before(change: PartitionState) -> int:
+    """Return when the change happened at the earliest: a watch sees it at once, a poll some time after the last one."""
+    return change.seen if change.start == change.at else change.start
 
 
 def _is_handover(old: PartitionState, new: PartitionState) -> bool:
@@ -300,12 +313,11 @@ def _is_handover(old: PartitionState, new: PartitionState) -> bool:
     return leader_of(new) in new.replicas[:1] and leader_of(old) in new.isr
 
 
-def _had_stopped(facts: Facts, partition: tuple[str, str, int], due: int, at: int) -> bool:
-    """Return whether the log, and so its leader, went on for long enough before `at` that a commit had been due."""
+def _had_stopped(facts: Facts, partition: tuple[str, str, int], due: int, until: int) -> bool:
+    """Return whether the log, and so its leader, went on for long enough until then that a commit had been due."""
     readings = remembered(facts.history(LogOffsets, *partition))
     return any(
-        before.log_end < after.log_end and after.start + _JITTER_MS >= due and after.at <= at
-        for before, after in pairwise(readings)
+        before.log_end < after.log_end and due - _JITTER_MS <= after.at <= until for before, after in pairwise(readings)
     )
 
 

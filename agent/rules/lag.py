@@ -23,9 +23,9 @@ from agent.rules.queries.unread import (
     is_waiting_for_transaction,
     log_end_at,
     longest_interval,
-    observed_until,
     remembered,
     sample_times,
+    was_observed,
     was_written_by,
 )
 
@@ -136,7 +136,7 @@ class Lag(GroupRule):
         now = history.as_of(at)
         if now is None or now.offset is None or not was_written_by(log, now.offset, at - self.longer_than):
             return None
-        if at > observed_until(facts, (cluster, group, *pair)):
+        if not was_observed(facts, (cluster, group, *pair), at):
             return None
         moves = [commit for commit in drop_unmoved(history) if commit.at <= at]
         longest = longest_interval(moves)

@@ -15,7 +15,7 @@ from agent.rules.queries.positions import log_end
 from agent.rules.queries.subjects import groups_of, partitions_of
 from agent.rules.queries.unread import remembered
 
-_USUAL_RATE = 1_000
+_USUAL_RATE = 5_000
 """Records per second that any consumer may read, however few it has had to read so far."""
 
 
@@ -39,7 +39,7 @@ class NewPartitionSkipped(GroupRule):
     Consumers discover new partitions minutes after their creation; what was written until then is skipped with
     auto.offset.reset=latest. Reported if the partition held records when it was assigned to a member, and the group,
     which read the topic before, must have read them `surge` times faster than it was ever observed to read the topic,
-    and faster than 1,000 records/s.
+    and faster than 5,000 records/s.
     Probable, not proven: the consumers may be that fast.
     Not: a group that is new to the topic, a partition that existed before Backflow watched the topic, consumers without
     group membership, a first commit below what the log held at the assignment.

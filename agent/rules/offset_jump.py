@@ -13,7 +13,7 @@ from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets, TopicSettings
 from agent.model.text import count, place
 from agent.rules.queries.causes import FORGOTTEN, check_commit_causes, why_forgotten
-from agent.rules.queries.operators import is_moved_by_operator, is_stopped
+from agent.rules.queries.operators import histories_of_group, is_moved_by_operator, is_stopped
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, drop_unmoved, earliest, find_deletion, is_recreated
 from agent.rules.queries.positions import (
     absent_until,
@@ -70,7 +70,7 @@ class OffsetJump(GroupRule):
     deleted, or that the group had read before it moved backwards, do not count as skipped.
     Not: catching up, gaps of compacted topics and of transaction markers, offsets that the log never had
     (foreign_offset), a re-created topic, unread records that were deleted (retention_overrun), a group's first commit
-    (new_partition_skipped).
+    (new_partition_skipped), a group that returned below its forgotten offset on another partition: it reads all again.
     Recovers when the group moves back to where it jumped from, to read what it skipped.
     """
 
@@ -199,7 +199,7 @@ class OffsetJump(GroupRule):
         """Return whether the group cannot have read the records. earlier: the commits up to the jump."""
         has_unread = jump.is_to_latest and jump.unread >= self.min_records
         if jump.forgotten is not None:
-            return has_unread
+            return has_unread and not _returned_at_earliest(jump.after, facts)
         known = facts.history(TopicSettings, jump.after.cluster, jump.after.topic)
         settings = known.as_of(jump.after.at + LATENESS_MS)
         if settings is not None and (settings.is_compacted or jump.rate > self.max_rate):
@@ -277,3 +277,13 @@ def _describe(labels: Mapping[str, bool], forgotten: str) -> str:
 def _is_below_log_start(facts: Facts, before: Commit, after: Observation) -> bool:
     reading = facts.history(LogOffsets, before.cluster, before.topic, before.partition).as_of(after.at)
     return reading is not None and reading.log_start > (before.offset or 0)
+
+
+def _returned_at_earliest(back: Commit, facts: Facts) -> bool:
+    """Return whether the group returned at the same time below another offset that Kafka had forgotten."""
+    return any(
+        gone.offset is None and (later.offset or 0) < (before.offset or 0)
+        for history in histories_of_group(facts, back)
+        for before, gone, later in zip(history.changes, history.changes[1:], history.changes[2:], strict=False)
+        if abs(later.at - back.at) <= LATENESS_MS
+    )

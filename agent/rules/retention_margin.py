@@ -14,10 +14,10 @@ from agent.rules.queries.retention import MIN_AGE_MS, Margin, find_margin
 from agent.rules.queries.unread import (
     first_not_final,
     longest_interval,
-    observed_until,
     read_until,
     remembered,
     sample_times,
+    was_observed,
     was_written_by,
 )
 
@@ -90,9 +90,8 @@ class RetentionMargin(GroupRule):
         """Yield the first of the last minutes at which the margin was too small."""
         history = facts.history(Commit, *scope.series)
         readings = remembered(facts.history(LogOffsets, *scope.in_partition))
-        until = observed_until(facts, scope.series)
         for at in sample_times(facts):
-            commit = history.as_of(at) if at <= until else None
+            commit = history.as_of(at) if was_observed(facts, scope.series, at) else None
             if commit is None or commit.offset is None or not self._is_endangered(scope, facts, readings, at):
                 continue
             margin = _margin(scope, facts, readings, commit.offset, at)

@@ -38,8 +38,8 @@ class RetentionOverrun(GroupRule):
     before they were observed and perhaps younger than retention.ms), `while_away` (an abandoned group has returned).
     If offsets are polled, the group may have read on before the log start offset was read: Kafka Streams deletes what
     it has committed. Reported 5 s later if the offset is still lower, or has advanced at more than thrice its pace.
-    A group without members that commits in steps, such as MirrorMaker's, is reported if its next step is overdue or
-    leads further than any before.
+    A group that commits in steps has read on since its last one, too: it is reported if its next step is overdue, or
+    leads 1.5 times further than any before.
     Not: groups at the end of their log, a single offset at the log end (it may be a transaction marker), a re-created
     topic, a log start offset that had already passed when first seen, unless the group reads on.
     Recovers when the group commits an offset within the log. Over when the group or topic is deleted, or the group is
@@ -133,7 +133,7 @@ class RetentionOverrun(GroupRule):
             if read is None or after.at > read + self.abandoned_after:
                 continue
             polled_ms = CLOCK_SLACK_MS if after.since is not None else 0
-            clear_at = unclear_until(history, states, commit, after)
+            clear_at = unclear_until(history, commit, after)
             if clear_at is None:
                 continue
             label, deletion = _explain_deletion(facts, scope, before, after)

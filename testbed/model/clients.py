@@ -22,7 +22,7 @@ def draw_mirror(world: World) -> None:
         return
     topic = rng.choice(busy).topic
     group = Group(world.cluster, "mirrored", policy="latest", interval=10 * HOUR, assigns=True)
-    group.simple = False
+    group.simple, group.hides_resets = False, True
     for log in topic.logs:
         group.read(log, log.end(world.now), max(log.rate, 1.0) * 3)
 

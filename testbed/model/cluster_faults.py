@@ -105,7 +105,9 @@ def empty_disk(world: World) -> bool:
     if not logs or not world.claim_brokers(50 * MINUTE):
         return False
     down = world.seconds(60, 1_500)
-    event = world.begin(f"broker {broker.number} came back with an empty disk", down + 120_000, wanted="loud")
+    event = world.begin(
+        f"broker {broker.number} came back with an empty disk", down + 120_000, wanted="loud", causes=TRUNCATION
+    )
     world.permit_broker(event, broker, down + 120_000)
     event.permit(
         ("partition_offline", "source_unavailable", "under_replicated"), {"cluster": world.cluster.name}, world.now
@@ -147,6 +149,7 @@ def broker_down(world: World) -> bool:
             subject={"cluster": world.cluster.name, "broker": broker.number}, at=world.now,
         )
     )  # fmt: skip
+    world.want_if_watched(event.effects[0], down)
     where = {"cluster": world.cluster.name}
     event.permit(("broker_session_lost", "under_replicated", "partition_offline", "source_unavailable", "leader_moved"),
                  where, world.now, world.now + int(down) + 600_000)  # fmt: skip
@@ -170,6 +173,7 @@ def cluster_down(world: World) -> bool:
              "broker_session_lost", "leader_moved", "rebalancing")  # fmt: skip
     event.effects.append(Effect(kinds=kinds, subject={"cluster": world.cluster.name}, at=world.now,
                                 until=world.now + int(down) + 600_000))  # fmt: skip
+    world.want_if_watched(event.effects[0], down)
     for group in world.plain:
         world.claim(group, down + 10 * MINUTE)
         world.standstill(event, group, down)

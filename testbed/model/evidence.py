@@ -18,7 +18,7 @@ _SMALL_SHARE = 0.8
 _SURGE = 10
 """How many times faster a consumer may be than it has had to be so far."""
 
-_USUAL_PACE = 1_000
+_USUAL_PACE = 5_000
 """Records/s that any consumer may read."""
 
 Place = tuple[str, int]

@@ -183,7 +183,8 @@ class Cluster:
         return topic
 
     def add_partition(self, topic: Topic, replication: int, end: int = 0) -> Log:
-        alive = sorted(number for number, broker in self.brokers.items() if not broker.is_decommissioned)
+        known = sorted(number for number, broker in self.brokers.items() if not broker.is_decommissioned)
+        alive = [number for number in known if self.brokers[number].session is not None] or known
         shift = (len(topic.logs) + sum(map(ord, topic.name))) % len(alive)
         replicas = tuple((alive[shift:] + alive[:shift])[:replication])
         log = Log(topic, len(topic.logs), replicas, end, self.clock.now)

@@ -300,7 +300,7 @@ def disorder(world: World) -> None:
     world.begin(f"commits of {group.name} arrived out of order", 2 * group.interval + 10_000)
     group.sync(world.now)
     for reader in group.of_member(world.rng.randrange(8)):
-        if reader.committed is not None:
+        if reader.committed is not None and reader.committed <= reader.position:
             late = int(min(reader.pace, reader.log.rate or 1.0) * group.interval / SECOND)
             reader.committed = max(reader.committed - late, reader.log.start)
 
@@ -354,6 +354,7 @@ def agent_asleep(world: World) -> None:
     event = world.begin("Backflow was suspended", lasts)
     event.permit(("source_unavailable",), {"cluster": world.cluster.name}, world.now, world.now + lasts + 120_000)
     world.kafka_view.asleep_until = world.now + lasts
+    world.asleep.append((world.now, world.now + lasts))
     if world.zookeeper_view is not None:
         world.zookeeper_view.disconnect(lasts)
 

@@ -9,7 +9,7 @@ from testbed.model.flink import Flink, Job
 from testbed.model.groups import Group, Reader
 from testbed.model.kafka import Broker, Cluster, Log, Topic
 from testbed.model.streams import Application
-from testbed.model.truth import Event, Subject, Truth
+from testbed.model.truth import Effect, Event, Subject, Truth
 from testbed.model.views import KafkaView
 from testbed.model.zookeeper_view import ZooKeeperView
 
@@ -17,6 +17,10 @@ STANDSTILL = ("consumer_stalled", "consumer_stopped", "lag", "retention_margin",
 """What may truly be reported of readers that do not read, whatever the reason."""
 
 ELECTIONS = ("broker_session_lost", "leader_moved", "under_replicated", "partition_offline", "broker_down")
+
+
+_NOTICED_MS = 6 * MINUTE
+"""How long brokers must be watched to be reported as down."""
 
 
 @dataclass
@@ -34,6 +38,8 @@ class World:
     jobs: list[Job] = field(default_factory=list)
     application: Application | None = None
     brokers_quiet_from: int = 0
+    asleep: list[tuple[int, int]] = field(default_factory=list)
+    """When Backflow was suspended: from, until."""
 
     @property
     def now(self) -> int:
@@ -82,6 +88,16 @@ class World:
         """Let a reader read another incarnation of its partition."""
         reader.log = log
         log.readers.append(reader)
+
+    def want_if_watched(self, effect: Effect, ms: float) -> None:
+        """Want a report of an absence that lasts so long only if Backflow was not suspended for most of it."""
+        begin = self.now
+
+        def judge() -> None:
+            slept = sum(max(min(until, self.now) - max(since, begin), 0) for since, until in self.asleep)
+            effect.must = self.now - begin - slept > _NOTICED_MS
+
+        self.clock.after(ms, judge)
 
     def seconds(self, low: float, high: float) -> float:
         """Return a duration in ms between two numbers of seconds."""

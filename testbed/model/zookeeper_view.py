@@ -28,6 +28,7 @@ class ZooKeeperView:
         self._detector = ChangeDetector()
         self._availability = AvailabilityTracker("zookeeper", cluster.name)
         self._partitions: dict[tuple[str, int], tuple[Log, int, PartitionState]] = {}
+        self._deleted_at: dict[tuple[str, int], int] = {}
         self._registrations: dict[int, BrokerRegistration] = {}
         self._controller: Controller | None = None
         self._pending: set[Log | Topic | Broker | None] = set()
@@ -142,6 +143,7 @@ class ZooKeeperView:
         existing = {log.place for log in self._cluster.logs()}
         for place in [place for place in self._partitions if place not in existing]:
             facts.append(deleted(self._partitions.pop(place)[2], now))
+            self._deleted_at[place] = facts[-1].at
         for log in logs:
             if not log.topic.exists:
                 continue
@@ -150,7 +152,7 @@ class ZooKeeperView:
                 continue
             is_next = last is not None and last[0] is log and last[1] + 1 == log.version
             at = max(log.mtime, log.topic.created_at) + self._skew
-            at = at if last is None else max(at, last[2].at)
+            at = max(at, self._deleted_at.get(log.place, at) if last is None else last[2].at)
             state = partition_state(
                 self._cluster.name, log, at, newer=self._newer, exact=True, seen_at=now,
                 since=at if is_next or last is None else since,

@@ -20,9 +20,10 @@ from testbed.model.groups import Group
 from testbed.model.kafka import Cluster
 from testbed.model.scenario import Scenario, draw
 from testbed.model.score import Scorer, run
-from testbed.model.truth import Truth, from_json, to_json
+from testbed.model.truth import Effect, Truth, from_json, to_json
 from testbed.model.views import KafkaView
 from testbed.model.world import World
+from testbed.model.zookeeper_view import ZooKeeperView
 
 RULES = Path(__file__).parents[2] / "rules.toml"
 SMALL = 1_500
@@ -239,6 +240,38 @@ def test_controlled_shutdown_moves_leaders_first() -> None:
     assert all(log.leader != broker.number and log.open for log in kafka.logs())
     kafka.clock.run(kafka.clock.now + MINUTE)
     assert all(set(log.isr) == set(log.replicas) for log in kafka.logs())
+
+
+def test_new_partition_is_not_placed_on_a_broker_that_is_down() -> None:
+    kafka = cluster()
+    topic = reading_group(kafka).readers[0].log.topic
+    kafka.unregister(kafka.brokers[2])
+    assert {kafka.add_partition(topic, 1).replicas for _ in range(3)} == {(1,), (3,)}
+
+
+def test_topic_is_created_again_after_its_deletion_by_a_clock_that_is_behind() -> None:
+    kafka, facts = cluster(), list[Observation]()
+    ZooKeeperView(kafka, facts.extend, skew=-20 * SECOND, newer=True)
+    topic = reading_group(kafka).readers[0].log.topic
+    for action in (lambda: kafka.delete_topic(topic), lambda: kafka.create_topic("orders", 2, 3)):
+        kafka.clock.run(kafka.clock.now + 5 * SECOND)
+        action()
+    kafka.clock.run(kafka.clock.now + 5 * SECOND)
+    states = [fact for fact in facts if isinstance(fact, PartitionState) and fact.partition == 0]
+    assert [bool(state.replicas) for state in states] == [True, False, True]
+    assert [state.at for state in states] == sorted(state.at for state in states)
+
+
+def test_absence_while_backflow_was_suspended_is_not_wanted() -> None:
+    for lasts, must in ((2 * MINUTE, True), (8 * MINUTE, False)):
+        kafka = cluster()
+        view = KafkaView(kafka, kafka.clock, lambda _: None, kafka.rng, interval=5 * SECOND, newer=True)
+        world = World(kafka.clock, kafka.rng, kafka.truth, kafka, view, None)
+        world.asleep.append((world.now, world.now + lasts))
+        effect = Effect(kinds=("broker_down",), subject={"broker": 1}, at=world.now)
+        world.want_if_watched(effect, 10 * MINUTE)
+        kafka.clock.run(kafka.clock.now + 11 * MINUTE)
+        assert effect.must is must
 
 
 def test_view_reduces_polls_as_the_change_detector_does() -> None:

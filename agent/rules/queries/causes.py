@@ -272,7 +272,7 @@ def waited_since(facts: Facts, before: Commit | Position, after: Commit | Positi
     reading = facts.history(LogOffsets, before.cluster, before.topic, before.partition).as_of(after.start)
     if after.since is None or reading is None or not 0 <= reading.log_end - (before.offset or 0) <= MARKER:
         return None
-    following = facts.history_of(after).between(after.at, after.at + LATENESS_MS)[:_STEPS]
+    following = facts.history_of(after).between(after.at, after.at + LATENESS_MS + CLOCK_SLACK_MS)[:_STEPS]
     intervals = [later.at - state.at for state, later in pairwise([after, *following])]
     return after.since - _FETCH_MS - 2 * max(intervals) if intervals else None
 

@@ -4,12 +4,11 @@ from itertools import pairwise
 
 from agent.engine.facts import LATENESS_MS, LONG_AGO, History
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets
-from agent.rules.queries.operators import has_consumers
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, drop_unmoved
 from agent.rules.queries.unread import REGULAR, log_end_at, longest_interval
 
-_LONGEST_STEP_MS = 2 * LATENESS_MS
-"""How long the steps of a group without members may take, to be waited for."""
+_LONGEST_STEP_MS = 2 * LATENESS_MS + CLOCK_SLACK_MS
+"""How long the steps of a group may take, to be waited for."""
 
 _HASTE, _HASTE_BEHIND = 3, 1.5
 """How many times faster a reader may be than it was: if it read all there was, and if it was behind already."""
@@ -79,11 +78,16 @@ def _can_have_read(
     unmoved_until: when it had committed nothing more: it may have read for an interval between two commits by then.
     joined: it did not read before that, as it had no members.
     """
-    if len(moves) < REGULAR:
+    if len(moves) < REGULAR or (_has_rewound(moves) and joined < moves[-1].at):
         return True
     pace = max(_best_pace(log, before, after) for before, after in pairwise(moves))
     begin = max(max(moves[-1].at, unmoved_until) - longest_interval(moves), joined)
     return (moves[-1].offset or 0) + pace * (rise.at - begin) >= rise.log_start
+
+
+def _has_rewound(moves: list[Commit]) -> bool:
+    """Return whether the last move was a rewind: the reader may now read faster than it ever had to."""
+    return (moves[-1].offset or 0) < (moves[-2].offset or 0)
 
 
 def _best_pace(log: History[LogOffsets], before: Commit, after: Commit) -> float:
@@ -94,18 +98,15 @@ def _best_pace(log: History[LogOffsets], before: Commit, after: Commit) -> float
     return (_HASTE_BEHIND if is_behind else _HASTE) * read / max(after.at - before.at, 1)
 
 
-def unclear_until(
-    history: History[Commit], states: History[GroupState], commit: Commit, after: LogOffsets
-) -> int | None:
+def unclear_until(history: History[Commit], commit: Commit, after: LogOffsets) -> int | None:
     """Return until when the next commit may show that nothing was lost, ms; None if it does.
 
-    A tool such as MirrorMaker commits offsets of a group without members in steps. If the next step comes as soon as
-    ever and goes no further, what was deleted may have been read before.
+    If the next step comes as soon as ever and goes hardly further, what was deleted may have been read before: by a
+    consumer that had not committed it yet, or by what a tool such as MirrorMaker commits for.
     """
-    state = states.as_of(after.at)
     moves = drop_unmoved([known for known in history if known.at <= commit.at])
     interval = longest_interval(moves)
-    if state is None or has_consumers(state) or len(moves) < REGULAR or interval > _LONGEST_STEP_MS:
+    if len(moves) < REGULAR or interval > _LONGEST_STEP_MS:
         return after.at
     due = moves[-1].at + interval * 3 // 2
     step = max((new.offset or 0) - (old.offset or 0) for old, new in pairwise(moves))
@@ -113,4 +114,5 @@ def unclear_until(
     following = next((known for known in later if (known.offset or 0) >= after.log_start), None)
     if following is None:
         return max(due, after.at)
-    return None if (following.offset or 0) - (commit.offset or 0) <= step else following.seen
+    is_usual = (following.offset or 0) - (commit.offset or 0) <= step * 3 // 2
+    return None if is_usual or _has_rewound(moves) else following.seen

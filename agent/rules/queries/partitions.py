@@ -241,7 +241,8 @@ def _may_have_caught_up(
 
     It may if an old in-sync replica is in the new ISR: then states in between were missed, in which either of them can
     have joined the other. Likewise if no state was read for a minute, or between two polls if the replica had been in
-    sync within the last five minutes: in a rolling restart, each broker stops as soon as the one before is back.
+    sync within the last five minutes: in a rolling restart, each broker stops as soon as the one before is back. If
+    the partition was seen without a leader, the old one must have led again as well, which takes more than 5 s.
     before: as in `_find_certainty`.
     """
     if set(before[0].isr) & set(after.isr):
@@ -252,7 +253,8 @@ def _may_have_caught_up(
     recent = facts.history(PartitionState, *partition).between(after.at - _RESTART_MS, after.at - 1)
     earlier = facts.history(PartitionState, *partition).as_of(after.at - _RESTART_MS)
     was_in_sync = any(leader_of(after) in state.isr for state in (earlier, *recent) if state is not None)
-    return unseen > CLOCK_SLACK_MS and was_in_sync
+    least = 0 if leader_of(before[-1]) is not None else CLOCK_SLACK_MS
+    return unseen > least and was_in_sync
 
 
 def _find_certainty(

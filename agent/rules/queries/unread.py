@@ -44,13 +44,14 @@ def has_unread(facts: Facts, commit: Commit) -> bool:
     return reading is not None and reading.log_end > offset + MARKER
 
 
-def observed_until(facts: Facts, series: tuple[str, str, str, int]) -> int:
-    """Return until when the group, its offset and the partition's log were observed, ms.
+def was_observed(facts: Facts, series: tuple[str, str, str, int], at: int) -> bool:
+    """Return whether the group, its offset and the partition's log were observed at that moment.
 
     Time that passes without observations shows nothing: Backflow was suspended, or Kafka could not be read.
     """
-    confirmed = max(history.confirmed for history in _histories(facts, series))
-    return min([confirmed, *_unavailable_since(facts, series)])
+    if at > max(history.confirmed for history in _histories(facts, series)):
+        return False
+    return not any(since <= at and (until is None or at < until) for since, until in _outages(facts, series))
 
 
 def first_observed(facts: Facts, series: tuple[str, str, str, int], at: int) -> int | None:
@@ -78,14 +79,10 @@ def readable_since(facts: Facts, series: tuple[str, str, str, int], begin: int, 
     """Return from when, at `begin` or later, the partition had a leader and was observed for `wait` ms, or None."""
     cluster, _, topic, partition = series
     leaders = facts.history(PartitionState, cluster, topic, partition)
-    reports = _availability(facts, series)
-    outages: list[tuple[int, int | None]] = [*suspensions(facts)]
+    outages: list[tuple[int, int | None]] = [*suspensions(facts), *_outages(facts, series)]
     outages += [
         (interval.begin.start, None if interval.end is None else interval.end.at)
-        for interval in (
-            *intervals_where(leaders, lambda state: leader_of(state) is None),
-            *(found for report in reports for found in intervals_where(report, _is_unavailable)),
-        )
+        for interval in intervals_where(leaders, lambda state: leader_of(state) is None)
     ]
     for since, until in sorted(outages, key=lambda outage: outage[0]):
         if since < begin + wait and (until is None or until > begin):
@@ -95,8 +92,11 @@ def readable_since(facts: Facts, series: tuple[str, str, str, int], begin: int, 
     return begin
 
 
-def _is_unavailable(report: Availability) -> bool:
-    return isinstance(report, Unavailable)
+def _outages(facts: Facts, series: tuple[str, str, str, int]) -> Iterator[tuple[int, int | None]]:
+    """Yield from when until when, ms, the group or the partition could not be read; None if it still cannot be."""
+    for report in _availability(facts, series):
+        for interval in intervals_where(report, lambda state: isinstance(state, Unavailable)):
+            yield interval.begin.start, None if interval.end is None else interval.end.at
 
 
 def _availability(facts: Facts, series: tuple[str, str, str, int]) -> list[History[Availability]]:
