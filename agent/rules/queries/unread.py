@@ -51,7 +51,15 @@ def was_observed(facts: Facts, series: tuple[str, str, str, int], at: int) -> bo
     """
     if at > max(history.confirmed for history in _histories(facts, series)):
         return False
-    return not any(since <= at and (until is None or at < until) for since, until in _outages(facts, series))
+    return not any(_was_unavailable(report, at) for report in _availability(facts, series))
+
+
+def _was_unavailable(report: History[Availability], at: int) -> bool:
+    """Return whether it could not be read at that moment, also if that was noticed only later."""
+    if isinstance(report.as_of(at), Unavailable):
+        return True
+    following = next(iter(report.after(at)), None)
+    return isinstance(following, Unavailable) and following.start <= at
 
 
 def first_observed(facts: Facts, series: tuple[str, str, str, int], at: int) -> int | None:
