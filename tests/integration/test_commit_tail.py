@@ -38,8 +38,8 @@ class Groups:
         """Commit these offsets of partition 0, one after the other."""
         consumer = self.consumer(group)
         for offset in offsets:
-            (committed,) = consumer.commit(offsets=[TopicPartition(self._topic, 0, offset)], asynchronous=False) or ()
-            assert committed.error is None
+            committed = consumer.commit(offsets=[TopicPartition(self._topic, 0, offset)], asynchronous=False)
+            assert [partition.error for partition in committed or ()] == [None]
 
     def consumer(self, group: str) -> Consumer:
         """Return the group's consumer, which has joined nothing."""
