@@ -215,9 +215,9 @@ class KafkaSource:
             self._detector.add(commit)
         self._state.add_groups(touched)
         self._turns.touch(touched)
-        self._state.apply_followed(
-            [group for group in self._state.groups if self._tail.is_followed(group)], commits, now_ms()
-        )
+        self._tail.retain(self._state.groups)
+        followed = [group for group in self._state.groups if self._tail.is_followed(group)]
+        self._state.apply_followed(followed, commits, now_ms())
 
     def _unreadable_commits(self) -> Reasons:
         """Return why the offsets topic cannot be read if it has to be; if it need not be, log it once."""

@@ -285,16 +285,19 @@ class CommitTable:
         differs = [number for number in keys.tolist() if self._offset[number] not in (_UNKNOWN, offsets.get(number))]
         return self._observe(self._stored(np.array(differs, np.int64)), now)
 
-    def unfollow(self, group: str, *, forget: bool = False) -> None:
-        """Observe no more commits of a group until it is followed again. forget: records may have been left out."""
+    def unfollow(self, group: str) -> None:
+        """Observe no more commits of a group until it is followed again."""
         self._followed_groups.discard(group)
-        keys = self._keys_of.get(group, [])
-        self._followed[keys] = False
-        if forget:
-            self._offset[keys] = _UNKNOWN
+        self._followed[self._keys_of.get(group, [])] = False
+
+    def forget(self, group: str) -> None:
+        """Forget the last commits of a group: it no longer exists, or records of it may have been left out."""
+        self.unfollow(group)
+        for number in list(self._keys_of.get(group, [])):
+            self._remove(number)
 
     def _remove(self, number: int) -> None:
-        """Forget a key whose offset was deleted."""
+        """Forget a key."""
         raw = encode_key(self._keys[number])
         for version in (b"\0\0", b"\0\1"):
             self._numbers.pop(version + raw[2:], None)

@@ -1,11 +1,12 @@
 """Thread that reads `__consumer_offsets` from now on, without joining a group: committed records only."""
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import structlog
-from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from agent.config.credentials import CredentialError
 from agent.model.observations.kafka import OFFSETS_TOPIC, Commit
@@ -13,14 +14,14 @@ from agent.sources.availability import now_ms
 from agent.sources.base import Emit
 from agent.sources.kafka.client_log import ClientLog
 from agent.sources.kafka.tail.commit_table import CommitTable, Records
-from agent.sources.kafka.tail.progress import Ends, Poll, Progress, ends_reached
+from agent.sources.kafka.tail.progress import Poll, Progress, Reading, read_statistics
 
 _MAX_RECORDS = 10_000
 _POLL_S = 0.1
 _RETRY_S = 5.0
 _CLOSE_S = 3
 _FLUSH_MS = 1_000
-_REFUSED_MS = 600_000
+_REFUSED_MS = 60_000
 """How long after brokers refused to let us read the topic it is tried again."""
 _STALE_MS = 30_000
 """How long nothing may have been read before the client is replaced if its secrets have changed."""
@@ -70,7 +71,6 @@ class CommitTail:
         self._progress = Progress()
         self._clock = _BrokerClock()
         self._count = 0
-        self._positions: dict[int, int] = {}
         self._emitted: list[Commit] = []
         self._touched: set[str] = set()
         self._statistics: str | None = None
@@ -119,11 +119,12 @@ class CommitTail:
             touched, self._touched = self._touched, set()
         return commits, touched
 
-    def forget(self, group: str) -> None:
-        """Forget a group that no longer exists."""
+    def retain(self, groups: Collection[str]) -> None:
+        """Forget all groups but these: they no longer exist."""
         with self._lock:
-            self._progress.forget(group)
-            self._table.unfollow(group, forget=True)
+            for group in set(self._progress.groups).difference(groups):
+                self._progress.forget(group)
+                self._table.forget(group)
 
     def close(self) -> None:
         """End the thread within 3 s."""
@@ -162,10 +163,14 @@ class CommitTail:
         """Read until closed, refused, or the client has to be replaced."""
         assigned = 0
         self._read_at = now_ms()
+        self._statistics = None  # of an earlier consumer
+        self._leave_out(range(self._count))
         while not self._closing.is_set() and assigned <= self._count and not self._is_outdated(properties):
             if assigned < self._count:
-                self._assign(consumer, range(assigned, self._count))
-                assigned = self._count
+                offset = OFFSET_BEGINNING if assigned else OFFSET_END  # all of a partition that was added is new
+                added = [TopicPartition(OFFSETS_TOPIC, number, offset) for number in range(assigned, self._count)]
+                consumer.incremental_assign(added)
+                assigned += len(added)
             first = consumer.poll(_POLL_S)
             messages = [] if first is None else [first, *consumer.consume(_MAX_RECORDS - 1, 0)]
             if not self._handle_errors(consumer, messages):
@@ -184,11 +189,6 @@ class CommitTail:
         except CredentialError:  # it is being written
             return False
 
-    def _assign(self, consumer: Consumer, partitions: Iterable[int]) -> None:
-        consumer.incremental_assign(
-            [TopicPartition(OFFSETS_TOPIC, number, self._positions.get(number, OFFSET_END)) for number in partitions]
-        )
-
     def _take(self, messages: Sequence[Message], now: int) -> None:
         """Take records in, then what librdkafka's statistics, made before they were read, say; emit what follows."""
         statistics, self._statistics = self._statistics, None
@@ -200,7 +200,8 @@ class CommitTail:
                 commits += taken.commits
                 self._touched |= taken.touched
             if statistics is not None:
-                commits += self._confirm(ends_reached(statistics), now)
+                made_us, readings = read_statistics(statistics)
+                commits += self._update(readings, now - (time.monotonic_ns() // 1_000 - made_us) // 1_000, now)
                 self._clock.sample(now, self._table.newest_at, is_current=self._progress.is_current)
             if now - self._flushed_at >= _FLUSH_MS or now < self._flushed_at:
                 self._flushed_at = now
@@ -210,14 +211,13 @@ class CommitTail:
         if commits and not self._closing.is_set():
             self._emit(commits)
 
-    def _confirm(self, ends: Ends, now: int) -> list[Commit]:
-        """Follow the groups that can be followed now, no longer follow those that cannot."""
-        if ends:
+    def _update(self, readings: Sequence[Reading], at: int, now: int) -> list[Commit]:
+        """Follow the groups that can be followed now, no longer follow those that cannot. at: of the readings, ms."""
+        if any(reading.is_at_end for reading in readings):
             self.failure = None
             self._read_at = now
-        self._positions |= ends
         commits = []
-        for poll in self._progress.confirm(ends, now):
+        for poll in self._progress.update(readings, at):
             commits += self._table.follow(poll.group, poll.commits, poll.completed_at, now)
         for group in self._progress.lose(now):
             self._table.unfollow(group)
@@ -235,20 +235,19 @@ class CommitTail:
                 return False
             number = message.partition()
             if error.code() == KafkaError._AUTO_OFFSET_RESET and number is not None:  # noqa: SLF001 - its public name
-                self._restart(consumer, number)
+                self._log.warning("offsets_topic_unread", partition=number, reason=error.str())
+                self._leave_out([number])
+                consumer.incremental_unassign([TopicPartition(OFFSETS_TOPIC, number)])
+                consumer.incremental_assign([TopicPartition(OFFSETS_TOPIC, number, OFFSET_END)])
         return True
 
-    def _restart(self, consumer: Consumer, number: int) -> None:
-        """Go on at the end of a partition that lost what was to be read next: its groups are polled meanwhile."""
-        self._log.warning("offsets_topic_unread", partition=number, position=self._positions.pop(number, None))
+    def _leave_out(self, partitions: Collection[int]) -> None:
+        """Take note that records of these partitions are not read: what their groups commit meanwhile is polled."""
         with self._lock:
-            self._progress.reset(number)
-            self._progress.lose(now_ms())
+            self._progress.reset(partitions)
             for group in self._table.groups:
-                if self._progress.partition_of(group) == number:
-                    self._table.unfollow(group, forget=True)
-        consumer.incremental_unassign([TopicPartition(OFFSETS_TOPIC, number)])
-        self._assign(consumer, [number])
+                if self._progress.partition_of(group) in partitions:
+                    self._table.forget(group)
 
 
 class _BrokerClock:

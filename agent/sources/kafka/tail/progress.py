@@ -1,12 +1,12 @@
 """How far `__consumer_offsets` has been read, and which groups can be followed there. Makes no calls.
 
 A group is followed once its partition is read up to its end and a poll has read its commits since: from then on each
-commit is seen in the log. While a partition is not read up to its end (its leader is away, or an open transaction holds
-its last stable offset back), its groups are polled.
+commit is seen in the log. While the reading of a partition stands still before its end (its leader is away, or an open
+transaction holds its last stable offset back), its groups are polled.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import msgspec
 
@@ -14,7 +14,7 @@ from agent.model.observations.kafka import OFFSETS_TOPIC, Commit
 from agent.sources.kafka.tail.records import partition_of
 
 BEHIND_MS = 3_000
-"""How long a partition may not have been seen to be read up to its end before its groups are polled."""
+"""How long a partition may not have been read up to its end nor moved on before its groups are polled."""
 
 _SILENT_US = 2_000_000
 """How long a broker may not have sent anything: it answers a fetch after half a second if there is nothing new."""
@@ -40,33 +40,49 @@ class _Topic(msgspec.Struct):
 
 
 class _Statistics(msgspec.Struct):
+    ts: int
     brokers: dict[str, _Broker]
     topics: dict[str, _Topic]
 
 
-Ends: TypeAlias = dict[int, int]
-"""Partitions of `__consumer_offsets` -> the offset to be read next."""
-
 _DECODER = msgspec.json.Decoder(_Statistics)
 
 
-def ends_reached(statistics: str) -> Ends:
-    """Return which partitions had been read up to their ends.
+class Reading(NamedTuple):
+    """How far a partition has been read. next_offset: to be fetched next.
 
-    statistics: as librdkafka emits them, with its `fetchq_cnt` records not yet passed on.
+    is_at_end: whether it was read up to its end. has_more: whether fetched records wait to be taken.
     """
+
+    partition: int
+    next_offset: int
+    is_at_end: bool
+    has_more: bool
+
+
+def read_statistics(statistics: str) -> tuple[int, list[Reading]]:
+    """Return when librdkafka made its statistics (us of the monotonic clock), and how far partitions had been read."""
     decoded = _DECODER.decode(statistics)
     answering = {
         broker.nodeid for broker in decoded.brokers.values() if broker.state == "UP" and 0 <= broker.rxidle < _SILENT_US
     }
     topic = decoded.topics.get(OFFSETS_TOPIC)
-    return {
-        int(number): partition.next_offset
+    return decoded.ts, [
+        Reading(
+            int(number),
+            partition.next_offset,
+            is_at_end=partition.broker in answering and _is_at_end(partition),
+            has_more=partition.fetchq_cnt > 0,
+        )
         for number, partition in (topic.partitions if topic else {}).items()
-        if partition.broker in answering and partition.fetch_state == "active" and partition.fetchq_cnt == 0
-        # Brokers before 0.11 have no last stable offset.
-        if 0 <= partition.hi_offset <= partition.next_offset and partition.ls_offset in (partition.hi_offset, -1)
-    }
+    ]
+
+
+def _is_at_end(partition: _Partition) -> bool:
+    # Brokers before 0.11 have no last stable offset.
+    is_stable = partition.ls_offset in (partition.hi_offset, -1)
+    is_all_taken = partition.fetch_state == "active" and partition.fetchq_cnt == 0
+    return is_all_taken and is_stable and 0 <= partition.hi_offset <= partition.next_offset
 
 
 class Poll(NamedTuple):
@@ -78,20 +94,31 @@ class Poll(NamedTuple):
     completed_at: int
 
 
+class _Followed(NamedTuple):
+    """A partition that has been read up to its end. since: the first time; at: the last time, ms.
+
+    alive_at: when it was last seen to be at its end or to move on, ms.
+    """
+
+    since: int
+    at: int
+    alive_at: int
+    next_offset: int
+
+
 class Progress:
     """Which partitions have been read up to their ends since when, and which groups are followed."""
 
     def __init__(self) -> None:
         self._count = 0
-        self._current_since: dict[int, int] = {}
-        self._confirmed_at: dict[int, int] = {}
+        self._partitions: dict[int, _Followed] = {}
         self._polls: dict[str, Poll] = {}
-        self._followed: dict[str, int] = {}
+        self._groups: dict[str, int] = {}
 
     @property
     def is_current(self) -> bool:
-        """Whether all partitions are read up to their ends."""
-        return 0 < self._count == len(self._current_since)
+        """Whether all partitions can be read."""
+        return 0 < self._count == len(self._partitions)
 
     def set_count(self, count: int) -> None:
         """Set the number of partitions. Groups move to others if it changes, which Kafka does not support."""
@@ -99,57 +126,71 @@ class Progress:
 
     def is_followed(self, group: str) -> bool:
         """Return whether each commit of the group is seen in the log."""
-        return group in self._followed
+        return group in self._groups
+
+    @property
+    def groups(self) -> list[str]:
+        """The followed groups."""
+        return list(self._groups)
 
     def add_poll(self, poll: Poll) -> None:
         """Take note of a poll, whose commits have been emitted."""
-        since = self._current_since.get(self.partition_of(poll.group))
-        if since is not None and poll.sent_at >= since:
+        partition = self._partitions.get(self.partition_of(poll.group))
+        if partition is not None and poll.sent_at >= partition.since:
             self._polls[poll.group] = poll
 
-    def confirm(self, ends: Iterable[int], now: int) -> list[Poll]:
-        """Take note that these partitions have been read up to their ends; return the groups to follow now."""
-        for partition in ends:
-            self._current_since.setdefault(partition, now)
-            self._confirmed_at[partition] = now
-        ready = [
-            poll
-            for poll in self._polls.values()
-            if self._confirmed_at.get(self.partition_of(poll.group), 0) > poll.completed_at
-        ]
+    def update(self, readings: Iterable[Reading], at: int) -> list[Poll]:
+        """Take note of how far partitions had been read at a moment (ms); return the groups to follow now."""
+        for reading in readings:
+            known = self._partitions.get(reading.partition)
+            if reading.is_at_end:
+                since = at if known is None else known.since
+                self._partitions[reading.partition] = _Followed(since, at, at, reading.next_offset)
+            elif known is not None and (reading.has_more or reading.next_offset != known.next_offset):
+                moved = known._replace(alive_at=at, next_offset=reading.next_offset)
+                self._partitions[reading.partition] = moved
+        ready = [poll for poll in self._polls.values() if self._is_confirmed(poll)]
         for poll in ready:
             del self._polls[poll.group]
-            self._followed[poll.group] = self.partition_of(poll.group)
+            self._groups[poll.group] = self.partition_of(poll.group)
         return ready
 
-    def lose(self, now: int) -> set[str]:
-        """Return the groups that can no longer be followed: their partitions were not read up to their ends lately."""
-        for partition, at in list(self._confirmed_at.items()):
-            if now - at > BEHIND_MS:
-                del self._confirmed_at[partition], self._current_since[partition]
-        lost = {group for group, partition in self._followed.items() if partition not in self._current_since}
+    def _is_confirmed(self, poll: Poll) -> bool:
+        partition = self._partitions.get(self.partition_of(poll.group))
+        return partition is not None and partition.at > poll.completed_at
+
+    def lose(self, now: int) -> list[str]:
+        """Return the groups that can no longer be followed: the reading of their partitions stands still."""
+        for number, partition in list(self._partitions.items()):
+            if now - partition.alive_at > BEHIND_MS:
+                del self._partitions[number]
+        return self._drop()
+
+    def _drop(self) -> list[str]:
+        """Follow no group whose partition is not read, and return them."""
+        lost = [group for group, number in self._groups.items() if number not in self._partitions]
         for group in lost:
-            del self._followed[group]
-        self._polls = {group: poll for group, poll in self._polls.items() if self._is_current(group)}
+            del self._groups[group]
+        self._polls = {
+            group: poll for group, poll in self._polls.items() if self.partition_of(group) in self._partitions
+        }
         return lost
 
     def forget(self, group: str) -> None:
         """Forget a group that no longer exists."""
-        self._followed.pop(group, None)
+        self._groups.pop(group, None)
         self._polls.pop(group, None)
 
-    def reset(self, partition: int) -> None:
-        """Take note that records of a partition were left out: its groups are no longer followed."""
-        self._current_since.pop(partition, None)
-        self._confirmed_at.pop(partition, None)
-
-    def held_at(self, now: int) -> int:
-        """Return the moment as of which all commits of followed groups have been seen, ms."""
-        return min(self._confirmed_at.values(), default=now)
+    def reset(self, partitions: Iterable[int]) -> None:
+        """Take note that records of these partitions are not read: their groups are no longer followed."""
+        for partition in partitions:
+            self._partitions.pop(partition, None)
+        self._drop()
 
     def partition_of(self, group: str) -> int:
         """Return the partition that holds a group's commits; -1 if none is known."""
         return partition_of(group, self._count) if self._count else -1
 
-    def _is_current(self, group: str) -> bool:
-        return self.partition_of(group) in self._current_since
+    def held_at(self, now: int) -> int:
+        """Return the moment as of which all commits of followed groups have been seen, ms."""
+        return min((partition.at for partition in self._partitions.values()), default=now)

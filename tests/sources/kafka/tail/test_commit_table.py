@@ -109,7 +109,8 @@ def test_what_the_log_says_later_than_a_poll_is_observed_when_a_group_is_followe
 
 def test_records_that_were_left_out_make_a_poll_the_truth() -> None:
     watched = table(followed=90)
-    watched.unfollow(KEY.group, forget=True)
+    watched.forget(KEY.group)
+    assert len(watched) == 0
     assert watched.follow(KEY.group, polled(40), NOW, NOW) == []
     assert moves(watched.apply(commits((30, NOW + 1)), NOW + 1).commits) == [(30, 1)]
 
