@@ -141,8 +141,8 @@ def change(finding: Finding) -> str:
 
 
 def leader_name(leader: int | None) -> str:
-    """Return the broker that leads, or "nobody"."""
-    return "nobody" if leader is None or leader < 0 else str(leader)
+    """Return the broker that leads, or "none", as Kafka's tools print it."""
+    return "none" if leader is None or leader < 0 else str(leader)
 
 
 def is_bounded(finding: Finding) -> bool:
