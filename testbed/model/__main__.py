@@ -12,7 +12,7 @@ from agent.model.findings import Incident
 from agent.model.times import clock
 from agent.render.report import report as incident_report
 from testbed.model.backtest import report, run_seed, score_all, seeds
-from testbed.model.scenario import CHANGES, draw
+from testbed.model.scenario import CHANGES, Scenario, draw
 from testbed.model.score import is_loud
 from testbed.model.truth import Truth
 from testbed.model.truth import to_json as truth_json
@@ -24,6 +24,9 @@ from testbed.model.truth import to_json as truth_json
 @click.option("--first", type=int, help="The seed that all others are drawn from. Default: drawn and printed.")
 @click.option("--workers", default=2, show_default=True, help="How many processes to use.")
 @click.option("--changes", default=CHANGES, show_default=True, help="About how many changes of offsets a scenario has.")
+@click.option(
+    "--commits", type=click.Choice(["poll", "tail"]), default="poll", show_default=True, help="How commits are read."
+)
 @click.option("--config", type=click.Path(path_type=Path), default=Path("rules.toml"), show_default=True)
 @click.option("--all", "show_all", is_flag=True, help="With SEED: show ordinary life and info too.")
 @click.option("--export", type=click.Path(path_type=Path), help="With SEED: write journal.jsonl and truth.json there.")
@@ -34,6 +37,7 @@ def main(
     first: int | None,
     workers: int,
     changes: int,
+    commits: str,
     config: Path,
     export: Path | None,
     show_all: bool,
@@ -42,13 +46,14 @@ def main(
 
     An interrupt ends it early, with the report of what has been scored.
     """
+    tails = commits == "tail"
     if seed is None:
         first = random.SystemRandom().randrange(1_000_000) if first is None else first
         click.echo(f"seed {first}")
         results = []
         began_at = time.monotonic()
         try:
-            for result in score_all(seeds(scenarios, first), config, workers, changes):
+            for result in score_all(seeds(scenarios, first), config, workers, changes=changes, tails=tails):
                 results.append(result)
                 if len(results) % 10 == 0:
                     click.echo(f"{len(results)} scenarios in {time.monotonic() - began_at:.0f} s", err=True)
@@ -57,9 +62,9 @@ def main(
         click.echo("\n".join(report(results)))
         sys.exit(any(result.shortfalls for result in results))
     if export is not None:
-        _export(seed, export, changes)
-    result, outcome = run_seed(seed, config, changes=changes)
-    truth = draw(seed, changes=changes).truth
+        _export(draw(seed, changes=changes, tails=tails), export)
+    result, outcome = run_seed(seed, config, changes=changes, tails=tails)
+    truth = draw(seed, changes=changes, tails=tails).truth
     _show(truth, outcome.incidents, show_all=show_all)
     for shortfall in result.shortfalls:
         click.echo(f"{shortfall.kind} {', '.join(shortfall.rules)}: {shortfall.event}: {shortfall.detail}")
@@ -86,8 +91,7 @@ def _show(truth: Truth, incidents: list[Incident], *, show_all: bool) -> None:
             click.echo("\n".join(incident_report(incident).lines()) + "\n")
 
 
-def _export(seed: int, directory: Path, changes: int) -> None:
-    scenario = draw(seed, changes=changes)
+def _export(scenario: Scenario, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "journal.jsonl").open("w", encoding="utf-8") as lines:
         lines.writelines(f"{to_json(fact)}\n" for batch in scenario.batches for fact in batch)

@@ -33,15 +33,15 @@ def engine(path: Path) -> Engine:
     return Engine(rules.rules, rules.correlations, rules.incidents)
 
 
-def score_seed(seed: int, path: Path, changes: int) -> Result:
-    """Draw the scenario of a seed, run the rules on it and compare."""
-    return run_seed(seed, path, changes=changes)[0]
+def score_seed(seed: int, path: Path, changes: int, tails: bool) -> Result:  # noqa: FBT001 - for map
+    """Draw the scenario of a seed, run the rules on it and compare. changes, tails: see `draw`."""
+    return run_seed(seed, path, changes=changes, tails=tails)[0]
 
 
-def run_seed(seed: int, path: Path, *, changes: int = CHANGES) -> tuple[Result, Run]:
-    """Return the score of a seed and what the engine reported. changes: the size of the scenario, about."""
+def run_seed(seed: int, path: Path, *, changes: int = CHANGES, tails: bool = False) -> tuple[Result, Run]:
+    """Return the score of a seed and what the engine reported. changes, tails: see `draw`."""
     began = time.process_time()
-    scenario = draw(seed, changes=changes)
+    scenario = draw(seed, changes=changes, tails=tails)
     outcome = run(engine(path), scenario.batches)
     result = Scorer(scenario.truth, Evidence(scenario.truth, scenario.batches), outcome).score()
     result.seconds = time.process_time() - began
@@ -55,15 +55,17 @@ def seeds(number: int, first: int) -> list[int]:
     return [rng.randrange(_SEEDS) for _ in range(number)]
 
 
-def score_all(chosen: Iterable[int], path: Path, workers: int, changes: int = CHANGES) -> Iterator[Result]:
-    """Yield the score of each seed as it is known."""
+def score_all(
+    chosen: Iterable[int], path: Path, workers: int, *, changes: int = CHANGES, tails: bool = False
+) -> Iterator[Result]:
+    """Yield the score of each seed as it is known. changes, tails: see `draw`."""
     if workers == 1:
-        yield from (score_seed(seed, path, changes) for seed in chosen)
+        yield from (score_seed(seed, path, changes, tails) for seed in chosen)
         return
     chosen = list(chosen)
     # An interrupt is for the parent: it reports what has been scored.
     with ProcessPoolExecutor(workers, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
-        yield from pool.map(score_seed, chosen, repeat(path), repeat(changes))
+        yield from pool.map(score_seed, chosen, repeat(path), repeat(changes), repeat(tails))
 
 
 def report(results: list[Result]) -> Iterator[str]:

@@ -241,6 +241,10 @@ class Group:
                 reader.commit()
 
     @property
+    def last_commit(self) -> int:
+        return self._last_commit
+
+    @property
     def next_commit(self) -> int:
         return self._last_commit + self.interval
 

@@ -35,8 +35,12 @@ class Scenario(NamedTuple):
     batches: list[list[Observation]]
 
 
-def draw(seed: int, *, faults: list[Fault] | None = None, changes: int = CHANGES) -> Scenario:
-    """Return the scenario of a seed. faults: which to try instead of drawing them. changes: its size, about."""
+def draw(seed: int, *, faults: list[Fault] | None = None, changes: int = CHANGES, tails: bool = False) -> Scenario:
+    """Return the scenario of a seed.
+
+    faults: which to try instead of drawing them. changes: its size, about. tails: whether commits are read from
+    `__consumer_offsets` instead of being polled.
+    """
     rng = random.Random(seed)
     began_at = BEGAN_AT + rng.randrange(7 * 24) * HOUR + rng.randrange(HOUR)
     ended_at = began_at + int(rng.uniform(1.7, 2.3) * HOUR)
@@ -44,6 +48,8 @@ def draw(seed: int, *, faults: list[Fault] | None = None, changes: int = CHANGES
     truth = Truth(seed=seed, began_at=began_at, ended_at=ended_at)
     batches: list[list[Observation]] = []
     world = _draw_world(rng, clock, truth, batches, changes)
+    if tails:
+        world.kafka_view.tail_commits()
     live(world, ended_at - 10 * MINUTE)
     _plan_faults(world, ended_at, faults)
     clock.run(ended_at)

@@ -23,7 +23,7 @@ from agent.model.observations.kafka import (
 )
 from agent.sources.availability import SOURCE, AvailabilityTracker, Unit
 from agent.sources.base import HEARTBEAT_MS, ChangeDetector
-from testbed.model.clock import Clock
+from testbed.model.clock import SECOND, Clock
 from testbed.model.groups import Group, Reader
 from testbed.model.kafka import Cluster, Log
 
@@ -70,7 +70,40 @@ class KafkaView:
         self.asleep_until = 0
         self._batch: list[Observation] = []
         self._unavailable: dict[Unit, str] = {}
+        self._tails = False
+        self._followed: list[Commit] = []
+        self._returned: dict[Reader, list[Commit]] = {}
+        self._held_at_poll: list[Reader] = []
         clock.every(interval, self._poll, first=rng.randrange(interval))
+
+    def tail_commits(self) -> None:
+        """Read commits from `__consumer_offsets` as they are made; only groups and logs are polled."""
+        self._tails = True
+        self._clock.every(SECOND, self._follow_commits, first=SECOND)
+
+    def _follow_commits(self) -> None:
+        """Emit the commits of the last second, dated exactly; those of a suspension when it is over."""
+        now, known = self._clock.now, self._commits
+        for group in self._cluster.groups.values():
+            group.sync(now)
+            if not group.has_new_commits:
+                continue
+            group.has_new_commits = False
+            at = group.last_commit if group.last_commit > now - SECOND else now
+            for reader in group.readers:
+                shown = known.get(reader)
+                offset = NO_OFFSET if reader.committed is None else reader.committed
+                if shown is None and offset != NO_OFFSET:
+                    shown = known[reader] = Shown(None, at)
+                if shown is not None and shown.value != offset:
+                    if shown.value in (NO_OFFSET, None):  # held until a poll has read the topics
+                        self._returned.setdefault(reader, [])
+                    shown.value, shown.at = offset, max(at, shown.at)
+                    self._returned.get(reader, self._followed).append(self._commit(reader, shown.at, None))
+                    self._commits_seen[group] = now, 0
+        if self._followed and now >= self.asleep_until:
+            self._emit([replace(commit, seen_at=now) for commit in self._followed])
+            self._followed = []
 
     def _poll(self) -> None:
         if self._clock.now < self.asleep_until:
@@ -81,6 +114,7 @@ class KafkaView:
             self._clock.after(900, self._finish)
             return
         clock, jitter = self._clock, self._rng.randrange(8)
+        self._held_at_poll = list(self._returned)
         self._read_groups()
         clock.after(4 + jitter, self._read_commits)
         clock.after(9 + 2 * jitter, self._read_logs)
@@ -91,6 +125,8 @@ class KafkaView:
         now = self._clock.now
         facts = [*self._rare.changes(self._availability.update(now, self._unavailable)), *self._batch]
         self._emit([Tick(at=now), *facts])
+        for reader in self._held_at_poll:
+            self._followed += self._returned.pop(reader, [])
 
     def _read_groups(self) -> None:
         at, name = self._clock.now + 2, self._cluster.name
@@ -146,11 +182,21 @@ class KafkaView:
             at += 1 if len(group.readers) % 3 == 0 else 0
             group.sync(at)
             seen_at, oldest = self._commits_seen.get(group, (at, 0))
+            if self._tails:
+                self._confirm_commits(group, at)
+                continue
             if group.has_new_commits or at - oldest >= HEARTBEAT_MS:
                 group.has_new_commits = False
                 self._read_group_commits(group, at, seen_at)
                 oldest = min((known[reader].at for reader in group.readers if reader in known), default=at)
             self._commits_seen[group] = at, oldest
+
+    def _confirm_commits(self, group: Group, at: int) -> None:
+        for reader in group.readers:
+            shown = self._commits.get(reader)
+            if shown is not None and at - shown.at >= HEARTBEAT_MS and shown.value != NO_OFFSET:
+                self._batch.append(self._commit(reader, at, None))
+                shown.at = at
 
     def _read_group_commits(self, group: Group, at: int, seen_at: int) -> None:
         batch, known = self._batch, self._commits

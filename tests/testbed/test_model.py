@@ -138,6 +138,18 @@ def test_cooperative_members_read_on_in_a_rebalance() -> None:
         assert {reader.position for reader in group.readers} == {50_000 + advance}
 
 
+def test_commits_read_from_the_log_are_dated_exactly() -> None:
+    commits: dict[object, list[Commit]] = defaultdict(list)
+    for fact in flat(draw(11, changes=SMALL, tails=True)):
+        if isinstance(fact, Commit):
+            commits[fact.subject].append(fact)
+    read = [fact for history in commits.values() for fact in history if fact.seen_at is not None]
+    assert len(read) > 1_000
+    assert all(fact.since is None and fact.at <= fact.seen for fact in read)
+    for history in commits.values():
+        assert [fact.at for fact in history] == sorted(fact.at for fact in history)
+
+
 def test_purging_application_loses_nothing() -> None:
     kafka = cluster()
     view = KafkaView(kafka, kafka.clock, lambda _: None, kafka.rng, interval=5 * SECOND, newer=True)

@@ -143,7 +143,7 @@ class KafkaSource:
     def poll(self) -> None:
         """Read the cluster once and emit what changed, in one batch."""
         with self._polling:
-            in_flight_before = self._client.in_flight
+            in_flight_before, begun_at = self._client.in_flight, now_ms()
             self._state.begin_poll()
             self._apply_followed()
             polls: list[Poll] = []
@@ -183,7 +183,7 @@ class KafkaSource:
             changes = self._detector.changes([*availability, *facts])
             if changes and not self._closed:
                 self._emit(changes)
-            self._tail.add_polls(polls)
+            self._tail.add_polls(polls, begun_at)
             self._source_log.add_applications(facts)
 
     def topics(self) -> list[str]:

@@ -1,7 +1,8 @@
 """The last commit of each group and partition, in columns, and which commits are worth an observation. Makes no calls.
 
 A key is a group and a partition. Ordinary progress becomes one observation per key and second; a commit that moves
-backwards, deletes the offset or brings it back becomes one at once, after the commit before it.
+backwards or deletes the offset becomes one at once, after the commit before it. Those of a key that had no offset are
+held until a poll has shown whether the topic is still the same: a topic that is re-created loses its offsets.
 """
 
 from collections import defaultdict
@@ -88,6 +89,8 @@ class CommitTable:
         self._free: list[int] = []
         self._keys_of: dict[str, list[int]] = defaultdict(list)
         self._followed_groups: set[str] = set()
+        self._held: list[tuple[int, Commit]] = []
+        self._held_since: dict[int, int] = {}
         self._offset, self._at, self._dated = (np.zeros(_ROWS, np.int64) for _ in range(3))
         self._leader_epoch = np.zeros(_ROWS, np.int32)
         self._waits, self._followed = np.zeros(_ROWS, np.bool_), np.zeros(_ROWS, np.bool_)
@@ -197,6 +200,8 @@ class CommitTable:
         is_observed = followed & (is_urgent | (~is_last & np.append(completes[1:], False)))
         stored = rows.select(followed & is_first & completes & self._waits[rows.keys])
         stored = self._stored(stored.keys)._replace(order=2 * stored.order)
+        for number in np.unique(rows.keys[followed & (before < 0)]).tolist():
+            self._held_since.setdefault(number, now)
         observed = rows.select(is_observed)
         observed = observed._replace(order=2 * observed.order + 1)
         self._put(rows.select(is_last), ~is_observed[is_last])
@@ -217,28 +222,38 @@ class CommitTable:
         return _Rows(keys, self._offset[keys], self._leader_epoch[keys].astype(np.int64), self._at[keys], keys)
 
     def _observe(self, rows: _Rows, now: int, behind: int = 0) -> list[Commit]:
-        """Return rows as observations; those of a key are dated in order."""
+        """Return rows as observations; those of a key are dated in order. Those of held keys are held."""
         fields = (rows.keys, rows.offsets, rows.leader_epochs, np.minimum(rows.at + behind, now))
         commits = []
         for number, offset, leader_epoch, committed_at in zip(*(column.tolist() for column in fields), strict=True):
             group, topic, partition = self._keys[number]
             at = max(committed_at, int(self._dated[number]))
             self._dated[number] = at
-            commits.append(
-                Commit(
-                    at=at,
-                    seen_at=now if now > at else None,
-                    cluster=self._cluster,
-                    group=group,
-                    topic=topic,
-                    partition=partition,
-                    offset=offset if offset >= 0 else None,
-                    leader_epoch=leader_epoch if leader_epoch >= 0 else None,
-                )
+            commit = Commit(
+                at=at,
+                seen_at=now if now > at else None,
+                cluster=self._cluster,
+                group=group,
+                topic=topic,
+                partition=partition,
+                offset=offset if offset >= 0 else None,
+                leader_epoch=leader_epoch if leader_epoch >= 0 else None,
             )
+            if number in self._held_since:
+                self._held.append((number, commit))
+            else:
+                commits.append(commit)
         return commits
 
     # --- time
+
+    def release(self, before: int) -> list[Commit]:
+        """Return, in order, the commits of keys that have been held since before that moment (ms)."""
+        for number in [number for number, since in self._held_since.items() if since < before]:
+            del self._held_since[number]
+        released = [commit for number, commit in self._held if number not in self._held_since]
+        self._held = [(number, commit) for number, commit in self._held if number in self._held_since]
+        return released
 
     def flush(self, now: int) -> list[Commit]:
         """Return the commits of earlier seconds that have not been observed yet. Call it about once a second."""

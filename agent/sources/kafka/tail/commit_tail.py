@@ -74,7 +74,7 @@ class CommitTail:
         self._emitted: list[Commit] = []
         self._touched: set[str] = set()
         self._statistics: str | None = None
-        self._flushed_at = self._read_at = 0
+        self._flushed_at = self._read_at = self._release_before = 0
         self._crash: BaseException | None = None
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -100,9 +100,10 @@ class CommitTail:
         """Return whether each commit of the group is observed here, so that it need not be polled."""
         return self._progress.is_followed(group)
 
-    def add_polls(self, polls: Iterable[Poll]) -> None:
-        """Take note of polls whose commits have been emitted."""
+    def add_polls(self, polls: Iterable[Poll], begun_at: int) -> None:
+        """Take note of polls whose commits have been emitted, with the topics. begun_at: ms."""
         with self._lock:
+            self._release_before = begun_at
             for poll in polls:
                 self._progress.add_poll(poll)
 
@@ -194,7 +195,7 @@ class CommitTail:
         statistics, self._statistics = self._statistics, None
         records = [message for message in messages if message.error() is None]
         with self._lock:
-            commits: list[Commit] = []
+            commits = self._table.release(self._release_before)
             if records:
                 taken = self._table.apply(_records(records), now, self._clock.behind)
                 commits += taken.commits

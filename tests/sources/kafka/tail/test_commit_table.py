@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Iterator, Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -72,18 +73,27 @@ def test_a_rewind_and_back_within_a_batch_is_observed() -> None:
     assert moves(taken.commits) == [(20, 1), (3, 2)]
 
 
-def test_deletion_and_return_are_observed_and_the_key_is_forgotten_between() -> None:
+def test_a_deletion_is_observed_and_the_key_is_forgotten() -> None:
     watched = table(followed=10)
     assert moves(watched.apply(commits((None, NOW + 7)), NOW + 8).commits) == [(None, 7)]
     assert len(watched) == 1
     watched.flush(NOW + 9)
     assert len(watched) == 0
-    assert watched.apply(commits((12, NOW + 20)), NOW + 21).commits == []
-    assert moves(watched.flush(NOW + 1_000)) == [(12, 20)]
-    assert moves(watched.apply(commits((None, NOW + 1_030), (4, NOW + 1_040)), NOW + 1_050).commits) == [
-        (None, 1_030),
-        (4, 1_040),
-    ]
+
+
+@pytest.mark.parametrize("is_forgotten", [False, True])
+def test_commits_of_a_key_without_an_offset_are_held_until_a_poll(is_forgotten: bool) -> None:  # noqa: FBT001
+    watched = table(followed=10)
+    assert moves(watched.apply(commits((None, NOW + 30)), NOW + 30).commits) == [(None, 30)]
+    if is_forgotten:
+        watched.flush(NOW + 40)
+    assert watched.apply(commits((4, NOW + 50), (9, NOW + 60), (5, NOW + 70)), NOW + 80).commits == []
+    assert watched.flush(NOW + 1_000) == []
+    assert watched.release(NOW + 80) == []  # the poll had begun before
+    held = [(9, 60), (5, 70)] if is_forgotten else [(4, 50), (9, 60), (5, 70)]
+    assert moves(watched.release(NOW + 81)) == held
+    assert watched.release(NOW + 9_000) == []
+    assert moves(watched.apply(commits((2, NOW + 2_000)), NOW + 2_000).commits) == [(2, 2_000)]
 
 
 def test_only_followed_groups_are_observed_and_others_are_touched() -> None:
@@ -169,6 +179,7 @@ def test_nothing_but_ordinary_progress_within_a_second_is_left_out(
             if offset != last:
                 past.append((offset, now))
         note(watched.apply(records(*dated), now).commits)
+        note(watched.release(now + 1))
     note(watched.flush(now + 1_000))
     for key, past in written.items():
         assert observed.get(key, []) == list(expected(past))
