@@ -15,7 +15,7 @@ from testbed.waiting import wait_until
 from tests.integration.scenes import named
 from tests.integration.seen import Seen
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
