@@ -17,7 +17,7 @@ def is_time(field: str) -> bool:
     return field in ("at", "since") or field.endswith(("_at", "_until"))
 
 
-def moment(at: int) -> datetime:
+def _moment(at: int) -> datetime:
     """Return a time as a datetime; the first or last of the calendar for one outside of it, as damaged data has."""
     return EPOCH + timedelta(milliseconds=min(max(at, _FIRST), _LAST))
 
@@ -25,16 +25,16 @@ def moment(at: int) -> datetime:
 @lru_cache(_REMEMBERED)
 def rfc3339(at: int) -> str:
     """Return a time as RFC 3339 in UTC with milliseconds."""
-    return moment(at).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+    return _moment(at).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
 def millis(text: str) -> int:
     """Return the time that RFC 3339 text names. Raises ValueError if it is no time or names no zone."""
-    named = datetime.fromisoformat(text)
-    if named.tzinfo is None:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
         msg = f"{text!r} names no time zone; write UTC as a trailing Z"
         raise ValueError(msg)
-    return (named - EPOCH) // timedelta(milliseconds=1)
+    return (moment - EPOCH) // timedelta(milliseconds=1)
 
 
 def minute(at: int) -> str:
@@ -50,4 +50,4 @@ def second(at: int) -> str:
 @lru_cache(_REMEMBERED)
 def clock(at: int) -> str:
     """Return the time of day in UTC to a tenth of a second: 23:25:13.9."""
-    return moment(at).strftime("%H:%M:%S.") + str(at % 1000 // 100)
+    return _moment(at).strftime("%H:%M:%S.") + str(at % 1000 // 100)

@@ -163,8 +163,8 @@ class ClusterState:
             committed, place = self._committed[commit.group], (commit.topic, commit.partition)
             if commit.offset is None:
                 committed.pop(place, None)
-            elif place not in committed or committed[place].offset != commit.offset:
-                committed[place] = Position(commit.offset, commit.at)
+            else:
+                committed |= positions([commit], committed, commit.at)
         for group in groups:
             self._unavailable.pop(("commits", group), None)
             self._stable_offsets.apply_commits(group, self._committed[group], at)

@@ -207,17 +207,16 @@ class KafkaSource:
 
     def _apply_followed(self) -> None:
         """Take over what the log has shown since the last poll: it was emitted already."""
-        if self._settings.commits != "poll":
-            self._tail.set_partitions(self._state.offsets_partitions)
+        if self._settings.commits == "poll":
+            return
+        self._tail.set_partitions(self._state.offsets_partitions)
         self._source_log.add_undecodable_records(self._tail.undecodable)
         commits, touched = self._tail.take()
         for commit in commits:
             self._detector.add(commit)
         self._state.add_groups(touched)
         self._turns.touch(touched)
-        self._tail.retain(self._state.groups)
-        followed = [group for group in self._state.groups if self._tail.is_followed(group)]
-        self._state.apply_followed(followed, commits, now_ms())
+        self._state.apply_followed(self._tail.retain(self._state.groups), commits, now_ms())
 
     def _unreadable_commits(self) -> Reasons:
         """Return why the offsets topic cannot be read if it has to be; if it need not be, log it once."""

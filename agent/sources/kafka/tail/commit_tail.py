@@ -70,7 +70,6 @@ class CommitTail:
         self._table = CommitTable(cluster, is_watched)
         self._progress = Progress()
         self._clock = _BrokerClock()
-        self._count = 0
         self._emitted: list[Commit] = []
         self._touched: set[str] = set()
         self._statistics: str | None = None
@@ -81,9 +80,7 @@ class CommitTail:
 
     def set_partitions(self, count: int) -> None:
         """Read so many partitions. Raises what ended the thread, after starting it again."""
-        with self._lock:
-            self._progress.set_count(count)
-        self._count = count
+        self._progress.count = count
         crash, self._crash = self._crash, None
         if (self._thread is None and count) or crash is not None:
             self._thread = threading.Thread(target=self._run, name=f"commits-{self._cluster}", daemon=True)
@@ -120,12 +117,13 @@ class CommitTail:
             touched, self._touched = self._touched, set()
         return commits, touched
 
-    def retain(self, groups: Collection[str]) -> None:
-        """Forget all groups but these: they no longer exist."""
+    def retain(self, groups: Collection[str]) -> list[str]:
+        """Forget all groups but these, as they no longer exist; return those that are followed."""
         with self._lock:
             for group in set(self._progress.groups).difference(groups):
                 self._progress.forget(group)
                 self._table.forget(group)
+            return self._progress.groups
 
     def close(self) -> None:
         """End the thread within 3 s."""
@@ -165,19 +163,22 @@ class CommitTail:
         assigned = 0
         self._read_at = now_ms()
         self._statistics = None  # of an earlier consumer
-        self._leave_out(range(self._count))
-        while not self._closing.is_set() and assigned <= self._count and not self._is_outdated(properties):
-            if assigned < self._count:
+        self._leave_out(range(self._progress.count))
+        while not self._closing.is_set() and assigned <= self._progress.count and not self._is_outdated(properties):
+            if assigned < self._progress.count:
                 offset = OFFSET_BEGINNING if assigned else OFFSET_END  # all of a partition that was added is new
-                added = [TopicPartition(OFFSETS_TOPIC, number, offset) for number in range(assigned, self._count)]
+                added = [
+                    TopicPartition(OFFSETS_TOPIC, number, offset) for number in range(assigned, self._progress.count)
+                ]
                 consumer.incremental_assign(added)
                 assigned += len(added)
             first = consumer.poll(_POLL_S)
             messages = [] if first is None else [first, *consumer.consume(_MAX_RECORDS - 1, 0)]
-            if not self._handle_errors(consumer, messages):
+            records = [message for message in messages if message.error() is None]
+            if len(records) < len(messages) and not self._handle_errors(consumer, messages):
                 self._closing.wait(_REFUSED_MS / 1000)
                 return
-            self._take(messages, now_ms())
+            self._take(records, now_ms())
 
     def _is_outdated(self, properties: Mapping[str, str]) -> bool:
         """Return whether nothing has been read for long, and secrets have changed."""
@@ -190,10 +191,9 @@ class CommitTail:
         except CredentialError:  # it is being written
             return False
 
-    def _take(self, messages: Sequence[Message], now: int) -> None:
+    def _take(self, records: Sequence[Message], now: int) -> None:
         """Take records in, then what librdkafka's statistics, made before they were read, say; emit what follows."""
         statistics, self._statistics = self._statistics, None
-        records = [message for message in messages if message.error() is None]
         with self._lock:
             commits = self._table.release(self._release_before)
             if records:

@@ -107,10 +107,13 @@ class _Followed(NamedTuple):
 
 
 class Progress:
-    """Which partitions have been read up to their ends since when, and which groups are followed."""
+    """Which partitions have been read up to their ends since when, and which groups are followed.
+
+    count: the number of partitions. Groups move to others if it changes, which Kafka does not support.
+    """
 
     def __init__(self) -> None:
-        self._count = 0
+        self.count = 0
         self._partitions: dict[int, _Followed] = {}
         self._polls: dict[str, Poll] = {}
         self._groups: dict[str, int] = {}
@@ -118,11 +121,7 @@ class Progress:
     @property
     def is_current(self) -> bool:
         """Whether all partitions can be read."""
-        return 0 < self._count == len(self._partitions)
-
-    def set_count(self, count: int) -> None:
-        """Set the number of partitions. Groups move to others if it changes, which Kafka does not support."""
-        self._count = count
+        return 0 < self.count == len(self._partitions)
 
     def is_followed(self, group: str) -> bool:
         """Return whether each commit of the group is seen in the log."""
@@ -189,7 +188,7 @@ class Progress:
 
     def partition_of(self, group: str) -> int:
         """Return the partition that holds a group's commits; -1 if none is known."""
-        return partition_of(group, self._count) if self._count else -1
+        return partition_of(group, self.count) if self.count else -1
 
     def held_at(self, now: int) -> int:
         """Return the moment as of which all commits of followed groups have been seen, ms."""

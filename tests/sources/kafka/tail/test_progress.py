@@ -66,7 +66,7 @@ def poll(sent_at: int, completed_at: int) -> Poll:
 def current() -> Progress:
     """Return the progress of reading whose only known partition was read up to its end."""
     progress = Progress()
-    progress.set_count(4)
+    progress.count = 4
     assert progress.update(at_end(), NOW) == []
     return progress
 
