@@ -53,6 +53,14 @@ def kafka_4_1(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 
 @pytest.fixture
+def cluster(request: pytest.FixtureRequest) -> Cluster:
+    """Return the cluster whose fixture the test's parameter names."""
+    cluster = request.getfixturevalue(request.param)
+    assert isinstance(cluster, Cluster)
+    return cluster
+
+
+@pytest.fixture
 def slack(tmp_path: Path) -> Iterator[Slack]:
     """Slack, whose requests are kept beside the agent's log."""
     with Slack() as slack:

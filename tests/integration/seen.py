@@ -1,10 +1,14 @@
 """The observations that a source under test emits, and waiting for more."""
 
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Literal, TypeVar
 
+from agent.model.name_filter import NameFilter
 from agent.model.observations.base import Available, Observation, Unavailable
 from agent.sources.base import Batch, Source
+from agent.sources.kafka.source import KafkaSource, KafkaSourceSettings
+from testbed.kafka import Cluster
 from testbed.waiting import wait_until
 
 T = TypeVar("T", bound=Observation)
@@ -65,6 +69,33 @@ class Seen:
             return next(filter(condition, self.all(kind, **fields)), None)
 
         return wait_until(find, f"{kind.__name__} with {fields} from {source.name}", seconds)
+
+
+@contextmanager
+def watching(
+    cluster: Cluster,
+    name: str,
+    seen: Seen,
+    known: Iterable[Observation] = (),
+    *,
+    watch_partitions: bool = True,
+    commits: Literal["poll", "tail"] = "poll",
+) -> Iterator[KafkaSource]:
+    """A source that watches the groups and topics whose names begin with `name`."""
+    selected = NameFilter(include=[f"{name}*"])
+    settings = KafkaSourceSettings(
+        bootstrap_servers=cluster.bootstrap_servers,
+        timeout=5_000,
+        groups=selected,
+        topics=selected,
+        watch_partitions=watch_partitions,
+        commits=commits,
+    )
+    source = KafkaSource("main", settings, seen, known)
+    try:
+        yield source
+    finally:
+        source.close()
 
 
 def last(observations: Iterable[T]) -> T:

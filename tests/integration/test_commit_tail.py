@@ -1,29 +1,19 @@
 """Commits read from `__consumer_offsets` on real brokers: each rewind, deletions, transactions; polls in between."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from agent.model.name_filter import NameFilter
 from agent.model.observations.kafka import Commit, GroupState
-from agent.sources.kafka.source import KafkaSource, KafkaSourceSettings
+from agent.sources.kafka.source import KafkaSource
 from testbed.groups import delete_group
 from testbed.kafka import Cluster
 from testbed.waiting import wait_until
 from tests.integration.scenes import named
-from tests.integration.seen import Seen
+from tests.integration.seen import Seen, watching
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
-
-
-@pytest.fixture
-def cluster(request: pytest.FixtureRequest) -> Cluster:
-    """Return the cluster whose fixture the test's parameter names."""
-    cluster = request.getfixturevalue(request.param)
-    assert isinstance(cluster, Cluster)
-    return cluster
 
 
 class Groups:
@@ -47,25 +37,6 @@ class Groups:
             properties = {"bootstrap.servers": self._cluster.bootstrap_servers, "group.id": group, "log_level": 0}
             self._consumers[group] = Consumer(properties)
         return self._consumers[group]
-
-
-@contextmanager
-def following(cluster: Cluster, name: str, seen: Seen) -> Iterator[KafkaSource]:
-    """Watch the groups and topics of this name, whose commits are read from the log."""
-    selected = NameFilter(include=[f"{name}*"])
-    settings = KafkaSourceSettings(
-        bootstrap_servers=cluster.bootstrap_servers,
-        timeout=5_000,
-        groups=selected,
-        topics=selected,
-        watch_partitions=True,
-        commits="tail",
-    )
-    source = KafkaSource("main", settings, seen)
-    try:
-        yield source
-    finally:
-        source.close()
 
 
 def offsets(seen: Seen, group: str) -> list[int | None]:
@@ -104,7 +75,7 @@ def test_each_rewind_is_observed_however_short(cluster: Cluster) -> None:
     group, late = f"{topic}-group", f"{topic}-late"
     groups, seen = Groups(cluster, topic), Seen()
     groups.commit(group, 5_000)
-    with following(cluster, topic, seen) as source:
+    with watching(cluster, topic, seen, commits="tail") as source:
         wait_until_followed(source, group)
         seen.mark()
         groups.commit(group, 5_100, 300, 5_200, 5_300, 400, 5_400)  # all between two polls
@@ -130,7 +101,7 @@ def test_commits_of_a_transaction_count_when_it_is_committed(kafka_3_9: Cluster)
     producer = Producer({"bootstrap.servers": kafka_3_9.bootstrap_servers, "transactional.id": topic, "log_level": 0})
     producer.init_transactions()
     metadata = groups.consumer(group).consumer_group_metadata()
-    with following(kafka_3_9, topic, seen) as source:
+    with watching(kafka_3_9, topic, seen, commits="tail") as source:
         wait_until_followed(source, group)
         producer.begin_transaction()
         producer.send_offsets_to_transaction([TopicPartition(topic, 0, 40)], metadata)

@@ -15,8 +15,7 @@ from testbed.streams.app import StreamsApp
 from testbed.traffic import fill
 from testbed.waiting import wait_until
 from tests.integration.scenes import committed, findings, named, watched
-from tests.integration.seen import Seen
-from tests.integration.test_kafka_protocols import watching
+from tests.integration.seen import Seen, watching
 
 pytestmark = [pytest.mark.integration, pytest.mark.acceptance]
 

@@ -1,43 +1,20 @@
 """The Kafka source against real brokers: what only newer protocols show, and transactions."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 from confluent_kafka import Consumer, Producer, ShareConsumer
 from kafka.admin import KafkaAdminClient
 
-from agent.model.name_filter import NameFilter
 from agent.model.observations.base import Unavailable
 from agent.model.observations.kafka import Commit, GroupState, LastStableOffset, OpenTransaction, PartitionState
 from agent.sources.kafka import stable_offsets
-from agent.sources.kafka.source import KafkaSource, KafkaSourceSettings
 from testbed.kafka import Cluster
 from testbed.traffic import fill
 from testbed.waiting import wait_until
 from tests.integration.scenes import named
-from tests.integration.seen import Seen
+from tests.integration.seen import Seen, watching
 from tests.integration.test_kafka_source import _commit
 
 pytestmark = pytest.mark.integration
-
-
-@contextmanager
-def watching(cluster: Cluster, name: str, seen: Seen) -> Iterator[KafkaSource]:
-    """A source that watches the groups and topics whose names begin with `name`."""
-    selected = NameFilter(include=[f"{name}*"])
-    settings = KafkaSourceSettings(
-        bootstrap_servers=cluster.bootstrap_servers,
-        timeout=5_000,
-        groups=selected,
-        topics=selected,
-        watch_partitions=cluster.kraft,
-    )
-    source = KafkaSource("main", settings, seen)
-    try:
-        yield source
-    finally:
-        source.close()
 
 
 def test_leader_epochs_and_eligible_leader_replicas_are_observed(kafka_4_1: Cluster) -> None:
@@ -153,7 +130,7 @@ def test_a_transaction_of_a_dead_producer_is_observed(kafka_3_9: Cluster, monkey
     producer.produce(name, b"x", partition=0)
     producer.flush(30)
     fill(kafka_3_9.bootstrap_servers, [(name, 0)], records=5)
-    with watching(kafka_3_9, name, seen) as source:
+    with watching(kafka_3_9, name, seen, watch_partitions=False) as source:
         held_back = seen.wait_for(source, LastStableOffset, topic=name)
         transaction = seen.wait_for(source, OpenTransaction, topic=name)
         producer.abort_transaction(30)

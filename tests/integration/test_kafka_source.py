@@ -3,15 +3,12 @@
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from structlog.testing import capture_logs
 
-from agent.model.name_filter import NameFilter
 from agent.model.observations.base import Availability, Available, Observation, Unavailable
 from agent.model.observations.kafka import (
     BrokerRegistration,
@@ -22,44 +19,17 @@ from agent.model.observations.kafka import (
     PartitionState,
     TopicSettings,
 )
-from agent.sources.kafka.source import KafkaSource, KafkaSourceSettings
 from testbed.consumers import SubscribedConsumer
 from testbed.groups import delete_group
 from testbed.kafka import Cluster
 from testbed.traffic import fill
 from testbed.waiting import wait_until
 from tests.integration.scenes import named, now
-from tests.integration.seen import Seen
+from tests.integration.seen import Seen, watching
 
 pytestmark = pytest.mark.integration
 
 _VERSIONS = ("kafka_0_11", "kafka_3_9", "kafka_4_1")
-
-
-@pytest.fixture
-def cluster(request: pytest.FixtureRequest) -> Cluster:
-    """Return the cluster whose fixture the test's parameter names."""
-    cluster = request.getfixturevalue(request.param)
-    assert isinstance(cluster, Cluster)
-    return cluster
-
-
-@contextmanager
-def _watching(cluster: Cluster, name: str, seen: Seen, known: Iterable[Observation] = ()) -> Iterator[KafkaSource]:
-    """Watch the groups and topics of this name."""
-    selected = NameFilter(include=[f"{name}*"])
-    settings = KafkaSourceSettings(
-        bootstrap_servers=cluster.bootstrap_servers,
-        timeout=5_000,
-        groups=selected,
-        topics=selected,
-        watch_partitions=True,
-    )
-    source = KafkaSource("main", settings, seen, known)
-    try:
-        yield source
-    finally:
-        source.close()
 
 
 def _commit(cluster: Cluster, group: str, offsets: dict[tuple[str, int], int]) -> None:
@@ -87,7 +57,7 @@ def test_all_facts_about_a_cluster_are_observed(cluster: Cluster) -> None:
     _commit(cluster, f"{name}-simple", {(name, 1): 40})
     with (
         SubscribedConsumer(cluster.bootstrap_servers, f"{name}-member", [name], commit_ms=100) as consumer,
-        _watching(cluster, name, seen) as source,
+        watching(cluster, name, seen) as source,
     ):
         wait_until(lambda: consumer.committed.get((name, 0)) == 100, "the consumer's last commit")
         seen.wait_for(source, Commit, group=f"{name}-member", topic=name, partition=0, offset=100)
@@ -118,7 +88,7 @@ def test_log_ends_are_never_older_than_the_commits(kafka_3_9: Cluster) -> None:
     name, seen = named("order"), Seen()
     kafka_3_9.create_topic(name, assignment={0: [2005]})
     _commit(kafka_3_9, name, {(name, 0): 0})
-    with _watching(kafka_3_9, name, seen) as source:
+    with watching(kafka_3_9, name, seen) as source:
         for offset in range(1, 6):
             fill(kafka_3_9.bootstrap_servers, [(name, 0)], records=10)
             _commit(kafka_3_9, name, {(name, 0): offset})
@@ -132,7 +102,7 @@ def test_a_frozen_leader_does_not_delay_other_partitions(kafka_3_9: Cluster) -> 
     name, seen = named("frozen"), Seen()
     kafka_3_9.create_topic(name, assignment={0: [2005], 1: [2011]})
     _commit(kafka_3_9, name, {(name, 1): 0})
-    with _watching(kafka_3_9, name, seen) as source:
+    with watching(kafka_3_9, name, seen) as source:
         seen.wait_for(source, LogOffsets, topic=name, partition=0)
         seen.wait_for(source, Commit, offset=0)
         kafka_3_9.freeze(2005)
@@ -160,7 +130,7 @@ def test_a_group_is_unavailable_while_its_coordinator_is_down(cluster: Cluster) 
     name, seen = named("coordinator"), Seen()
     cluster.create_topic(name, assignment={0: [2011]})
     _commit(cluster, name, {(name, 0): 7})
-    with _watching(cluster, name, seen) as source:
+    with watching(cluster, name, seen) as source:
         seen.wait_for(source, Commit, offset=7)
         cluster.freeze(2024)
         outage = seen.wait_for(source, Unavailable, group=name)
@@ -184,7 +154,7 @@ def test_a_recreated_topic_precedes_its_offsets(cluster: Cluster) -> None:
     name, seen = named("again"), Seen()
     cluster.create_topic(name, assignment={0: [2005]})
     fill(cluster.bootstrap_servers, [(name, 0)], records=100)
-    with _watching(cluster, name, seen) as source:
+    with watching(cluster, name, seen) as source:
         before = seen.wait_for(source, PartitionState, topic=name)
         seen.wait_for(source, LogOffsets, log_end=100)
         cluster.delete_topic(name)
@@ -206,7 +176,7 @@ def test_deleted_offsets_are_emitted_as_none(cluster: Cluster) -> None:
     name, seen = named("deleted"), Seen()
     cluster.create_topic(name, assignment={0: [2005]})
     _commit(cluster, name, {(name, 0): 3})
-    with _watching(cluster, name, seen) as source:
+    with watching(cluster, name, seen) as source:
         commit = seen.wait_for(source, Commit, offset=3)
         cluster.admin.delete_topics([name])[name].result(timeout=30)
         deleted = seen.wait_for(source, Commit, offset=None)
@@ -219,7 +189,7 @@ def test_a_deleted_group_is_dead(kafka_3_9: Cluster) -> None:
     name, seen = named("dead"), Seen()
     kafka_3_9.create_topic(name, assignment={0: [2005]})
     _commit(kafka_3_9, name, {(name, 0): 3})
-    with _watching(kafka_3_9, name, seen) as source:
+    with watching(kafka_3_9, name, seen) as source:
         seen.wait_for(source, Commit, offset=3)
         delete_group(kafka_3_9.bootstrap_servers, name)
         seen.wait_for(source, Commit, offset=None)
@@ -237,7 +207,7 @@ def test_changes_during_downtime_are_emitted_at_start(kafka_3_9: Cluster) -> Non
         BrokerRegistration(at=at, cluster="main", broker=99, session=None, epoch=-1),
         Unavailable(at=at, source="kafka", cluster="main", group=name, reason="timed out"),
     ]
-    with _watching(kafka_3_9, name, seen, known) as source:
+    with watching(kafka_3_9, name, seen, known) as source:
         deleted = seen.wait_for(source, Commit, group=name, offset=None)
         gone = seen.wait_for(source, BrokerRegistration, broker=99, epoch=None)
         seen.wait_for(source, Available, group=name)
@@ -248,7 +218,7 @@ def test_an_unreachable_cluster_is_unavailable_once(kafka_4_1: Cluster) -> None:
     """All brokers hang, then resume: one Unavailable and one Available for the source."""
     name, seen = named("reach"), Seen()
     kafka_4_1.create_topic(name, assignment={0: [2005]})
-    with _watching(kafka_4_1, name, seen) as source:
+    with watching(kafka_4_1, name, seen) as source:
         seen.wait_for(source, LogOffsets, topic=name)
         for broker in kafka_4_1.brokers:
             kafka_4_1.freeze(broker)
@@ -268,7 +238,7 @@ def test_a_crashed_admin_process_is_restarted(kafka_4_1: Cluster) -> None:
     """librdkafka may abort the process: at most one Unavailable, then the source is available again."""
     name, seen = named("client"), Seen()
     kafka_4_1.create_topic(name, assignment={0: [2005]})
-    with _watching(kafka_4_1, name, seen) as source:
+    with watching(kafka_4_1, name, seen) as source:
         seen.wait_for(source, LogOffsets, topic=name)
         process = source._client._process
         assert process is not None
@@ -286,7 +256,7 @@ def test_a_group_is_read_from_its_new_coordinator(tmp_path: Path) -> None:
     with (
         Cluster("3.9.1", [1, 2, 3], workdir=tmp_path, offsets_on=[3, 2]) as cluster,
         capture_logs() as logs,
-        _watching(cluster, name, seen) as source,
+        watching(cluster, name, seen) as source,
     ):
         cluster.create_topic(name, assignment={0: [1]})
         _commit(cluster, name, {(name, 0): 1})
@@ -309,7 +279,7 @@ def test_closing_takes_no_time_while_brokers_hang(kafka_4_1: Cluster) -> None:
     """Nothing is emitted afterwards."""
     name, seen = named("close"), Seen()
     kafka_4_1.create_topic(name, assignment={0: [2005]})
-    with _watching(kafka_4_1, name, seen) as source:
+    with watching(kafka_4_1, name, seen) as source:
         seen.wait_for(source, LogOffsets, topic=name)
         for broker in kafka_4_1.brokers:
             kafka_4_1.freeze(broker)

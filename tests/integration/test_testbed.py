@@ -20,14 +20,6 @@ pytestmark = pytest.mark.integration
 _VERSIONS = ("kafka_0_11", "kafka_3_9", "kafka_4_1")
 
 
-@pytest.fixture
-def cluster(request: pytest.FixtureRequest) -> Cluster:
-    """The cluster of the fixture in the test's parameter."""
-    found = request.getfixturevalue(request.param)
-    assert isinstance(found, Cluster)
-    return found
-
-
 def _topic(request: pytest.FixtureRequest) -> str:
     return str(request.node.name).translate({ord(sign): "-" for sign in "[]"})
 

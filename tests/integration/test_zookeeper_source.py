@@ -36,14 +36,6 @@ _SESSION_SECONDS = 3
 _BROKER = b'{"version":4,"host":"h","port":1,"endpoints":["PLAINTEXT://h:1"],"timestamp":"1"}'
 
 
-@pytest.fixture
-def cluster(request: pytest.FixtureRequest) -> Cluster:
-    """Return the cluster whose fixture the test's parameter names."""
-    cluster = request.getfixturevalue(request.param)
-    assert isinstance(cluster, Cluster)
-    return cluster
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
     """Start a ZooKeeper for znodes that tests write."""

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import structlog
@@ -11,7 +11,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from agent.sources.availability import now_ms
 from agent.sources.kafka import admin_protocol as wire
-from agent.sources.kafka.client_log import ClientLog
+from agent.sources.kafka.log_consumer import make_log_consumer
 from agent.sources.streams.changelog_log import Changelog, Records
 
 Topics: TypeAlias = Mapping[str, wire.Topic | wire.Failure]
@@ -23,24 +23,12 @@ _POLL_S = 0.1
 _RETRY_S = 5.0
 _CLOSE_S = 3
 
-_FETCHING: Mapping[str, str] = {
-    # A queued record costs librdkafka some hundreds of bytes beside its own; by default it queues 100,000 of them.
-    "queued.min.messages": "20000",
+_DEFAULTS = {
     "queued.max.messages.kbytes": "8192",
     "fetch.message.max.bytes": "262144",
     "fetch.max.bytes": "1048576",
-    "fetch.queue.backoff.ms": "5",  # by default nothing is fetched for a second once the queue is full
-    "reconnect.backoff.max.ms": "2000",
-    "client.id": "backflow",
 }
-_REQUIRED: Mapping[str, Any] = {
-    "group.id": "backflow-changelogs",  # the client requires one; nothing joins it or commits for it
-    "enable.auto.commit": False,
-    "enable.auto.offset.store": False,
-    "isolation.level": "read_committed",  # else what was never committed before a kill would look like decreases
-    "enable.partition.eof": True,
-    "auto.offset.reset": "error",  # an error shows that the log was replaced or lost the offset to read next
-}
+_REQUIRED = {"enable.partition.eof": True}
 
 
 class ChangelogReader:
@@ -96,7 +84,9 @@ class ChangelogReader:
             while not self._closing.is_set():
                 properties = self._properties
                 try:
-                    consumer = Consumer({**_FETCHING, **properties, **_REQUIRED}, logger=ClientLog(self._log))
+                    consumer = make_log_consumer(
+                        "changelogs", properties, self._log, defaults=_DEFAULTS, required=_REQUIRED
+                    )
                 except KafkaException as error:
                     self.failure = f"the Kafka client rejects its properties: {error.args[0].str()}"
                     self._closing.wait(_RETRY_S)

@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 import structlog
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -12,7 +11,7 @@ from agent.config.credentials import CredentialError
 from agent.model.observations.kafka import OFFSETS_TOPIC, Commit
 from agent.sources.availability import now_ms
 from agent.sources.base import Emit
-from agent.sources.kafka.client_log import ClientLog
+from agent.sources.kafka.log_consumer import make_log_consumer
 from agent.sources.kafka.tail.commit_table import CommitTable, Records
 from agent.sources.kafka.tail.progress import Poll, Progress, Reading, read_statistics
 
@@ -21,6 +20,7 @@ _POLL_S = 0.1
 _RETRY_S = 5.0
 _CLOSE_S = 3
 _FLUSH_MS = 1_000
+_STATISTICS_MS = 1_000
 _REFUSED_MS = 60_000
 """How long after brokers refused to let us read the topic it is tried again."""
 _STALE_MS = 30_000
@@ -30,21 +30,7 @@ _SKEW_MS = 2_000
 _SKEW_WINDOW_MS = 60_000
 """Brokers' clocks are behind if no commit of this time was read sooner than _SKEW_MS after its timestamp."""
 
-_FETCHING: Mapping[str, Any] = {
-    "queued.min.messages": "20000",
-    "queued.max.messages.kbytes": "16384",
-    "fetch.queue.backoff.ms": "5",  # by default nothing is fetched for a second once the queue is full
-    "reconnect.backoff.max.ms": "2000",
-    "client.id": "backflow",
-}
-_REQUIRED: Mapping[str, Any] = {
-    "group.id": "backflow-commits",  # the client requires one; nothing joins it or commits for it
-    "enable.auto.commit": False,
-    "enable.auto.offset.store": False,
-    "isolation.level": "read_committed",  # commits of open and aborted transactions do not count
-    "auto.offset.reset": "error",  # an error shows that records were not read
-    "statistics.interval.ms": 1_000,
-}
+_DEFAULTS = {"queued.max.messages.kbytes": "16384"}
 
 
 class CommitTail:
@@ -152,8 +138,8 @@ class CommitTail:
             self._crash = error
 
     def _make_consumer(self, properties: Mapping[str, str]) -> Consumer:
-        callbacks = {"stats_cb": self._keep_statistics}
-        return Consumer({**_FETCHING, **properties, **_REQUIRED, **callbacks}, logger=ClientLog(self._log))
+        required = {"statistics.interval.ms": _STATISTICS_MS, "stats_cb": self._keep_statistics}
+        return make_log_consumer("commits", properties, self._log, defaults=_DEFAULTS, required=required)
 
     def _keep_statistics(self, statistics: str) -> None:
         self._statistics = statistics
