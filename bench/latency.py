@@ -67,11 +67,11 @@ class Live(Worker):
         return sent_at
 
 
-def commit(admin: AdminClient, offsets: dict[str, int]) -> None:
+def commit(admin: AdminClient, offsets: dict[str, int], partitions: int = PARTITIONS) -> None:
     """Commit an offset in all partitions for each group."""
     futures: list[Future[object]] = []
     for group, offset in offsets.items():
-        places = [TopicPartition("orders", partition, offset) for partition in range(PARTITIONS)]
+        places = [TopicPartition("orders", partition, offset) for partition in range(partitions)]
         futures += admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)]).values()
     for future in futures:
         future.result(timeout=30)

@@ -9,7 +9,6 @@ and what the agent needed; the exit status is 1 if anything was lost, doubled or
 
 import argparse
 import random
-import resource
 import signal
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from typing import NamedTuple
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from bench.family import Need, need
 from testbed.agent import Agent
 from testbed.consumers import SubscribedConsumer
 from testbed.groups import delete_group
@@ -34,6 +34,8 @@ TOPICS, PARTITIONS = 10, 10
 COMMIT_S = 30
 """How often each steady group commits."""
 CHURN_S = 5
+BEHIND = 100
+"""How many records a steady group leaves unread, as some partitions have fewer than others."""
 READER_S = 60
 REWOUND = 1_500
 """Records in each partition's log before the first group starts, which a reader reads before it goes back."""
@@ -41,20 +43,23 @@ GROWTH = 1.1
 """How much more memory the last quarter may need than the second."""
 
 _DELIVERY_S = 600
-_MIB = 1 << 20
-_PAGE = resource.getpagesize()
 
 
 class SteadyGroups(Worker):
-    """Groups without members that commit in all partitions of a topic; some end, and others take their place."""
+    """Groups without members that commit in all partitions of a topic; some end, and others take their place.
 
-    def __init__(self, bootstrap_servers: str, count: int) -> None:
+    They keep pace with the log, so that none of them falls behind.
+    """
+
+    def __init__(self, bootstrap_servers: str, count: int, traffic: Traffic) -> None:
+        """traffic: what writes to all partitions."""
         super().__init__("steady groups")
         self.deleted = 0
+        self._traffic = traffic
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
         self._begin = time.monotonic()
         self._started = count
-        self._groups = {f"steady-{number}": self._begin for number in range(count)}
+        self._groups = dict.fromkeys(f"steady-{number}" for number in range(count))
         self._due = sorted((self._begin + random.uniform(0, COMMIT_S), group) for group in self._groups)
         self._churn_at = self._begin + COMMIT_S
 
@@ -63,7 +68,7 @@ class SteadyGroups(Worker):
         due = [group for at, group in self._due if at <= now and group in self._groups]
         self._due = [(at, group) for at, group in self._due if at > now] + [(now + COMMIT_S, group) for group in due]
         for group in due:
-            offset = 100 + int(now - self._groups[group])
+            offset = REWOUND - BEHIND + self._traffic.acknowledged // (TOPICS * PARTITIONS)
             topic = f"orders-{hash(group) % TOPICS}"
             places = [TopicPartition(topic, partition, offset) for partition in range(PARTITIONS)]
             request = [ConsumerGroupTopicPartitions(group, places)]
@@ -76,7 +81,7 @@ class SteadyGroups(Worker):
             self.deleted += 1
             newest = f"steady-{self._started}"
             self._started += 1
-            self._groups[newest] = now
+            self._groups[newest] = None
             self._due.append((now, newest))
         self._stopped.wait(0.1)
 
@@ -146,29 +151,10 @@ class FlakyLink(Worker):
 
 
 class Sample(NamedTuple):
-    """What the agent needed. at: minutes since the start. memory: resident, of it and its children, MiB; cpu: s."""
+    """What the agent needed. at: minutes since the start."""
 
     at: float
-    memory: float
-    cpu: float
-
-
-def sample(pid: int, at: float) -> Sample:
-    """Return what the process and its descendants hold and have used."""
-    children: dict[int, list[int]] = {}
-    figures: dict[int, tuple[float, float]] = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (path / "stat").read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended
-            continue
-        children.setdefault(int(fields[1]), []).append(int(path.name))
-        figures[int(path.name)] = int(fields[21]) * _PAGE / _MIB, (int(fields[11]) + int(fields[12])) / 100
-    family = [pid]
-    for member in family:
-        family += children.get(member, [])
-    known = [figures[member] for member in family if member in figures]
-    return Sample(at, sum(memory for memory, _ in known), sum(cpu for _, cpu in known))
+    need: Need
 
 
 class Delivered(NamedTuple):
@@ -205,17 +191,19 @@ def has_grown(samples: Sequence[Sample]) -> bool:
     before, after = samples[quarter : 2 * quarter], samples[-quarter:]
     if not quarter:
         return False
-    return sum(it.memory for it in after) > GROWTH * sum(it.memory for it in before)
+    return sum(it.need.memory for it in after) > GROWTH * sum(it.need.memory for it in before)
 
 
 class Soak:
     """What runs for the time of a soak."""
 
-    def __init__(self, cluster: Cluster, slack: Slack, agent: Agent, *, minutes: float, groups: int) -> None:
+    def __init__(
+        self, cluster: Cluster, slack: Slack, agent: Agent, traffic: Traffic, *, minutes: float, groups: int
+    ) -> None:
         self._slack, self._agent = slack, agent
         self._begin = time.monotonic()
         self._end = self._begin + minutes * 60
-        self._steady = SteadyGroups(cluster.bootstrap_servers, groups)
+        self._steady = SteadyGroups(cluster.bootstrap_servers, groups, traffic)
         self._readers = Readers(cluster.bootstrap_servers, self._end - 5 * READER_S)
         self._link = FlakyLink(cluster)
 
@@ -254,11 +242,11 @@ class Soak:
             if self._agent.pid is None or not self._agent.running:
                 msg = f"the agent ended with status {self._agent.exit_status}; see {self._agent.log}"
                 raise RuntimeError(msg)
-            taken = sample(self._agent.pid, (now - self._begin) / 60)
+            taken = Sample((now - self._begin) / 60, need(self._agent.pid))
             count += 1
             if count % 10 == 0:
-                print(self._row(taken, (taken.cpu - used) / 6), flush=True)
-                used = taken.cpu
+                print(self._row(taken, (taken.need.cpu - used) / 6), flush=True)
+                used = taken.need.cpu
             yield taken
             pause.wait(max(0.0, now + 60 - time.monotonic()))
 
@@ -267,7 +255,7 @@ class Soak:
         named = len(self._rewound) - len(self._missing())
         return (
             f"| {taken.at:.0f} | {len(self._rewound)} | {named} | {self._steady.deleted} | {self._link.cuts} "
-            f"| {len(self._slack.requests)}, {failed} | {taken.memory:.0f} | {share:.0f} % |"
+            f"| {len(self._slack.requests)}, {failed} | {taken.need.memory:.0f} | {share:.0f} % |"
         )
 
 
@@ -292,8 +280,8 @@ def soak(directory: Path, version: str, minutes: float, groups: int) -> int:
             slack.close_connection(times=None, after=after, share=0.1)
         slack.answer(500, times=None, share=0.1)
         slack.answer(429, retry_after=1, times=None, share=0.1)
-        with Traffic(cluster.bootstrap_servers, places, rate=2):
-            problems = list(Soak(cluster, slack, agent, minutes=minutes, groups=groups).run())
+        with Traffic(cluster.bootstrap_servers, places, rate=2) as traffic:
+            problems = list(Soak(cluster, slack, agent, traffic, minutes=minutes, groups=groups).run())
         slack.dump(directory / "slack.jsonl")
         print("\n".join([*problems, f"{len(slack.messages())} messages, {len(problems)} problems"]))
         return len(problems)

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from agent.model.observations.base import Availability, Observation, Subject, Tick, Unavailable
+from agent.model.observations.base import Availability, Observation, Subject, Tick, Unavailable, is_same_fact
 from agent.model.observations.kafka import Commit, GroupState
 
 LATENESS_MS = 60_000
@@ -114,7 +114,7 @@ class History(Generic[T]):
             return Change.STALE
         self.confirmed = observation.at
         changes = self.changes
-        if changes and _is_same_fact(changes[-1], observation):
+        if changes and is_same_fact(changes[-1], observation):
             return Change.UNCHANGED
         changes.append(observation)
         floor = observation.history_floor
@@ -330,22 +330,3 @@ def _at(observation: Observation) -> int:
 def _sort_key(history: History[Any]) -> tuple[Any, ...]:
     """Return the subject in a form that sorts: None before any value."""
     return tuple((value is not None, value) for value in history.subject)
-
-
-class _FactGetters(dict[type[Observation], Callable[[Observation], Any]]):
-    """Reads what an observation says of its subject: its fields without the key, and for states without times."""
-
-    def __missing__(self, kind: type[Observation]) -> Callable[[Observation], Any]:
-        left_out = {*kind.key, "at", "since", "seen_at"} - ({"at"} if kind.is_event else set())
-        names = [name for name in kind.__struct_fields__ if name not in left_out]
-        self[kind] = getter = attrgetter("__class__", *names)
-        return getter
-
-
-_FACTS = _FactGetters()
-
-
-def _is_same_fact(old: Observation, new: Observation) -> bool:
-    """Return whether both say the same of their subject."""
-    fact = _FACTS[new.__class__]
-    return old.__class__ is new.__class__ and bool(fact(old) == fact(new))

@@ -238,9 +238,9 @@ def _paragraph(incident: Incident, effects: list[Finding], events: list[Statemen
     """Return the worst effect, how many there are like it, what Spark confirmed, and what was spared."""
     if not effects:
         return ""
-    keys = {finding.key for finding in effects}
-    of_effects = [event for event in events if event.finding.key in keys]
-    worst = min(of_effects or events, key=lambda event: _position(effects, event.finding))
+    rank = {finding.key: number for number, finding in reversed(list(enumerate(effects)))}
+    of_effects = [event for event in events if event.finding.key in rank]
+    worst = min(of_effects or events, key=lambda event: rank.get(event.finding.key, len(rank)))
     alike = [event for event in of_effects if event.finding.rule == worst.finding.rule]
     sentences = [_sentence(rule_of(worst.finding).describe(worst.finding, day))]
     if len(alike) > 1:
@@ -253,10 +253,6 @@ def _paragraph(incident: Incident, effects: list[Finding], events: list[Statemen
         sentences += [_sentence(f"Affected: {_extent(affected)}: {impact}")] if affected else []
     sentences += [*_flink_readers(worst), *_confirmed(alike), *_spared(incident, worst.finding)]
     return " ".join(sentences)
-
-
-def _position(effects: list[Finding], finding: Finding) -> int:
-    return next((number for number, effect in enumerate(effects) if effect.key == finding.key), len(effects))
 
 
 def _extent(events: list[Statement]) -> str:

@@ -55,16 +55,21 @@ def is_checked(finding: Finding) -> bool:
 
 def statements(findings: Iterable[Finding]) -> list[Statement]:
     """Return one statement for each thing that happened, in time order."""
-    groups: dict[tuple[object, ...], list[list[Finding]]] = {}
+    groups: list[list[Finding]] = []
+    known: dict[tuple[object, ...], list[tuple[int, Finding]]] = {}
     for finding in sorted(findings, key=_preference):
-        in_place = groups.setdefault(_partition(finding), [])
-        same = next((group for group in in_place if any(_is_same_event(finding, known) for known in group)), None)
-        if same is None:
-            in_place.append([finding])
-        else:
-            same.append(finding)
-    made = [Statement(first, tuple(others)) for in_place in groups.values() for first, *others in in_place]
-    return sorted(made, key=lambda statement: _time_order(statement.finding))
+        keys, wanted = _event_keys(finding)
+        candidates = [candidate for key in wanted for candidate in known.get(key, ())]
+        number = min((number for number, other in candidates if _is_same_event(finding, other)), default=len(groups))
+        if number == len(groups):
+            groups.append([])
+        groups[number].append(finding)
+        for key in keys:
+            known.setdefault(key, []).append((number, finding))
+    return sorted(
+        (Statement(first, tuple(others)) for first, *others in groups),
+        key=lambda statement: _time_order(statement.finding),
+    )
 
 
 def rows(events: Iterable[Statement], day: str, most: int) -> list[Row]:
@@ -115,6 +120,24 @@ def _time_order(finding: Finding) -> tuple[object, ...]:
     return finding.at, finding.start, finding.key
 
 
+def _event_keys(finding: Finding) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
+    """Return keys under which a finding is found, and under which all others are found that may be of the same event.
+
+    There may be thousands of findings about one partition, so not all of them are compared.
+    """
+    rule, partition = rule_of(finding), _partition(finding)
+    is_check, is_job = issubclass(rule, CheckRule), "job" in finding.subject
+    shared: list[tuple[object, ...]] = [("leader", partition, finding.at)] if rule.changes_leader else []
+    keys: list[tuple[object, ...]] = [(is_check, _subject(finding))]
+    wanted: list[tuple[object, ...]] = [(not is_check, _subject(finding))]
+    if "partition" in finding.subject and not is_check:
+        keys.append((rule, is_job, partition))
+        wanted.append((rule, not is_job, partition))
+        if finding.records.lost and not rule.moves_reader:
+            shared.append(("lost", partition))
+    return keys + shared, wanted + shared
+
+
 def _is_same_event(finding: Finding, known: Finding) -> bool:
     """Whether both, of one partition, report one event: the same leader change, loss, or reader, or a check's of it."""
     rule, other = rule_of(finding), rule_of(known)
@@ -125,13 +148,10 @@ def _is_same_event(finding: Finding, known: Finding) -> bool:
         return finding.at == known.at
     if issubclass(rule, CheckRule) is not issubclass(other, CheckRule):
         return (
-            _subject(finding) == _subject(known)
-            and _overlap(finding, known)
+            _overlap(finding, known)
             and bool(finding.records.reread) is bool(known.records.reread)
             and bool(finding.records.skipped) is bool(known.records.skipped)
         )
-    if issubclass(rule, CheckRule) or "partition" not in finding.subject:
-        return False
     if rule is other and is_reader_and_job:
         return _overlap(finding, known, _SLACK_MS)
     if rule.moves_reader or other.moves_reader:

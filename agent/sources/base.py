@@ -5,7 +5,7 @@ from typing import Protocol
 
 import msgspec
 
-from agent.model.observations.base import Observation, Subject
+from agent.model.observations.base import Observation, Subject, is_same_fact
 
 Batch = Sequence[Observation]
 Emit = Callable[[Batch], None]
@@ -51,7 +51,7 @@ class ChangeDetector:
             self._last_seen[subject] = observation.seen
             if old is None or last_seen is None:
                 current = observation
-            elif _without_times(observation) == _without_times(old):
+            elif is_same_fact(old, observation):
                 if observation.at - old.at < HEARTBEAT_MS:
                     continue
                 current = observation
@@ -76,7 +76,3 @@ class ChangeDetector:
     def subjects(self) -> list[Subject]:
         """Return the known subjects, in the order in which they were first seen."""
         return list(self._last)
-
-
-def _without_times(observation: Observation) -> Observation:
-    return msgspec.structs.replace(observation, at=0, seen_at=None, since=None)

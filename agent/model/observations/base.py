@@ -125,3 +125,22 @@ class _Getters(dict[type[Observation], Callable[[Observation], Subject]]):
 
 
 _SUBJECTS = _Getters()
+
+
+class _FactGetters(dict[type[Observation], Callable[[Observation], Any]]):
+    """Reads what an observation says of its subject: its fields without the key, and for states without times."""
+
+    def __missing__(self, kind: type[Observation]) -> Callable[[Observation], Any]:
+        left_out = {*kind.key, "at", "since", "seen_at"} - ({"at"} if kind.is_event else set())
+        names = [name for name in kind.__struct_fields__ if name not in left_out]
+        self[kind] = getter = attrgetter("__class__", *names)
+        return getter
+
+
+_FACTS = _FactGetters()
+
+
+def is_same_fact(old: Observation, new: Observation) -> bool:
+    """Return whether both, of one subject, say the same of it."""
+    fact = _FACTS[new.__class__]
+    return old.__class__ is new.__class__ and bool(fact(old) == fact(new))

@@ -27,7 +27,7 @@ _RESTART_MS = 2_000
 _DECODER = msgspec.msgpack.Decoder(protocol.FromProcess)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Call:
     """A request in flight. target: what has to respond; slowness is tracked per target. sent_at: ms."""
 

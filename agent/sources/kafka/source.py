@@ -143,7 +143,7 @@ class KafkaSource:
     def poll(self) -> None:
         """Read the cluster once and emit what changed, in one batch."""
         with self._polling:
-            in_flight_before, begun_at = self._client.in_flight, now_ms()
+            in_flight_before, begun_at = set(self._client.in_flight), now_ms()
             self._state.begin_poll()
             self._apply_followed()
             polls: list[Poll] = []

@@ -1,0 +1,109 @@
+"""What watching costs while nothing happens: many groups whose committed offsets do not move, or many partitions.
+
+Run as `python -m bench.idle [--groups N] [--partitions N] [--commits poll,tail] [--seconds N] [--version V]`. After the
+quiet time one group, chosen at random, moves back: the time until the request to Slack is measured. In the same run,
+librdkafka alone reads all groups' offsets once, all calls at once.
+"""
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from confluent_kafka import ConsumerGroupTopicPartitions
+from confluent_kafka.admin import AdminClient
+
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import Commit
+from bench.family import Need, needs
+from bench.latency import commit, posted_at
+from testbed.agent import Agent
+from testbed.kafka import Cluster
+from testbed.slack import Slack
+from testbed.traffic import fill
+from testbed.waiting import wait_until
+
+END = 2_000
+"""Records in each partition."""
+_SETTLE_S = 90
+"""After all groups have been read: what has just changed is read more often."""
+
+
+def sweep(admin: AdminClient, groups: Sequence[str]) -> float:
+    """Return the CPU time of reading all groups' offsets with librdkafka, s."""
+    begin = time.process_time()
+    futures = [
+        admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)], request_timeout=60)[group]
+        for group in groups
+    ]
+    for future in futures:
+        future.result()
+    return time.process_time() - begin
+
+
+def measure(cluster: Cluster, directory: Path, commits: str, groups: Sequence[str], seconds: float) -> str:
+    """Return the row of reading commits in this way."""
+    awaited = set(groups)
+
+    def is_last(fact: Observation) -> bool:
+        if isinstance(fact, Commit):
+            awaited.discard(fact.group)
+        return not awaited
+
+    table = {"bootstrap_servers": cluster.bootstrap_servers, "commits": commits}
+    with Slack() as slack, Agent(directory / commits, {"main": table}, slack) as agent:
+        agent.wait_until_watching()
+        agent.wait_for(is_last, "all groups", 300)
+        time.sleep(_SETTLE_S)
+        pid = agent.pid
+        if pid is None:
+            msg = f"the agent has ended; see {agent.log}"
+            raise RuntimeError(msg)
+        before, begin = needs(pid), time.monotonic()
+        time.sleep(seconds)
+        after, passed = needs(pid), time.monotonic() - begin
+        group = random.choice(groups)
+        sent_at = time.time_ns() // 1_000_000
+        commit(AdminClient({"bootstrap.servers": cluster.bootstrap_servers}), {group: END // 8})
+        told = wait_until(lambda: posted_at(slack, [group]), "the message", 120, every=0.05)[group] - sent_at
+    used = {member: after[member].cpu - before.get(member, Need(0, 0)).cpu for member in after}
+    memory = sum(need.memory for need in after.values())
+    return (
+        f"| {commits} | {100 * sum(used.values()) / passed:.1f} % | {100 * used.get(pid, 0) / passed:.1f} % "
+        f"| {memory:.0f} | {told:,} |"
+    )
+
+
+def main() -> int:
+    """Parse the arguments and measure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--commits", default="poll,tail", help="how commits are read. Default: poll,tail.")
+    parser.add_argument("--groups", type=int, default=1_000)
+    parser.add_argument("--partitions", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--version", default="4.1.1", help="of Kafka")
+    arguments = parser.parse_args()
+    groups = [f"idle-{number:05d}" for number in range(arguments.groups)]
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        Cluster(arguments.version, (1,), workdir=Path(temporary) / "k") as cluster,
+    ):
+        places = [("orders", partition) for partition in range(arguments.partitions)]
+        cluster.create_topic("orders", arguments.partitions)
+        fill(cluster.bootstrap_servers, places, END)
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+        for start in range(0, len(groups), 50):
+            commit(admin, dict.fromkeys(groups[start : start + 50], END // 2), arguments.partitions)
+        print(f"{len(groups):,} groups x {arguments.partitions:,} partitions; ", end="")
+        print(f"all offsets once with librdkafka alone: {sweep(admin, groups):.2f} s of CPU\n")
+        print("| commits | a core | without the child process | MiB | a rewind told after, ms |\n|---|---|---|---|---|")
+        for mode in arguments.commits.split(","):
+            print(measure(cluster, Path(temporary), mode, groups, arguments.seconds), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
