@@ -16,7 +16,6 @@ from pathlib import Path
 from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient
 
-from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit
 from bench.family import Need, needs
 from bench.latency import commit, posted_at
@@ -44,19 +43,17 @@ def sweep(admin: AdminClient, groups: Sequence[str]) -> float:
     return time.process_time() - begin
 
 
+def groups_read(agent: Agent) -> set[str]:
+    """Return the groups whose commits the agent has read."""
+    return {fact.group for fact in agent.observations() if isinstance(fact, Commit)}
+
+
 def measure(cluster: Cluster, directory: Path, commits: str, groups: Sequence[str], seconds: float) -> str:
     """Return the row of reading commits in this way."""
-    awaited = set(groups)
-
-    def is_last(fact: Observation) -> bool:
-        if isinstance(fact, Commit):
-            awaited.discard(fact.group)
-        return not awaited
-
     table = {"bootstrap_servers": cluster.bootstrap_servers, "commits": commits}
     with Slack() as slack, Agent(directory / commits, {"main": table}, slack) as agent:
         agent.wait_until_watching()
-        agent.wait_for(is_last, "all groups", 300)
+        wait_until(lambda: groups_read(agent) >= set(groups), "all groups", 300, every=5)
         time.sleep(_SETTLE_S)
         pid = agent.pid
         if pid is None:

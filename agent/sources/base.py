@@ -10,6 +10,9 @@ from agent.model.observations.base import Observation, Subject, is_same_fact
 Batch = Sequence[Observation]
 Emit = Callable[[Batch], None]
 
+SCOPE = 3
+"""How many parts of a subject identify what facts are confirmed together, such as all commits of a group."""
+
 HEARTBEAT_MS = 600_000
 """How often an unchanged fact is emitted again, so that every part of the journal has a baseline."""
 
@@ -41,6 +44,7 @@ class ChangeDetector:
         """Start from `known`, the last observation of each subject before this run: changes during downtime count."""
         self._last = {observation.subject: observation for observation in known}
         self._last_seen = {subject: observation.seen for subject, observation in self._last.items()}
+        self._confirmed: dict[Subject, int] = {}
 
     def changes(self, polled: Iterable[Observation]) -> list[Observation]:
         """Return the observations whose fact is new, with `since` set, and heartbeats of facts unchanged for long."""
@@ -56,12 +60,21 @@ class ChangeDetector:
                     continue
                 current = observation
             elif observation.since is None:
-                current = msgspec.structs.replace(observation, since=last_seen)
+                since = max(last_seen, self._confirmed.get(subject[:SCOPE], last_seen))
+                current = msgspec.structs.replace(observation, since=since)
             else:
                 current = observation
             self._last[subject] = current
             changed.append(current)
         return changed
+
+    def confirm(self, scope: Subject, at: int) -> None:
+        """Take note that no fact has changed whose subject begins with these SCOPE parts, as seen at that time, ms."""
+        self._confirmed[scope] = at
+
+    def forget_scope(self, scope: Subject) -> None:
+        """Forget that facts of a scope were confirmed: it no longer exists."""
+        self._confirmed.pop(scope, None)
 
     def add(self, observation: Observation) -> None:
         """Take note of an observation that was emitted otherwise."""

@@ -24,7 +24,7 @@ Key: TypeAlias = tuple[Hashable, ...]
 _RESTART_MS = 2_000
 """The shortest time between two starts of the process after it has ended by itself."""
 
-_DECODER = msgspec.msgpack.Decoder(protocol.FromProcess)
+_DECODER = msgspec.msgpack.Decoder(list[protocol.FromProcess])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +65,7 @@ class AdminClient:
         self._in_flight: dict[int, Call] = {}
         self._keys: set[Key] = set()
         self._awaited: set[int] = set()
+        self._unsent: list[protocol.NumberedRequest] = []
         self._slow_targets: set[Key] = set()
         self._received: SimpleQueue[tuple[subprocess.Popen[bytes], protocol.FromProcess | None]] = SimpleQueue()
 
@@ -79,7 +80,10 @@ class AdminClient:
         return now_ms() - self._started_at
 
     def send(self, key: Key, request: protocol.Request, target: Key | None = None) -> None:
-        """Send the request, unless the last one with this key is in flight or the process cannot be started yet."""
+        """Send the request with the next collection of results.
+
+        It is dropped if the last one with this key is in flight, or if the process cannot be started yet.
+        """
         if key in self._keys or not self._ensure_running():
             return
         self._last_number += 1
@@ -87,10 +91,13 @@ class AdminClient:
         self._keys.add(key)
         if call.target not in self._slow_targets:
             self._awaited.add(self._last_number)
-        self._write(protocol.NumberedRequest(self._last_number, call.sent_at, request))
+        self._unsent.append(protocol.NumberedRequest(self._last_number, call.sent_at, request))
 
     def collect(self, wait_ms: int) -> list[CompletedCall]:
         """Return the completed calls after waiting up to `wait_ms` for what was sent since the last collection."""
+        if self._unsent:
+            self._write(*self._unsent)
+            self._unsent.clear()
         deadline = time.monotonic() + wait_ms / 1000
         completed = []
         while True:
@@ -117,9 +124,8 @@ class AdminClient:
     def restart(self) -> None:
         """Replace the process; calls in flight get no result."""
         self.close()
-        self._in_flight.clear()
-        self._keys.clear()
-        self._awaited.clear()
+        for calls in (self._in_flight, self._keys, self._awaited, self._unsent):
+            calls.clear()
 
     def is_outdated(self) -> bool:
         """Return whether the process works with other secrets than there are now."""
@@ -155,17 +161,18 @@ class AdminClient:
             self._write(self._setup)
         return self._process is not None
 
-    def _write(self, message: protocol.ToProcess) -> None:
+    def _write(self, *messages: protocol.ToProcess) -> None:
         if self._process is not None:
             with suppress(OSError):  # it has died, as its reader is about to report
-                admin_frames.send(_pipe(self._process.stdin), message)
+                admin_frames.send(_pipe(self._process.stdin), *messages)
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
         """Queue the messages of a process until it ends. One that sends what cannot be decoded is ended."""
         try:
             with _pipe(process.stdout) as stream:
-                while (message := admin_frames.receive(stream, _DECODER)) is not None:
-                    self._received.put((process, message))
+                while (messages := admin_frames.receive(stream, _DECODER)) is not None:
+                    for message in messages:
+                        self._received.put((process, message))
         except msgspec.DecodeError as error:
             self._log.exception("kafka_client_undecodable", reason=str(error))
             process.kill()

@@ -20,7 +20,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
@@ -63,6 +63,12 @@ _EXPLAIN_SECONDS = 20
 _UNANSWERED = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)  # noqa: SLF001
 """librdkafka's codes if no broker can be talked to; not a timeout, which a slow broker causes as well."""
 
+_FRAME = 100
+"""How many messages are sent together at most."""
+
+_MANY_GROUPS = 20
+"""How many groups must be asked about at once for it to be done in batches."""
+
 _DEFAULTS = {"client.id": "backflow", "reconnect.backoff.max.ms": "2000"}
 
 Outgoing: TypeAlias = queue.SimpleQueue[Callable[[], protocol.FromProcess]]
@@ -85,34 +91,40 @@ class _RequestHandler:
         self._metadata_seconds = min(self._seconds, _METADATA_SECONDS)
         self._outgoing = outgoing
         self._making_second = threading.Lock()
+        self._batching = False
 
-    def handle(self, message: protocol.NumberedRequest) -> None:
-        """Start the call; its response is queued when it completes."""
-        if not isinstance(message.request, protocol.SECOND_CLIENT):
-            self._call_librdkafka(message)
-        else:
-            self._call_second(message)
+    def handle(self, messages: Sequence[protocol.NumberedRequest]) -> None:
+        """Start the calls; their responses are queued when they complete."""
+        about_groups = sum(isinstance(message.request, protocol.GROUP_REQUESTS) for message in messages)
+        self._batching = self._batching or about_groups >= _MANY_GROUPS
+        second = protocol.SECOND_CLIENT + (protocol.GROUP_REQUESTS if self._batching else ())
+        self._call_second([message for message in messages if isinstance(message.request, second)])
+        for message in messages:
+            if not isinstance(message.request, second):
+                self._call_librdkafka(message)
 
-    def _call_second(self, message: protocol.NumberedRequest) -> None:
+    def _call_second(self, messages: Sequence[protocol.NumberedRequest]) -> None:
         with self._making_second:
-            if self._second is None:
+            if messages and self._second is None:
                 # Only some clusters need it, and it takes 20 MB.
                 from agent.sources.kafka.second_client import SecondClient  # noqa: PLC0415
 
                 try:
                     options = translate(self._setup.properties)
                 except UntranslatableError as error:
-                    self._call_without_second(message, f"kafka-python does not support {error}")
+                    for message in messages:
+                        self._call_without_second(message, f"kafka-python does not support {error}")
                     return
                 self._second = SecondClient(
                     options, self._cluster, self._setup.timeout, self._queue, self._call_without_second
                 )
-        self._second.handle(message)
+        if self._second is not None:
+            self._second.handle(messages)
 
     def _call_without_second(self, message: protocol.NumberedRequest, reason: str) -> None:
         """Ask librdkafka if it knows the request, although its response is less complete."""
         match message.request:
-            case protocol.DescribeTopics():
+            case protocol.DescribeTopics() | protocol.DescribeGroup() | protocol.ListCommits():
                 self._call_librdkafka(message)
             case protocol.FetchMetadata(topics) if topics:
                 self._fetch_topics(message, topics)
@@ -217,7 +229,7 @@ class _RequestHandler:
         """
         error = fetched.exception()
         if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._BAD_MSG:  # noqa: SLF001
-            self._call_second(message)
+            self._call_second([message])
         else:
             if isinstance(error, KafkaException) and error.args[0].code() in _UNANSWERED:
                 run_in_thread("ports", self._examine_ports)
@@ -332,9 +344,12 @@ def main() -> None:
     warnings.filterwarnings("ignore", r"list_groups\(\) is deprecated", DeprecationWarning)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # librdkafka's crashes are known: no core dumps of them
     requests, responses = sys.stdin.buffer, sys.stdout.buffer
-    setup = admin_frames.receive(requests, msgspec.msgpack.Decoder(protocol.Setup))
-    if setup is None:
-        return
+    for setup in admin_frames.receive(requests, msgspec.msgpack.Decoder(list[protocol.Setup])) or ():
+        _serve(requests, responses, setup)
+
+
+def _serve(requests: BinaryIO, responses: BinaryIO, setup: protocol.Setup) -> None:
+    """Handle the requests that follow."""
     outgoing: Outgoing = queue.SimpleQueue()
     forwarder = _LogForwarder(outgoing, setup.properties)
     logging.getLogger("kafka").addHandler(forwarder)
@@ -353,9 +368,9 @@ def main() -> None:
     threading.Thread(target=_write, args=(responses, outgoing), daemon=True).start()
     threading.Thread(target=_poll, args=(admin,), daemon=True).start()
     handler = _RequestHandler(admin, setup, outgoing, forwarder.examine_ports)
-    decoder = msgspec.msgpack.Decoder(protocol.NumberedRequest)
-    while (request := admin_frames.receive(requests, decoder)) is not None:
-        handler.handle(request)
+    decoder = msgspec.msgpack.Decoder(list[protocol.NumberedRequest])
+    while (messages := admin_frames.receive(requests, decoder)) is not None:
+        handler.handle(messages)
     os._exit(0)  # closing the client may hang
 
 
@@ -367,7 +382,10 @@ def _exit_on_defect(failed: threading.ExceptHookArgs) -> None:
 
 def _write(responses: BinaryIO, outgoing: Outgoing) -> None:
     while True:
-        admin_frames.send(responses, outgoing.get()())
+        builders = [outgoing.get()]
+        while len(builders) < _FRAME and not outgoing.empty():
+            builders.append(outgoing.get())
+        admin_frames.send(responses, *(build() for build in builders))
 
 
 def _poll(admin: AdminClient) -> None:

@@ -50,9 +50,10 @@ class FetchMetadata(Message, frozen=True):
 
 
 class ListCommits(Message, frozen=True):
-    """List the committed offsets of a group."""
+    """List the committed offsets of a group. complete: also if they are unchanged."""
 
     group: str
+    complete: bool = True
 
 
 class ListOffsets(Message, frozen=True):
@@ -62,9 +63,10 @@ class ListOffsets(Message, frozen=True):
 
 
 class DescribeGroup(Message, frozen=True):
-    """Describe a group's state and members."""
+    """Describe a group's state and members. complete: also if they are unchanged."""
 
     group: str
+    complete: bool = True
 
 
 class ListTasks(Message, frozen=True):
@@ -163,6 +165,9 @@ Request: TypeAlias = (
 
 SECOND_CLIENT = (ListTypedGroups, DescribeTypedGroup, ListShareOffsets, DescribeOpenTransaction, DescribeTopics)
 """What kafka-python is asked; the last one librdkafka if kafka-python cannot."""
+
+GROUP_REQUESTS = (DescribeGroup, ListCommits)
+"""What either is asked: kafka-python if there are many, for it can ask about many groups at once."""
 
 
 # --- results
@@ -318,6 +323,10 @@ class OpenTransactions(Message, frozen=True):
     transactions: list[OpenTransaction]
 
 
+class Unchanged(Message, frozen=True):
+    """The result is the same as that of the last request of this kind about the group."""
+
+
 Result: TypeAlias = (
     Groups
     | Metadata
@@ -335,6 +344,7 @@ Result: TypeAlias = (
     | TopicChecks
     | GroupCheck
     | Operations
+    | Unchanged
     | Failure
 )
 

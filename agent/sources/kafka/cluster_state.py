@@ -13,15 +13,16 @@ from agent.sources.base import ChangeDetector
 from agent.sources.kafka import admin_protocol as protocol
 from agent.sources.kafka.admin_client import Call, CompletedCall
 from agent.sources.kafka.admin_protocol import TopicPartition
+from agent.sources.kafka.committed_offsets import CommittedOffsets
 from agent.sources.kafka.connection_failures import ConnectionFailures
 from agent.sources.kafka.group_listing import GroupListing
 from agent.sources.kafka.log_state import LogState
 from agent.sources.kafka.metadata_state import MetadataState
 from agent.sources.kafka.permissions import Acl
-from agent.sources.kafka.reasons import COORDINATOR_SILENT, commit_reason, explain_silence, group_reasons
+from agent.sources.kafka.reasons import COORDINATOR_SILENT, commit_reason, explain_silences, group_reasons
 from agent.sources.kafka.settings_state import SettingsState
 from agent.sources.kafka.share_offsets import ShareGroupOffsets
-from agent.sources.kafka.stable_offsets import Position, StableOffsets, positions
+from agent.sources.kafka.stable_offsets import StableOffsets, positions
 from agent.sources.kafka.streams_discovery import StreamsApplications
 from agent.sources.kafka.visibility import Visibility
 
@@ -32,6 +33,7 @@ class ClusterState:
     """A cluster's groups, commits, log offsets and metadata: apply results, then take observations.
 
     has_response: whether a broker has responded since `begin_poll`.
+    committed: what groups have committed. described: the last state of each group, as its coordinator described it.
     client_is_stale: whether the admin client would contact brokers that no longer answer for what it asks: since
     `begin_poll` a broker has left the metadata, or a group has another coordinator.
     """
@@ -66,23 +68,20 @@ class ClusterState:
         self._stable_offsets = StableOffsets(known)
         self._share_offsets = ShareGroupOffsets(cluster)
         self.streams = StreamsApplications(cluster, streams, known)
-        self.client_is_stale = False
+        self.client_is_stale = self.has_response = False
         self._visibility = Visibility(cluster, groups, topics, acl)
         self._metadata_at: int | None = None
-        self.has_response = False
         self._failure: str | None = None
         self._observations: list[Observation] = []
         self._unavailable: dict[tuple[Hashable, ...], Reasons] = {}
         self._groups = GroupListing(groups, known)
+        self.described: dict[str, GroupState] = {}
         self._missing: dict[str, GroupState] = {}
-        self._committed: dict[str, dict[TopicPartition, Position]] = defaultdict(dict)
+        self.committed = CommittedOffsets(known, groups.match)
         self._leaders: dict[str, dict[int, int]] = {}
         self._by_leader: dict[int, list[TopicPartition]] = {}
         self._logs = LogState()
         self._brokers: set[int] = set()
-        for fact in known:
-            if isinstance(fact, Commit) and fact.offset is not None and groups.match(fact.group):
-                self._committed[fact.group][fact.topic, fact.partition] = Position(fact.offset, fact.at)
 
     @property
     def groups(self) -> list[str]:
@@ -105,14 +104,10 @@ class ClusterState:
             return []
         return sorted({topic for (topic, _), _ in self._watched_partitions()} | self._metadata.topics)
 
-    def due_broker_settings(self, now: int) -> list[int]:
-        """Return the brokers whose settings to read."""
-        return self._settings.due_brokers(self._brokers, now)
-
-    def due_topic_settings(self, now: int) -> list[str]:
-        """Return the topics whose settings to read in one call."""
+    def due_settings(self, now: int) -> tuple[list[int], list[str]]:
+        """Return the brokers and the topics whose settings to read."""
         topics = {topic for partitions in self._by_leader.values() for topic, _ in partitions}
-        return self._settings.due_topics(topics, now)
+        return self._settings.due_brokers(self._brokers, now), self._settings.due_topics(topics, now)
 
     @property
     def all_topics(self) -> list[str]:
@@ -142,7 +137,7 @@ class ClusterState:
         """The topics to describe one by one if the whole list of topics cannot be read, as at the last attempt."""
         if not self._visibility.metadata_failed:
             return []
-        return sorted({topic for committed in self._committed.values() for topic, _ in committed})
+        return sorted({topic for topic, _ in self.committed.partitions})
 
     def due_checks(self, now: int) -> tuple[list[str], list[str]]:
         """Return the topics and groups of which to check whether we may describe them."""
@@ -160,31 +155,21 @@ class ClusterState:
     def apply_followed(self, groups: Collection[str], commits: Iterable[Commit], at: int) -> None:
         """Update with commits that were read in the log and emitted. groups: all that are followed there."""
         for commit in commits:
-            committed, place = self._committed[commit.group], (commit.topic, commit.partition)
-            if commit.offset is None:
-                committed.pop(place, None)
-            else:
-                committed |= positions([commit], committed, commit.at)
+            self.committed.apply(commit)
         for group in groups:
             self._unavailable.pop(("commits", group), None)
-            self._stable_offsets.apply_commits(group, self._committed[group], at)
+            self._stable_offsets.apply_unchanged(group, self.committed.of(group), at)
 
     def begin_poll(self) -> None:
         """Forget whether brokers responded to the previous poll."""
-        self.has_response = False
-        self.client_is_stale = False
+        self.has_response = self.client_is_stale = False
 
     def apply(self, completed: CompletedCall) -> None:
         """Update the state with the result of a call."""
         request = completed.call.request
         match completed.result:
             case protocol.Failure() as failure:
-                self._note_failure(failure)
-                if isinstance(request, protocol.DescribeBrokerSettings):
-                    self._settings.apply_broker(request.broker, failure, completed.at)
-                if isinstance(request, protocol.ListCommits | protocol.DescribeGroup):
-                    self.client_is_stale = self.client_is_stale or failure.code == _NOT_COORDINATOR
-                self._unavailable[completed.call.key] = self._visibility.apply_failure(completed.call, failure)
+                self._apply_failure(completed, failure)
             case protocol.Groups() as groups:
                 for failure in groups.failures:
                     self._note_failure(failure)
@@ -197,6 +182,8 @@ class ClusterState:
                 self._groups.add_typed(typed_groups)
             case protocol.Commits() as commits if isinstance(request, protocol.ListCommits):
                 self._apply_commits(request.group, commits, completed.at)
+            case protocol.Unchanged():
+                self._apply_unchanged(request, completed.at)
             case protocol.ShareOffsets() as offsets if isinstance(request, protocol.ListShareOffsets):
                 self._take_share_offsets()
                 self._share_offsets.hold(request.group, offsets, completed.at)
@@ -210,14 +197,13 @@ class ClusterState:
                     request.group, assignments, completed.call.sent_at, decodable=undecodable is None
                 )
             case protocol.Topics(topics):
-                for topic in topics.values():
-                    if isinstance(topic, protocol.Failure):
-                        self._note_failure(topic)
-                    else:
-                        self.has_response = True
+                failures = [topic for topic in topics.values() if isinstance(topic, protocol.Failure)]
+                self.has_response = self.has_response or len(failures) < len(topics)
+                for failure in failures:
+                    self._note_failure(failure)
                 self._observations += self._metadata.apply_topics(topics, completed.at)
-            case protocol.TopicChecks(failures):
-                self._visibility.apply_topic_checks(failures, completed.call.sent_at)
+            case protocol.TopicChecks(checks):
+                self._visibility.apply_topic_checks(checks, completed.call.sent_at)
             case protocol.GroupCheck() if isinstance(request, protocol.CheckGroup):
                 self._visibility.apply_group_check(request.group, None)
             case protocol.StableOffsets(stable_offsets):
@@ -269,16 +255,11 @@ class ClusterState:
             self._visibility.unavailable,
         ):
             unavailable |= reasons
-        return {
-            unit: explain_silence(
-                reason, self._leaders.get(unit.topic or "", {}).get(unit.partition or 0), connections, now
-            )
-            for unit, reason in unavailable.items()
-        }
+        return explain_silences(unavailable, self._leaders, connections, now)
 
     def _watched_partitions(self) -> Iterator[tuple[TopicPartition, int]]:
         """Yield partition and leader (-1: none) of topics that are selected, committed to, or Streams changelogs."""
-        committed = self._share_offsets.partitions.union(*self._committed.values())
+        committed = self._share_offsets.partitions | self.committed.partitions
         for topic, leaders in self._leaders.items():
             is_watched = self._selected_topics.match(topic) or self.streams.is_changelog(topic)
             for partition, leader in leaders.items():
@@ -295,6 +276,15 @@ class ClusterState:
             self.has_response = True
         elif self._failure is None:
             self._failure = failure.text
+
+    def _apply_failure(self, completed: CompletedCall, failure: protocol.Failure) -> None:
+        self._note_failure(failure)
+        request = completed.call.request
+        if isinstance(request, protocol.DescribeBrokerSettings):
+            self._settings.apply_broker(request.broker, failure, completed.at)
+        if isinstance(request, protocol.ListCommits | protocol.DescribeGroup):
+            self.client_is_stale = self.client_is_stale or failure.code == _NOT_COORDINATOR
+        self._unavailable[completed.call.key] = self._visibility.apply_failure(completed.call, failure)
 
     def _apply_metadata(self, metadata: protocol.Metadata, at: int) -> None:
         if not metadata.brokers:
@@ -316,31 +306,39 @@ class ClusterState:
 
     def _apply_commits(self, group: str, result: protocol.Commits, at: int) -> None:
         self.has_response = True
-        before, reasons = self._committed[group], Reasons()
+        before, reasons = self.committed.of(group), Reasons()
         committed = positions(result.commits, before, at)
         for failed in result.failures:
-            topic, partition = failed.topic, failed.partition
-            why = self._visibility.describe_partition(failed)
-            reasons[Unit(group, topic, partition)] = commit_reason(group, (topic, partition), why)
-            if (topic, partition) in before:
-                committed[topic, partition] = before[topic, partition]
+            place, why = (failed.topic, failed.partition), self._visibility.describe_partition(failed)
+            reasons[Unit(group, *place)] = commit_reason(group, place, why)
+            committed |= {place: before[place]} if place in before else {}
         missing = before.keys() - committed
         deleted, hidden = self._visibility.find_vanished_commits(group, missing, at)
         reasons |= {Unit(group, *place): commit_reason(group, place, why) for place, why in hidden.items()}
-        self._observations += result.commits
-        self._observations += [
+        self._observations += result.commits + [
             Commit(at=at, cluster=self._cluster, group=group, topic=topic, partition=partition, offset=None)
             for topic, partition in deleted
         ]
         committed |= {place: before[place] for place in missing - set(deleted)}
-        self._committed[group] = committed
+        self.committed.replace(group, committed, settled=not missing and not reasons)
         self._stable_offsets.apply_commits(group, committed, at)
         if group in self._missing and not self._visibility.vanished.is_undecided(group):
             self._apply_missing_group(self._missing.pop(group))
         self._unavailable["commits", group] = reasons
 
+    def _apply_unchanged(self, request: protocol.Request, at: int) -> None:
+        """Apply that a group's state, or its commits, are the same as at the last poll."""
+        self.has_response = True
+        match request:
+            case protocol.DescribeGroup(group) if group in self.described:
+                self._apply_group(msgspec.structs.replace(self.described[group], at=at))
+            case protocol.ListCommits(group):
+                self._unavailable.pop(("commits", group), None)
+                self._detector.confirm((Commit.subject_kind, self._cluster, group), at)
+                self._stable_offsets.apply_unchanged(group, self.committed.of(group), at)
+
     def _take_share_offsets(self) -> None:
-        for group, commits, at in self._share_offsets.take(self._committed):
+        for group, commits, at in self._share_offsets.take(self.committed.by_group):
             self._apply_commits(group, commits, at)
 
     def _apply_offsets(self, result: protocol.Offsets, sent_at: int) -> None:
@@ -351,16 +349,17 @@ class ClusterState:
             partition = (offsets.topic, offsets.partition)
             self._stable_offsets.apply_end(partition, offsets.log_end)
             self._share_offsets.apply_end(partition, offsets.log_end, sent_at)
-        for failed in failures:
-            if failed.failure is not None:
-                self._note_failure(failed.failure)
+        for failure in filter(None, (failed.failure for failed in failures)):
+            self._note_failure(failure)
 
     def _apply_group(self, state: GroupState) -> None:
         group = state.group
         self.has_response = True
         self._unavailable.pop(("states", group), None)
-        if state.state == "Dead" and self._committed[group]:
+        self.described[group] = state
+        if state.state == "Dead" and self.committed.of(group):
             self._missing[group] = state  # until its commits have been read
+            self.committed.unsettle(group)
         elif state.state == "Dead":
             self._apply_missing_group(state)
         else:
@@ -374,7 +373,7 @@ class ClusterState:
         describe: a Streams application that has moved to the streams protocol (KIP-1071).
         """
         group = state.group
-        if self._committed[group]:
+        if self.committed.of(group):
             self._observe_group(msgspec.structs.replace(state, state="Unknown"))
             return
         self._observe_group(state)
@@ -384,7 +383,9 @@ class ClusterState:
         self.streams.forget(group)
         for part in (self._stable_offsets, self._visibility.vanished, self._share_offsets):
             part.forget_group(group)
-        del self._committed[group]
+        self._detector.forget_scope((Commit.subject_kind, self._cluster, group))
+        self.described.pop(group, None)
+        self.committed.forget(group)
 
     def _observe_group(self, state: GroupState) -> None:
         state = self._groups.named(state)

@@ -1,5 +1,7 @@
 """Why a part of a cluster is unavailable, as sentences for an operator. Makes no calls."""
 
+from collections.abc import Mapping
+
 from agent.sources.availability import Reasons, Unit
 from agent.sources.kafka import admin_protocol as protocol
 from agent.sources.kafka.admin_protocol import TopicPartition
@@ -42,8 +44,20 @@ def text_of(failure: protocol.Failure | None, acl: Acl, *, topic: str | None = N
     return acl.refusal("it", topics=filter(None, [topic]), groups=filter(None, [group]))
 
 
-def explain_silence(reason: str, leader: int | None, connections: ConnectionFailures, now: int) -> str:
-    """Return the reason with why the broker that does not answer cannot be connected to, if that is known."""
+def explain_silences(
+    unavailable: Reasons, leaders: Mapping[str, Mapping[int, int]], connections: ConnectionFailures, now: int
+) -> Reasons:
+    """Return the reasons with why brokers that do not answer cannot be connected to, if that is known.
+
+    leaders: by topic and partition.
+    """
+    return {
+        unit: _explain_silence(reason, leaders.get(unit.topic or "", {}).get(unit.partition or 0), connections, now)
+        for unit, reason in unavailable.items()
+    }
+
+
+def _explain_silence(reason: str, leader: int | None, connections: ConnectionFailures, now: int) -> str:
     failures = ""
     if reason.endswith(LEADER_SILENT) and leader is not None:
         failures = connections.reasons(now, leader)

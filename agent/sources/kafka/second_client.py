@@ -5,7 +5,7 @@ See docs/decisions/0012. It is imported when the first such request arrives: it 
 
 import time
 import traceback
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from kafka import errors
@@ -25,6 +25,7 @@ from agent.model.observations.kafka import GroupState, OpenTransaction
 from agent.sources.availability import now_ms
 from agent.sources.kafka import admin_protocol as protocol
 from agent.sources.kafka import second_results as results
+from agent.sources.kafka.group_batches import Connections, GroupBatches
 from agent.sources.kafka.schemas import (
     DescribeShareGroupOffsetsRequest,
     ShareGroupDescribeRequest,
@@ -84,17 +85,28 @@ class SecondClient:
         self._respond = respond
         self._hand_back = hand_back
         self._coordinators: dict[str, int] = {}
+        self._batches = GroupBatches(cluster, Connections(self._send, self._net.sleep, self._start, respond, hand_back))
         self._net.start()
 
-    def handle(self, message: protocol.NumberedRequest) -> None:
-        """Start the call; it responds when it completes."""
+    def handle(self, messages: Sequence[protocol.NumberedRequest]) -> None:
+        """Start the calls; each responds when it completes."""
+        about_groups = [message for message in messages if isinstance(message.request, protocol.GROUP_REQUESTS)]
+        for message in messages:
+            if not isinstance(message.request, protocol.GROUP_REQUESTS):
+                self._start_call(message)
+        if about_groups:
+            self._manager.call_soon(self._ask_about_groups, about_groups)
 
+    def _start_call(self, message: protocol.NumberedRequest) -> None:
         def fail(error: BaseException) -> None:
             traceback.print_exception(error)
             self._respond(message.number, protocol.Failure(-1, f"{type(error).__name__}: {error}"))
 
         # A defect must not leave the request without a response.
         self._manager.call_soon(self._answer, message).add_errback(fail)
+
+    async def _ask_about_groups(self, messages: Sequence[protocol.NumberedRequest]) -> None:
+        await self._batches.ask(messages, connected=await self._is_connected())
 
     async def _answer(self, message: protocol.NumberedRequest) -> None:
         result: protocol.Result

@@ -278,7 +278,8 @@ class KafkaSource:
                 case "streams" | "share" as kind:
                     self._client.send(("states", group), protocol.DescribeTypedGroup(group, kind))
                 case _:
-                    self._client.send(("states", group), protocol.DescribeGroup(group))
+                    request = protocol.DescribeGroup(group, complete=group not in self._state.described)
+                    self._client.send(("states", group), request)
 
     def _request_tasks(self) -> None:
         for group in self._state.streams.awaiting_tasks:
@@ -290,7 +291,10 @@ class KafkaSource:
         for group in self._state.readable_groups:
             if ("states", group) not in in_flight and not self._tail.is_followed(group):
                 is_share = self._state.type_of(group) == "share"
-                request = protocol.ListShareOffsets(group) if is_share else protocol.ListCommits(group)
+                complete = not self._state.committed.is_settled(group) or self._settings.commits != "poll"
+                request = (
+                    protocol.ListShareOffsets(group) if is_share else protocol.ListCommits(group, complete=complete)
+                )
                 self._client.send(("commits", group), request)
 
     def _request_log_offsets(self) -> None:
@@ -326,9 +330,9 @@ class KafkaSource:
         now = now_ms()
         for request in self._state.due_transactions(now):
             self._client.send(("transaction", request.topic, request.partition), request)
-        for broker in self._state.due_broker_settings(now):
+        brokers, topics = self._state.due_settings(now)
+        for broker in brokers:
             self._client.send(("broker settings", broker), protocol.DescribeBrokerSettings(broker))
-        topics = self._state.due_topic_settings(now)
         if topics:
             self._client.send(("topic settings",), protocol.DescribeTopicSettings(topics))
 

@@ -1,5 +1,6 @@
 """Last stable offsets: which are worth reading, and which of those read are worth emitting. Makes no calls."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -47,6 +48,8 @@ class StableOffsets:
         """Start from `known`, the last observation of each subject before this run."""
         self._ends: dict[TopicPartition, int] = {}
         self._waiting: dict[str, set[TopicPartition]] = {}
+        self._applied_at: dict[str, int] = {}
+        self._waiting_groups: Counter[TopicPartition] = Counter()
         self._below: dict[TopicPartition, LastStableOffset] = {}
         self._standing: set[TopicPartition] = set()
         self._moving: set[TopicPartition] = set()
@@ -57,15 +60,36 @@ class StableOffsets:
     def apply_commits(self, group: str, positions: Mapping[TopicPartition, Position], at: int) -> None:
         """Update on which partitions the group stands still below the log end."""
         ends = self._ends
-        self._waiting[group] = {
-            partition
-            for partition, (offset, since) in positions.items()
-            if at - since >= _STANDSTILL_MS and offset < ends.get(partition, 0)
-        }
+        self._applied_at[group] = at
+        self._replace(
+            group,
+            {
+                partition
+                for partition, (offset, since) in positions.items()
+                if at - since >= _STANDSTILL_MS and offset < ends.get(partition, 0)
+            },
+        )
+
+    def apply_unchanged(self, group: str, positions: Mapping[TopicPartition, Position], at: int) -> None:
+        """Update like that for positions that have not changed, which need not be looked at each time."""
+        if at - self._applied_at.get(group, 0) >= _STANDSTILL_MS:
+            self.apply_commits(group, positions, at)
 
     def forget_group(self, group: str) -> None:
         """Forget a group that no longer exists."""
+        self._replace(group, set())
         self._waiting.pop(group, None)
+        self._applied_at.pop(group, None)
+
+    def _replace(self, group: str, waiting: set[TopicPartition]) -> None:
+        """Replace the partitions on which a group stands still."""
+        before = self._waiting.get(group, set())
+        self._waiting[group] = waiting
+        for partition in before - waiting:
+            self._waiting_groups[partition] -= 1
+            if not self._waiting_groups[partition]:
+                del self._waiting_groups[partition]
+        self._waiting_groups.update(waiting - before)
 
     def apply_end(self, partition: TopicPartition, log_end: int) -> None:
         """Update the log end of a partition."""
@@ -84,7 +108,7 @@ class StableOffsets:
             self._sampled_at = now
             self._moving.clear()
             return dict(by_leader)
-        due = self._standing.union(*self._waiting.values()) - self._moving
+        due = (self._standing | self._waiting_groups.keys()) - self._moving
         if not due:
             return {}
         selected = {leader: [place for place in partitions if place in due] for leader, partitions in by_leader.items()}
@@ -107,7 +131,6 @@ class StableOffsets:
 
     def apply(self, read: Iterable[LastStableOffset]) -> list[LastStableOffset]:
         """Return those to emit: below the log end where something stands still, and at the log end again later."""
-        waiting = set().union(*self._waiting.values())
         emitted = []
         for fact in read:
             place = (fact.topic, fact.partition)
@@ -123,7 +146,7 @@ class StableOffsets:
             else:
                 self._moving.add(place)
             (self._standing.add if stands_still else self._standing.discard)(place)
-            if place in self._emitted or stands_still or (is_below and place in waiting):
+            if place in self._emitted or stands_still or (is_below and place in self._waiting_groups):
                 emitted.append(fact if is_below else msgspec.structs.replace(fact, held_back=False))
                 (self._emitted.add if is_below else self._emitted.discard)(place)
         return emitted

@@ -27,11 +27,7 @@ def decode_assignment(assignment: bytes) -> Assignment:
     if not assignment:
         return Assignment()
     reader = _Reader(assignment)
-    reader.number(2)  # the version: all have this layout
-    partitions = []
-    for _ in range(reader.count()):
-        topic = reader.text(reader.count(2))
-        partitions += [(topic, reader.number()) for _ in range(reader.count())]
+    partitions = _partitions(reader)
     size = reader.number()  # -1: null
     if size <= 0:
         msg = "the assignment has no user data of Kafka Streams"
@@ -41,6 +37,20 @@ def decode_assignment(assignment: bytes) -> Assignment:
         msg = f"the assignment has {len(tasks)} active tasks for {len(partitions)} partitions"
         raise UndecodableAssignmentError(msg)
     return Assignment(tuple(sorted(partitions)), tasks)
+
+
+def decode_partitions(assignment: bytes) -> tuple[tuple[str, int], ...]:
+    """Return the partitions of a ConsumerProtocolAssignment, sorted. Raises UndecodableAssignmentError."""
+    return tuple(sorted(_partitions(_Reader(assignment)))) if assignment else ()
+
+
+def _partitions(reader: "_Reader") -> list[tuple[str, int]]:
+    reader.number(2)  # the version: all have this layout
+    partitions = []
+    for _ in range(reader.count()):
+        topic = reader.text(reader.count(2))
+        partitions += [(topic, reader.number()) for _ in range(reader.count())]
+    return partitions
 
 
 def _active_tasks(reader: "_Reader") -> tuple[str, ...]:

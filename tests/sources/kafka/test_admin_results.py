@@ -22,7 +22,7 @@ from agent.sources.kafka import admin_frames
 from agent.sources.kafka import admin_protocol as protocol
 from agent.sources.kafka import admin_results as results
 
-_DECODER = msgspec.msgpack.Decoder(protocol.FromProcess)
+_DECODER = msgspec.msgpack.Decoder(list[protocol.FromProcess])
 _NOT_LEADER = KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION)
 
 
@@ -40,9 +40,10 @@ def _sent(result: protocol.Result) -> protocol.Result:
     stream = io.BytesIO()
     admin_frames.send(stream, protocol.Response(7, 99, result))
     stream.seek(0)
-    response = admin_frames.receive(stream, _DECODER)
-    assert response == protocol.Response(7, 99, result)
+    received = admin_frames.receive(stream, _DECODER)
+    assert received == [protocol.Response(7, 99, result)]
     assert admin_frames.receive(stream, _DECODER) is None
+    (response,) = received
     assert isinstance(response, protocol.Response)
     return response.result
 

@@ -32,7 +32,7 @@ def test_call_whose_request_got_lost_fails(monkeypatch: pytest.MonkeyPatch) -> N
     )
     connections = client._manager
     try:
-        client.handle(protocol.NumberedRequest(7, 0, protocol.DescribeTopics(["orders"])))
+        client.handle([protocol.NumberedRequest(7, 0, protocol.DescribeTopics(["orders"]))])
         number, result = results.get(timeout=30)
     finally:
         client._manager.close()

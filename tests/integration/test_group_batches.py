@@ -1,0 +1,190 @@
+"""Many groups at once: what batches tell of them, and whether that is what librdkafka tells."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+import structlog
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient as Confluent
+from structlog.testing import capture_logs
+
+from agent.model.observations.base import Available, Unavailable
+from agent.model.observations.kafka import BrokerRegistration, Commit, GroupState
+from agent.sources.kafka import admin_process
+from agent.sources.kafka import admin_protocol as protocol
+from agent.sources.kafka.admin_client import AdminClient
+from testbed.consumers import SubscribedConsumer
+from testbed.groups import delete_group, move_offsets
+from testbed.kafka import Cluster
+from testbed.traffic import fill
+from testbed.waiting import wait_until
+from tests.integration.scenes import named
+from tests.integration.seen import Seen, watching
+
+pytestmark = pytest.mark.integration
+
+_MANY = 3 * admin_process._MANY_GROUPS
+_PARTITIONS = 3
+
+
+def _start_groups(cluster: Cluster, name: str, count: int, offset: int) -> list[str]:
+    """Create a topic, and groups without members that have committed an offset in each of its partitions."""
+    cluster.create_topic(name, _PARTITIONS)
+    fill(cluster.bootstrap_servers, [(name, partition) for partition in range(_PARTITIONS)], records=100)
+    groups = [f"{name}-{number:03d}" for number in range(count)]
+    places = [TopicPartition(name, partition, offset) for partition in range(_PARTITIONS)]
+    admin = Confluent({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    futures = [
+        admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)])[group] for group in groups
+    ]
+    for future in futures:
+        future.result(timeout=60)
+    return groups
+
+
+@contextmanager
+def _client(cluster: Cluster) -> Iterator[AdminClient]:
+    properties = {"bootstrap.servers": cluster.bootstrap_servers}
+    client = AdminClient(lambda: protocol.Setup("main", properties, 10_000), structlog.get_logger("test"))
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def _ask(client: AdminClient, requests: Sequence[protocol.Request]) -> list[protocol.Result]:
+    """Return the results in the order of the requests, those with times at the time 0."""
+    for number, request in enumerate(requests):
+        client.send((number,), request)
+    results: dict[int, protocol.Result] = {}
+
+    def has_all() -> bool:
+        for completed in client.collect(500):
+            (number,) = completed.call.key
+            assert isinstance(number, int)
+            results[number] = _undated(completed.result)
+        return len(results) == len(requests)
+
+    wait_until(has_all, "all results")
+    return [results[number] for number in range(len(requests))]
+
+
+def _undated(result: protocol.Result) -> protocol.Result:
+    match result:
+        case GroupState():
+            return msgspec.structs.replace(result, at=0)
+        case protocol.Commits(commits, failures):
+            dated = [msgspec.structs.replace(commit, at=0) for commit in commits]
+            return protocol.Commits(sorted(dated, key=lambda commit: (commit.topic, commit.partition)), failures)
+    return result
+
+
+@pytest.mark.parametrize("cluster", ["kafka_0_11", "kafka_3_9", "kafka_4_1"], indirect=True)
+def test_batches_tell_what_librdkafka_tells(cluster: Cluster) -> None:
+    """Of groups with members, of both protocols, without, without offsets, and unknown ones; also of old brokers."""
+    name = named("batches")
+    groups = _start_groups(cluster, name, _MANY, 40)
+    protocols = ["classic", "consumer"] if cluster.version == "4.1.1" else ["classic"]
+    consumers = [
+        SubscribedConsumer(cluster.bootstrap_servers, f"{name}-{kind}", [name], commit_ms=100, protocol=kind)
+        for kind in protocols
+    ]
+    for consumer in consumers:
+        consumer.__enter__()
+    try:
+        wait_until(lambda: all(sum(one.committed.values()) == 300 for one in consumers), "all commits")
+        special = [f"{name}-{kind}" for kind in protocols] + [f"{name}-unknown"]
+        requests: list[protocol.Request] = []
+        for group in [*special, *groups[:5]]:
+            requests += [protocol.DescribeGroup(group), protocol.ListCommits(group)]
+        others = [protocol.ListCommits(group) for group in groups[5:]]
+        with _client(cluster) as one_by_one, _client(cluster) as batched:
+            expected = _ask(one_by_one, requests)
+            assert _ask(batched, [*requests, *others])[: len(requests)] == expected
+            again = [msgspec.structs.replace(request, complete=False) for request in [*requests, *others]]
+            repeated = _ask(batched, again)
+        unchanged = sum(result == protocol.Unchanged() for result in repeated)
+        assert unchanged == 0 if cluster.version == "0.11.0.0" else unchanged >= len(again) - 2 * len(special)
+    finally:
+        for consumer in consumers:
+            consumer.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("cluster", ["kafka_3_9", "kafka_4_1"], indirect=True)
+def test_changes_of_one_among_many_groups_are_observed(cluster: Cluster) -> None:
+    """It is dated since the last poll, which did not read its offsets in full; the others emit nothing."""
+    name, seen = named("among"), Seen()
+    groups = _start_groups(cluster, name, _MANY, 40)
+    with watching(cluster, name, seen) as source:
+        seen.wait_for(source, Commit, lambda _: len({fact.group for fact in seen.all(Commit)}) == _MANY)
+        for _ in range(3):
+            source.poll()
+        seen.mark()
+        before = time.time_ns() // 1_000_000
+        source.poll()
+        move_offsets(cluster.bootstrap_servers, groups[7], name, 10, range(_PARTITIONS))
+        commit = seen.wait_for(source, Commit, offset=10)
+        assert commit.since is not None
+        assert commit.since >= before
+        delete_group(cluster.bootstrap_servers, groups[8])
+        seen.wait_for(source, GroupState, group=groups[8], state="Dead")
+        seen.wait_for(source, Commit, group=groups[8], offset=None)
+        _start_again(cluster, groups[8], name, 40)
+        seen.wait_for(source, Commit, group=groups[8], offset=40)
+    assert {fact.group for fact in seen.all(Commit)} == {groups[7], groups[8]}
+    assert seen.outages() == []
+
+
+def _start_again(cluster: Cluster, group: str, topic: str, offset: int) -> None:
+    places = [TopicPartition(topic, partition, offset) for partition in range(_PARTITIONS)]
+    admin = Confluent({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)])[group].result(timeout=60)
+
+
+def test_many_groups_are_read_from_their_new_coordinator(tmp_path: Path) -> None:
+    """It dies, another takes over, and the first comes back; the admin process does not crash."""
+    name, seen = named("moved"), Seen()
+    with (
+        Cluster("3.9.1", [1, 2, 3], workdir=tmp_path, offsets_on=[3, 2]) as cluster,
+        capture_logs() as logs,
+        watching(cluster, name, seen) as source,
+    ):
+        groups = _start_groups(cluster, name, _MANY, 40)
+        seen.wait_for(source, Commit, lambda _: len({fact.group for fact in seen.all(Commit)}) == _MANY)
+        cluster.kill(3)
+        seen.wait_for(source, BrokerRegistration, broker=3, epoch=None)
+        move_offsets(cluster.bootstrap_servers, groups[0], name, 10, range(_PARTITIONS))
+        seen.wait_for(source, Commit, group=groups[0], offset=10)
+        cluster.start(3)
+        cluster.wait_until_in_sync()
+        for partition in range(4):
+            cluster.wait_for_leader("__consumer_offsets", partition, 3)
+        move_offsets(cluster.bootstrap_servers, groups[1], name, 20, range(_PARTITIONS))
+        seen.wait_for(source, Commit, group=groups[1], offset=20)
+    moved = [(fact.group, fact.offset) for fact in seen.all(Commit) if fact.offset != 40]
+    assert moved == [(groups[0], 10)] * _PARTITIONS + [(groups[1], 20)] * _PARTITIONS
+    assert [line for line in logs if line["event"] == "kafka_client_exited"] == []
+
+
+def test_groups_of_a_frozen_coordinator_are_unavailable(kafka_3_9: Cluster) -> None:
+    """Once it answers, what was committed meanwhile is observed."""
+    name, seen = named("frozen"), Seen()
+    groups = _start_groups(kafka_3_9, name, _MANY, 40)
+    with watching(kafka_3_9, name, seen) as source:
+        seen.wait_for(source, Commit, lambda _: len({fact.group for fact in seen.all(Commit)}) == _MANY)
+        seen.mark()
+        kafka_3_9.freeze(2024)
+        outage = seen.wait_for(source, Unavailable, group=groups[-1])
+        seen.wait_for(source, BrokerRegistration, broker=2024, epoch=None)
+        kafka_3_9.thaw(2024)
+        seen.wait_for(source, Available, group=groups[-1])
+        kafka_3_9.wait_until_registered(2024)
+        kafka_3_9.wait_until_in_sync()
+        move_offsets(kafka_3_9.bootstrap_servers, groups[0], name, 10, range(_PARTITIONS))
+        seen.wait_for(source, Commit, group=groups[0], offset=10)
+    assert "coordinator" in outage.reason
+    assert {(fact.group, fact.offset) for fact in seen.all(Commit)} == {(groups[0], 10)}
