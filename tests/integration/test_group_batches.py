@@ -1,4 +1,4 @@
-"""Many groups at once: what batches tell of them, and whether that is what librdkafka tells."""
+"""Many groups at once: what batches show of them, and whether librdkafka shows the same."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -84,7 +84,7 @@ def _undated(result: protocol.Result) -> protocol.Result:
 
 
 @pytest.mark.parametrize("cluster", ["kafka_0_11", "kafka_3_9", "kafka_4_1"], indirect=True)
-def test_batches_tell_what_librdkafka_tells(cluster: Cluster) -> None:
+def test_batches_show_what_librdkafka_shows(cluster: Cluster) -> None:
     """Of groups with members, of both protocols, without, without offsets, and unknown ones; also of old brokers."""
     name = named("batches")
     groups = _start_groups(cluster, name, _MANY, 40)

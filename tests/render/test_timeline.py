@@ -2,7 +2,10 @@
 
 from typing import Any
 
+import pytest
+
 from agent.model.findings import Finding, Records
+from agent.render import timeline
 from agent.render.timeline import format_row, rows, statements
 from tests import samples
 
@@ -55,6 +58,31 @@ def test_a_checks_finding_confirms_the_live_finding() -> None:
 def test_a_check_that_found_a_skip_confirms_no_rewind() -> None:
     skipped = samples.rewind(kind="offset_history", records=Records(skipped=5))
     assert len(statements([skipped, samples.rewind()])) == 2
+
+
+@pytest.mark.parametrize("partitioned", [True, False])
+def test_thousands_of_readers_are_not_compared_with_each_other(
+    monkeypatch: pytest.MonkeyPatch, *, partitioned: bool
+) -> None:
+    """But each with the check that confirms it, and with the Flink job that reads with its group."""
+    compared = []
+
+    def compare(finding: Finding, known: Finding) -> bool:
+        compared.append(finding)
+        return is_same_event(finding, known)
+
+    is_same_event = timeline._is_same_event
+    monkeypatch.setattr(timeline, "_is_same_event", compare)
+    place = {"partition": 8} if partitioned else {}
+    groups = [f"group-{number}" for number in range(1_000)]
+    subjects = [{"cluster": "main", "topic": "topic-124", "group": group, **place} for group in groups]
+    live = [samples.rewind(subject=subject) for subject in subjects]
+    checks = [samples.rewind(kind="offset_history", subject=subject) for subject in subjects]
+    made = statements([*live, *checks, *([position()] if partitioned else [])])
+    assert len(made) == len(live)
+    assert sum(len(statement.confirmations) for statement in made) == len(checks)
+    assert sum(len(statement.others) for statement in made) == len(checks) + partitioned
+    assert len(compared) <= 3 * len(live)
 
 
 def test_long_rows_end_with_a_clause() -> None:

@@ -42,7 +42,7 @@ class CommittedOffsets:
         return group in self._settled
 
     def unsettle(self, group: str) -> None:
-        """Take note that all commits of the group have to be read again."""
+        """Take note that a poll has to return all commits of the group."""
         self._settled.discard(group)
 
     def replace(self, group: str, committed: dict[TopicPartition, Position], *, settled: bool) -> None:

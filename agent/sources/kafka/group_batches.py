@@ -27,7 +27,7 @@ _COORDINATORS_PER_REQUEST = 1_000
 _LIVE_S = 60.0
 """How long a group that has changed shares requests with others that have."""
 
-_COMPLETE_S = 60.0
+_COMPLETE_S = 120.0
 """How often, on average, results are sent in full although nothing has changed."""
 
 _RETRY_S = 0.5
@@ -70,7 +70,7 @@ class Connections(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """What a response says of a group. result: None if librdkafka has to be asked. facts: what tells changes."""
+    """What a response says of a group. result: None if librdkafka has to be asked. facts: what there is to compare."""
 
     group: str
     code: int = 0
@@ -286,7 +286,7 @@ class _Kind:
         return now < self._handed_back_until.get(group, 0)
 
     def hand_back(self, group: str, now: float) -> None:
-        """Take note that a batch does not tell enough of a group."""
+        """Take note that a batch does not show enough of a group."""
         self._handed_back_until[group] = now + _HANDED_BACK_S
         self.forget(group)
 

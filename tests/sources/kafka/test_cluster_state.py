@@ -111,6 +111,41 @@ def _list_offsets_call() -> Call:
     return Call(("offsets", 1), ("offsets", 1), 5, protocol.ListOffsets([("t", 0)]))
 
 
+def test_an_unchanged_group_is_as_it_was() -> None:
+    """Its state is emitted as of now, its commits are not; those of a dead group have to be read in full."""
+    state = _state()
+    _apply(state, protocol.DescribeGroup("g"), _group("Stable"))
+    _apply_commits(state, 5)
+    assert state.committed.is_settled("g")
+    state.take_observations()
+    for request in (protocol.DescribeGroup("g"), protocol.ListCommits("g")):
+        _apply(state, request, protocol.Unchanged(), at=9)
+    assert [(type(fact), fact.at) for fact in state.take_observations()] == [(GroupState, 9)]
+    assert state.committed.of("g").keys() == {("t", 0)}
+    _apply(state, protocol.DescribeGroup("g"), _group("Dead"))
+    assert not state.committed.is_settled("g")
+
+
+@pytest.mark.parametrize("kept", [[], [1]], ids=["missing", "failed"])
+def test_a_group_is_settled_when_all_its_commits_could_be_read(kept: list[int]) -> None:
+    state = _state(_commit(1, 5))
+    _apply_commits(state, 7, failed=kept)
+    assert not state.committed.is_settled("g")
+    _apply_commits(state, 7, 5)
+    assert state.committed.is_settled("g")
+
+
+def test_an_unchanged_group_is_available() -> None:
+    state = _state()
+    _apply(state, protocol.FetchMetadata([]), protocol.Metadata([1], {}))
+    _apply_commits(state, 5)
+    call = Call(("commits", "g"), ("commits", "g"), 1, protocol.ListCommits("g"))
+    state.abandon([call])
+    assert Unit(group="g") in _unavailable(state)
+    _apply(state, protocol.ListCommits("g"), protocol.Unchanged())
+    assert _unavailable(state) == {}
+
+
 def _check_topic(state: ClusterState, failure: protocol.Failure | None = None, *, sent_at: int = 3) -> None:
     """Check the topic that has vanished after the listing without it; two listings arrive at the same time."""
     assert "t" in state.due_checks(_LATER)[0]

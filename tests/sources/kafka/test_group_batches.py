@@ -217,7 +217,7 @@ def test_a_result_is_sent_in_full_when_that_is_asked_for() -> None:
 def test_results_are_sent_in_full_now_and_then() -> None:
     brokers = Brokers("a", "b")
     brokers.list_commits("a", "b")
-    brokers.now = 90
+    brokers.now = 180
     assert all(_read_offsets(result) == [5] for result in brokers.list_commits("a", "b").values())
     assert set(brokers.list_commits("a", "b").values()) == {protocol.Unchanged()}
 
@@ -244,7 +244,7 @@ def test_requests_are_sent_until_the_coordinator_answers(failure: Exception) -> 
     assert _read_offsets(brokers.list_commits("a")["a"]) == [5]
 
 
-def test_what_a_batch_cannot_tell_is_handed_back() -> None:
+def test_what_a_batch_does_not_show_is_handed_back() -> None:
     """For some time at once; then the result is sent in full, for librdkafka's were others."""
     brokers = Brokers("a", "b")
     brokers.list_commits("a", "b")

@@ -1,0 +1,36 @@
+"""What the change detector emits of polled facts, and how it dates it."""
+
+from agent.model.observations.kafka import Commit
+from agent.sources.base import HEARTBEAT_MS, ChangeDetector
+
+
+def _commit(at: int, offset: int | None, partition: int = 0) -> Commit:
+    return Commit(at=at, cluster="main", group="g", topic="t", partition=partition, offset=offset)
+
+
+def test_changes_are_dated_since_the_old_fact_was_last_seen() -> None:
+    detector = ChangeDetector()
+    assert detector.changes([_commit(1, 5)]) == [_commit(1, 5)]
+    assert detector.changes([_commit(2, 5)]) == []
+    (change,) = detector.changes([_commit(3, 6)])
+    assert (change.since, change.at) == (2, 3)
+
+
+def test_a_confirmed_scope_is_a_sighting_of_all_its_facts() -> None:
+    """One that is older than the last sighting changes nothing."""
+    detector = ChangeDetector([_commit(1, 5), _commit(1, 7, 1)])
+    detector.confirm(("commit", "main", "g"), 4)
+    changes = detector.changes([_commit(5, 6), _commit(5, 7, 1)])
+    assert [(change.since, change.at) for change in changes] == [(4, 5)]
+    (change,) = detector.changes([_commit(6, 8)])
+    assert change.since == 5
+    detector.forget_scope(("commit", "main", "g"))
+    (change,) = detector.changes([_commit(9, 8, 1)])
+    assert change.since == 5
+
+
+def test_a_fact_that_has_not_changed_for_long_is_emitted_again() -> None:
+    detector = ChangeDetector()
+    detector.changes([_commit(0, 5)])
+    assert detector.changes([_commit(HEARTBEAT_MS - 1, 5)]) == []
+    assert detector.changes([_commit(HEARTBEAT_MS, 5)]) == [_commit(HEARTBEAT_MS, 5)]
