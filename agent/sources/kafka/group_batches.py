@@ -110,7 +110,8 @@ class GroupBatches:
                 if isinstance(request, protocol.GROUP_REQUESTS) and isinstance(request, request_type):
                     groups[request.group] = _Asked(message, request.complete)
             if groups and connected:
-                kind.keep(groups)
+                for remembered in (self._coordinators, *kind.remembered):
+                    _forget_others(remembered, groups)
                 await self._ask(kind, groups)
             else:
                 self._hand_back(kind, groups, "kafka-python cannot connect")
@@ -229,6 +230,11 @@ class _Kind:
         self._seen: dict[tuple[int, int], _Seen] = {}
         self._buckets = 1
 
+    @property
+    def remembered(self) -> tuple[dict[str, Any], ...]:
+        """What is remembered by group."""
+        return self._facts, self._live_until, self._handed_back_until
+
     def make_request(self, groups: list[str]) -> Any:
         """Return the request about these groups."""
         raise NotImplementedError
@@ -299,13 +305,6 @@ class _Kind:
 
     def _bucket(self, group: str) -> int:
         return zlib.crc32(group.encode()) % self._buckets
-
-    def keep(self, groups: Collection[str]) -> None:
-        """Forget groups that no longer exist if there are many. groups: those that do, but for a few."""
-        for remembered in (self._facts, self._live_until, self._handed_back_until):
-            if len(remembered) > 2 * len(groups) + _MANY:
-                for group in remembered.keys() - set(groups):
-                    del remembered[group]
 
 
 class _Descriptions(_Kind):
@@ -379,3 +378,10 @@ class _Offsets(_Kind):
             ]
             facts = tuple((commit.topic, commit.partition, commit.offset, commit.leader_epoch) for commit in commits)
             yield _Answer(group.group_id, 0, protocol.Commits(commits, []), facts)
+
+
+def _forget_others(remembered: dict[str, Any], groups: Collection[str]) -> None:
+    """Forget groups that no longer exist if there are many. groups: those that do, but for a few."""
+    if len(remembered) > 2 * len(groups) + _MANY:
+        for group in remembered.keys() - set(groups):
+            del remembered[group]

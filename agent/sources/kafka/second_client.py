@@ -95,7 +95,7 @@ class SecondClient:
             if not isinstance(message.request, protocol.GROUP_REQUESTS):
                 self._start_call(message)
         if about_groups:
-            self._manager.call_soon(self._ask_about_groups, about_groups)
+            self._manager.call_soon(self._ask_about_groups, about_groups).add_errback(traceback.print_exception)
 
     def _start_call(self, message: protocol.NumberedRequest) -> None:
         def fail(error: BaseException) -> None:

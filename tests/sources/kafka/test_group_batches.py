@@ -330,4 +330,6 @@ def test_groups_that_are_gone_are_forgotten() -> None:
     brokers = Brokers(*groups)
     brokers.list_commits(*groups)
     brokers.list_commits("group-0")
-    assert len(brokers._batches._kinds[1][1]._facts) == 1
+    assert [
+        len(remembered) for remembered in (brokers._batches._coordinators, brokers._batches._kinds[1][1]._facts)
+    ] == [1, 1]
