@@ -138,6 +138,7 @@ class Evaluator:
                 dirty[evaluation] = None
         if self._revisit_at <= now:
             self._revisit_at = _next_revisit(now)
+            self.facts.forget_gone(self._dependencies.dependents.__contains__)
             self._revisit(dirty)
         changes = Changes([], [])
         for evaluation in dirty | unfollowed:

@@ -32,6 +32,16 @@ _MINUTE_MS = 60_000
 LONG_AGO, LONG_AFTER = -(1 << 62), 1 << 62
 """Before and after all observations, ms."""
 
+GONE_MS = 900_000
+"""How long a group that no longer exists is remembered with its history."""
+
+GONE_GROUPS = 500
+GONE_CHANGES = 3
+"""How many more groups are remembered that no longer exist, and how much of each, should they return."""
+
+_KAFKA = "kafka"
+"""The source of groups."""
+
 FLOOR = Observation.history_floor
 """How many changes the history of a state keeps however old they are."""
 
@@ -161,6 +171,8 @@ class Facts:
         self._first_members: dict[Subject, int] = {}
         self._peaks: dict[Subject, list[tuple[int, Commit]]] = {}
         self._unavailable: dict[Subject, Unavailable] = {}
+        self._gone: dict[tuple[str, str], int] = {}
+        self._long_gone: dict[tuple[str, str], None] = {}
 
     @property
     def final_before(self) -> int:
@@ -192,6 +204,11 @@ class Facts:
         elif isinstance(observation, GroupState):
             if observation.members or observation.simple is False:
                 self._first_members.setdefault(subject, observation.at)
+            group = (observation.cluster, observation.group)
+            for gone in (self._gone, self._long_gone):
+                gone.pop(group, None)
+            if observation.is_gone:
+                self._gone[group] = observation.seen
         elif isinstance(observation, Unavailable):
             self._unavailable[subject] = observation
         elif isinstance(observation, Availability):
@@ -252,6 +269,43 @@ class Facts:
             self._reads[subject] = None
         return self._first_members.get(subject, at + 1) <= at
 
+    def forget_gone(self, is_read: Callable[[Subject], bool]) -> None:
+        """Forget groups that no longer exist but for the last GONE_GROUPS, and of these most of what they did.
+
+        is_read: whether an evaluation still depends on a subject.
+        """
+        for group, at in list(self._gone.items()):
+            if at >= self.now - GONE_MS:
+                break
+            if not any(is_read(history.subject) for history in self._histories_of(*group)):
+                del self._gone[group]
+                self._long_gone[group] = None
+                for history in self._histories_of(*group):
+                    del history.changes[:-GONE_CHANGES]
+        while len(self._long_gone) > GONE_GROUPS:
+            group = next(iter(self._long_gone))
+            del self._long_gone[group]
+            for history in self._histories_of(*group):
+                self._forget(history)
+
+    def _histories_of(self, cluster: str, group: str) -> list[History[Any]]:
+        """Return the histories of a group's state and commits, and of whether they could be read."""
+        histories: list[History[Any]] = [*self.histories(Commit, cluster=cluster, group=group)]
+        places = [history.subject[3:] for history in histories]
+        subjects: list[Subject] = [(GroupState.subject_kind, cluster, group)]
+        subjects += [(Availability.subject_kind, _KAFKA, cluster, group, *place) for place in [(None, None), *places]]
+        return histories + [self._histories[subject] for subject in subjects if subject in self._histories]
+
+    def _forget(self, history: History[Any]) -> None:
+        """Forget a subject."""
+        subject = history.subject
+        for kind, indexes in self._indexes.items():
+            if kind.subject_kind == subject[0]:
+                for index in indexes.values():
+                    index.remove(history)
+        for by_subject in (self._histories, self._first_members, self._peaks, self._unavailable):
+            by_subject.pop(subject, None)
+
     def all_histories(self) -> Iterable[History[Any]]:
         """Return the history of each subject."""
         return self._histories.values()
@@ -303,6 +357,16 @@ class _Index:
 
     def add(self, observation: Observation, history: History[Any]) -> None:
         insort(self.members.setdefault(self.values_of(observation), []), history, key=_sort_key)
+
+    def remove(self, history: History[Any]) -> None:
+        """Remove a history if it is one of them: kinds may share subjects."""
+        values = self.values_of(history.changes[-1])
+        members = self.members.get(values, [])
+        position = bisect_left(members, _sort_key(history), key=_sort_key)
+        if position < len(members) and members[position] is history:
+            del members[position]
+        if not members:
+            self.members.pop(values, None)
 
 
 _EMPTY: History[Any] = History()

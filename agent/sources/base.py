@@ -1,6 +1,7 @@
 """The interface of a source, and the detector that turns polled observations into changes."""
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Protocol
 
 import msgspec
@@ -12,6 +13,9 @@ Emit = Callable[[Batch], None]
 
 SCOPE = 3
 """How many parts of a subject identify what facts are confirmed together, such as all commits of a group."""
+
+GONE = 1_000
+"""How many scopes that no longer exist are remembered at least."""
 
 HEARTBEAT_MS = 600_000
 """How often an unchanged fact is emitted again, so that every part of the journal has a baseline."""
@@ -45,12 +49,15 @@ class ChangeDetector:
         self._last = {observation.subject: observation for observation in known}
         self._last_seen = {subject: observation.seen for subject, observation in self._last.items()}
         self._confirmed: dict[Subject, int] = {}
+        self._gone: dict[Subject, None] = {}
 
     def changes(self, polled: Iterable[Observation]) -> list[Observation]:
         """Return the observations whose fact is new, with `since` set, and heartbeats of facts unchanged for long."""
         changed = []
         for observation in polled:
             subject = observation.subject
+            if self._gone and not observation.is_gone:
+                self._gone.pop(subject[:SCOPE], None)
             old, last_seen = self._last.get(subject), self._last_seen.get(subject)
             self._last_seen[subject] = observation.seen
             if old is None or last_seen is None:
@@ -72,9 +79,15 @@ class ChangeDetector:
         """Take note that no fact has changed whose subject begins with these SCOPE parts, as seen at that time, ms."""
         self._confirmed[scope] = at
 
-    def forget_scope(self, scope: Subject) -> None:
-        """Forget that facts of a scope were confirmed: it no longer exists."""
+    def end(self, scope: Subject) -> None:
+        """Take note that the subjects of a scope no longer exist. They may return, so that many are remembered."""
         self._confirmed.pop(scope, None)
+        self._gone[scope] = None
+        if len(self._gone) > 2 * GONE:
+            forgotten = set(islice(self._gone, len(self._gone) - GONE))
+            self._gone = {scope: None for scope in self._gone if scope not in forgotten}
+            for subject in [subject for subject in self._last if subject[:SCOPE] in forgotten]:
+                self.forget(subject)
 
     def add(self, observation: Observation) -> None:
         """Take note of an observation that was emitted otherwise."""

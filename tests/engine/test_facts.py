@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from agent.engine.facts import FLOOR, LONG_AFTER, RETENTION_MS, Change, Facts, History
+from agent.engine.facts import FLOOR, GONE_GROUPS, GONE_MS, LONG_AFTER, RETENTION_MS, Change, Facts, History
 from agent.model.observations.base import Available, Unavailable
 from agent.model.observations.checks import CheckFinding
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets, Member
@@ -137,6 +137,55 @@ def test_group_had_members_from_when_they_were_observed() -> None:
     assert facts.had_members("main", "g", 20)
     assert facts.had_members("main", "g", LONG_AFTER)
     assert not facts.had_members("main", "h", LONG_AFTER)
+
+
+def _gone_group(facts: Facts, group: str, seconds: float) -> None:
+    """Let a group commit in two partitions and be deleted."""
+    for step in range(10):
+        facts.absorb(commit(seconds + step, step, 0, group))
+    facts.absorb(commit(seconds, 7, 1, group))
+    facts.absorb(Unavailable(at=after(seconds), source="kafka", cluster="main", group=group, reason="?"))
+    for partition in (0, 1):
+        facts.absorb(commit(seconds + 20, None, partition, group))
+    facts.absorb(GroupState(at=after(seconds + 20), cluster="main", group=group, state="Dead"))
+
+
+def _forget_gone(facts: Facts, seconds: float, *read: str) -> None:
+    """Forget groups that are long gone at a moment; read: groups that evaluations depend on."""
+    facts.now = after(seconds)
+    facts.forget_gone(lambda subject: subject[2] in read)
+
+
+def test_groups_that_are_long_gone_are_forgotten_but_for_the_last() -> None:
+    facts = Facts()
+    facts.absorb(commit(0, 5, 0, "alive"))
+    assert list(groups_of(facts, "main", "t", 1)) == []
+    groups = [f"g{number:04}" for number in range(GONE_GROUPS + 10)]
+    for group in groups:
+        _gone_group(facts, group, 0)
+    _forget_gone(facts, 20 + GONE_MS / 1000)
+    assert facts.history(Commit, "main", groups[0], "t", 0).changes[0].offset == 0
+    _forget_gone(facts, 21 + GONE_MS / 1000, groups[3])
+    kept = [groups[3], *groups[-GONE_GROUPS:]]
+    assert list(groups_of(facts, "main", "t", 1)) == kept
+    assert list(groups_of(facts, "main", "t", 0)) == ["alive", *kept]
+    assert {history.subject[2] for history in facts.all_histories()} == {"alive", "main", *kept}
+    assert {report.group for report in facts.unavailable()} == set(kept)
+    assert offsets(facts.history(Commit, "main", groups[-1], "t", 0).changes) == [8, 9, None]
+    assert len(facts.history(Commit, "main", groups[3], "t", 0).changes) == 11
+
+
+def test_a_group_that_returns_is_not_gone() -> None:
+    facts = Facts()
+    for number in range(GONE_GROUPS + 1):
+        _gone_group(facts, f"g{number:04}", 0)
+    facts.absorb(GroupState(at=after(30), cluster="main", group="g0000", state="Empty"))
+    _forget_gone(facts, 21 + GONE_MS / 1000)
+    assert len(list(groups_of(facts, "main", "t", 1))) == GONE_GROUPS + 1
+    facts.absorb(GroupState(at=after(GONE_MS), cluster="main", group="g0001", state="Empty"))
+    facts.absorb(GroupState(at=after(GONE_MS), cluster="main", group="g0000", state="Dead"))
+    _forget_gone(facts, 3 * GONE_MS / 1000 + GONE_MS)
+    assert len(list(groups_of(facts, "main", "t", 1))) == GONE_GROUPS + 1
 
 
 def test_peak_is_kept_however_long_the_group_reads_behind_it() -> None:

@@ -1,7 +1,9 @@
 """What the change detector emits of polled facts, and how it dates it."""
 
+from msgspec import structs
+
 from agent.model.observations.kafka import Commit
-from agent.sources.base import HEARTBEAT_MS, ChangeDetector
+from agent.sources.base import GONE, HEARTBEAT_MS, ChangeDetector
 
 
 def _commit(at: int, offset: int | None, partition: int = 0) -> Commit:
@@ -24,9 +26,26 @@ def test_a_confirmed_scope_is_a_sighting_of_all_its_facts() -> None:
     assert [(change.since, change.at) for change in changes] == [(4, 5)]
     (change,) = detector.changes([_commit(6, 8)])
     assert change.since == 5
-    detector.forget_scope(("commit", "main", "g"))
+    detector.end(("commit", "main", "g"))
     (change,) = detector.changes([_commit(9, 8, 1)])
     assert change.since == 5
+
+
+def test_only_the_last_scopes_that_ended_are_remembered() -> None:
+    """One that returned has not ended."""
+    detector = ChangeDetector()
+    groups = [f"g{number}" for number in range(2 * GONE + 3)]
+    for group in groups:
+        detector.changes([structs.replace(_commit(1, 5), group=group)])
+    for group in groups[:-1]:
+        detector.changes([structs.replace(_commit(2, None), group=group)])
+        detector.end(("commit", "main", group))
+        if group == groups[0]:
+            detector.changes([structs.replace(_commit(3, 6), group=group)])
+    remembered = {subject[2] for subject in detector.subjects()}
+    assert remembered == {groups[0], *groups[-GONE - 1 :]}
+    (change,) = detector.changes([structs.replace(_commit(4, 5), group=groups[-2])])
+    assert change.since == 2
 
 
 def test_a_fact_that_has_not_changed_for_long_is_emitted_again() -> None:

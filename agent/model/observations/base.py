@@ -45,6 +45,11 @@ class Observation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
         return _SUBJECTS[self.__class__](self)
 
     @property
+    def is_gone(self) -> bool:
+        """Whether the subject no longer exists."""
+        return False
+
+    @property
     def start(self) -> int:
         """The earliest moment at which the change to this fact can have happened."""
         return self.at if self.since is None else min(self.since, self.at)

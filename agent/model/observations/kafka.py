@@ -27,6 +27,11 @@ class Commit(Observation, frozen=True, kw_only=True, tag="commit", gc=False):
     offset: int | None
     leader_epoch: int | None = None
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether there is no committed offset any more."""
+        return self.offset is None
+
 
 class LogOffsets(Observation, frozen=True, kw_only=True, tag="log_offsets", gc=False):
     """The log start offset and the log end of a partition.
@@ -232,3 +237,8 @@ class GroupState(Observation, frozen=True, kw_only=True, tag="group_state", gc=F
     simple: bool | None = None
     assignor: str | None = None
     type: str | None = None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the group no longer exists."""
+        return self.state == "Dead"

@@ -377,15 +377,15 @@ class ClusterState:
             self._observe_group(msgspec.structs.replace(state, state="Unknown"))
             return
         self._observe_group(state)
-        self._groups.forget(group)
-        for call in ("commits", "tasks"):
-            self._unavailable.pop((call, group), None)
-        self.streams.forget(group)
+        for listed in (self._groups, self.streams, self.committed):
+            listed.forget(group)
         for part in (self._stable_offsets, self._visibility.vanished, self._share_offsets):
             part.forget_group(group)
-        self._detector.forget_scope((Commit.subject_kind, self._cluster, group))
+        for call in ("commits", "tasks"):
+            self._unavailable.pop((call, group), None)
+        for kind in (Commit, GroupState):
+            self._detector.end((kind.subject_kind, self._cluster, group))
         self.described.pop(group, None)
-        self.committed.forget(group)
 
     def _observe_group(self, state: GroupState) -> None:
         state = self._groups.named(state)
