@@ -145,6 +145,7 @@ def _start_again(cluster: Cluster, group: str, topic: str, offset: int) -> None:
     admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)])[group].result(timeout=60)
 
 
+@pytest.mark.acceptance
 def test_many_groups_are_read_from_their_new_coordinator(tmp_path: Path) -> None:
     """It dies, another takes over, and the first comes back; the admin process does not crash."""
     name, seen = named("moved"), Seen()
