@@ -34,8 +34,8 @@ def is_foreign_offset(facts: Facts, commit: Commit) -> bool:
     """Return whether the log never had the committed offset: no reader can have reached it.
 
     An application that mixes up two partitions commits such offsets. Unknown, thus False, if the log end offset was not
-    read before the commit, or could not be read after it. A log end that does not change in the next minute stands
-    still.
+    read before the commit, or could not be read after it. A log end that does not change in the next minute, or until
+    it can no longer be read, stands still.
     """
     if not is_beyond_usual_growth(facts, commit):
         return False
@@ -43,7 +43,8 @@ def is_foreign_offset(facts: Facts, commit: Commit) -> bool:
     later = facts.history(LogOffsets, *partition).between(commit.at, commit.at + LATENESS_MS)
     if any(reading.log_end >= (commit.offset or 0) for reading in later):
         return False
-    if not later and is_log_unreadable(facts, partition, commit.at + LATENESS_MS):
+    unread_since = _unread_since(facts, partition, commit.at + LATENESS_MS)
+    if not later and unread_since is not None and unread_since <= commit.at + _SAME_POLL_MS:
         return False
     return is_beyond_growth(facts, commit) or not _may_be_truncated(facts, commit, later)
 
