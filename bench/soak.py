@@ -37,8 +37,13 @@ CHURN_S = 5
 BEHIND = 100
 """How many records a steady group leaves unread, as some partitions have fewer than others."""
 READER_S = 60
-REWOUND = 1_500
-"""Records in each partition's log before the first group starts, which a reader reads before it goes back."""
+REWOUND = 4_000
+"""Records in each partition's log before the first group starts, which a reader reads before it goes back.
+
+It reads them again in 27 s, longer than any cut of the link, so that polls can see that it went back.
+"""
+RATE = 1_500
+"""Records that a reader reads in a second."""
 GROWTH = 1.1
 """How much more memory the last quarter may need than the second."""
 
@@ -112,7 +117,7 @@ class Readers(Worker):
         if self._next <= now <= self._until:
             self._next += READER_S
             topics = [f"orders-{self._started % TOPICS}"]
-            reader = SubscribedConsumer(self._bootstrap_servers, f"reader-{self._started}", topics, rate=1_500)
+            reader = SubscribedConsumer(self._bootstrap_servers, f"reader-{self._started}", topics, rate=RATE)
             self._started += 1
             self._running.append((reader.__enter__(), now))
         for reader, started in self._running:
