@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -31,8 +31,9 @@ _MANY = 3 * admin_process._MANY_GROUPS
 _PARTITIONS = 3
 
 
-def _start_groups(cluster: Cluster, name: str, count: int, offset: int) -> list[str]:
-    """Create a topic, and groups without members that have committed an offset in each of its partitions."""
+@contextmanager
+def _groups(cluster: Cluster, name: str, count: int, offset: int) -> Iterator[list[str]]:
+    """A topic, and groups without members that have committed an offset in each of its partitions."""
     cluster.create_topic(name, _PARTITIONS)
     fill(cluster.bootstrap_servers, [(name, partition) for partition in range(_PARTITIONS)], records=100)
     groups = [f"{name}-{number:03d}" for number in range(count)]
@@ -43,7 +44,9 @@ def _start_groups(cluster: Cluster, name: str, count: int, offset: int) -> list[
     ]
     for future in futures:
         future.result(timeout=60)
-    return groups
+    yield groups
+    for deleted in admin.delete_consumer_groups(groups).values():  # other tests list the groups of the cluster
+        assert deleted.exception(timeout=60) is None or "GROUP_ID_NOT_FOUND" in str(deleted.exception())
 
 
 @contextmanager
@@ -87,15 +90,14 @@ def _undated(result: protocol.Result) -> protocol.Result:
 def test_batches_show_what_librdkafka_shows(cluster: Cluster) -> None:
     """Of groups with members, of both protocols, without, without offsets, and unknown ones; also of old brokers."""
     name = named("batches")
-    groups = _start_groups(cluster, name, _MANY, 40)
     protocols = ["classic", "consumer"] if cluster.version == "4.1.1" else ["classic"]
-    consumers = [
-        SubscribedConsumer(cluster.bootstrap_servers, f"{name}-{kind}", [name], commit_ms=100, protocol=kind)
-        for kind in protocols
-    ]
-    for consumer in consumers:
-        consumer.__enter__()
-    try:
+    with _groups(cluster, name, _MANY, 40) as groups, ExitStack() as running:
+        consumers = [
+            running.enter_context(
+                SubscribedConsumer(cluster.bootstrap_servers, f"{name}-{kind}", [name], commit_ms=100, protocol=kind)
+            )
+            for kind in protocols
+        ]
         wait_until(lambda: all(sum(one.committed.values()) == 300 for one in consumers), "all commits")
         special = [f"{name}-{kind}" for kind in protocols] + [f"{name}-unknown"]
         requests: list[protocol.Request] = []
@@ -107,19 +109,15 @@ def test_batches_show_what_librdkafka_shows(cluster: Cluster) -> None:
             assert _ask(batched, [*requests, *others])[: len(requests)] == expected
             again = [msgspec.structs.replace(request, complete=False) for request in [*requests, *others]]
             repeated = _ask(batched, again)
-        unchanged = sum(result == protocol.Unchanged() for result in repeated)
-        assert unchanged == 0 if cluster.version == "0.11.0.0" else unchanged >= len(again) - 2 * len(special)
-    finally:
-        for consumer in consumers:
-            consumer.__exit__(None, None, None)
+    unchanged = sum(result == protocol.Unchanged() for result in repeated)
+    assert unchanged == 0 if cluster.version == "0.11.0.0" else unchanged >= len(again) - 2 * len(special)
 
 
 @pytest.mark.parametrize("cluster", ["kafka_3_9", "kafka_4_1"], indirect=True)
 def test_changes_of_one_among_many_groups_are_observed(cluster: Cluster) -> None:
     """It is dated since the last poll, which did not read its offsets in full; the others emit nothing."""
     name, seen = named("among"), Seen()
-    groups = _start_groups(cluster, name, _MANY, 40)
-    with watching(cluster, name, seen) as source:
+    with _groups(cluster, name, _MANY, 40) as groups, watching(cluster, name, seen) as source:
         seen.wait_for(source, Commit, lambda _: len({fact.group for fact in seen.all(Commit)}) == _MANY)
         for _ in range(3):
             source.poll()
@@ -152,9 +150,9 @@ def test_many_groups_are_read_from_their_new_coordinator(tmp_path: Path) -> None
     with (
         Cluster("3.9.1", [1, 2, 3], workdir=tmp_path, offsets_on=[3, 2]) as cluster,
         capture_logs() as logs,
+        _groups(cluster, name, _MANY, 40) as groups,
         watching(cluster, name, seen) as source,
     ):
-        groups = _start_groups(cluster, name, _MANY, 40)
         seen.wait_for(source, Commit, lambda _: len({fact.group for fact in seen.all(Commit)}) == _MANY)
         cluster.kill(3)
         seen.wait_for(source, BrokerRegistration, broker=3, epoch=None)
@@ -174,8 +172,7 @@ def test_many_groups_are_read_from_their_new_coordinator(tmp_path: Path) -> None
 def test_groups_of_a_frozen_coordinator_are_unavailable(kafka_3_9: Cluster) -> None:
     """Once it answers, what was committed meanwhile is observed."""
     name, seen = named("frozen"), Seen()
-    groups = _start_groups(kafka_3_9, name, _MANY, 40)
-    with watching(kafka_3_9, name, seen) as source:
+    with _groups(kafka_3_9, name, _MANY, 40) as groups, watching(kafka_3_9, name, seen) as source:
         seen.wait_for(source, Commit, lambda _: len({fact.group for fact in seen.all(Commit)}) == _MANY)
         seen.mark()
         kafka_3_9.freeze(2024)
