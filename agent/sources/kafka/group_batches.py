@@ -31,6 +31,9 @@ _COMPLETE_S = 120.0
 """How often, on average, results are sent in full although nothing has changed."""
 
 _RETRY_S = 0.5
+_LOOKUP_MS = 2_000
+"""Any broker can look a coordinator up, so a frozen one is not waited for: another is asked next."""
+
 _HANDED_BACK_S = 600.0
 """How long requests are handed back at once after a broker was too old for batches, or a group of another type."""
 
@@ -121,29 +124,39 @@ class GroupBatches:
         if now < self._supported_from:
             self._hand_back(kind, groups, "the brokers are too old")
             return
-        refused = {group for group in groups if kind.is_handed_back(group, now)}
-        try:
-            refused |= await self._find_coordinators([group for group in groups if group not in refused])
-        except errors.IncompatibleBrokerVersion as error:
-            self._hand_back_all(kind, groups, error)
-            return
-        except errors.KafkaError:
-            pass  # what has no coordinator is sent later
-        self._hand_back(kind, {group: groups[group] for group in refused}, _OTHER)
+        refused = {group: asked for group, asked in groups.items() if kind.is_handed_back(group, now)}
+        self._hand_back(kind, refused, _OTHER)
         by_coordinator: dict[int, dict[str, _Asked]] = {}
-        later = {}
+        unknown = {}
         for group, asked in groups.items():
             if group in refused:
                 continue
             if group in self._coordinators:
                 by_coordinator.setdefault(self._coordinators[group], {})[group] = asked
             else:
-                later[group] = asked
+                unknown[group] = asked
         for coordinator, led in by_coordinator.items():
             for batch in kind.batches(coordinator, led, now):
                 self._connections.start(self._ask_coordinator(kind, coordinator, batch))
+        if unknown:
+            self._connections.start(self._ask_unknown(kind, unknown))
+
+    async def _ask_unknown(self, kind: "_Kind", groups: _Groups) -> None:
+        """Look the coordinators of groups up, then ask them; the other groups do not wait for that."""
+        try:
+            refused = await self._find_coordinators(groups)
+        except errors.IncompatibleBrokerVersion as error:
+            self._hand_back_all(kind, groups, error)
+            return
+        except errors.KafkaError:
+            refused = set()
+        self._hand_back(kind, {group: groups[group] for group in refused}, _OTHER)
+        found = {group: asked for group, asked in groups.items() if group in self._coordinators}
+        later = {group: asked for group, asked in groups.items() if group not in found and group not in refused}
+        if found:
+            await self._ask(kind, found)
         if later:
-            self._connections.start(self._ask_later(kind, later))
+            await self._ask_later(kind, later)
 
     async def _ask_later(self, kind: "_Kind", groups: _Groups) -> None:
         await self._connections.pause(_RETRY_S)
@@ -156,7 +169,7 @@ class GroupBatches:
         for start in range(0, len(unknown), _COORDINATORS_PER_REQUEST):
             keys = unknown[start : start + _COORDINATORS_PER_REQUEST]
             request = FindCoordinatorRequest(key_type=0, coordinator_keys=keys, min_version=4)
-            for found in (await self._connections.send(request)).coordinators:
+            for found in (await self._connections.send(request, None, _LOOKUP_MS)).coordinators:
                 if not found.error_code:
                     self._coordinators[found.key] = int(found.node_id)
                 elif found.error_code not in _MOVED:

@@ -353,9 +353,9 @@ class SecondClient:
         """Start a call that runs beside the current one."""
         return self._manager.call_soon(lambda: call)
 
-    async def _send(self, request: Any, broker: int | None = None) -> Any:
+    async def _send(self, request: Any, broker: int | None = None, timeout_ms: int | None = None) -> Any:
         """Send a request to a broker, by default any. Raises KafkaError."""
-        return await self._manager.send(request, broker, request_timeout_ms=self._timeout)
+        return await self._manager.send(request, broker, request_timeout_ms=timeout_ms or self._timeout)
 
 
 def _failure(error: errors.KafkaError) -> protocol.Failure:

@@ -71,7 +71,7 @@ class Brokers:
         asyncio.run(asyncio.wait_for(run(), 30))
         return self.results
 
-    async def _send(self, request: Any, broker: int | None = None) -> Any:
+    async def _send(self, request: Any, broker: int | None = None, timeout_ms: int | None = None) -> Any:  # noqa: ARG002
         if self.failure is not None:
             failure, self.failure = self.failure, None
             raise failure

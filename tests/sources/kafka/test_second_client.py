@@ -18,7 +18,7 @@ class _LosesRequests(SecondClient):
     async def _is_connected(self) -> bool:
         return True
 
-    async def _send(self, request: Any, broker: int | None = None) -> Any:  # noqa: ARG002
+    async def _send(self, request: Any, broker: int | None = None, timeout_ms: int | None = None) -> Any:  # noqa: ARG002
         return await Future()
 
 
