@@ -240,7 +240,7 @@ def _permission_lines(seen: Seen) -> Iterator[str]:
 
 
 def _group_lines(seen: Seen) -> Iterator[str]:
-    groups = {fact.group: fact for fact in seen.of(GroupState) if fact.state != "Dead"}
+    groups = {fact.group: fact for fact in seen.of(GroupState) if not fact.is_gone}
     topics: dict[str, set[str]] = {}
     for commit in seen.of(Commit):
         if commit.offset is not None:
@@ -291,9 +291,7 @@ def _streams_lines(seen: Seen) -> Iterator[str]:
 
 def _summary(seen: Seen) -> str:
     brokers = sorted({fact.broker for fact in seen.of(BrokerRegistration) if not fact.gone})
-    groups = {fact.group for fact in seen.of(GroupState) if fact.state != "Dead"} | {
-        fact.group for fact in seen.of(Commit)
-    }
+    groups = {fact.group for fact in seen.of(GroupState) if not fact.is_gone} | {fact.group for fact in seen.of(Commit)}
     topics = {fact.topic for fact in seen.of(LogOffsets)}
     version = f"Kafka {seen.version}{' or later' if seen.version == '4.0' else ''}, " if seen.version else ""
     ids = f"{count(len(brokers), 'broker')} ({', '.join(map(str, brokers))})"

@@ -111,7 +111,7 @@ def group_progress(
                 logs.offsets[cluster, topic, partition] = history
             case TopicSettings(cluster=cluster, topic=topic) as settings:
                 logs.settings[cluster, topic] = settings
-    living = {key for key, state in states.items() if state.state != "Dead"}
+    living = {key for key, state in states.items() if not state.is_gone}
     return [
         _progress(key, commits.get(key, ()), states.get(key), logs, in_detail=in_detail)
         for key in sorted(commits.keys() | living)

@@ -277,10 +277,11 @@ class Facts:
         for group, at in list(self._gone.items()):
             if at >= self.now - GONE_MS:
                 break
-            if not any(is_read(history.subject) for history in self._histories_of(*group)):
+            histories = self._histories_of(*group)
+            if not any(is_read(history.subject) for history in histories):
                 del self._gone[group]
                 self._long_gone[group] = None
-                for history in self._histories_of(*group):
+                for history in histories:
                     del history.changes[:-GONE_CHANGES]
         while len(self._long_gone) > GONE_GROUPS:
             group = next(iter(self._long_gone))

@@ -144,7 +144,7 @@ class ConsumerStalled(GroupRule):
         states = facts.history(GroupState, scope.cluster, scope.group or "").after(finding.at)
         left = next((state for state in states if not has_consumers(state)), None)
         if left is not None:
-            ends.append((left.at, "the group was deleted" if left.state == "Dead" else "the group has no members"))
+            ends.append((left.at, "the group was deleted" if left.is_gone else "the group has no members"))
         deleted = find_deletion(facts, scope.in_partition, finding.at)
         if deleted is not None:
             ends.append((deleted, "the topic was deleted"))

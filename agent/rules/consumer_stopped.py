@@ -107,7 +107,7 @@ class ConsumerStopped(GroupRule):
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         end = find_end_of_absence(facts, scope.cluster, scope.group or "", finding.at)
-        if end is not None and end.state == "Dead":
+        if end is not None and end.is_gone:
             return ended(finding, end.at, "the group was deleted")
         return finding if end is None else recovered(finding, end.at)
 
@@ -164,7 +164,7 @@ def _absences(history: History[GroupState], after: int) -> Iterator[_Absence]:
     for index, state in enumerate(changes):
         if has_consumers(state):
             up_since = state.at if up_since is None else up_since
-        elif state.state == "Dead":
+        elif state.is_gone:
             up_since = None
         elif state.state == "Empty" and (index == 0 or has_consumers(changes[index - 1])):
             end = next((later for later in changes[index + 1 :] if later.state != "Empty"), None)

@@ -124,7 +124,7 @@ class Lag(GroupRule):
         cluster, group = scope.cluster, scope.group or ""
         for state in facts.history(GroupState, cluster, group).after(finding.at):
             if not has_consumers(state):
-                reason = "the group was deleted" if state.state == "Dead" else "the group has no members"
+                reason = "the group was deleted" if state.is_gone else "the group has no members"
                 return ended(finding, state.at, reason)
         ends = [self._caught_up(finding, (cluster, group, *pair), facts) for pair in finding.current["behind"]]
         known = [at for at in ends if at is not None]

@@ -84,7 +84,7 @@ class OffsetExpiring(GroupRule):
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         end = find_end_of_absence(facts, scope.cluster, scope.group or "", finding.at)
-        if end is not None and end.state == "Dead":
+        if end is not None and end.is_gone:
             return ended(finding, end.at, "the group was deleted or its offsets expired")
         if end is not None:
             return recovered(finding, end.at)

@@ -233,7 +233,7 @@ class RetentionOverrun(GroupRule):
         forgotten = (commit.at for commit in commits if commit.offset is None)
         reasons = {
             "the topic was deleted": find_deletion(facts, scope.in_partition, finding.at),
-            "the group was deleted": earliest((state.at for state in states if state.state == "Dead"), None),
+            "the group was deleted": earliest((state.at for state in states if state.is_gone), None),
             "its committed offset was deleted": earliest(forgotten, None),
         }
         state = facts.history(GroupState, cluster, group).last

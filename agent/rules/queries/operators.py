@@ -93,7 +93,7 @@ def has_consumers(state: GroupState) -> bool:
 def find_end_of_absence(facts: Facts, cluster: str, group: str, at: int) -> GroupState | None:
     """Return the first state after that moment in which the group is Dead or has consumers again, or None."""
     states = facts.history(GroupState, cluster, group).after(at)
-    return next((state for state in states if state.state == "Dead" or has_consumers(state)), None)
+    return next((state for state in states if state.is_gone or has_consumers(state)), None)
 
 
 def find_forgotten(facts: Facts, before: Commit, after: Commit) -> Commit | None:

@@ -103,7 +103,7 @@ def find_ends(scope: Scope, flink: str | None, at: int, facts: Facts) -> Iterato
         forgotten = (commit for commit in facts.history(Commit, *scope.series).after(at) if commit.offset is None)
         for commit in islice(forgotten, 1):
             state = facts.history(GroupState, scope.cluster, scope.group).as_of(commit.at + LATENESS_MS)
-            is_deleted = state is not None and state.state == "Dead"
+            is_deleted = state is not None and state.is_gone
             yield commit.at, "the group was deleted" if is_deleted else "the committed offset was deleted or expired"
     if scope.job is not None:
         job = facts.history(FlinkJob, flink, scope.job).last

@@ -104,8 +104,10 @@ class _RequestHandler:
                 self._call_librdkafka(message)
 
     def _call_second(self, messages: Sequence[protocol.NumberedRequest]) -> None:
+        if not messages:
+            return
         with self._making_second:
-            if messages and self._second is None:
+            if self._second is None:
                 # Only some clusters need it, and it takes 20 MB.
                 from agent.sources.kafka.second_client import SecondClient  # noqa: PLC0415
 
@@ -118,8 +120,7 @@ class _RequestHandler:
                 self._second = SecondClient(
                     options, self._cluster, self._setup.timeout, self._queue, self._call_without_second
                 )
-        if self._second is not None:
-            self._second.handle(messages)
+        self._second.handle(messages)
 
     def _call_without_second(self, message: protocol.NumberedRequest, reason: str) -> None:
         """Ask librdkafka if it knows the request, although its response is less complete."""

@@ -57,7 +57,7 @@ class ClusterState:
         known = [
             fact
             for fact in known
-            if not isinstance(fact, GroupState) or (fact.state != "Dead" and groups.match(fact.group))
+            if not isinstance(fact, GroupState) or (groups.match(fact.group) and not fact.is_gone)
         ]
         self._cluster = cluster
         self._selected_topics = topics
@@ -135,9 +135,7 @@ class ClusterState:
     @property
     def needed_topics(self) -> list[str]:
         """The topics to describe one by one if the whole list of topics cannot be read, as at the last attempt."""
-        if not self._visibility.metadata_failed:
-            return []
-        return sorted({topic for topic, _ in self.committed.partitions})
+        return sorted({topic for topic, _ in self.committed.partitions}) if self._visibility.metadata_failed else []
 
     def due_checks(self, now: int) -> tuple[list[str], list[str]]:
         """Return the topics and groups of which to check whether we may describe them."""
@@ -311,7 +309,8 @@ class ClusterState:
         for failed in result.failures:
             place, why = (failed.topic, failed.partition), self._visibility.describe_partition(failed)
             reasons[Unit(group, *place)] = commit_reason(group, place, why)
-            committed |= {place: before[place]} if place in before else {}
+            if place in before:
+                committed[place] = before[place]
         missing = before.keys() - committed
         deleted, hidden = self._visibility.find_vanished_commits(group, missing, at)
         reasons |= {Unit(group, *place): commit_reason(group, place, why) for place, why in hidden.items()}
@@ -357,10 +356,10 @@ class ClusterState:
         self.has_response = True
         self._unavailable.pop(("states", group), None)
         self.described[group] = state
-        if state.state == "Dead" and self.committed.of(group):
+        if state.is_gone and self.committed.of(group):
             self._missing[group] = state  # until its commits have been read
             self.committed.unsettle(group)
-        elif state.state == "Dead":
+        elif state.is_gone:
             self._apply_missing_group(state)
         else:
             self._missing.pop(group, None)

@@ -7,22 +7,21 @@ each other only.
 import time
 import traceback
 import zlib
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from kafka import errors
 from kafka.protocol.admin import DescribeGroupsRequest
 from kafka.protocol.consumer import OffsetFetchRequest
-from kafka.protocol.metadata import FindCoordinatorRequest
 
 from agent.model.observations.kafka import Commit, GroupState, Member
 from agent.sources.availability import now_ms
 from agent.sources.kafka import admin_protocol as protocol
+from agent.sources.kafka.coordinators import MOVED, Coordinators
 from agent.sources.kafka.lazy_responses import LazyResponse
 from agent.sources.kafka.streams_assignment import UndecodableAssignmentError, decode_partitions
 
 _GROUPS_PER_REQUEST = 50
-_COORDINATORS_PER_REQUEST = 1_000
 
 _LIVE_S = 60.0
 """How long a group that has changed shares requests with others that have."""
@@ -36,9 +35,6 @@ _LOOKUP_MS = 2_000
 
 _HANDED_BACK_S = 600.0
 """How long requests are handed back at once after a broker was too old for batches, or a group of another type."""
-
-_MOVED = (14, 15, 16)
-"""COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR."""
 
 _OTHER = "librdkafka knows more of such groups"
 
@@ -98,9 +94,9 @@ class _Seen(NamedTuple):
 class GroupBatches:
     """Answers requests about groups; one whose coordinator does not answer, when it does, however long that takes."""
 
-    def __init__(self, cluster: str, connections: Connections) -> None:
+    def __init__(self, cluster: str, coordinators: Coordinators, connections: Connections) -> None:
         self._connections = connections
-        self._coordinators: dict[str, int] = {}
+        self._coordinators = coordinators
         self._kinds = (protocol.DescribeGroup, _Descriptions(cluster)), (protocol.ListCommits, _Offsets(cluster))
         self._supported_from = 0.0
 
@@ -124,14 +120,12 @@ class GroupBatches:
         if now < self._supported_from:
             self._hand_back(kind, groups, "the brokers are too old")
             return
-        refused = {group: asked for group, asked in groups.items() if kind.is_handed_back(group, now)}
-        self._hand_back(kind, refused, _OTHER)
         by_coordinator: dict[int, dict[str, _Asked]] = {}
         unknown = {}
         for group, asked in groups.items():
-            if group in refused:
-                continue
-            if group in self._coordinators:
+            if kind.is_handed_back(group, now):
+                self._connections.hand_back(asked.message, _OTHER)
+            elif group in self._coordinators:
                 by_coordinator.setdefault(self._coordinators[group], {})[group] = asked
             else:
                 unknown[group] = asked
@@ -144,13 +138,14 @@ class GroupBatches:
     async def _ask_unknown(self, kind: "_Kind", groups: _Groups) -> None:
         """Look the coordinators of groups up, then ask them; the other groups do not wait for that."""
         try:
-            refused = await self._find_coordinators(groups)
+            failures = await self._coordinators.look_up(list(groups), _LOOKUP_MS)
         except errors.IncompatibleBrokerVersion as error:
             self._hand_back_all(kind, groups, error)
             return
         except errors.KafkaError:
-            refused = set()
-        self._hand_back(kind, {group: groups[group] for group in refused}, _OTHER)
+            failures = {}
+        refused = {group: groups[group] for group, (code, _) in failures.items() if code not in MOVED}
+        self._hand_back(kind, refused, _OTHER)
         found = {group: asked for group, asked in groups.items() if group in self._coordinators}
         later = {group: asked for group, asked in groups.items() if group not in found and group not in refused}
         if found:
@@ -161,20 +156,6 @@ class GroupBatches:
     async def _ask_later(self, kind: "_Kind", groups: _Groups) -> None:
         await self._connections.pause(_RETRY_S)
         await self._ask(kind, groups)
-
-    async def _find_coordinators(self, groups: Iterable[str]) -> set[str]:
-        """Look unknown coordinators up; return the groups that the broker refuses to look up."""
-        unknown = [group for group in groups if group not in self._coordinators]
-        refused = set()
-        for start in range(0, len(unknown), _COORDINATORS_PER_REQUEST):
-            keys = unknown[start : start + _COORDINATORS_PER_REQUEST]
-            request = FindCoordinatorRequest(key_type=0, coordinator_keys=keys, min_version=4)
-            for found in (await self._connections.send(request, None, _LOOKUP_MS)).coordinators:
-                if not found.error_code:
-                    self._coordinators[found.key] = int(found.node_id)
-                elif found.error_code not in _MOVED:
-                    refused.add(found.key)
-        return refused
 
     async def _ask_coordinator(self, kind: "_Kind", coordinator: int, batch: _Batch) -> None:
         """Send a request and answer; groups that have another coordinator meanwhile are sent again."""
@@ -207,7 +188,7 @@ class GroupBatches:
             return
         is_complete = True
         for answer in kind.read(response.decode()):
-            if answer.code in _MOVED:
+            if answer.code in MOVED:
                 continue
             message, is_wanted = left.pop(answer.group)
             if answer.result is None:
@@ -227,6 +208,7 @@ class GroupBatches:
         self._hand_back(kind, groups, str(error))
 
     def _hand_back(self, kind: "_Kind", groups: _Groups, reason: str) -> None:
+        """Hand back requests, and forget what batches have shown of their groups."""
         for group, asked in groups.items():
             kind.forget(group)
             self._connections.hand_back(asked.message, reason)

@@ -19,12 +19,13 @@ from kafka.protocol.admin import (
     ListPartitionReassignmentsRequest,
     ListTransactionsRequest,
 )
-from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
+from kafka.protocol.metadata import MetadataRequest
 
 from agent.model.observations.kafka import GroupState, OpenTransaction
 from agent.sources.availability import now_ms
 from agent.sources.kafka import admin_protocol as protocol
 from agent.sources.kafka import second_results as results
+from agent.sources.kafka.coordinators import MOVED, Coordinators
 from agent.sources.kafka.group_batches import Connections, GroupBatches
 from agent.sources.kafka.schemas import (
     DescribeShareGroupOffsetsRequest,
@@ -51,9 +52,6 @@ _CALL_TIMEOUTS = 3
 """How many request timeouts a call may take. One that takes longer has lost a request, as connections of kafka-python's
 may while a broker starts: they are all replaced.
 """
-
-_STALE_COORDINATOR = (14, 15, 16)
-"""COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR."""
 
 
 class _NotConnectedError(Exception):
@@ -84,8 +82,9 @@ class SecondClient:
         self._timeout = timeout
         self._respond = respond
         self._hand_back = hand_back
-        self._coordinators: dict[str, int] = {}
-        self._batches = GroupBatches(cluster, Connections(self._send, self._net.sleep, self._start, respond, hand_back))
+        self._coordinators = Coordinators(self._send)
+        connections = Connections(self._send, self._net.sleep, self._start, respond, hand_back)
+        self._batches = GroupBatches(cluster, self._coordinators, connections)
         self._net.start()
 
     def handle(self, messages: Sequence[protocol.NumberedRequest]) -> None:
@@ -231,24 +230,19 @@ class SecondClient:
         """Return the group's part of the coordinator's response; look the coordinator up again if it has moved."""
         for is_last in (False, True):
             if group not in self._coordinators:
-                self._coordinators[group] = await self._find_coordinator(group)
+                for code, text in (await self._coordinators.look_up([group])).values():
+                    results.raise_for(code, text)
             try:
                 result = find_result(await self._send(make_request(), self._coordinators[group]))
             except errors.KafkaError:
                 self._coordinators.pop(group, None)
                 raise
-            if result.error_code in _STALE_COORDINATOR:
+            if result.error_code in MOVED:
                 del self._coordinators[group]
-            if not result.error_code or is_last or result.error_code not in _STALE_COORDINATOR:
+            if not result.error_code or is_last or result.error_code not in MOVED:
                 break
         results.raise_for(result.error_code, result.error_message)
         return result
-
-    async def _find_coordinator(self, group: str) -> int:
-        request = FindCoordinatorRequest(key_type=0, coordinator_keys=[group], min_version=4)
-        found = (await self._send(request)).coordinators[0]
-        results.raise_for(found.error_code, found.error_message)
-        return int(found.node_id)
 
     # --- topics
 

@@ -12,6 +12,7 @@ from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorRespo
 
 from agent.model.observations.kafka import GroupState, Member
 from agent.sources.kafka import admin_protocol as protocol
+from agent.sources.kafka.coordinators import Coordinators
 from agent.sources.kafka.group_batches import Connections, GroupBatches
 from agent.sources.kafka.lazy_responses import DescribeGroupsResponse, LazyResponse, OffsetFetchResponse
 
@@ -23,7 +24,8 @@ class Brokers:
     """Coordinators of groups, and what was asked of them and answered.
 
     offsets: by group, one for each partition of topic t. codes: errors of groups. states: of groups, besides Stable.
-    lookups: how often coordinators were looked up. asked: the groups of each other request.
+    lookups: how often coordinators were looked up. answers_before_lookup: whether that takes until a group is answered.
+    asked: the groups of each other request.
     """
 
     def __init__(self, *groups: str) -> None:
@@ -39,10 +41,12 @@ class Brokers:
         self.results: dict[str, protocol.Result] = {}
         self.handed_back: list[str] = []
         self.now = 0.0
+        self.answers_before_lookup = False
         self._by_number: dict[int, str] = {}
-        self._done = asyncio.Event()
+        self._done, self._answered = asyncio.Event(), asyncio.Event()
         self._batches = GroupBatches(
             "main",
+            Coordinators(self._send),
             Connections(
                 self._send, self._pause, asyncio.ensure_future, self._respond, self._hand_back, lambda: self.now
             ),
@@ -64,7 +68,7 @@ class Brokers:
         messages = [protocol.NumberedRequest(number, 0, request) for number, request in enumerate(requests)]
 
         async def run() -> None:
-            self._done = asyncio.Event()
+            self._done, self._answered = asyncio.Event(), asyncio.Event()
             await self._batches.ask(messages, connected=connected)
             await self._done.wait()
 
@@ -77,6 +81,8 @@ class Brokers:
             raise failure
         if isinstance(request, FindCoordinatorRequest):
             self.lookups += 1
+            if self.answers_before_lookup:
+                await self._answered.wait()
             coordinator = FindCoordinatorResponse.Coordinator
             return FindCoordinatorResponse(
                 coordinators=[
@@ -163,6 +169,7 @@ class Brokers:
         group = self._by_number[number]
         assert group not in self.results, "answered twice"
         self.results[group] = result
+        self._answered.set()
         self._check_done()
 
     def _hand_back(self, message: protocol.NumberedRequest, _: str) -> None:
@@ -242,6 +249,26 @@ def test_requests_are_sent_until_the_coordinator_answers(failure: Exception) -> 
     brokers = Brokers("a")
     brokers.failure = failure  # while the coordinator is looked up
     assert _read_offsets(brokers.list_commits("a")["a"]) == [5]
+
+
+def test_no_group_waits_for_the_coordinator_of_another() -> None:
+    """A frozen broker may have been asked for it."""
+    brokers = Brokers("a", "b")
+    brokers.list_commits("a")
+    brokers.answers_before_lookup = True
+    results = brokers.list_commits("b", "a")
+    assert results["a"] == protocol.Unchanged()
+    assert _read_offsets(results["b"]) == [5]
+
+
+def test_requests_handed_back_leave_other_groups_undecoded() -> None:
+    brokers = Brokers("a", "b")
+    brokers.codes["a"] = _REFUSED
+    for _ in range(2):
+        brokers.list_commits("a", "b")
+    decoded = brokers.decoded
+    assert brokers.list_commits("a", "b") == {"b": protocol.Unchanged()}
+    assert (brokers.handed_back, brokers.decoded) == (["a"], decoded)
 
 
 def test_what_a_batch_does_not_show_is_handed_back() -> None:
