@@ -1,15 +1,16 @@
-"""Changes to a consumer group as an operator makes them, each in a new process: `python -m testbed.groups`.
+"""Changes to consumer groups as an operator makes them, each in a new process: `python -m testbed.groups`.
 
 librdkafka's AdminClient may abort its process when a coordinator returns (librdkafka issue 5397, seen with 2.16).
 Therefore requests to a coordinator stay out of the tests' process.
 """
 
+import json
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from testbed.artifacts import Distribution
@@ -30,7 +31,14 @@ _TOOLS = Distribution(
 
 def move_offsets(bootstrap_servers: str, group: str, topic: str, offset: int, partitions: Iterable[int]) -> None:
     """Set committed offsets, as kafka-consumer-groups --reset-offsets does. Raises CalledProcessError."""
-    _run(bootstrap_servers, "move", group, topic, str(offset), *map(str, partitions))
+    move_all_offsets(bootstrap_servers, [group], topic, offset, partitions)
+
+
+def move_all_offsets(
+    bootstrap_servers: str, groups: Sequence[str], topic: str, offset: int, partitions: Iterable[int]
+) -> None:
+    """Set the committed offsets of groups, new ones too. Raises CalledProcessError."""
+    _run("move", bootstrap_servers, groups, topic, offset, list(partitions))
 
 
 def reset_share_group(bootstrap_servers: str, group: str, topic: str, workdir: Path) -> None:
@@ -44,32 +52,64 @@ def reset_share_group(bootstrap_servers: str, group: str, topic: str, workdir: P
 
 
 def delete_group(bootstrap_servers: str, group: str) -> None:
-    """Delete a group. Raises CalledProcessError."""
-    _run(bootstrap_servers, "delete", group)
+    """Delete a group without members. Raises CalledProcessError."""
+    delete_groups(bootstrap_servers, [group])
 
 
-def _run(*arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", "testbed.groups", *arguments], check=True, timeout=60)
+def delete_groups(bootstrap_servers: str, groups: Sequence[str]) -> None:
+    """Delete groups without members; those that do not exist count as deleted. Raises CalledProcessError."""
+    _run("delete", bootstrap_servers, groups)
 
 
-def _main(bootstrap_servers: str, verb: str, group: str, *arguments: str) -> None:
+def _run(*arguments: object) -> None:
+    subprocess.run([sys.executable, "-m", "testbed.groups", json.dumps(arguments)], check=True, timeout=120)
+
+
+def _move(bootstrap_servers: str, groups: Sequence[str], topic: str, offset: int, partitions: Sequence[int]) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    if verb == "delete":
-        admin.delete_consumer_groups([group])[group].result(timeout=30)
-        return
-    topic, offset, *partitions = arguments
-    places = [TopicPartition(topic, int(partition), int(offset)) for partition in partitions]
+    places = [TopicPartition(topic, partition, offset) for partition in partitions]
+    waiting = set(groups)
 
     def moved() -> bool:
         # A coordinator that is moving responds with an error per partition, or not at all.
-        request = ConsumerGroupTopicPartitions(group, places)
-        try:
-            done = admin.alter_consumer_group_offsets([request])[group].result(timeout=30)
-        except KafkaException:
-            return False
-        return all(place.error is None for place in done.topic_partitions)
+        requests = [ConsumerGroupTopicPartitions(group, places) for group in sorted(waiting)]
+        futures = {request.group_id: admin.alter_consumer_group_offsets([request]) for request in requests}
+        for group, future in futures.items():
+            try:
+                done = future[group].result(timeout=30)
+            except KafkaException:
+                continue
+            if all(place.error is None for place in done.topic_partitions):
+                waiting.discard(group)
+        return not waiting
 
-    wait_until(moved, f"the offsets of {group} to be moved", 30, every=1)
+    wait_until(moved, "the offsets to be moved", 60, every=1)
+
+
+def _delete(bootstrap_servers: str, groups: Sequence[str]) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    waiting = set(groups)
+
+    def deleted() -> bool:
+        for group, future in admin.delete_consumer_groups(sorted(waiting)).items():
+            try:
+                future.result(timeout=30)
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code == KafkaError.NON_EMPTY_GROUP:
+                    raise
+                if code != KafkaError.GROUP_ID_NOT_FOUND:
+                    continue  # its coordinator is moving
+            waiting.discard(group)
+        return not waiting
+
+    wait_until(deleted, "the groups to be deleted", 60, every=1)
+
+
+def _main(request: str) -> None:
+    verb, *arguments = json.loads(request)
+    change = _move if verb == "move" else _delete
+    change(*arguments)
 
 
 if __name__ == "__main__":

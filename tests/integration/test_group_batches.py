@@ -8,8 +8,6 @@ from pathlib import Path
 import msgspec
 import pytest
 import structlog
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
-from confluent_kafka.admin import AdminClient as Confluent
 from structlog.testing import capture_logs
 
 from agent.model.observations.base import Available, Unavailable
@@ -18,7 +16,7 @@ from agent.sources.kafka import admin_process
 from agent.sources.kafka import admin_protocol as protocol
 from agent.sources.kafka.admin_client import AdminClient
 from testbed.consumers import SubscribedConsumer
-from testbed.groups import delete_group, move_offsets
+from testbed.groups import delete_group, delete_groups, move_all_offsets, move_offsets
 from testbed.kafka import Cluster
 from testbed.traffic import fill
 from testbed.waiting import wait_until
@@ -37,16 +35,9 @@ def _groups(cluster: Cluster, name: str, count: int, offset: int) -> Iterator[li
     cluster.create_topic(name, _PARTITIONS)
     fill(cluster.bootstrap_servers, [(name, partition) for partition in range(_PARTITIONS)], records=100)
     groups = [f"{name}-{number:03d}" for number in range(count)]
-    places = [TopicPartition(name, partition, offset) for partition in range(_PARTITIONS)]
-    admin = Confluent({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-    futures = [
-        admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)])[group] for group in groups
-    ]
-    for future in futures:
-        future.result(timeout=60)
+    move_all_offsets(cluster.bootstrap_servers, groups, name, offset, range(_PARTITIONS))
     yield groups
-    for deleted in admin.delete_consumer_groups(groups).values():  # other tests list the groups of the cluster
-        assert deleted.exception(timeout=60) is None or "GROUP_ID_NOT_FOUND" in str(deleted.exception())
+    delete_groups(cluster.bootstrap_servers, groups)  # other tests list the groups of the cluster
 
 
 @contextmanager
@@ -131,16 +122,10 @@ def test_changes_of_one_among_many_groups_are_observed(cluster: Cluster) -> None
         delete_group(cluster.bootstrap_servers, groups[8])
         seen.wait_for(source, GroupState, group=groups[8], state="Dead")
         seen.wait_for(source, Commit, group=groups[8], offset=None)
-        _start_again(cluster, groups[8], name, 40)
+        move_offsets(cluster.bootstrap_servers, groups[8], name, 40, range(_PARTITIONS))
         seen.wait_for(source, Commit, group=groups[8], offset=40)
     assert {fact.group for fact in seen.all(Commit)} == {groups[7], groups[8]}
     assert seen.outages() == []
-
-
-def _start_again(cluster: Cluster, group: str, topic: str, offset: int) -> None:
-    places = [TopicPartition(topic, partition, offset) for partition in range(_PARTITIONS)]
-    admin = Confluent({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-    admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)])[group].result(timeout=60)
 
 
 @pytest.mark.acceptance
