@@ -37,7 +37,8 @@ def _groups(cluster: Cluster, name: str, count: int, offset: int) -> Iterator[li
     groups = [f"{name}-{number:03d}" for number in range(count)]
     move_all_offsets(cluster.bootstrap_servers, groups, name, offset, range(_PARTITIONS))
     yield groups
-    delete_groups(cluster.bootstrap_servers, groups)  # other tests list the groups of the cluster
+    if cluster.version != "0.11.0.0":  # it cannot delete groups; of the others, tests list all groups
+        delete_groups(cluster.bootstrap_servers, groups)
 
 
 @contextmanager
