@@ -1,31 +1,30 @@
 """Many groups at once: what batches show of them, and whether librdkafka shows the same."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
 import pytest
-import structlog
 from structlog.testing import capture_logs
 
 from agent.model.observations.base import Available, Unavailable
 from agent.model.observations.kafka import BrokerRegistration, Commit, GroupState
-from agent.sources.kafka import admin_process
 from agent.sources.kafka import admin_protocol as protocol
-from agent.sources.kafka.admin_client import AdminClient
+from agent.sources.kafka.client_choice import MANY_GROUPS
 from testbed.consumers import SubscribedConsumer
 from testbed.groups import delete_group, delete_groups, move_all_offsets, move_offsets
 from testbed.kafka import Cluster
 from testbed.traffic import fill
 from testbed.waiting import wait_until
+from tests.integration.asking import admin_client, ask
 from tests.integration.scenes import named
 from tests.integration.seen import Seen, watching
 
 pytestmark = pytest.mark.integration
 
-_MANY = 3 * admin_process._MANY_GROUPS
+_MANY = 3 * MANY_GROUPS
 _PARTITIONS = 3
 
 
@@ -39,43 +38,6 @@ def _groups(cluster: Cluster, name: str, count: int, offset: int) -> Iterator[li
     yield groups
     if cluster.version != "0.11.0.0":  # it cannot delete groups; of the others, tests list all groups
         delete_groups(cluster.bootstrap_servers, groups)
-
-
-@contextmanager
-def _client(cluster: Cluster) -> Iterator[AdminClient]:
-    properties = {"bootstrap.servers": cluster.bootstrap_servers}
-    client = AdminClient(lambda: protocol.Setup("main", properties, 10_000), structlog.get_logger("test"))
-    try:
-        yield client
-    finally:
-        client.close()
-
-
-def _ask(client: AdminClient, requests: Sequence[protocol.Request]) -> list[protocol.Result]:
-    """Return the results in the order of the requests, those with times at the time 0."""
-    for number, request in enumerate(requests):
-        client.send((number,), request)
-    results: dict[int, protocol.Result] = {}
-
-    def has_all() -> bool:
-        for completed in client.collect(500):
-            (number,) = completed.call.key
-            assert isinstance(number, int)
-            results[number] = _undated(completed.result)
-        return len(results) == len(requests)
-
-    wait_until(has_all, "all results")
-    return [results[number] for number in range(len(requests))]
-
-
-def _undated(result: protocol.Result) -> protocol.Result:
-    match result:
-        case GroupState():
-            return msgspec.structs.replace(result, at=0)
-        case protocol.Commits(commits, failures):
-            dated = [msgspec.structs.replace(commit, at=0) for commit in commits]
-            return protocol.Commits(sorted(dated, key=lambda commit: (commit.topic, commit.partition)), failures)
-    return result
 
 
 @pytest.mark.parametrize("cluster", ["kafka_0_11", "kafka_3_9", "kafka_4_1"], indirect=True)
@@ -96,11 +58,11 @@ def test_batches_show_what_librdkafka_shows(cluster: Cluster) -> None:
         for group in [*special, *groups[:5]]:
             requests += [protocol.DescribeGroup(group), protocol.ListCommits(group)]
         others = [protocol.ListCommits(group) for group in groups[5:]]
-        with _client(cluster) as one_by_one, _client(cluster) as batched:
-            expected = _ask(one_by_one, requests)
-            assert _ask(batched, [*requests, *others])[: len(requests)] == expected
+        with admin_client(cluster) as one_by_one, admin_client(cluster) as batched:
+            expected = ask(one_by_one, requests)
+            assert ask(batched, [*requests, *others])[: len(requests)] == expected
             again = [msgspec.structs.replace(request, complete=False) for request in [*requests, *others]]
-            repeated = _ask(batched, again)
+            repeated = ask(batched, again)
     unchanged = sum(result == protocol.Unchanged() for result in repeated)
     assert unchanged == 0 if cluster.version == "0.11.0.0" else unchanged >= len(again) - 2 * len(special)
 

@@ -1,6 +1,7 @@
 """Child process that runs Kafka's admin clients: requests on standard input, results on standard output.
 
-librdkafka sends most requests, kafka-python those that librdkafka does not offer. It is a separate process because
+librdkafka sends most requests, kafka-python those that librdkafka does not offer, and those about many groups or
+partitions. It is a separate process because
 librdkafka (seen with 2.16)
 - aborts when a group's coordinator returns after a call to it has timed out (its issue 5397, open),
 - crashes when a coordinator that no longer owns the group refuses to list offsets (it looks for a consumer it is not),
@@ -12,18 +13,15 @@ The source restarts this process when necessary, so nothing here retries or keep
 import logging
 import os
 import queue
-import re
 import resource
 import signal
 import sys
 import threading
-import time
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 from confluent_kafka import (
@@ -41,9 +39,9 @@ from agent.sources.background import run_in_thread
 from agent.sources.kafka import admin_frames
 from agent.sources.kafka import admin_protocol as protocol
 from agent.sources.kafka import admin_results as results
-from agent.sources.kafka.connection_failures import parse_failure
-from agent.sources.kafka.port_protocol import find_port_problem, split_servers
-from agent.sources.kafka.second_client_options import UntranslatableError, find_certificate_problem, translate
+from agent.sources.kafka.client_choice import ClientChoice
+from agent.sources.kafka.log_forwarder import LogForwarder, Outgoing
+from agent.sources.kafka.second_client_options import UntranslatableError, translate
 
 if TYPE_CHECKING:
     from agent.sources.kafka.second_client import SecondClient
@@ -54,25 +52,13 @@ _MAX_TIMEOUT_SECONDS = 3_600
 _METADATA_SECONDS = 3.0
 """Any broker can return metadata, so do not wait long for a frozen one: the client picks another next time."""
 
-_FAILED_CONNECTION = re.compile(r"FAIL \[[^]]*\] \[thrd:.*?\]: (.*)", re.DOTALL)
-"""A log line about a connection, which has reasons that no call returns."""
-
-_EXPLAIN_SECONDS = 20
-"""How often a connection is made to find out what is wrong with a broker's certificate."""
-
 _UNANSWERED = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)  # noqa: SLF001
 """librdkafka's codes if no broker can be talked to; not a timeout, which a slow broker causes as well."""
 
 _FRAME = 100
 """How many messages are sent together at most."""
 
-_MANY_GROUPS = 20
-"""How many groups must be asked about at once for it to be done in batches."""
-
 _DEFAULTS = {"client.id": "backflow", "reconnect.backoff.max.ms": "2000"}
-
-Outgoing: TypeAlias = queue.SimpleQueue[Callable[[], protocol.FromProcess]]
-"""Messages for the writer thread to build and send."""
 
 
 class _RequestHandler:
@@ -91,16 +77,14 @@ class _RequestHandler:
         self._metadata_seconds = min(self._seconds, _METADATA_SECONDS)
         self._outgoing = outgoing
         self._making_second = threading.Lock()
-        self._batching = False
+        self._choice = ClientChoice()
 
     def handle(self, messages: Sequence[protocol.NumberedRequest]) -> None:
         """Start the calls; their responses are queued when they complete."""
-        about_groups = sum(isinstance(message.request, protocol.GROUP_REQUESTS) for message in messages)
-        self._batching = self._batching or about_groups >= _MANY_GROUPS
-        second = protocol.SECOND_CLIENT + (protocol.GROUP_REQUESTS if self._batching else ())
-        self._call_second([message for message in messages if isinstance(message.request, second)])
+        self._choice.update(messages)
+        self._call_second([message for message in messages if self._choice.is_for_second(message)])
         for message in messages:
-            if not isinstance(message.request, second):
+            if not self._choice.is_for_second(message):
                 self._call_librdkafka(message)
 
     def _call_second(self, messages: Sequence[protocol.NumberedRequest]) -> None:
@@ -125,10 +109,12 @@ class _RequestHandler:
     def _call_without_second(self, message: protocol.NumberedRequest, reason: str) -> None:
         """Ask librdkafka if it knows the request, although its response is less complete."""
         match message.request:
-            case protocol.DescribeTopics() | protocol.DescribeGroup() | protocol.ListCommits():
+            case protocol.DescribeTopics() | protocol.DescribeGroup() | protocol.ListCommits() | protocol.ListOffsets():
                 self._call_librdkafka(message)
             case protocol.FetchMetadata(topics) if topics:
                 self._fetch_topics(message, topics)
+            case protocol.FetchMetadata():
+                self._fetch_metadata(message, self._respond_metadata)
             case _:
                 self._queue(message.number, protocol.Failure(protocol.UNSUPPORTED, reason))
 
@@ -149,8 +135,7 @@ class _RequestHandler:
                 listed = admin.list_consumer_groups(request_timeout=self._seconds)
                 self._respond(number, lambda _: results.read_groups(listed), listed)
             case protocol.FetchMetadata():
-                metadata = run_in_thread("metadata", lambda: admin.list_topics(timeout=self._metadata_seconds))
-                metadata.add_done_callback(lambda _: self._respond_metadata(message, metadata))
+                self._fetch_metadata(message, self._respond_decodable_metadata)
             case protocol.ListCommits(group):
                 selection = [ConsumerGroupTopicPartitions(group)]
                 committed = admin.list_consumer_group_offsets(
@@ -159,7 +144,7 @@ class _RequestHandler:
                 self._respond(
                     number, lambda at: results.read_commits(committed[group], cluster, group, at), committed[group]
                 )
-            case protocol.ListOffsets(partitions):
+            case protocol.ListOffsets(partitions=partitions):
                 selected = [TopicPartition(*partition) for partition in partitions]
                 starts, ends = (
                     admin.list_offsets(dict.fromkeys(selected, spec), request_timeout=self._seconds)
@@ -223,7 +208,13 @@ class _RequestHandler:
                     next(iter(configs.values())),
                 )
 
-    def _respond_metadata(self, message: protocol.NumberedRequest, fetched: Future[Any]) -> None:
+    def _fetch_metadata(
+        self, message: protocol.NumberedRequest, respond: Callable[[protocol.NumberedRequest, Future[Any]], None]
+    ) -> None:
+        metadata = run_in_thread("metadata", lambda: self._admin.list_topics(timeout=self._metadata_seconds))
+        metadata.add_done_callback(lambda _: respond(message, metadata))
+
+    def _respond_decodable_metadata(self, message: protocol.NumberedRequest, fetched: Future[Any]) -> None:
         """Queue the response, or ask the second client: librdkafka cannot parse what some brokers send.
 
         Seen with 2.16 and brokers before 2.8 that have many topics of one partition and short names.
@@ -232,10 +223,14 @@ class _RequestHandler:
         if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._BAD_MSG:  # noqa: SLF001
             self._call_second([message])
         else:
-            if isinstance(error, KafkaException) and error.args[0].code() in _UNANSWERED:
-                run_in_thread("ports", self._examine_ports)
-            at = now_ms()
-            self._outgoing.put(lambda: _response(message.number, at, lambda _: results.read_metadata(fetched.result())))
+            self._respond_metadata(message, fetched)
+
+    def _respond_metadata(self, message: protocol.NumberedRequest, fetched: Future[Any]) -> None:
+        error = fetched.exception()
+        if isinstance(error, KafkaException) and error.args[0].code() in _UNANSWERED:
+            run_in_thread("ports", self._examine_ports)
+        at = now_ms()
+        self._outgoing.put(lambda: _response(message.number, at, lambda _: results.read_metadata(fetched.result())))
 
     def _fetch_topics(self, message: protocol.NumberedRequest, topics: list[str]) -> None:
         """Queue the metadata of these topics, fetched one by one."""
@@ -272,68 +267,6 @@ def _response(number: int, at: int, read: Callable[[int], protocol.Result]) -> p
     return protocol.Response(number, at, result)
 
 
-def _same(message: protocol.FromProcess) -> protocol.FromProcess:
-    return message
-
-
-class _LogForwarder(logging.Handler):
-    """Passes the clients' logs on; to librdkafka it takes the place of a `logging.Logger`."""
-
-    def __init__(self, outgoing: Outgoing, properties: dict[str, str]) -> None:
-        super().__init__(logging.WARNING)
-        self._outgoing = outgoing
-        self._properties = properties
-        self._explained_at: dict[str, float] = {}
-        self._ports: dict[str, str] = {}
-
-    def log(self, level: int, text: str, *values: object) -> None:
-        """Queue a log line of librdkafka."""
-        line = text % values
-        if (found := _FAILED_CONNECTION.match(line)) is not None:
-            self.report(found[1])
-        log_line = protocol.ClientLog(level, line)
-        self._outgoing.put(lambda: log_line)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Queue a log line of kafka-python."""
-        self.log(record.levelno, "%s", record.getMessage())
-
-    def report(self, text: str) -> None:
-        """Queue what a connection failed with."""
-        failure = parse_failure(text) or protocol.ConnectionFailure("", None, text)
-        if failure.address in self._ports:
-            failure = msgspec.structs.replace(failure, text=self._ports[failure.address])
-        if "certificate verify failed" in text:
-            if time.monotonic() - self._explained_at.get(failure.address, -_EXPLAIN_SECONDS) >= _EXPLAIN_SECONDS:
-                self._explained_at[failure.address] = time.monotonic()
-                run_in_thread("certificate", lambda: self._explain(failure))
-        else:
-            self._outgoing.put(lambda: failure)
-
-    def examine_ports(self) -> None:
-        """Queue which bootstrap servers are no listeners that we could talk to, and what they are instead."""
-        servers = self._properties["bootstrap.servers"]
-        if time.monotonic() - self._explained_at.get(servers, -_EXPLAIN_SECONDS) < _EXPLAIN_SECONDS:
-            return
-        self._explained_at[servers] = time.monotonic()
-        is_tls = self._properties.get("security.protocol", "").lower() in ("ssl", "sasl_ssl")
-        self._ports = {
-            address: problem
-            for address in split_servers(servers)
-            if (problem := find_port_problem(address, is_tls=is_tls)) is not None
-        }
-        for address, problem in self._ports.items():
-            failure = protocol.ConnectionFailure(address, None, problem)
-            self._outgoing.put(partial(_same, failure))
-
-    def _explain(self, failure: protocol.ConnectionFailure) -> None:
-        """Queue the failure with what is wrong with the certificate, which librdkafka does not say."""
-        problem = find_certificate_problem(self._properties, failure.address)
-        text = f"the broker's certificate is not valid: {problem}" if problem else failure.text
-        explained = msgspec.structs.replace(failure, text=text)
-        self._outgoing.put(lambda: explained)
-
-
 def main() -> None:
     """Handle requests until standard input ends.
 
@@ -352,7 +285,7 @@ def main() -> None:
 def _serve(requests: BinaryIO, responses: BinaryIO, setup: protocol.Setup) -> None:
     """Handle the requests that follow."""
     outgoing: Outgoing = queue.SimpleQueue()
-    forwarder = _LogForwarder(outgoing, setup.properties)
+    forwarder = LogForwarder(outgoing, setup.properties)
     logging.getLogger("kafka").addHandler(forwarder)
 
     def report(error: KafkaError) -> None:

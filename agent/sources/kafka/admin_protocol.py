@@ -3,6 +3,7 @@
 Results carry observations where there is one for the fact.
 """
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -57,9 +58,11 @@ class ListCommits(Message, frozen=True):
 
 
 class ListOffsets(Message, frozen=True):
-    """List the log start and end offsets of partitions."""
+    """List the log start and end offsets of partitions that a broker leads. complete: also those that are unchanged."""
 
-    partitions: list[TopicPartition]
+    leader: int
+    partitions: Sequence[TopicPartition]
+    complete: bool = True
 
 
 class DescribeGroup(Message, frozen=True):
@@ -84,7 +87,7 @@ class DescribeTopics(Message, frozen=True):
 class ListStableOffsets(Message, frozen=True):
     """List the last stable offsets of partitions."""
 
-    partitions: list[TopicPartition]
+    partitions: Sequence[TopicPartition]
 
 
 class DescribeBrokerSettings(Message, frozen=True):
@@ -163,11 +166,8 @@ Request: TypeAlias = (
     | ListOperations
 )
 
-SECOND_CLIENT = (ListTypedGroups, DescribeTypedGroup, ListShareOffsets, DescribeOpenTransaction, DescribeTopics)
-"""What kafka-python is asked; the last one librdkafka if kafka-python cannot."""
-
 GROUP_REQUESTS = (DescribeGroup, ListCommits)
-"""What either is asked: kafka-python if there are many, for it can ask about many groups at once."""
+"""What one request can ask about many groups."""
 
 
 # --- results
@@ -241,7 +241,7 @@ class ShareOffsets(Message, frozen=True):
 
 
 class Offsets(Message, frozen=True):
-    """Log start and end offsets, as of when they were requested, and the partitions without."""
+    """Log start and end offsets, as of when they were requested, and the partitions without. Others are unchanged."""
 
     logs: list[LogOffsets]
     failures: list[PartitionFailure]
@@ -324,7 +324,7 @@ class OpenTransactions(Message, frozen=True):
 
 
 class Unchanged(Message, frozen=True):
-    """The result is the same as that of the last request of this kind about the group."""
+    """The result is the same as that of the last request like this one."""
 
 
 Result: TypeAlias = (

@@ -1,13 +1,12 @@
 """State of a Kafka cluster as its brokers' responses show it: observations, and what is unavailable. Makes no calls."""
 
-from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
 import msgspec
 
 from agent.model.name_filter import NameFilter
 from agent.model.observations.base import Observation
-from agent.model.observations.kafka import OFFSETS_TOPIC, Commit, GroupState
+from agent.model.observations.kafka import OFFSETS_TOPIC, Commit, GroupState, PartitionState
 from agent.sources.availability import SOURCE, Reasons, Unit
 from agent.sources.base import ChangeDetector
 from agent.sources.kafka import admin_protocol as protocol
@@ -25,6 +24,7 @@ from agent.sources.kafka.share_offsets import ShareGroupOffsets
 from agent.sources.kafka.stable_offsets import StableOffsets, positions
 from agent.sources.kafka.streams_discovery import StreamsApplications
 from agent.sources.kafka.visibility import Visibility
+from agent.sources.kafka.watched_partitions import WatchedPartitions
 
 _NOT_COORDINATOR = 16
 
@@ -34,6 +34,7 @@ class ClusterState:
 
     has_response: whether a broker has responded since `begin_poll`.
     committed: what groups have committed. described: the last state of each group, as its coordinator described it.
+    logs: when log offsets were read.
     client_is_stale: whether the admin client would contact brokers that no longer answer for what it asks: since
     `begin_poll` a broker has left the metadata, or a group has another coordinator.
     """
@@ -60,7 +61,6 @@ class ClusterState:
             if not isinstance(fact, GroupState) or (groups.match(fact.group) and not fact.is_gone)
         ]
         self._cluster = cluster
-        self._selected_topics = topics
         self._detector = detector
         self._watch_partitions = watch_partitions
         self._metadata = MetadataState(cluster, known)
@@ -71,6 +71,7 @@ class ClusterState:
         self.client_is_stale = self.has_response = False
         self._visibility = Visibility(cluster, groups, topics, acl)
         self._metadata_at: int | None = None
+        self._last_metadata: protocol.Metadata | None = None
         self._failure: str | None = None
         self._observations: list[Observation] = []
         self._unavailable: dict[tuple[Hashable, ...], Reasons] = {}
@@ -78,9 +79,8 @@ class ClusterState:
         self.described: dict[str, GroupState] = {}
         self._missing: dict[str, GroupState] = {}
         self.committed = CommittedOffsets(known, groups.match)
-        self._leaders: dict[str, dict[int, int]] = {}
-        self._by_leader: dict[int, list[TopicPartition]] = {}
-        self._logs = LogState()
+        self._watched = WatchedPartitions(topics, self.streams.is_changelog)
+        self.logs = LogState()
         self._brokers: set[int] = set()
 
     @property
@@ -102,35 +102,35 @@ class ClusterState:
         """The topics whose partitions are watched, including those that may have been deleted."""
         if not self._watch_partitions:
             return []
-        return sorted({topic for (topic, _), _ in self._watched_partitions()} | self._metadata.topics)
+        self._update_watched()
+        return sorted(self._watched.topics | self._metadata.topics)
 
     def due_settings(self, now: int) -> tuple[list[int], list[str]]:
         """Return the brokers and the topics whose settings to read."""
-        topics = {topic for partitions in self._by_leader.values() for topic, _ in partitions}
-        return self._settings.due_brokers(self._brokers, now), self._settings.due_topics(topics, now)
+        return self._settings.due_brokers(self._brokers, now), self._settings.due_topics(self._watched.topics, now)
 
     @property
     def all_topics(self) -> list[str]:
         """All topics of the cluster. Safe to call from any thread."""
-        return list(self._leaders)
+        return list(self._watched.leaders)
 
-    def partitions_by_leader(self) -> dict[int, list[TopicPartition]]:
+    def partitions_by_leader(self) -> Mapping[int, Sequence[TopicPartition]]:
         """Return the partitions whose log offsets are watched; those without a leader become unavailable."""
-        self._by_leader = defaultdict(list)
-        for partition, leader in self._watched_partitions():
-            if leader >= 0:
-                self._by_leader[leader].append(partition)
-            else:
-                self._logs.lose(partition, "the partition has no leader")
-        return self._by_leader
+        self._update_watched()
+        for partition in self._watched.leaderless:
+            self.logs.lose(partition, "the partition has no leader")
+        return self._watched.by_leader
+
+    def _update_watched(self) -> None:
+        self._watched.update(self._share_offsets.partitions | self.committed.partitions)
 
     def due_transactions(self, now: int) -> list[protocol.DescribeOpenTransaction]:
         """Return the transactions that hold last stable offsets back and have not been described lately."""
-        return self._stable_offsets.due_transactions(self._leaders, now)
+        return self._stable_offsets.due_transactions(self._watched.leaders, now)
 
-    def due_stable_offsets(self, now: int) -> dict[int, list[TopicPartition]]:
+    def due_stable_offsets(self, now: int) -> Mapping[int, Sequence[TopicPartition]]:
         """Return the partitions whose last stable offsets to read, by leader."""
-        return self._stable_offsets.select(self._by_leader, now)
+        return self._stable_offsets.select(self._watched.by_leader, now)
 
     @property
     def needed_topics(self) -> list[str]:
@@ -144,7 +144,7 @@ class ClusterState:
     @property
     def offsets_partitions(self) -> int:
         """The number of partitions of `__consumer_offsets`; 0 if it does not exist or is hidden."""
-        return len(self._leaders.get(OFFSETS_TOPIC, {}))
+        return len(self._watched.leaders.get(OFFSETS_TOPIC, {}))
 
     def add_groups(self, groups: Iterable[str]) -> None:
         """Add the selected ones of groups that were seen otherwise than in a list."""
@@ -169,11 +169,11 @@ class ClusterState:
             case protocol.Failure() as failure:
                 self._apply_failure(completed, failure)
             case protocol.Groups() as groups:
-                for failure in groups.failures:
-                    self._note_failure(failure)
+                self._note_failures(groups.failures)
                 self.has_response = self.has_response or not groups.failures
                 self._groups.add(groups.types)
             case protocol.Metadata() as metadata:
+                self._last_metadata = metadata
                 self._apply_metadata(metadata, completed.at)
             case protocol.TypedGroups(typed_groups):
                 self.has_response = True
@@ -185,8 +185,8 @@ class ClusterState:
             case protocol.ShareOffsets() as offsets if isinstance(request, protocol.ListShareOffsets):
                 self._take_share_offsets()
                 self._share_offsets.hold(request.group, offsets, completed.at)
-            case protocol.Offsets() as offsets:
-                self._apply_offsets(offsets, completed.call.sent_at)
+            case protocol.Offsets() as offsets if isinstance(request, protocol.ListOffsets):
+                self._apply_offsets(request, offsets, completed.call.sent_at)
             case GroupState() as state:
                 self._apply_group(state)
             case protocol.Tasks(assignments, undecodable) if isinstance(request, protocol.ListTasks):
@@ -197,8 +197,7 @@ class ClusterState:
             case protocol.Topics(topics):
                 failures = [topic for topic in topics.values() if isinstance(topic, protocol.Failure)]
                 self.has_response = self.has_response or len(failures) < len(topics)
-                for failure in failures:
-                    self._note_failure(failure)
+                self._note_failures(failures)
                 self._observations += self._metadata.apply_topics(topics, completed.at)
             case protocol.TopicChecks(checks):
                 self._visibility.apply_topic_checks(checks, completed.call.sent_at)
@@ -217,7 +216,7 @@ class ClusterState:
         """Mark what these calls would have read as unavailable: they get no result any more."""
         for call in calls:
             if isinstance(call.request, protocol.ListOffsets):
-                self._logs.unavailable |= self._logs.unread_since(call.request, call.sent_at)
+                self.logs.unavailable |= self.logs.unread_since(call.request, call.sent_at)
             else:
                 self._unavailable[call.key] = self._overdue_reasons(call)
 
@@ -227,7 +226,7 @@ class ClusterState:
         taken, self._observations = self._observations, []
         observations = [self.streams.add_tasks(fact) if isinstance(fact, GroupState) else fact for fact in taken]
         if self._metadata_at is not None:
-            observations += self.streams.observations(self._metadata_at, self._leaders, self._groups.types)
+            observations += self.streams.observations(self._metadata_at, self._watched.leaders, self._groups.types)
             self._metadata_at = None
         return observations
 
@@ -247,36 +246,28 @@ class ClusterState:
         unavailable: Reasons = {}
         for reasons in (
             self._metadata.unavailable,
-            self._logs.unavailable,
+            self.logs.unavailable,
             *self._unavailable.values(),
             *map(self._overdue_reasons, overdue),
             self._visibility.unavailable,
         ):
             unavailable |= reasons
-        return explain_silences(unavailable, self._leaders, connections, now)
-
-    def _watched_partitions(self) -> Iterator[tuple[TopicPartition, int]]:
-        """Yield partition and leader (-1: none) of topics that are selected, committed to, or Streams changelogs."""
-        committed = self._share_offsets.partitions | self.committed.partitions
-        for topic, leaders in self._leaders.items():
-            is_watched = self._selected_topics.match(topic) or self.streams.is_changelog(topic)
-            for partition, leader in leaders.items():
-                if is_watched or (topic, partition) in committed:
-                    yield (topic, partition), leader
+        return explain_silences(unavailable, self._watched.leaders, connections, now)
 
     def _overdue_reasons(self, call: Call) -> Reasons:
         if isinstance(call.request, protocol.ListOffsets):
-            return self._logs.unread_since(call.request, call.sent_at)
+            return self.logs.unread_since(call.request, call.sent_at)
         return group_reasons(call.request, COORDINATOR_SILENT)
 
-    def _note_failure(self, failure: protocol.Failure) -> None:
-        if failure.is_from_broker:
-            self.has_response = True
-        elif self._failure is None:
-            self._failure = failure.text
+    def _note_failures(self, failures: Iterable[protocol.Failure | None]) -> None:
+        for failure in filter(None, failures):
+            if failure.is_from_broker:
+                self.has_response = True
+            elif self._failure is None:
+                self._failure = failure.text
 
     def _apply_failure(self, completed: CompletedCall, failure: protocol.Failure) -> None:
-        self._note_failure(failure)
+        self._note_failures([failure])
         request = completed.call.request
         if isinstance(request, protocol.DescribeBrokerSettings):
             self._settings.apply_broker(request.broker, failure, completed.at)
@@ -288,13 +279,13 @@ class ClusterState:
         if not metadata.brokers:
             return  # a broker that is just starting knows nothing yet
         self.has_response = True
-        before = self._leaders
+        before = self._watched.leaders
         known = {topic: before.get(topic) if leaders is None else leaders for topic, leaders in metadata.topics.items()}
-        self._leaders = {topic: leaders for topic, leaders in known.items() if leaders is not None}
+        self._watched.leaders = {topic: leaders for topic, leaders in known.items() if leaders is not None}
         self._metadata_at = at
         self._visibility.apply_metadata(before, metadata.topics, at)
         for topic, leaders in before.items():
-            for partition in leaders.keys() - self._leaders.get(topic, {}).keys():
+            for partition in leaders.keys() - self._watched.leaders.get(topic, {}).keys():
                 self._forget_log((topic, partition))
         brokers = set(metadata.brokers)
         self.client_is_stale = self.client_is_stale or not self._brokers <= brokers
@@ -326,7 +317,7 @@ class ClusterState:
         self._unavailable["commits", group] = reasons
 
     def _apply_unchanged(self, request: protocol.Request, at: int) -> None:
-        """Apply that a group's state, or its commits, are the same as at the last poll."""
+        """Apply that a group's state, its commits, the metadata or all topics are the same as at the last poll."""
         self.has_response = True
         match request:
             case protocol.DescribeGroup(group) if group in self.described:
@@ -335,21 +326,28 @@ class ClusterState:
                 self._unavailable.pop(("commits", group), None)
                 self._detector.confirm((Commit.subject_kind, self._cluster, group), at)
                 self._stable_offsets.apply_unchanged(group, self.committed.of(group), at)
+            case protocol.FetchMetadata() if self._last_metadata is not None:
+                self._apply_metadata(self._last_metadata, at)
+            case protocol.DescribeTopics(topics):
+                for topic in topics:
+                    self._detector.confirm((PartitionState.subject_kind, self._cluster, topic), at)
 
     def _take_share_offsets(self) -> None:
         for group, commits, at in self._share_offsets.take(self.committed.by_group):
             self._apply_commits(group, commits, at)
 
-    def _apply_offsets(self, result: protocol.Offsets, sent_at: int) -> None:
-        logs, failures = self._logs.apply(result, sent_at, self._leaders, self._visibility.describe_partition)
-        self.has_response = self.has_response or bool(logs)
+    def _apply_offsets(self, request: protocol.ListOffsets, result: protocol.Offsets, sent_at: int) -> None:
+        logs, failures, unchanged = self.logs.apply(
+            request, result, sent_at, self._watched.leaders, self._visibility.describe_partition
+        )
+        self.has_response = self.has_response or bool(logs or unchanged)
         self._observations += logs
         for offsets in logs:
             partition = (offsets.topic, offsets.partition)
             self._stable_offsets.apply_end(partition, offsets.log_end)
             self._share_offsets.apply_end(partition, offsets.log_end, sent_at)
-        for failure in filter(None, (failed.failure for failed in failures)):
-            self._note_failure(failure)
+        self._share_offsets.confirm_ends(unchanged, sent_at)
+        self._note_failures(failed.failure for failed in failures)
 
     def _apply_group(self, state: GroupState) -> None:
         group = state.group
@@ -392,7 +390,7 @@ class ClusterState:
         self._observations.append(state)
 
     def _forget_log(self, partition: TopicPartition) -> None:
-        self._logs.forget(partition)
+        self.logs.forget(partition)
         self._stable_offsets.forget_partition(partition)
         self._share_offsets.forget_partition(partition)
         self._detector.forget(("last_stable_offset", self._cluster, *partition))

@@ -18,16 +18,13 @@ from agent.model.observations.kafka import Commit, GroupState, Member
 from agent.sources.availability import now_ms
 from agent.sources.kafka import admin_protocol as protocol
 from agent.sources.kafka.coordinators import MOVED, Coordinators
-from agent.sources.kafka.lazy_responses import LazyResponse
+from agent.sources.kafka.repeated_request import COMPLETE_S, LazyResponse, RepeatedRequest
 from agent.sources.kafka.streams_assignment import UndecodableAssignmentError, decode_partitions
 
 _GROUPS_PER_REQUEST = 50
 
 _LIVE_S = 60.0
 """How long a group that has changed shares requests with others that have."""
-
-_COMPLETE_S = 120.0
-"""How often, on average, results are sent in full although nothing has changed."""
 
 _RETRY_S = 0.5
 _LOOKUP_MS = 2_000
@@ -161,7 +158,7 @@ class GroupBatches:
         """Send a request and answer; groups that have another coordinator meanwhile are sent again."""
         left = dict(batch.groups)
         try:
-            response = await self._connections.send(kind.make_request(list(left)), coordinator)
+            response = await self._connections.send(RepeatedRequest(kind.make_request(list(left))), coordinator)
             self._answer(kind, batch, response, left)
         except errors.IncompatibleBrokerVersion as error:
             self._hand_back_all(kind, left, error)
@@ -270,7 +267,7 @@ class _Kind:
         if batch.key is not None:
             seen = self._seen.get(batch.key)
             share = batch.key[1] / self._buckets  # so that they are not all sent on in full at the same time
-            until = now + (0.5 + share) * _COMPLETE_S if seen is None or now >= seen.until else seen.until
+            until = now + (0.5 + share) * COMPLETE_S if seen is None or now >= seen.until else seen.until
             self._seen[batch.key] = _Seen(fingerprint, until)
 
     def take(self, answer: _Answer, now: float) -> bool:

@@ -14,12 +14,9 @@ from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.protocol.admin import (
     DescribeProducersRequest,
-    DescribeTopicPartitionsRequest,
     ListGroupsRequest,
-    ListPartitionReassignmentsRequest,
     ListTransactionsRequest,
 )
-from kafka.protocol.metadata import MetadataRequest
 
 from agent.model.observations.kafka import GroupState, OpenTransaction
 from agent.sources.availability import now_ms
@@ -27,11 +24,14 @@ from agent.sources.kafka import admin_protocol as protocol
 from agent.sources.kafka import second_results as results
 from agent.sources.kafka.coordinators import MOVED, Coordinators
 from agent.sources.kafka.group_batches import Connections, GroupBatches
+from agent.sources.kafka.log_offsets import LogOffsetBatches
+from agent.sources.kafka.metadata_reader import MetadataReader
 from agent.sources.kafka.schemas import (
     DescribeShareGroupOffsetsRequest,
     ShareGroupDescribeRequest,
     StreamsGroupDescribeRequest,
 )
+from agent.sources.kafka.topic_descriptions import TopicDescriptions
 
 _DEFAULTS = {
     "client_id": "backflow",
@@ -41,9 +41,9 @@ _DEFAULTS = {
     "max_in_flight_requests_per_connection": 1_000,
 }
 
-_PARTITIONS_PER_RESPONSE = 2_000
-
 _GROUP_ID_NOT_FOUND = 69
+
+_ANY_BROKER_MS = 3_000
 
 _RETRY_SECONDS = 60
 """How long requests are handed back after no broker could be connected to."""
@@ -85,6 +85,9 @@ class SecondClient:
         self._coordinators = Coordinators(self._send)
         connections = Connections(self._send, self._net.sleep, self._start, respond, hand_back)
         self._batches = GroupBatches(cluster, self._coordinators, connections)
+        self._log_offsets = LogOffsetBatches(cluster, self._start, self._send)
+        self._metadata = MetadataReader(self._send_to_any)
+        self._descriptions = TopicDescriptions(cluster, timeout, self._start, self._send)
         self._net.start()
 
     def handle(self, messages: Sequence[protocol.NumberedRequest]) -> None:
@@ -99,7 +102,7 @@ class SecondClient:
     def _start_call(self, message: protocol.NumberedRequest) -> None:
         def fail(error: BaseException) -> None:
             traceback.print_exception(error)
-            self._respond(message.number, protocol.Failure(-1, f"{type(error).__name__}: {error}"))
+            self._fail(message, protocol.Failure(-1, f"{type(error).__name__}: {error}"))
 
         # A defect must not leave the request without a response.
         self._manager.call_soon(self._answer, message).add_errback(fail)
@@ -108,21 +111,26 @@ class SecondClient:
         await self._batches.ask(messages, connected=await self._is_connected())
 
     async def _answer(self, message: protocol.NumberedRequest) -> None:
-        result: protocol.Result
         call = self._start(self._connect_and_read(message))
         try:
             result = await self._manager.wait_for(call, _CALL_TIMEOUTS * self._timeout)
         except (errors.IncompatibleBrokerVersion, _NotConnectedError) as error:
             self._hand_back(message, str(error))
             return
-        except errors.SaslAuthenticationFailedError as error:
-            self._replace_manager()  # which would repeat the error without connecting again
-            result = _failure(error)
         except errors.KafkaError as error:
-            if not call.is_done:
+            # After a refused login, the manager would repeat the error without connecting again.
+            if isinstance(error, errors.SaslAuthenticationFailedError) or not call.is_done:
                 self._replace_manager()
-            result = _failure(error)
-        self._respond(message.number, result)
+            self._fail(message, results.failure_of(error))
+        else:
+            self._respond(message.number, result)
+
+    def _fail(self, message: protocol.NumberedRequest, failure: protocol.Failure) -> None:
+        """Respond with a failure, or hand the request back if librdkafka may show more."""
+        if isinstance(message.request, protocol.ListOffsets | protocol.FetchMetadata):
+            self._hand_back(message, failure.text)
+        else:
+            self._respond(message.number, failure)
 
     async def _connect_and_read(self, message: protocol.NumberedRequest) -> protocol.Result:
         if not await self._is_connected():
@@ -150,11 +158,13 @@ class SecondClient:
             case protocol.DescribeTypedGroup(group, kind):
                 return await self._describe_group(group, kind)
             case protocol.FetchMetadata():
-                return await self._fetch_metadata()
+                return await self._metadata.read()
+            case protocol.ListOffsets() as request:
+                return await self._log_offsets.read(request, message.sent_at)
             case protocol.ListShareOffsets(group):
                 return await self._list_share_offsets(group)
             case protocol.DescribeTopics(topics):
-                return await self._describe_topics(topics)
+                return await self._descriptions.read(topics)
             case protocol.DescribeOpenTransaction(topic, partition, leader, offset):
                 return await self._describe_open_transaction(topic, partition, leader, offset)
             case other:
@@ -244,58 +254,6 @@ class SecondClient:
         results.raise_for(result.error_code, result.error_message)
         return result
 
-    # --- topics
-
-    async def _fetch_metadata(self) -> protocol.Metadata:
-        """List brokers and topics; which of the two clients parses the response makes no difference."""
-        response = await self._send(MetadataRequest(topics=MetadataRequest.ALL_TOPICS))
-        return protocol.Metadata(
-            sorted(broker.node_id for broker in response.brokers),
-            {
-                topic.name: None
-                if topic.error_code
-                else {partition.partition_index: partition.leader_id for partition in topic.partitions}
-                for topic in response.topics
-            },
-        )
-
-    async def _describe_topics(self, topics: list[str]) -> protocol.Topics:
-        """Describe topics with leader epochs, eligible leader replicas and reassignments."""
-        reassigning = self._start(self._list_reassignments())
-        described: dict[str, protocol.Topic | protocol.Failure] = {}
-        cursor = None
-        while True:
-            request = DescribeTopicPartitionsRequest(
-                topics=[DescribeTopicPartitionsRequest.TopicRequest(name=topic) for topic in topics],
-                response_partition_limit=_PARTITIONS_PER_RESPONSE,
-                cursor=cursor,
-            )
-            response = await self._send(request)
-            at = now_ms()
-            for topic in response.topics:
-                results.add_topic(described, topic, self._cluster, at)
-            if response.next_cursor is None:
-                break
-            cursor = DescribeTopicPartitionsRequest.Cursor(
-                topic_name=response.next_cursor.topic_name, partition_index=response.next_cursor.partition_index
-            )
-        try:
-            reassignments, failure = await reassigning, None
-        except errors.BrokerResponseError as error:
-            reassignments, failure = {}, _failure(error)
-        return protocol.Topics(
-            {name: results.add_reassignments(topic, reassignments) for name, topic in described.items()}, failure
-        )
-
-    async def _list_reassignments(self) -> dict[tuple[str, int], Any]:
-        response = await self._send(ListPartitionReassignmentsRequest(timeout_ms=self._timeout, topics=None))
-        results.raise_for(response.error_code, response.error_message)
-        return {
-            (topic.name, partition.partition_index): partition
-            for topic in response.topics
-            for partition in topic.partitions
-        }
-
     # --- transactions
 
     async def _describe_open_transaction(
@@ -351,9 +309,7 @@ class SecondClient:
         """Send a request to a broker, by default any. Raises KafkaError."""
         return await self._manager.send(request, broker, request_timeout_ms=timeout_ms or self._timeout)
 
-
-def _failure(error: errors.KafkaError) -> protocol.Failure:
-    is_from_broker = isinstance(error, errors.BrokerResponseError) and not isinstance(
-        error, errors.RequestTimedOutError
-    )
-    return protocol.Failure(error.errno if is_from_broker else -1, str(error) or type(error).__name__)
+    async def _send_to_any(self, request: Any) -> Any:
+        """Send a request to any broker; a frozen one is not waited for long, as another is asked next time."""
+        timeout = min(_ANY_BROKER_MS, self._timeout)
+        return await self._manager.wait_for(self._start(self._send(request)), timeout)

@@ -25,6 +25,14 @@ def read_failure(code: int, text: str | None) -> protocol.Failure:
     return protocol.Failure(code, text or errors.for_code(code).__name__)
 
 
+def failure_of(error: errors.KafkaError) -> protocol.Failure:
+    """Return an error as a Failure; its code is -1 if it is not from a broker."""
+    is_from_broker = isinstance(error, errors.BrokerResponseError) and not isinstance(
+        error, errors.RequestTimedOutError
+    )
+    return protocol.Failure(error.errno if is_from_broker else -1, str(error) or type(error).__name__)
+
+
 def read_streams_members(group: Any) -> list[Member]:
     """Return the members with the partitions that their active tasks read."""
     subtopologies = group.topology.subtopologies or () if group.topology is not None else ()

@@ -6,7 +6,7 @@ log end are not yet processed. Where the log ended when the broker computed it i
 read before and after, and so is the position.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from agent.model.observations.kafka import Commit
@@ -51,8 +51,12 @@ class ShareGroupOffsets:
 
     def apply_end(self, partition: TopicPartition, offset: int, sent_at: int) -> None:
         """Note a log end offset, as of when it was requested."""
-        if self._watched:
-            self._ends[partition] = _End(offset, sent_at)
+        self._ends[partition] = _End(offset, sent_at)
+
+    def confirm_ends(self, partitions: Iterable[TopicPartition], sent_at: int) -> None:
+        """Note that the log ends of these partitions have not changed, as of when they were requested."""
+        for place in self.partitions.intersection(partitions):
+            self._ends[place] = self._ends[place]._replace(sent_at=sent_at)
 
     def forget_group(self, group: str) -> None:
         """Forget a group that was deleted."""

@@ -309,7 +309,8 @@ class KafkaSource:
             partitions = [partition for partition in led if (target, partition) not in in_flight]
             for start in range(0, len(partitions), _PARTITIONS_PER_CALL):
                 chunk = partitions[start : start + _PARTITIONS_PER_CALL]
-                self._client.send((*target, chunk[0]), protocol.ListOffsets(chunk), target)
+                request = protocol.ListOffsets(leader, chunk, complete=not self._state.logs.are_settled(chunk))
+                self._client.send((*target, chunk[0]), request, target)
 
     def _request_topics_and_stable_offsets(self) -> None:
         topics = self._state.watched_topics

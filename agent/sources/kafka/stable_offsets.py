@@ -1,7 +1,7 @@
 """Last stable offsets: which are worth reading, and which of those read are worth emitting. Makes no calls."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -102,7 +102,9 @@ class StableOffsets:
         for partitions in (self._emitted, self._standing, self._moving):
             partitions.discard(partition)
 
-    def select(self, by_leader: Mapping[int, list[TopicPartition]], now: int) -> dict[int, list[TopicPartition]]:
+    def select(
+        self, by_leader: Mapping[int, Sequence[TopicPartition]], now: int
+    ) -> Mapping[int, Sequence[TopicPartition]]:
         """Return the partitions whose last stable offsets to read in this poll. by_leader: all that are watched."""
         if now - self._sampled_at >= _SAMPLE_MS:
             self._sampled_at = now

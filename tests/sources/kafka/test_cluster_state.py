@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
+import msgspec
 import pytest
 
 from agent.model.name_filter import NameFilter
@@ -62,7 +63,7 @@ def _apply_end(state: ClusterState, end: int | None, sent_at: int) -> None:
         failures.append(protocol.PartitionFailure("t", 0, None))
     else:
         logs.append(LogOffsets(at=sent_at, cluster="main", topic="t", partition=0, log_start=0, log_end=end))
-    _apply(state, protocol.ListOffsets([("t", 0)]), protocol.Offsets(logs, failures), sent_at=sent_at)
+    _apply(state, protocol.ListOffsets(1, [("t", 0)]), protocol.Offsets(logs, failures), sent_at=sent_at)
 
 
 def _apply_commits(state: ClusterState, *offsets: int, failed: Collection[int] = ()) -> None:
@@ -108,7 +109,7 @@ def _unavailable(state: ClusterState, *overdue: Call, failures: Sequence[Connect
 
 
 def _list_offsets_call() -> Call:
-    return Call(("offsets", 1), ("offsets", 1), 5, protocol.ListOffsets([("t", 0)]))
+    return Call(("offsets", 1), ("offsets", 1), 5, protocol.ListOffsets(1, [("t", 0)]))
 
 
 def test_an_unchanged_group_is_as_it_was() -> None:
@@ -208,6 +209,66 @@ def test_an_absent_leader_makes_log_offsets_unavailable() -> None:
     _apply_end(state, 10, sent_at=6)
     assert [fact.at for fact in state.take_observations() if isinstance(fact, LogOffsets)] == [6]
     assert _unavailable(state) == {}
+
+
+def test_a_partition_that_a_result_leaves_out_is_unchanged() -> None:
+    """Its next change is dated since then."""
+    state = _state()
+    _apply_metadata(state, [1], {0: 1})
+    assert not state.logs.are_settled([("t", 0)])
+    _apply_end(state, 10, sent_at=5)
+    assert state.logs.are_settled([("t", 0)])
+    state.take_observations()
+    state.begin_poll()
+    _apply(state, protocol.ListOffsets(1, [("t", 0)], complete=False), protocol.Offsets([], []), sent_at=8)
+    assert state.has_response
+    assert state.take_observations() == []
+    overdue = Call(("offsets", 1), ("offsets", 1), 7, protocol.ListOffsets(1, [("t", 0)]))
+    assert state.unavailable([overdue], ConnectionFailures(), [], 10) == {}
+    _apply_end(state, 4, sent_at=9)
+    assert [(fact.log_end, fact.since) for fact in state.take_observations() if isinstance(fact, LogOffsets)] == [
+        (4, 8)
+    ]
+
+
+def test_log_offsets_are_not_settled_while_a_leader_is_away() -> None:
+    state = _state()
+    _apply_metadata(state, [1], {0: 1})
+    _apply_end(state, 10, sent_at=5)
+    _apply_end(state, None, sent_at=6)
+    assert not state.logs.are_settled([("t", 0)])
+    _apply_end(state, 10, sent_at=7)
+    assert state.logs.are_settled([("t", 0)])
+    _apply_metadata(state, [1], {})
+    assert not state.logs.are_settled([("t", 0)])
+
+
+def test_unchanged_metadata_counts_as_read_again() -> None:
+    """A broker that is missing for the second time is gone."""
+    state = _state()
+    for brokers in ([1, 2], [1]):
+        _apply_metadata(state, brokers, {})
+    state.take_observations()
+    _apply(state, protocol.FetchMetadata([]), protocol.Unchanged())
+    gone = [fact.broker for fact in state.take_observations() if isinstance(fact, BrokerRegistration) and fact.gone]
+    assert gone == [2]
+
+
+def test_unchanged_topics_date_the_next_change() -> None:
+    partition = PartitionState(
+        at=1, cluster="main", topic="t", partition=0, leader=1, replicas=(1,), isr=(1,), topic_id="x"
+    )
+    detector = ChangeDetector()
+    acl = Acl("kafka-1:9093", "User:backflow", AffectedRules({}, watch_partitions=True))
+    state = ClusterState("main", NameFilter(), NameFilter(), detector, [], acl=acl, watch_partitions=True)
+    request = protocol.DescribeTopics(["t"])
+    _apply(state, request, protocol.Topics({"t": protocol.Topic("x", [partition])}))
+    assert len(detector.changes(state.take_observations())) == 1
+    _apply(state, request, protocol.Unchanged(), at=50)
+    assert detector.changes(state.take_observations()) == []
+    moved = msgspec.structs.replace(partition, at=60, leader=2)
+    _apply(state, request, protocol.Topics({"t": protocol.Topic("x", [moved])}))
+    assert [fact.since for fact in detector.changes(state.take_observations())] == [50]
 
 
 def test_a_late_result_of_a_former_leader_is_ignored() -> None:

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 from kafka import errors
-from kafka.protocol.consumer import OffsetFetchRequest
+from kafka.protocol.admin import DescribeGroupsResponse
+from kafka.protocol.consumer import OffsetFetchRequest, OffsetFetchResponse
 from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 
 from agent.model.observations.kafka import GroupState, Member
 from agent.sources.kafka import admin_protocol as protocol
 from agent.sources.kafka.coordinators import Coordinators
 from agent.sources.kafka.group_batches import Connections, GroupBatches
-from agent.sources.kafka.lazy_responses import DescribeGroupsResponse, LazyResponse, OffsetFetchResponse
+from agent.sources.kafka.repeated_request import LazyResponse
 
 _MOVED = 16
 _REFUSED = 30
@@ -89,7 +90,7 @@ class Brokers:
                     coordinator(key=key, node_id=self.coordinator, error_code=0) for key in request.coordinator_keys
                 ]
             )
-        is_offsets = isinstance(request, OffsetFetchRequest)
+        is_offsets = request.API_KEY == OffsetFetchRequest.API_KEY
         groups = [group.group_id for group in request.groups] if is_offsets else list(request.groups)
         self.asked.append(groups)
         codes = {group: self.codes.get(group, 0) if broker == self.coordinator else _MOVED for group in groups}
