@@ -46,7 +46,7 @@ from agent.sources.flink.rest import (
     VertexDetails,
 )
 from agent.sources.http import RequestError
-from agent.sources.kafka.streams_assignment import UndecodableAssignmentError, decode_assignment
+from agent.sources.kafka.admin.streams_assignment import UndecodableAssignmentError, decode_assignment
 from agent.sources.logs.source import LogSource
 from agent.sources.streams.metrics_source import _fetch_task_metrics, _select_tasks
 from agent.sources.zookeeper.znodes import (

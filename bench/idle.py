@@ -1,6 +1,7 @@
 """What watching costs while nothing happens: many groups whose committed offsets do not move, or many partitions.
 
-Run as `python -m bench.idle [--groups N] [--partitions N] [--commits poll,tail] [--seconds N] [--version V]`. After the
+Run as `python -m bench.idle [--groups N] [--partitions N] [--unread N] [--commits poll,tail] [--seconds N]
+[--version V]`: each group has committed in all of `--partitions`, and those of `--unread` have no readers. After the
 quiet time one group, chosen at random, moves back: the time until the request to Slack is measured. In the same run,
 librdkafka alone reads all groups' offsets once, all calls at once.
 """
@@ -27,6 +28,7 @@ from testbed.waiting import wait_until
 
 END = 2_000
 """Records in each partition."""
+_PER_TOPIC = 100
 _SETTLE_S = 90
 """After all groups have been read: what has just changed is read more often."""
 
@@ -80,6 +82,7 @@ def main() -> int:
     parser.add_argument("--commits", default="poll,tail", help="how commits are read. Default: poll,tail.")
     parser.add_argument("--groups", type=int, default=1_000)
     parser.add_argument("--partitions", type=int, default=100)
+    parser.add_argument("--unread", type=int, default=0, help="partitions of other topics, 100 each")
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--version", default="4.1.1", help="of Kafka")
     arguments = parser.parse_args()
@@ -91,10 +94,12 @@ def main() -> int:
         places = [("orders", partition) for partition in range(arguments.partitions)]
         cluster.create_topic("orders", arguments.partitions)
         fill(cluster.bootstrap_servers, places, END)
+        for number in range(arguments.unread // _PER_TOPIC):
+            cluster.create_topic(f"unread-{number:04d}", _PER_TOPIC)
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
         for start in range(0, len(groups), 50):
             commit(admin, dict.fromkeys(groups[start : start + 50], END // 2), arguments.partitions)
-        print(f"{len(groups):,} groups x {arguments.partitions:,} partitions; ", end="")
+        print(f"{len(groups):,} groups x {arguments.partitions:,} partitions, {arguments.unread:,} others; ", end="")
         print(f"all offsets once with librdkafka alone: {sweep(admin, groups):.2f} s of CPU\n")
         print("| commits | a core | without the child process | MiB | a rewind told after, ms |\n|---|---|---|---|---|")
         for mode in arguments.commits.split(","):

@@ -167,8 +167,8 @@ def _reasons(view: View, failures: Mapping[str, str]) -> Iterator[str]:
 
 def _access_to_offsets_topic(settings: Settings) -> str:
     """Return whether the credentials permit to read `__consumer_offsets`, or why that is unknown."""
-    from agent.sources.kafka import admin_protocol as protocol  # noqa: PLC0415 - the clients take a second to load
-    from agent.sources.kafka.admin_client import AdminClient  # noqa: PLC0415 - likewise
+    from agent.sources.kafka.admin import protocol  # noqa: PLC0415 - the clients take a second to load
+    from agent.sources.kafka.admin.client import AdminClient  # noqa: PLC0415 - likewise
 
     cluster = settings.clusters[_NAME]
     properties = {key: str(value) for key, value in cluster.kafka_properties().items()}

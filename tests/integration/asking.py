@@ -7,8 +7,8 @@ import msgspec
 import structlog
 
 from agent.model.observations.kafka import GroupState
-from agent.sources.kafka import admin_protocol as protocol
-from agent.sources.kafka.admin_client import AdminClient
+from agent.sources.kafka.admin import protocol
+from agent.sources.kafka.admin.client import AdminClient
 from testbed.kafka import Cluster
 from testbed.waiting import wait_until
 

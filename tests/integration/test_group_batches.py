@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 
 from agent.model.observations.base import Available, Unavailable
 from agent.model.observations.kafka import BrokerRegistration, Commit, GroupState
-from agent.sources.kafka import admin_protocol as protocol
-from agent.sources.kafka.client_choice import MANY_GROUPS
+from agent.sources.kafka.admin import protocol
+from agent.sources.kafka.admin.client_choice import MANY_GROUPS
 from testbed.consumers import SubscribedConsumer
 from testbed.groups import delete_group, delete_groups, move_all_offsets, move_offsets
 from testbed.kafka import Cluster

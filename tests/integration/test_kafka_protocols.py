@@ -6,7 +6,7 @@ from kafka.admin import KafkaAdminClient
 
 from agent.model.observations.base import Unavailable
 from agent.model.observations.kafka import Commit, GroupState, LastStableOffset, OpenTransaction, PartitionState
-from agent.sources.kafka import stable_offsets
+from agent.sources.kafka.state import stable_offsets
 from testbed.kafka import Cluster
 from testbed.traffic import fill
 from testbed.waiting import wait_until

@@ -9,8 +9,8 @@ import pytest
 
 from agent.model.observations.base import Available, Unavailable
 from agent.model.observations.kafka import LogOffsets, PartitionState
-from agent.sources.kafka import admin_protocol as protocol
-from agent.sources.kafka.client_choice import MANY_LOGS
+from agent.sources.kafka.admin import protocol
+from agent.sources.kafka.admin.client_choice import MANY_LOGS
 from testbed.kafka import Cluster
 from testbed.traffic import fill
 from tests.integration.asking import admin_client, ask

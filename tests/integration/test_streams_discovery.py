@@ -14,7 +14,7 @@ from agent.model.observations.base import Unavailable
 from agent.model.observations.kafka import GroupState, LogOffsets, PartitionState
 from agent.model.observations.streams import StreamsApplication
 from agent.rules.queries.streams import thread
-from agent.sources.kafka import admin_protocol as protocol
+from agent.sources.kafka.admin import protocol
 from agent.sources.kafka.source import KafkaSource, KafkaSourceSettings
 from testbed.consumers import SubscribedConsumer
 from testbed.kafka import Cluster

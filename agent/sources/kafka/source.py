@@ -28,12 +28,12 @@ from agent.model.observations.kafka import (
 from agent.model.observations.streams import StreamsApplication
 from agent.sources.availability import SOURCE, AvailabilityTracker, Reasons, Unit, now_ms
 from agent.sources.base import ChangeDetector, Emit
-from agent.sources.kafka import admin_protocol as protocol
-from agent.sources.kafka.admin_client import AdminClient, Call, CompletedCall
-from agent.sources.kafka.affected_rules import AffectedRules
-from agent.sources.kafka.cluster_state import ClusterState
-from agent.sources.kafka.permissions import Acl
+from agent.sources.kafka.admin import protocol
+from agent.sources.kafka.admin.client import AdminClient, Call, CompletedCall
 from agent.sources.kafka.source_log import SourceLog
+from agent.sources.kafka.state.affected_rules import AffectedRules
+from agent.sources.kafka.state.cluster_state import ClusterState
+from agent.sources.kafka.state.permissions import Acl
 from agent.sources.kafka.tail.commit_tail import CommitTail
 from agent.sources.kafka.tail.group_turns import GroupTurns
 from agent.sources.kafka.tail.progress import Poll
@@ -237,7 +237,7 @@ class KafkaSource:
             self._list_types_at = completed.at + _RETRY_MS
 
     def _restart_stuck_client(self, overdue: list[Call]) -> None:
-        """Restart a client that would wait for a coordinator without end (see admin_process)."""
+        """Restart a client that would wait for a coordinator without end (see agent.sources.kafka.admin.process)."""
         now = now_ms()
         is_stuck = any(
             isinstance(call.request, protocol.ListCommits | protocol.DescribeGroup)

@@ -7,8 +7,8 @@ import structlog
 from agent.model.name_filter import NameFilter
 from agent.model.observations.base import Observation
 from agent.model.observations.streams import StreamsApplication
-from agent.sources.kafka import admin_protocol as protocol
-from agent.sources.kafka.admin_client import Call, CompletedCall
+from agent.sources.kafka.admin import protocol
+from agent.sources.kafka.admin.client import Call, CompletedCall
 
 _REFUSABLE = {
     protocol.DescribeBrokerSettings: "broker settings",

@@ -10,7 +10,7 @@ import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from agent.sources.availability import now_ms
-from agent.sources.kafka import admin_protocol as wire
+from agent.sources.kafka.admin import protocol as wire
 from agent.sources.kafka.log_consumer import make_log_consumer
 from agent.sources.streams.changelog_log import Changelog, Records
 

@@ -17,8 +17,8 @@ from agent.model.observations.base import Availability, Observation
 from agent.model.observations.streams import ChangelogDecreases
 from agent.sources.availability import SOURCE, AvailabilityTracker, now_ms
 from agent.sources.base import ChangeDetector, Emit
-from agent.sources.kafka import admin_protocol as wire
-from agent.sources.kafka.admin_client import AdminClient
+from agent.sources.kafka.admin import protocol as wire
+from agent.sources.kafka.admin.client import AdminClient
 from agent.sources.streams.changelog_log import Changelog, DecreaseEpisode
 from agent.sources.streams.changelog_reader import ChangelogReader, Topics
 from agent.sources.streams.key_table import LastNumbers

@@ -1,0 +1,1 @@
+"""The process that asks brokers, and what the Kafka source asks it."""

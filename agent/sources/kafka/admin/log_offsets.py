@@ -1,0 +1,130 @@
+"""Lists the start and end offsets of many logs with kafka-python.
+
+A request is encoded once, a response decoded only if it differs from the last one, and of a decoded response only the
+partitions are sent on that have changed.
+"""
+
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kafka.protocol.consumer import ListOffsetsRequest
+
+from agent.model.observations.kafka import LogOffsets
+from agent.sources.kafka.admin import protocol
+from agent.sources.kafka.admin import second_results as results
+from agent.sources.kafka.admin.protocol import TopicPartition
+from agent.sources.kafka.admin.repeated_request import COMPLETE_S, LazyResponse, RepeatedRequest
+
+_VERSION = 2
+"""Of ListOffsets: all brokers from 0.11 to 4.x know it, and its responses begin with the throttle time."""
+
+_EARLIEST, _LATEST = -2, -1
+"""Instead of a timestamp: the log start, and the log end."""
+
+_LEADER_NOT_AVAILABLE = 5
+
+_FORGOTTEN_S = 60.0
+"""After how long a batch is forgotten that is no longer asked for: its partitions have another leader, or are gone."""
+
+
+class LogOffsetBatches:
+    """Reads log offsets; all raise KafkaError if there is one of any partition."""
+
+    def __init__(
+        self,
+        cluster: str,
+        start: Callable[[Any], Any],
+        send: Callable[..., Any],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """start: starts a coroutine. send: one that sends a request to a broker. clock: returns monotonic time, s."""
+        self._cluster = cluster
+        self._start = start
+        self._send = send
+        self._clock = clock
+        self._batches: dict[tuple[int, TopicPartition], _Batch] = {}
+
+    async def read(self, request: protocol.ListOffsets, sent_at: int) -> protocol.Offsets:
+        """Return log offsets as of `sent_at`, ms: those that have changed, or all."""
+        now, key = self._clock(), (request.leader, request.partitions[0])
+        self._batches = {other: batch for other, batch in self._batches.items() if batch.asked_at > now - _FORGOTTEN_S}
+        batch = self._batches.pop(key, None)  # forgotten if the call fails
+        if batch is None or batch.partitions != request.partitions:
+            batch = _Batch(request.partitions)
+        calls = [self._start(self._send(side.request, request.leader)) for side in (batch.starts, batch.ends)]
+        starts, ends = [await call for call in calls]
+        batch.asked_at = now
+        places = batch.update(starts, ends, complete=request.complete, now=now)
+        self._batches[key] = batch
+        return protocol.Offsets(
+            [
+                LogOffsets(
+                    at=sent_at,
+                    cluster=self._cluster,
+                    topic=place[0],
+                    partition=place[1],
+                    log_start=batch.starts.offsets[place],
+                    log_end=batch.ends.offsets[place],
+                )
+                for place in places
+            ],
+            [],
+        )
+
+
+class _Batch:
+    """Partitions that are asked for together. asked_at: when they were last, s of the monotonic clock."""
+
+    def __init__(self, partitions: Sequence[TopicPartition]) -> None:
+        self.partitions = partitions
+        self.starts, self.ends = _Side(partitions, _EARLIEST), _Side(partitions, _LATEST)
+        self.asked_at = self._complete_at = 0.0
+
+    def update(self, starts: LazyResponse, ends: LazyResponse, *, complete: bool, now: float) -> list[TopicPartition]:
+        """Take responses in; return the partitions that have changed, or all from time to time."""
+        changed = self.starts.update(starts) | self.ends.update(ends)
+        if not complete and now < self._complete_at:
+            return sorted(changed)
+        share = zlib.crc32(repr(self.partitions[0]).encode()) / (1 << 32)  # so that not all are sent at the same time
+        self._complete_at = now + (0.5 + share) * COMPLETE_S
+        return list(self.partitions)
+
+
+class _Side:
+    """One of the two offsets of partitions, as their leader last responded."""
+
+    def __init__(self, partitions: Sequence[TopicPartition], timestamp: int) -> None:
+        self.request = RepeatedRequest(_request(partitions, timestamp))
+        self.offsets: Mapping[TopicPartition, int] = {}
+        self._body = b""
+
+    def update(self, response: LazyResponse) -> set[TopicPartition]:
+        """Take a response in; return the partitions that have changed."""
+        if response.body == self._body:
+            return set()
+        offsets = {}
+        for topic in response.decode().topics:
+            for partition in topic.partitions:
+                is_unknown = not partition.error_code and partition.offset < 0
+                results.raise_for(_LEADER_NOT_AVAILABLE if is_unknown else partition.error_code, None)
+                offsets[topic.name, partition.partition_index] = partition.offset
+        changed = {place for place, offset in offsets.items() if self.offsets.get(place) != offset}
+        self._body, self.offsets = response.body, offsets
+        return changed
+
+
+def _request(partitions: Sequence[TopicPartition], timestamp: int) -> ListOffsetsRequest:
+    selection = ListOffsetsRequest.ListOffsetsTopic
+    by_topic: dict[str, list[Any]] = {}
+    for topic, partition in partitions:
+        selected = selection.ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
+        by_topic.setdefault(topic, []).append(selected)
+    return ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=0,
+        topics=[selection(name=topic, partitions=selected) for topic, selected in by_topic.items()],
+        min_version=_VERSION,
+        max_version=_VERSION,
+    )

@@ -1,0 +1,1 @@
+"""What brokers' responses show of a cluster. Makes no calls."""

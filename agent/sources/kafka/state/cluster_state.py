@@ -1,0 +1,397 @@
+"""State of a Kafka cluster as its brokers' responses show it: observations, and what is unavailable. Makes no calls."""
+
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from agent.model.name_filter import NameFilter
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import OFFSETS_TOPIC, Commit, GroupState, PartitionState
+from agent.sources.availability import SOURCE, Reasons, Unit
+from agent.sources.base import ChangeDetector
+from agent.sources.kafka.admin import protocol
+from agent.sources.kafka.admin.client import Call, CompletedCall
+from agent.sources.kafka.admin.connection_failures import ConnectionFailures
+from agent.sources.kafka.admin.protocol import TopicPartition
+from agent.sources.kafka.state.committed_offsets import CommittedOffsets
+from agent.sources.kafka.state.group_listing import GroupListing
+from agent.sources.kafka.state.log_state import LogState
+from agent.sources.kafka.state.metadata_state import MetadataState
+from agent.sources.kafka.state.permissions import Acl
+from agent.sources.kafka.state.reasons import COORDINATOR_SILENT, commit_reason, explain_silences, group_reasons
+from agent.sources.kafka.state.settings_state import SettingsState
+from agent.sources.kafka.state.share_offsets import ShareGroupOffsets
+from agent.sources.kafka.state.stable_offsets import StableOffsets, positions
+from agent.sources.kafka.state.streams_discovery import StreamsApplications
+from agent.sources.kafka.state.visibility import Visibility
+from agent.sources.kafka.state.watched_partitions import WatchedPartitions
+
+_NOT_COORDINATOR = 16
+
+
+class ClusterState:
+    """A cluster's groups, commits, log offsets and metadata: apply results, then take observations.
+
+    has_response: whether a broker has responded since `begin_poll`.
+    committed: what groups have committed. described: the last state of each group, as its coordinator described it.
+    logs: when log offsets were read.
+    client_is_stale: whether the admin client would contact brokers that no longer answer for what it asks: since
+    `begin_poll` a broker has left the metadata, or a group has another coordinator.
+    """
+
+    def __init__(
+        self,
+        cluster: str,
+        groups: NameFilter,
+        topics: NameFilter,
+        detector: ChangeDetector,
+        known: Iterable[Observation],
+        *,
+        acl: Acl,
+        watch_partitions: bool,
+        streams: Collection[str] = (),
+    ) -> None:
+        """Start from `known`, the last observation of each subject before this run.
+
+        acl: whom to permit what is missing. streams: ids of Kafka Streams applications, whatever their groups are.
+        """
+        known = [
+            fact
+            for fact in known
+            if not isinstance(fact, GroupState) or (groups.match(fact.group) and not fact.is_gone)
+        ]
+        self._cluster = cluster
+        self._detector = detector
+        self._watch_partitions = watch_partitions
+        self._metadata = MetadataState(cluster, known)
+        self._settings = SettingsState(cluster)
+        self._stable_offsets = StableOffsets(known)
+        self._share_offsets = ShareGroupOffsets(cluster)
+        self.streams = StreamsApplications(cluster, streams, known)
+        self.client_is_stale = self.has_response = False
+        self._visibility = Visibility(cluster, groups, topics, acl)
+        self._metadata_at: int | None = None
+        self._last_metadata: protocol.Metadata | None = None
+        self._failure: str | None = None
+        self._observations: list[Observation] = []
+        self._unavailable: dict[tuple[Hashable, ...], Reasons] = {}
+        self._groups = GroupListing(groups, known)
+        self.described: dict[str, GroupState] = {}
+        self._missing: dict[str, GroupState] = {}
+        self.committed = CommittedOffsets(known, groups.match)
+        self._watched = WatchedPartitions(topics, self.streams.is_changelog)
+        self.logs = LogState()
+        self._brokers: set[int] = set()
+
+    @property
+    def groups(self) -> list[str]:
+        """The selected groups; a dead one until its commits are gone too."""
+        return self._groups.names
+
+    @property
+    def readable_groups(self) -> list[str]:
+        """The selected groups whose state could be read at the last attempt."""
+        return [group for group in self.groups if ("states", group) not in self._unavailable]
+
+    def type_of(self, group: str) -> str | None:
+        """Return a group's type as Kafka names it, or None if it is unknown."""
+        return self._groups.types.get(group)
+
+    @property
+    def watched_topics(self) -> list[str]:
+        """The topics whose partitions are watched, including those that may have been deleted."""
+        if not self._watch_partitions:
+            return []
+        self._update_watched()
+        return sorted(self._watched.topics | self._metadata.topics)
+
+    def due_settings(self, now: int) -> tuple[list[int], list[str]]:
+        """Return the brokers and the topics whose settings to read."""
+        return self._settings.due_brokers(self._brokers, now), self._settings.due_topics(self._watched.topics, now)
+
+    @property
+    def all_topics(self) -> list[str]:
+        """All topics of the cluster. Safe to call from any thread."""
+        return list(self._watched.leaders)
+
+    def partitions_by_leader(self) -> Mapping[int, Sequence[TopicPartition]]:
+        """Return the partitions whose log offsets are watched; those without a leader become unavailable."""
+        self._update_watched()
+        for partition in self._watched.without_leader:
+            self.logs.lose(partition, "the partition has no leader")
+        return self._watched.by_leader
+
+    def _update_watched(self) -> None:
+        self._watched.update(self._share_offsets.partitions | self.committed.partitions)
+
+    def due_transactions(self, now: int) -> list[protocol.DescribeOpenTransaction]:
+        """Return the transactions that hold last stable offsets back and have not been described lately."""
+        return self._stable_offsets.due_transactions(self._watched.leaders, now)
+
+    def due_stable_offsets(self, now: int) -> Mapping[int, Sequence[TopicPartition]]:
+        """Return the partitions whose last stable offsets to read, by leader."""
+        return self._stable_offsets.select(self._watched.by_leader, now)
+
+    @property
+    def needed_topics(self) -> list[str]:
+        """The topics to describe one by one if the whole list of topics cannot be read, as at the last attempt."""
+        return sorted({topic for topic, _ in self.committed.partitions}) if self._visibility.metadata_failed else []
+
+    def due_checks(self, now: int) -> tuple[list[str], list[str]]:
+        """Return the topics and groups of which to check whether we may describe them."""
+        return self._visibility.take_due_checks(now, has_groups=bool(self._groups.types))
+
+    @property
+    def offsets_partitions(self) -> int:
+        """The number of partitions of `__consumer_offsets`; 0 if it does not exist or is hidden."""
+        return len(self._watched.leaders.get(OFFSETS_TOPIC, {}))
+
+    def add_groups(self, groups: Iterable[str]) -> None:
+        """Add the selected ones of groups that were seen otherwise than in a list."""
+        self._groups.add(dict.fromkeys(groups))
+
+    def apply_followed(self, groups: Collection[str], commits: Iterable[Commit], at: int) -> None:
+        """Update with commits that were read in the log and emitted. groups: all that are followed there."""
+        for commit in commits:
+            self.committed.apply(commit)
+        for group in groups:
+            self._unavailable.pop(("commits", group), None)
+            self._stable_offsets.apply_unchanged(group, self.committed.of(group), at)
+
+    def begin_poll(self) -> None:
+        """Forget whether brokers responded to the previous poll."""
+        self.has_response = self.client_is_stale = False
+
+    def apply(self, completed: CompletedCall) -> None:
+        """Update the state with the result of a call."""
+        request = completed.call.request
+        match completed.result:
+            case protocol.Failure() as failure:
+                self._apply_failure(completed, failure)
+            case protocol.Groups() as groups:
+                self._note_failures(groups.failures)
+                self.has_response = self.has_response or not groups.failures
+                self._groups.add(groups.types)
+            case protocol.Metadata() as metadata:
+                self._last_metadata = metadata
+                self._apply_metadata(metadata, completed.at)
+            case protocol.TypedGroups(typed_groups):
+                self.has_response = True
+                self._groups.add_typed(typed_groups)
+            case protocol.Commits() as commits if isinstance(request, protocol.ListCommits):
+                self._apply_commits(request.group, commits, completed.at)
+            case protocol.Unchanged():
+                self._apply_unchanged(request, completed.at)
+            case protocol.ShareOffsets() as offsets if isinstance(request, protocol.ListShareOffsets):
+                self._take_share_offsets()
+                self._share_offsets.hold(request.group, offsets, completed.at)
+            case protocol.Offsets() as offsets if isinstance(request, protocol.ListOffsets):
+                self._apply_offsets(request, offsets, completed.call.sent_at)
+            case GroupState() as state:
+                self._apply_group(state)
+            case protocol.Tasks(assignments, undecodable) if isinstance(request, protocol.ListTasks):
+                self.has_response = True
+                self.streams.apply_tasks(
+                    request.group, assignments, completed.call.sent_at, decodable=undecodable is None
+                )
+            case protocol.Topics(topics):
+                failures = [topic for topic in topics.values() if isinstance(topic, protocol.Failure)]
+                self.has_response = self.has_response or len(failures) < len(topics)
+                self._note_failures(failures)
+                self._observations += self._metadata.apply_topics(topics, completed.at)
+            case protocol.TopicChecks(checks):
+                self._visibility.apply_topic_checks(checks, completed.call.sent_at)
+            case protocol.GroupCheck() if isinstance(request, protocol.CheckGroup):
+                self._visibility.apply_group_check(request.group, None)
+            case protocol.StableOffsets(stable_offsets):
+                self._observations += self._stable_offsets.apply(stable_offsets)
+            case protocol.OpenTransactions(transactions):
+                self._observations += transactions
+            case protocol.BrokerSettings() as settings if isinstance(request, protocol.DescribeBrokerSettings):
+                self._observations += self._settings.apply_broker(request.broker, settings, completed.at)
+            case protocol.Settings(topic_settings):
+                self._observations += self._settings.apply_topics(topic_settings, completed.at)
+
+    def abandon(self, calls: Iterable[Call]) -> None:
+        """Mark what these calls would have read as unavailable: they get no result any more."""
+        for call in calls:
+            if isinstance(call.request, protocol.ListOffsets):
+                self.logs.unavailable |= self.logs.unread_since(call.request, call.sent_at)
+            else:
+                self._unavailable[call.key] = self._overdue_reasons(call)
+
+    def take_observations(self) -> list[Observation]:
+        """Return the observations since the last time, in order of arrival, then the Kafka Streams applications."""
+        self._take_share_offsets()
+        taken, self._observations = self._observations, []
+        observations = [self.streams.add_tasks(fact) if isinstance(fact, GroupState) else fact for fact in taken]
+        if self._metadata_at is not None:
+            observations += self.streams.observations(self._metadata_at, self._watched.leaders, self._groups.types)
+            self._metadata_at = None
+        return observations
+
+    def unavailable(
+        self, overdue: Iterable[Call], connections: ConnectionFailures, before: Collection[Unit], now: int
+    ) -> Reasons:
+        """Return what is unavailable now, and why.
+
+        overdue: calls without a result after a whole poll. connections: why brokers cannot be connected to, which is
+        more precise than the timeouts that follow. before: what was unavailable until now.
+        """
+        if not self.has_response and self._failure is None and connections.client_failure(now) is None:
+            return dict.fromkeys(before, "")
+        if not self.has_response:
+            return {SOURCE: f"No broker of {self._cluster} answers: {connections.reasons(now) or self._failure}"}
+        self._failure = None
+        unavailable: Reasons = {}
+        for reasons in (
+            self._metadata.unavailable,
+            self.logs.unavailable,
+            *self._unavailable.values(),
+            *map(self._overdue_reasons, overdue),
+            self._visibility.unavailable,
+        ):
+            unavailable |= reasons
+        return explain_silences(unavailable, self._watched.leaders, connections, now)
+
+    def _overdue_reasons(self, call: Call) -> Reasons:
+        if isinstance(call.request, protocol.ListOffsets):
+            return self.logs.unread_since(call.request, call.sent_at)
+        return group_reasons(call.request, COORDINATOR_SILENT)
+
+    def _note_failures(self, failures: Iterable[protocol.Failure | None]) -> None:
+        for failure in filter(None, failures):
+            if failure.is_from_broker:
+                self.has_response = True
+            elif self._failure is None:
+                self._failure = failure.text
+
+    def _apply_failure(self, completed: CompletedCall, failure: protocol.Failure) -> None:
+        self._note_failures([failure])
+        request = completed.call.request
+        if isinstance(request, protocol.DescribeBrokerSettings):
+            self._settings.apply_broker(request.broker, failure, completed.at)
+        if isinstance(request, protocol.ListCommits | protocol.DescribeGroup):
+            self.client_is_stale = self.client_is_stale or failure.code == _NOT_COORDINATOR
+        self._unavailable[completed.call.key] = self._visibility.apply_failure(completed.call, failure)
+
+    def _apply_metadata(self, metadata: protocol.Metadata, at: int) -> None:
+        if not metadata.brokers:
+            return  # a broker that is just starting knows nothing yet
+        self.has_response = True
+        before = self._watched.leaders
+        known = {topic: before.get(topic) if leaders is None else leaders for topic, leaders in metadata.topics.items()}
+        self._watched.leaders = {topic: leaders for topic, leaders in known.items() if leaders is not None}
+        self._metadata_at = at
+        self._visibility.apply_metadata(before, metadata.topics, at)
+        for topic, leaders in before.items():
+            for partition in leaders.keys() - self._watched.leaders.get(topic, {}).keys():
+                self._forget_log((topic, partition))
+        brokers = set(metadata.brokers)
+        self.client_is_stale = self.client_is_stale or not self._brokers <= brokers
+        self._brokers = brokers
+        if self._watch_partitions:
+            self._observations += self._metadata.apply_brokers(brokers, at)
+
+    def _apply_commits(self, group: str, result: protocol.Commits, at: int) -> None:
+        self.has_response = True
+        before, reasons = self.committed.of(group), Reasons()
+        committed = positions(result.commits, before, at)
+        for failed in result.failures:
+            place, why = (failed.topic, failed.partition), self._visibility.describe_partition(failed)
+            reasons[Unit(group, *place)] = commit_reason(group, place, why)
+            if place in before:
+                committed[place] = before[place]
+        missing = before.keys() - committed
+        deleted, hidden = self._visibility.find_vanished_commits(group, missing, at)
+        reasons |= {Unit(group, *place): commit_reason(group, place, why) for place, why in hidden.items()}
+        self._observations += result.commits + [
+            Commit(at=at, cluster=self._cluster, group=group, topic=topic, partition=partition, offset=None)
+            for topic, partition in deleted
+        ]
+        committed |= {place: before[place] for place in missing - set(deleted)}
+        self.committed.replace(group, committed, settled=not missing and not reasons)
+        self._stable_offsets.apply_commits(group, committed, at)
+        if group in self._missing and not self._visibility.vanished.is_undecided(group):
+            self._apply_missing_group(self._missing.pop(group))
+        self._unavailable["commits", group] = reasons
+
+    def _apply_unchanged(self, request: protocol.Request, at: int) -> None:
+        """Apply that a group's state, its commits, the metadata or all topics are the same as at the last poll."""
+        self.has_response = True
+        match request:
+            case protocol.DescribeGroup(group) if group in self.described:
+                self._apply_group(msgspec.structs.replace(self.described[group], at=at))
+            case protocol.ListCommits(group):
+                self._unavailable.pop(("commits", group), None)
+                self._detector.confirm((Commit.subject_kind, self._cluster, group), at)
+                self._stable_offsets.apply_unchanged(group, self.committed.of(group), at)
+            case protocol.FetchMetadata() if self._last_metadata is not None:
+                self._apply_metadata(self._last_metadata, at)
+            case protocol.DescribeTopics(topics):
+                for topic in topics:
+                    self._detector.confirm((PartitionState.subject_kind, self._cluster, topic), at)
+
+    def _take_share_offsets(self) -> None:
+        for group, commits, at in self._share_offsets.take(self.committed.by_group):
+            self._apply_commits(group, commits, at)
+
+    def _apply_offsets(self, request: protocol.ListOffsets, result: protocol.Offsets, sent_at: int) -> None:
+        logs, failures, unchanged = self.logs.apply(
+            request, result, sent_at, self._watched.leaders, self._visibility.describe_partition
+        )
+        self.has_response = self.has_response or bool(logs or unchanged)
+        self._observations += logs
+        for offsets in logs:
+            partition = (offsets.topic, offsets.partition)
+            self._stable_offsets.apply_end(partition, offsets.log_end)
+            self._share_offsets.apply_end(partition, offsets.log_end, sent_at)
+        self._share_offsets.confirm_ends(unchanged, sent_at)
+        self._note_failures(failed.failure for failed in failures)
+
+    def _apply_group(self, state: GroupState) -> None:
+        group = state.group
+        self.has_response = True
+        self._unavailable.pop(("states", group), None)
+        self.described[group] = state
+        if state.is_gone and self.committed.of(group):
+            self._missing[group] = state  # until its commits have been read
+            self.committed.unsettle(group)
+        elif state.is_gone:
+            self._apply_missing_group(state)
+        else:
+            self._missing.pop(group, None)
+            self._observe_group(state)
+
+    def _apply_missing_group(self, state: GroupState) -> None:
+        """Apply the state of a group that its coordinator does not know as one of consumers.
+
+        Kafka deletes a group together with its offsets. If it has any, it is one of a type that the call cannot
+        describe: a Streams application that has moved to the streams protocol (KIP-1071).
+        """
+        group = state.group
+        if self.committed.of(group):
+            self._observe_group(msgspec.structs.replace(state, state="Unknown"))
+            return
+        self._observe_group(state)
+        for listed in (self._groups, self.streams, self.committed):
+            listed.forget(group)
+        for part in (self._stable_offsets, self._visibility.vanished, self._share_offsets):
+            part.forget_group(group)
+        for call in ("commits", "tasks"):
+            self._unavailable.pop((call, group), None)
+        for kind in (Commit, GroupState):
+            self._detector.end((kind.subject_kind, self._cluster, group))
+        self.described.pop(group, None)
+
+    def _observe_group(self, state: GroupState) -> None:
+        state = self._groups.named(state)
+        self.streams.apply_group(state)
+        self._observations.append(state)
+
+    def _forget_log(self, partition: TopicPartition) -> None:
+        self.logs.forget(partition)
+        self._stable_offsets.forget_partition(partition)
+        self._share_offsets.forget_partition(partition)
+        self._detector.forget(("last_stable_offset", self._cluster, *partition))
+        self._detector.forget(("log_offsets", self._cluster, *partition))

@@ -1,0 +1,103 @@
+"""Log offsets of partitions: which results are current, and which partitions have none. Makes no calls."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from agent.model.observations.kafka import LogOffsets
+from agent.sources.availability import Reasons, Unit
+from agent.sources.kafka.admin import protocol
+from agent.sources.kafka.admin.protocol import TopicPartition
+from agent.sources.kafka.state.reasons import LEADER_SILENT, log_reason
+
+_NEVER = 1 << 62
+"""After all readings, ms."""
+
+T = TypeVar("T", LogOffsets, protocol.PartitionFailure)
+
+
+class _Applied(NamedTuple):
+    """What is current of a result. unchanged: the partitions whose log offsets are the same as when last read."""
+
+    logs: list[LogOffsets]
+    failures: list[protocol.PartitionFailure]
+    unchanged: Collection[TopicPartition]
+
+
+class LogState:
+    """When log offsets were last read.
+
+    unavailable: partitions whose log offsets cannot be read, and why.
+    """
+
+    def __init__(self) -> None:
+        self.unavailable: Reasons = {}
+        self._read_at: dict[TopicPartition, int] = {}
+
+    def are_settled(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Return whether the last log offsets of the partitions are known, so that only changes are of interest."""
+        return not self.unavailable and all(map(self._read_at.__contains__, partitions))
+
+    def apply(
+        self,
+        request: protocol.ListOffsets,
+        result: protocol.Offsets,
+        sent_at: int,
+        leaders: Mapping[str, Mapping[int, int]],
+        explain: Callable[[protocol.PartitionFailure], str],
+    ) -> _Applied:
+        """Update with log offsets as of when they were requested; return what is current.
+
+        leaders: of the partitions that exist. explain: returns a failure in words.
+        """
+        logs = [self._dated(offsets) for offsets in self._current(result.logs, sent_at, leaders)]
+        failures = list(self._current(result.failures, sent_at, leaders))
+        unchanged: Collection[TopicPartition] = ()
+        if len(result.logs) + len(result.failures) < len(request.partitions):
+            mentioned = {(log.topic, log.partition) for log in result.logs}
+            mentioned |= {(failed.topic, failed.partition) for failed in result.failures}
+            unchanged = [
+                place
+                for place in request.partitions
+                if place not in mentioned and sent_at >= self._read_at.get(place, _NEVER)
+            ]
+        for offsets in logs:
+            self._read_at[offsets.topic, offsets.partition] = sent_at
+            self.unavailable.pop(Unit(None, offsets.topic, offsets.partition), None)
+        for failed in failures:
+            self.lose((failed.topic, failed.partition), explain(failed))
+        self._read_at.update(dict.fromkeys(unchanged, sent_at))
+        return _Applied(logs, failures, unchanged)
+
+    def _dated(self, offsets: LogOffsets) -> LogOffsets:
+        """Return log offsets dated since their partition was last read, which readings without a change do as well."""
+        read_at = self._read_at.get((offsets.topic, offsets.partition))
+        return offsets if read_at is None else msgspec.structs.replace(offsets, since=read_at)
+
+    def lose(self, partition: TopicPartition, why: str) -> None:
+        """Mark a partition as unavailable until its log offsets are read."""
+        self.unavailable[Unit(None, *partition)] = log_reason(partition, why)
+
+    def unread_since(self, request: protocol.ListOffsets, sent_at: int) -> Reasons:
+        """Return the partitions of a request without a result that no later request has read."""
+        return {
+            Unit(None, *partition): log_reason(partition, LEADER_SILENT)
+            for partition in request.partitions
+            if sent_at >= self._read_at.get(partition, 0)
+        }
+
+    def forget(self, partition: TopicPartition) -> None:
+        """Forget a partition that no longer exists."""
+        self._read_at.pop(partition, None)
+        self.unavailable.pop(Unit(None, *partition), None)
+
+    def _current(self, results: list[T], sent_at: int, leaders: Mapping[str, Mapping[int, int]]) -> Iterator[T]:
+        """Yield the results about partitions that exist, and of which no later request has been answered.
+
+        An end is never dated later than it was read, so that no commit is compared with an end older than it.
+        """
+        for result in results:
+            read_at = self._read_at.get((result.topic, result.partition), 0)
+            if sent_at >= read_at and result.partition in leaders.get(result.topic, {}):
+                yield result

@@ -1,0 +1,154 @@
+"""Last stable offsets: which are worth reading, and which of those read are worth emitting. Makes no calls."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import Commit, LastStableOffset
+from agent.sources.kafka.admin.protocol import DescribeOpenTransaction, TopicPartition
+
+_STANDSTILL_MS = 10_000
+"""How long a group must not have committed anything new to be one that may wait behind an open transaction."""
+
+_SAMPLE_MS = 60_000
+"""How often the last stable offsets of all watched partitions are read."""
+
+
+class Position(NamedTuple):
+    """A group's committed offset of a partition, and since when it has been unchanged, ms."""
+
+    offset: int
+    since: int
+
+
+def positions(
+    commits: Iterable[Commit], before: Mapping[TopicPartition, Position], at: int
+) -> dict[TopicPartition, Position]:
+    """Return a group's positions according to commits read at `at`, ms."""
+    current = {}
+    for commit in commits:
+        if commit.offset is not None:
+            place = (commit.topic, commit.partition)
+            last = before.get(place)
+            current[place] = last if last and last.offset == commit.offset else Position(commit.offset, at)
+    return current
+
+
+class StableOffsets:
+    """The last stable offsets that matter: those below the log end where they or a group stand still.
+
+    On most partitions they are the log end, or follow it with each transaction. So all are read seldom; at each poll
+    only where they stood still when last read, or where a group has come to stand still since the last reading of all.
+    """
+
+    def __init__(self, known: Iterable[Observation]) -> None:
+        """Start from `known`, the last observation of each subject before this run."""
+        self._ends: dict[TopicPartition, int] = {}
+        self._waiting: dict[str, set[TopicPartition]] = {}
+        self._applied_at: dict[str, int] = {}
+        self._waiting_groups: Counter[TopicPartition] = Counter()
+        self._below: dict[TopicPartition, LastStableOffset] = {}
+        self._standing: set[TopicPartition] = set()
+        self._moving: set[TopicPartition] = set()
+        self._emitted = {(fact.topic, fact.partition) for fact in known if isinstance(fact, LastStableOffset)}
+        self._described_at: dict[TopicPartition, int] = {}
+        self._sampled_at = 0
+
+    def apply_commits(self, group: str, positions: Mapping[TopicPartition, Position], at: int) -> None:
+        """Update on which partitions the group stands still below the log end."""
+        ends = self._ends
+        self._applied_at[group] = at
+        self._replace(
+            group,
+            {
+                partition
+                for partition, (offset, since) in positions.items()
+                if at - since >= _STANDSTILL_MS and offset < ends.get(partition, 0)
+            },
+        )
+
+    def apply_unchanged(self, group: str, positions: Mapping[TopicPartition, Position], at: int) -> None:
+        """Update like that for positions that have not changed, which need not be looked at each time."""
+        if at - self._applied_at.get(group, 0) >= _STANDSTILL_MS:
+            self.apply_commits(group, positions, at)
+
+    def forget_group(self, group: str) -> None:
+        """Forget a group that no longer exists."""
+        self._replace(group, set())
+        self._waiting.pop(group, None)
+        self._applied_at.pop(group, None)
+
+    def _replace(self, group: str, waiting: set[TopicPartition]) -> None:
+        """Replace the partitions on which a group stands still."""
+        before = self._waiting.get(group, set())
+        self._waiting[group] = waiting
+        for partition in before - waiting:
+            self._waiting_groups[partition] -= 1
+            if not self._waiting_groups[partition]:
+                del self._waiting_groups[partition]
+        self._waiting_groups.update(waiting - before)
+
+    def apply_end(self, partition: TopicPartition, log_end: int) -> None:
+        """Update the log end of a partition."""
+        self._ends[partition] = log_end
+
+    def forget_partition(self, partition: TopicPartition) -> None:
+        """Forget a partition that no longer exists."""
+        for by_partition in (self._ends, self._below):
+            by_partition.pop(partition, None)
+        for partitions in (self._emitted, self._standing, self._moving):
+            partitions.discard(partition)
+
+    def select(
+        self, by_leader: Mapping[int, Sequence[TopicPartition]], now: int
+    ) -> Mapping[int, Sequence[TopicPartition]]:
+        """Return the partitions whose last stable offsets to read in this poll. by_leader: all that are watched."""
+        if now - self._sampled_at >= _SAMPLE_MS:
+            self._sampled_at = now
+            self._moving.clear()
+            return dict(by_leader)
+        due = (self._standing | self._waiting_groups.keys()) - self._moving
+        if not due:
+            return {}
+        selected = {leader: [place for place in partitions if place in due] for leader, partitions in by_leader.items()}
+        return {leader: partitions for leader, partitions in selected.items() if partitions}
+
+    def due_transactions(self, leaders: Mapping[str, Mapping[int, int]], now: int) -> list[DescribeOpenTransaction]:
+        """Return what to ask the leaders about what has stood still for a minute, and take it as asked."""
+        due = [
+            self._below[place]
+            for place in self._standing
+            if now - self._below[place].at >= _SAMPLE_MS and now - self._described_at.get(place, 0) >= _SAMPLE_MS
+        ]
+        self._described_at = {place: at for place, at in self._described_at.items() if place in self._standing}
+        self._described_at.update({(fact.topic, fact.partition): now for fact in due})
+        return [
+            DescribeOpenTransaction(fact.topic, fact.partition, leader, fact.offset)
+            for fact in due
+            if (leader := leaders.get(fact.topic, {}).get(fact.partition, -1)) >= 0
+        ]
+
+    def apply(self, read: Iterable[LastStableOffset]) -> list[LastStableOffset]:
+        """Return those to emit: below the log end where something stands still, and at the log end again later."""
+        emitted = []
+        for fact in read:
+            place = (fact.topic, fact.partition)
+            if place not in self._ends:
+                continue
+            last = self._below.pop(place, None)
+            is_below = fact.offset < self._ends[place]
+            stands_still = is_below and last is not None and last.offset == fact.offset
+            if is_below:
+                self._below[place] = last if stands_still and last is not None else fact
+            if is_below and (stands_still or last is None):
+                self._moving.discard(place)
+            else:
+                self._moving.add(place)
+            (self._standing.add if stands_still else self._standing.discard)(place)
+            if place in self._emitted or stands_still or (is_below and place in self._waiting_groups):
+                emitted.append(fact if is_below else msgspec.structs.replace(fact, held_back=False))
+                (self._emitted.add if is_below else self._emitted.discard)(place)
+        return emitted
