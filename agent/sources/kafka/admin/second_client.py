@@ -195,7 +195,7 @@ class SecondClient:
     async def _describe_group(self, group: str, kind: str) -> GroupState:
         request_type, read_members = (
             (StreamsGroupDescribeRequest, results.read_streams_members) if kind == "streams"
-            else (ShareGroupDescribeRequest, results.read_share_members)
+            else (ShareGroupDescribeRequest, results.read_members)
         )  # fmt: skip
 
         def make_request() -> Any:

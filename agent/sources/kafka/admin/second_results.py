@@ -62,8 +62,8 @@ def read_streams_members(group: Any) -> list[Member]:
     return members
 
 
-def read_share_members(group: Any) -> list[Member]:
-    """Return the members of a share group."""
+def read_members(group: Any) -> list[Member]:
+    """Return the members of a group of the consumer protocol (KIP-848), or of a share group."""
     return [
         Member(
             id=member.member_id,

@@ -4,6 +4,7 @@ import asyncio
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 import pytest
 from kafka import errors
@@ -16,9 +17,11 @@ from agent.sources.kafka.admin import protocol
 from agent.sources.kafka.admin.coordinators import Coordinators
 from agent.sources.kafka.admin.group_batches import Connections, GroupBatches
 from agent.sources.kafka.admin.repeated_request import LazyResponse
+from agent.sources.kafka.admin.schemas import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 
 _MOVED = 16
 _REFUSED = 30
+_NOT_FOUND = 69
 
 
 class Brokers:
@@ -26,13 +29,15 @@ class Brokers:
 
     offsets: by group, one for each partition of topic t. codes: errors of groups. states: of groups, besides Stable.
     lookups: how often coordinators were looked up. answers_before_lookup: whether that takes until a group is answered.
-    asked: the groups of each other request.
+    asked: the groups of each other request. new: groups of the consumer protocol, whose members have their partitions
+    as bytes.
     """
 
     def __init__(self, *groups: str) -> None:
         self.offsets = {group: [5] for group in groups}
         self.codes: dict[str, int] = {}
         self.states: dict[str, str] = {}
+        self.new: set[str] = set()
         self.members: dict[str, list[tuple[str, bytes]]] = {}
         self.coordinator = 1
         self.failure: Exception | None = None
@@ -78,7 +83,9 @@ class Brokers:
 
     async def _send(self, request: Any, broker: int | None = None, timeout_ms: int | None = None) -> Any:  # noqa: ARG002
         if self.failure is not None:
-            failure, self.failure = self.failure, None
+            failure = self.failure
+            if not isinstance(failure, errors.IncompatibleBrokerVersion):
+                self.failure = None
             raise failure
         if isinstance(request, FindCoordinatorRequest):
             self.lookups += 1
@@ -91,11 +98,15 @@ class Brokers:
                 ]
             )
         is_offsets = request.API_KEY == OffsetFetchRequest.API_KEY
-        groups = [group.group_id for group in request.groups] if is_offsets else list(request.groups)
+        is_new = request.API_KEY == ConsumerGroupDescribeRequest.API_KEY
+        groups = list(request.group_ids if is_new else request.groups)
+        if is_offsets:
+            groups = [group.group_id for group in groups]
         self.asked.append(groups)
         codes = {group: self.codes.get(group, 0) if broker == self.coordinator else _MOVED for group in groups}
-        response = self._offsets(codes) if is_offsets else self._states(codes)
-        return self._counted(response)
+        if is_new:
+            return self._counted(self._new_states(codes))
+        return self._counted(self._offsets(codes) if is_offsets else self._states(codes))
 
     def _counted(self, response: LazyResponse) -> Any:
         brokers = self
@@ -142,7 +153,7 @@ class Brokers:
             throttle_time_ms=0,
             groups=[
                 message.DescribedGroup(
-                    error_code=code,
+                    error_code=code or (_NOT_FOUND if group in self.new else 0),
                     group_id=group,
                     group_state=self.states.get(group, "Stable"),
                     protocol_type="consumer",
@@ -162,6 +173,38 @@ class Brokers:
             ],
         ).encode(version=5)
         return LazyResponse(message[5], 0, bytes(encoded[4:]))
+
+    def _new_states(self, codes: Mapping[str, int]) -> LazyResponse:
+        message = ConsumerGroupDescribeResponse
+        encoded = message(
+            throttle_time_ms=0,
+            groups=[
+                message.DescribedGroup(
+                    error_code=code or (0 if group in self.new else _NOT_FOUND),
+                    group_id=group,
+                    group_state=self.states.get(group, "Stable"),
+                    assignor_name="uniform",
+                    members=[
+                        message.DescribedGroup.Member(
+                            member_id=member,
+                            client_id="c",
+                            client_host="/10.0.0.1",
+                            assignment=message.DescribedGroup.Member.Assignment(
+                                topic_partitions=[
+                                    message.DescribedGroup.Member.Assignment.TopicPartitions(
+                                        topic_id=UUID(int=7), topic_name="t", partitions=list(assignment)
+                                    )
+                                ]
+                            ),
+                            target_assignment=message.DescribedGroup.Member.Assignment(topic_partitions=[]),
+                        )
+                        for member, assignment in self.members.get(group, [])
+                    ],
+                )
+                for group, code in codes.items()
+            ],
+        ).encode(version=1)
+        return LazyResponse(message[1], 0, bytes(encoded[4:]))
 
     async def _pause(self, _: float) -> None:
         await asyncio.sleep(0)
@@ -298,7 +341,8 @@ def test_all_is_handed_back_while_brokers_are_too_old() -> None:
     brokers.failure = errors.IncompatibleBrokerVersion("old")
     assert brokers.list_commits("a", "b") == {}
     assert sorted(brokers.handed_back) == ["a", "b"]
-    brokers.describe("a")
+    brokers.failure = None
+    brokers.list_commits("a")
     assert (brokers.handed_back, brokers.asked) == (["a"], [])
 
 
@@ -359,5 +403,47 @@ def test_groups_that_are_gone_are_forgotten() -> None:
     brokers.list_commits(*groups)
     brokers.list_commits("group-0")
     assert [
-        len(remembered) for remembered in (brokers._batches._coordinators, brokers._batches._kinds[1][1]._facts)
+        len(remembered) for remembered in (brokers._batches._coordinators, brokers._batches._queries[1][1][0]._facts)
     ] == [1, 1]
+
+
+def test_groups_of_the_consumer_protocol_are_described_in_batches() -> None:
+    brokers = Brokers("a", "b", "c")
+    brokers.new = {"b", "c"}
+    brokers.members["b"] = [("m-2", bytes([2])), ("m-1", bytes([0, 1]))]
+    brokers.states["b"] = "Reconciling"
+    states = brokers.describe("a", "b", "c")
+    assert brokers.asked == [["a", "b", "c"], ["b", "c"]]
+    state = states["b"]
+    assert isinstance(state, GroupState)
+    assert (state.state, state.simple, state.assignor) == ("Reconciling", False, "uniform")
+    assert [(member.id, member.partitions) for member in state.members] == [
+        ("m-1", (("t", 0), ("t", 1))),
+        ("m-2", (("t", 2),)),
+    ]
+    brokers.describe("a", "b", "c")
+    decoded = brokers.decoded
+    assert set(brokers.describe("a", "b", "c").values()) == {protocol.Unchanged()}
+    assert sorted(brokers.asked) == [["a"], ["b", "c"]]
+    assert brokers.decoded == decoded
+    assert brokers.handed_back == []
+
+
+def test_a_group_may_change_its_protocol_and_back() -> None:
+    """It is sent in full each time, also if it looks as it did before."""
+    brokers = Brokers("a")
+    brokers.describe("a")
+    for number in range(1, 7):
+        brokers.new = {"a"} if number % 2 else set()
+        brokers.now = 700 * number
+        (state,) = brokers.describe("a").values()
+        assert isinstance(state, GroupState)
+        assert state.assignor == ("uniform" if number % 2 else "range")
+        assert brokers.describe("a") == {"a": protocol.Unchanged()}
+
+
+def test_a_group_that_no_query_shows_is_handed_back() -> None:
+    brokers = Brokers("a", "b")
+    brokers.codes["a"] = _NOT_FOUND
+    assert list(brokers.describe("a", "b")) == ["b"]
+    assert brokers.handed_back == ["a"]

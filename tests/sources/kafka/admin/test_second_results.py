@@ -109,5 +109,5 @@ def test_a_share_member_has_its_partitions() -> None:
     )  # fmt: skip
     sent = ShareGroupDescribeResponse(throttle_time_ms=0, groups=[group]).encode(version=1)
     received = ShareGroupDescribeResponse.decode(bytes(sent), version=1).groups[0]
-    members = results.read_share_members(received)
+    members = results.read_members(received)
     assert members == [Member(id="m", host="/h", partitions=(("orders", 0), ("orders", 1)), client_id="c")]

@@ -16,6 +16,8 @@ def _message(name: str) -> Any:
     return new_class(name, (ApiMessage,), {"load_json": __name__})
 
 
+ConsumerGroupDescribeRequest = _message("ConsumerGroupDescribeRequest")
+ConsumerGroupDescribeResponse = _message("ConsumerGroupDescribeResponse")
 StreamsGroupDescribeRequest = _message("StreamsGroupDescribeRequest")
 StreamsGroupDescribeResponse = _message("StreamsGroupDescribeResponse")
 ShareGroupDescribeRequest = _message("ShareGroupDescribeRequest")
