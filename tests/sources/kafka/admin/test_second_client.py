@@ -1,6 +1,7 @@
 """The admin process's second client without brokers."""
 
 import queue
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +13,20 @@ from testbed.processes import free_port
 
 
 class _LosesRequests(SecondClient):
-    """Its requests get no response, not even that they failed."""
+    """Its requests get no response, not even that they failed.
+
+    ended: the numbers of requests with their results, or why they were handed back.
+    """
+
+    def __init__(self) -> None:
+        self.ended: queue.Queue[tuple[int, protocol.Result | str]] = queue.Queue()
+        super().__init__(
+            {"bootstrap_servers": f"127.0.0.1:{free_port()}"},
+            "main",
+            50,
+            lambda number, result: self.ended.put((number, result)),
+            lambda message, reason: self.ended.put((message.number, reason)),
+        )
 
     async def _is_connected(self) -> bool:
         return True
@@ -21,24 +35,41 @@ class _LosesRequests(SecondClient):
         return await Future()
 
 
-def test_call_whose_request_got_lost_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After several timeouts, with new connections for the calls that follow."""
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[_LosesRequests]:
     monkeypatch.setattr(second_client, "_CALL_TIMEOUTS", 2)
-    results: queue.Queue[tuple[int, protocol.Result]] = queue.Queue()
-    options = {"bootstrap_servers": f"127.0.0.1:{free_port()}"}
-    client = _LosesRequests(
-        options, "main", 50, lambda number, result: results.put((number, result)), lambda *_: pytest.fail("handed back")
-    )
+    monkeypatch.setattr(second_client, "_ANY_BROKER_MS", 20)
+    client = _LosesRequests()
+    yield client
+    client._manager.close()
+    client._net.stop(timeout_ms=10_000)  # its thread would draw random delays under the tests that follow
+    client._net.close()
+
+
+def test_call_whose_request_got_lost_fails(client: _LosesRequests) -> None:
+    """After several timeouts, with new connections for the calls that follow."""
     connections = client._manager
-    try:
-        client.handle([protocol.NumberedRequest(7, 0, protocol.DescribeTopics(["orders"]))])
-        number, result = results.get(timeout=30)
-    finally:
-        client._manager.close()
-        client._net.stop(timeout_ms=10_000)  # its thread would draw random delays under the tests that follow
-        client._net.close()
+    client.handle([protocol.NumberedRequest(7, 0, protocol.DescribeTopics(["orders"]))])
+    number, result = client.ended.get(timeout=30)
     assert number == 7
     assert isinstance(result, protocol.Failure)
     assert not result.is_from_broker
     assert "Timed out after 100 ms" in result.text
     assert client._manager is not connections
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [
+        (protocol.ListOffsets(1, [("orders", 0)]), "Timed out after 100 ms"),
+        (protocol.FetchMetadata([]), "Timed out after 20 ms"),
+    ],
+)
+def test_what_librdkafka_can_ask_as_well_is_handed_back(
+    client: _LosesRequests, request_: protocol.Request, reason: str
+) -> None:
+    client.handle([protocol.NumberedRequest(7, 0, request_)])
+    number, result = client.ended.get(timeout=30)
+    assert number == 7
+    assert isinstance(result, str)
+    assert reason in result
