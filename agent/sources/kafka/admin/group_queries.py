@@ -52,13 +52,6 @@ class Batch(NamedTuple):
     groups: Groups
 
 
-class _Seen(NamedTuple):
-    """The last response to a batch. until: the next one is sent on in full then, s of the monotonic clock."""
-
-    fingerprint: int
-    until: float
-
-
 class Query:
     """A kind of request about groups: how it is made and read, and what the last responses were."""
 
@@ -67,7 +60,8 @@ class Query:
         self._facts: dict[str, int] = {}
         self._live_until: dict[str, float] = {}
         self._passed_on_until: dict[str, float] = {}
-        self._seen: dict[tuple[int, int], _Seen] = {}
+        self._fingerprints: dict[int, dict[int, int]] = {}
+        self._due_at: dict[tuple[int, int], float] = {}
         self._buckets = 1
 
     @property
@@ -101,31 +95,37 @@ class Query:
             yield Batch((coordinator, number), of_bucket)
 
     def seen(self, batch: Batch) -> int | None:
-        """Return the fingerprint of the batch's last response; None if it is not to be compared."""
-        seen = None if batch.key is None else self._seen.get(batch.key)
-        return None if seen is None else seen.fingerprint
+        """Return the fingerprint of the batch's last response; None if another has shown something new since."""
+        if batch.key is None:
+            return None
+        coordinator, bucket = batch.key
+        return self._fingerprints.get(bucket, {}).get(coordinator)
 
     def is_due(self, batch: Batch, now: float) -> bool:
         """Return whether the batch's results are to be sent on in full."""
-        seen = None if batch.key is None else self._seen.get(batch.key)
-        return seen is not None and now >= seen.until
+        return batch.key is not None and now >= self._due_at.get(batch.key, now + 1)
 
     def remember(self, batch: Batch, fingerprint: int, now: float) -> None:
         """Take note of a response from which all requests were answered."""
-        if batch.key is not None:
-            seen = self._seen.get(batch.key)
-            share = batch.key[1] / self._buckets  # so that they are not all sent on in full at the same time
-            until = now + (0.5 + share) * COMPLETE_S if seen is None or now >= seen.until else seen.until
-            self._seen[batch.key] = _Seen(fingerprint, until)
+        if batch.key is None:
+            return
+        coordinator, bucket = batch.key
+        self._fingerprints.setdefault(bucket, {})[coordinator] = fingerprint
+        if batch.key not in self._due_at or self.is_due(batch, now):
+            # So that they are not all sent on in full at the same time.
+            self._due_at[batch.key] = now + (0.5 + bucket / self._buckets) * COMPLETE_S
 
     def take(self, answer: Answer, now: float) -> bool:
         """Take note of what was read of a group; return whether it is new."""
         facts = hash(answer.facts)
         before = self._facts.get(answer.group)
+        if before == facts:
+            return False
+        self.forget(answer.group)
         self._facts[answer.group] = facts
-        if before is not None and before != facts:
+        if before is not None:
             self._live_until[answer.group] = now + _LIVE_S
-        return before != facts
+        return True
 
     def shows(self, group: str, now: float) -> bool:
         """Return whether requests of this kind may show enough of a group."""
@@ -137,11 +137,9 @@ class Query:
         self.forget(group)
 
     def forget(self, group: str) -> None:
-        """Forget what the last responses said of a group: librdkafka is asked next."""
+        """Forget what the last responses said of a group: something else has been said of it since."""
         self._facts.pop(group, None)
-        number = self._bucket(group)
-        for key in [key for key in self._seen if key[1] == number]:
-            del self._seen[key]
+        self._fingerprints.pop(self._bucket(group), None)
 
     def _bucket(self, group: str) -> int:
         return zlib.crc32(group.encode()) % self._buckets

@@ -48,16 +48,12 @@ class LogOffsetBatches:
 
     async def read(self, request: protocol.ListOffsets, sent_at: int) -> protocol.Offsets:
         """Return log offsets as of `sent_at`, ms: those that have changed, or all."""
-        now, key = self._clock(), (request.leader, request.partitions[0])
-        self._batches = {other: batch for other, batch in self._batches.items() if batch.asked_at > now - _FORGOTTEN_S}
-        batch = self._batches.pop(key, None)  # forgotten if the call fails
-        if batch is None or batch.partitions != request.partitions:
-            batch = _Batch(request.partitions)
+        batch, now = self._batch_of(request), self._clock()
+        batch.asked_at, batch.is_answered = now, False
         calls = [self._start(self._send(side.request, request.leader)) for side in (batch.starts, batch.ends)]
         starts, ends = [await call for call in calls]
-        batch.asked_at = now
         places = batch.update(starts, ends, complete=request.complete, now=now)
-        self._batches[key] = batch
+        batch.is_answered = True
         return protocol.Offsets(
             [
                 LogOffsets(
@@ -73,13 +69,33 @@ class LogOffsetBatches:
             [],
         )
 
+    def _batch_of(self, request: protocol.ListOffsets) -> "_Batch":
+        """Return the batch of these partitions if it is what last showed all of them; a new one otherwise."""
+        key = (request.leader, request.partitions[0])
+        batch = self._batches.get(key)
+        if batch is not None and batch.is_answered and batch.partitions == request.partitions:
+            return batch
+        oldest = self._clock() - _FORGOTTEN_S
+        self._batches = {
+            other: batch
+            for other, batch in self._batches.items()
+            if batch.asked_at >= oldest and batch.places.isdisjoint(request.partitions)
+        }
+        self._batches[key] = _Batch(request.partitions)
+        return self._batches[key]
+
 
 class _Batch:
-    """Partitions that are asked for together. asked_at: when they were last, s of the monotonic clock."""
+    """Partitions that are asked for together. asked_at: when they were last, s of the monotonic clock.
+
+    is_answered: whether their leader answered then.
+    """
 
     def __init__(self, partitions: Sequence[TopicPartition]) -> None:
         self.partitions = partitions
+        self.places = frozenset(partitions)
         self.starts, self.ends = _Side(partitions, _EARLIEST), _Side(partitions, _LATEST)
+        self.is_answered = False
         self.asked_at = self._complete_at = 0.0
 
     def update(self, starts: LazyResponse, ends: LazyResponse, *, complete: bool, now: float) -> list[TopicPartition]:

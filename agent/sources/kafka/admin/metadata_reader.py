@@ -1,7 +1,7 @@
 """Reads brokers, topics and leaders with kafka-python. A response known to say the same is not decoded."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from kafka.protocol.metadata import MetadataRequest
 
@@ -12,28 +12,36 @@ _MANY = 100
 """How many different responses that say the same are remembered."""
 
 
+class _Known(NamedTuple):
+    """The last metadata, and the fingerprints of responses that say so."""
+
+    metadata: protocol.Metadata
+    fingerprints: frozenset[int]
+
+
 class MetadataReader:
     """Brokers need not list topics in the same order, so that several responses may say the same."""
 
     def __init__(self, send: Callable[..., Any]) -> None:
         """send: a coroutine that sends a request to any broker."""
         self._send = send
-        self._last: protocol.Metadata | None = None
-        self._same: set[int] = set()
+        self._known: _Known | None = None
 
     async def read(self) -> protocol.Metadata | protocol.Unchanged:
         """Return the metadata unless it is the same as at the last time. Raises KafkaError."""
         request = RepeatedRequest(MetadataRequest(topics=MetadataRequest.ALL_TOPICS, min_version=3))
+        known, self._known = self._known, None  # forgotten if the call fails
         response: LazyResponse = await self._send(request)
         fingerprint = hash(response.body)
-        if fingerprint in self._same:
+        if known is not None and fingerprint in known.fingerprints:
+            self._known = known
             return protocol.Unchanged()
         metadata = _read(response.decode())
-        if metadata != self._last or len(self._same) == _MANY:
-            self._last, self._same = metadata, {fingerprint}
-            return metadata
-        self._same.add(fingerprint)
-        return protocol.Unchanged()
+        if known is not None and known.metadata == metadata and len(known.fingerprints) < _MANY:
+            self._known = _Known(metadata, known.fingerprints | {fingerprint})
+            return protocol.Unchanged()
+        self._known = _Known(metadata, frozenset({fingerprint}))
+        return metadata
 
 
 def _read(response: Any) -> protocol.Metadata:

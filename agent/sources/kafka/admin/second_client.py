@@ -85,9 +85,7 @@ class SecondClient:
         self._coordinators = Coordinators(self._send)
         connections = Connections(self._send, self._net.sleep, self._start, respond, hand_back)
         self._batches = GroupBatches(cluster, self._coordinators, connections)
-        self._log_offsets = LogOffsetBatches(cluster, self._start, self._send)
-        self._metadata = MetadataReader(self._send_to_any)
-        self._descriptions = TopicDescriptions(cluster, timeout, self._start, self._send)
+        self._forget_responses()
         self._net.start()
 
     def handle(self, messages: Sequence[protocol.NumberedRequest]) -> None:
@@ -115,6 +113,7 @@ class SecondClient:
         try:
             result = await self._manager.wait_for(call, _CALL_TIMEOUTS * self._timeout)
         except (errors.IncompatibleBrokerVersion, _NotConnectedError) as error:
+            self._forget_responses()
             self._hand_back(message, str(error))
             return
         except errors.KafkaError as error:
@@ -148,8 +147,15 @@ class SecondClient:
         return bool(self._manager.bootstrapped)
 
     def _replace_manager(self) -> None:
+        self._forget_responses()
         self._manager.close()
         self._manager = KafkaConnectionManager(self._net, **self._configuration)
+
+    def _forget_responses(self) -> None:
+        """Forget the last responses: librdkafka answers meanwhile, and what it says may change in between."""
+        self._log_offsets = LogOffsetBatches(self._cluster, self._start, self._send)
+        self._metadata = MetadataReader(self._send_to_any)
+        self._descriptions = TopicDescriptions(self._cluster, self._timeout, self._start, self._send)
 
     async def _read(self, message: protocol.NumberedRequest) -> protocol.Result:
         match message.request:

@@ -38,6 +38,7 @@ class TopicDescriptions:
 
     async def read(self, topics: list[str]) -> protocol.Topics | protocol.Unchanged:
         """Return the descriptions, or that none has changed since the last time. Raises KafkaError."""
+        last, self._last = self._last, ()  # forgotten if the call fails
         reassigning = self._start(self._send(ListPartitionReassignmentsRequest(timeout_ms=self._timeout, topics=None)))
         pages: list[LazyResponse] = []
         cursor, cursors = None, {}
@@ -51,7 +52,7 @@ class TopicDescriptions:
             reassignments, failure = _read_reassignments(await reassigning), None
         except errors.BrokerResponseError as error:
             reassignments, failure = {}, results.failure_of(error)
-        last, self._last = self._last, (topics, list(cursors), reassignments, failure)
+        self._last = (topics, list(cursors), reassignments, failure)
         if self._last == last and self._clock() < self._complete_at:
             return protocol.Unchanged()
         described = self._describe(pages, reassignments)

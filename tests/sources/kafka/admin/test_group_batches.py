@@ -447,3 +447,27 @@ def test_a_group_that_no_query_shows_is_handed_back() -> None:
     brokers.codes["a"] = _NOT_FOUND
     assert list(brokers.describe("a", "b")) == ["b"]
     assert brokers.handed_back == ["a"]
+
+
+def test_offsets_that_return_with_a_former_coordinator_are_sent_again() -> None:
+    """Its response is the same as its last one, but another coordinator has shown something else since."""
+    brokers = Brokers("a", "b")
+    brokers.list_commits("a", "b")
+    brokers.list_commits("a", "b")
+    brokers.coordinator, brokers.offsets["a"] = 2, [9]
+    assert _read_offsets(brokers.list_commits("a", "b")["a"]) == [9]
+    brokers.coordinator, brokers.offsets["a"] = 1, [5]
+    brokers.now = 61
+    assert _read_offsets(brokers.list_commits("a", "b")["a"]) == [5]
+
+
+def test_offsets_that_return_when_a_group_falls_quiet_are_sent_again() -> None:
+    brokers = Brokers("a", "b")
+    brokers.list_commits("a", "b")
+    brokers.list_commits("a", "b")
+    brokers.offsets["a"] = [6]
+    brokers.list_commits("a", "b")
+    brokers.offsets["a"] = [9]
+    assert _read_offsets(brokers.list_commits("a", "b")["a"]) == [9]
+    brokers.now, brokers.offsets["a"] = 61, [6]
+    assert _read_offsets(brokers.list_commits("a", "b")["a"]) == [6]

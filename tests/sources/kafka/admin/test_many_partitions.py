@@ -200,6 +200,16 @@ def test_other_partitions_together_are_sent_on_in_full() -> None:
     assert leader.list_offsets(0, 1) == {0: (3, 9), 1: (0, 5)}
 
 
+def test_log_offsets_that_return_with_a_former_leader_are_sent_on() -> None:
+    """What it says is what it said last, but something else has been said since of one of the partitions."""
+    leader = Leader({0: (0, 5), 1: (0, 5), 2: (0, 5)})
+    leader.list_offsets(0, 1)
+    leader.logs[1] = (0, 9)
+    leader.list_offsets(1, 2)
+    leader.logs[1] = (0, 5)
+    assert leader.list_offsets(0, 1) == {0: (0, 5), 1: (0, 5)}
+
+
 @pytest.mark.parametrize("logs", [{0: (3, 9), 1: (-1, -1)}, {0: (3, 9), 1: (0, 5)}])
 def test_after_an_error_all_log_offsets_are_sent_on(logs: Mapping[int, tuple[int, int]]) -> None:
     """An offset of -1 is one: the leader is away."""
@@ -248,6 +258,19 @@ def test_a_topic_that_cannot_be_described_is_never_unchanged() -> None:
         described = leader.describe()
         assert isinstance(described, protocol.Topics)
         assert isinstance(described.topics["t"], protocol.Failure)
+
+
+def test_after_a_failed_call_everything_is_sent_on() -> None:
+    leader = Leader({0: (0, 5)})
+    leader.metadata()
+    leader.describe()
+    leader.failure = errors.KafkaConnectionError("gone")
+    for call in (leader.metadata, leader.describe):
+        with pytest.raises(errors.KafkaConnectionError):
+            call()
+    leader.failure = None
+    assert isinstance(leader.metadata(), protocol.Metadata)
+    assert isinstance(leader.describe(), protocol.Topics)
 
 
 def test_metadata_in_another_order_is_the_same() -> None:
