@@ -1,4 +1,4 @@
-"""The admin process's second client, kafka-python, for requests that librdkafka's AdminClient does not offer.
+"""The admin process's second client, kafka-python: what librdkafka's AdminClient does not offer, and much at once.
 
 See docs/decisions/0012. It is imported when the first such request arrives: it takes 20 MB.
 """
@@ -12,11 +12,7 @@ from kafka import errors
 from kafka.future import Future
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
-from kafka.protocol.admin import (
-    DescribeProducersRequest,
-    ListGroupsRequest,
-    ListTransactionsRequest,
-)
+from kafka.protocol.admin import DescribeProducersRequest, ListGroupsRequest, ListTransactionsRequest
 
 from agent.model.observations.kafka import GroupState, OpenTransaction
 from agent.sources.availability import now_ms
@@ -109,13 +105,14 @@ class SecondClient:
         await self._batches.ask(messages, connected=await self._is_connected())
 
     async def _answer(self, message: protocol.NumberedRequest) -> None:
+        """Respond to a request, or hand it back."""
         call = self._start(self._connect_and_read(message))
         try:
             result = await self._manager.wait_for(call, _CALL_TIMEOUTS * self._timeout)
         except (errors.IncompatibleBrokerVersion, _NotConnectedError) as error:
-            self._forget_responses()
+            if isinstance(error, _NotConnectedError):
+                self._forget_responses()
             self._hand_back(message, str(error))
-            return
         except errors.KafkaError as error:
             # After a refused login, the manager would repeat the error without connecting again.
             if isinstance(error, errors.SaslAuthenticationFailedError) or not call.is_done:
