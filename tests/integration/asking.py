@@ -15,7 +15,7 @@ from testbed.waiting import wait_until
 
 @contextmanager
 def admin_client(cluster: Cluster) -> Iterator[AdminClient]:
-    """A client without timeouts of its own that matter here."""
+    """An admin client that is closed afterwards."""
     properties = {"bootstrap.servers": cluster.bootstrap_servers}
     client = AdminClient(lambda: protocol.Setup("main", properties, 10_000), structlog.get_logger("test"))
     try:

@@ -156,23 +156,23 @@ class GroupBatches:
                 self._connections.respond(asked.message.number, protocol.Unchanged())
             left.clear()
             return {}
-        others = {}
+        passed_on = []
         for answer in query.read(response.decode()):
             if answer.code in MOVED:
                 continue
-            asked = left.pop(answer.group)
             if answer.result is None:
                 query.pass_on(answer.group, now)
-                others[answer.group] = asked
+                passed_on.append(answer.group)
             else:
+                asked = left.pop(answer.group)
                 is_new = query.take(answer, now)
                 for other in queries[1:] if is_new else ():
                     other.forget(answer.group)
                 is_full = is_new or is_due or asked.complete
                 self._connections.respond(asked.message.number, answer.result if is_full else protocol.Unchanged())
-        if not others and not left:
+        if not left:
             query.remember(batch, fingerprint, now)
-        return others
+        return {group: left.pop(group) for group in passed_on}
 
     async def _pass_all(self, queries: Queries, groups: Groups) -> None:
         """Ask about groups in another way: brokers are too old for this one."""

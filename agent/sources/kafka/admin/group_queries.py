@@ -11,7 +11,7 @@ from agent.model.observations.kafka import Commit, GroupState, Member
 from agent.sources.availability import now_ms
 from agent.sources.kafka.admin import protocol
 from agent.sources.kafka.admin import second_results as results
-from agent.sources.kafka.admin.repeated_request import COMPLETE_S
+from agent.sources.kafka.admin.repeated_request import complete_again_at
 from agent.sources.kafka.admin.schemas import ConsumerGroupDescribeRequest
 from agent.sources.kafka.admin.streams_assignment import UndecodableAssignmentError, decode_partitions
 
@@ -112,8 +112,7 @@ class Query:
         coordinator, bucket = batch.key
         self._fingerprints.setdefault(bucket, {})[coordinator] = fingerprint
         if batch.key not in self._due_at or self.is_due(batch, now):
-            # So that they are not all sent on in full at the same time.
-            self._due_at[batch.key] = now + (0.5 + bucket / self._buckets) * COMPLETE_S
+            self._due_at[batch.key] = complete_again_at(now, bucket / self._buckets)
 
     def take(self, answer: Answer, now: float) -> bool:
         """Take note of what was read of a group; return whether it is new."""

@@ -15,7 +15,7 @@ from agent.model.observations.kafka import LogOffsets
 from agent.sources.kafka.admin import protocol
 from agent.sources.kafka.admin import second_results as results
 from agent.sources.kafka.admin.protocol import TopicPartition
-from agent.sources.kafka.admin.repeated_request import COMPLETE_S, LazyResponse, RepeatedRequest
+from agent.sources.kafka.admin.repeated_request import LazyResponse, RepeatedRequest, complete_again_at
 
 _VERSION = 2
 """Of ListOffsets: all brokers from 0.11 to 4.x know it, and its responses begin with the throttle time."""
@@ -30,7 +30,7 @@ _FORGOTTEN_S = 60.0
 
 
 class LogOffsetBatches:
-    """Reads log offsets; all raise KafkaError if there is one of any partition."""
+    """Reads log offsets. An error of one partition is an error of the whole request."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class LogOffsetBatches:
         self._batches: dict[tuple[int, TopicPartition], _Batch] = {}
 
     async def read(self, request: protocol.ListOffsets, sent_at: int) -> protocol.Offsets:
-        """Return log offsets as of `sent_at`, ms: those that have changed, or all."""
+        """Return log offsets as of `sent_at`, ms: those that have changed, or all. Raises KafkaError."""
         batch, now = self._batch_of(request), self._clock()
         batch.asked_at, batch.is_answered = now, False
         calls = [self._start(self._send(side.request, request.leader)) for side in (batch.starts, batch.ends)]
@@ -103,8 +103,7 @@ class _Batch:
         changed = self.starts.update(starts) | self.ends.update(ends)
         if not complete and now < self._complete_at:
             return sorted(changed)
-        share = zlib.crc32(repr(self.partitions[0]).encode()) / (1 << 32)  # so that not all are sent at the same time
-        self._complete_at = now + (0.5 + share) * COMPLETE_S
+        self._complete_at = complete_again_at(now, zlib.crc32(repr(self.partitions[0]).encode()) / (1 << 32))
         return list(self.partitions)
 
 

@@ -10,7 +10,7 @@ from kafka.protocol.admin import DescribeTopicPartitionsRequest, ListPartitionRe
 from agent.sources.availability import now_ms
 from agent.sources.kafka.admin import protocol
 from agent.sources.kafka.admin import second_results as results
-from agent.sources.kafka.admin.repeated_request import COMPLETE_S, LazyResponse, RepeatedRequest
+from agent.sources.kafka.admin.repeated_request import LazyResponse, RepeatedRequest, complete_again_at
 
 _PARTITIONS_PER_RESPONSE = 2_000
 
@@ -57,7 +57,7 @@ class TopicDescriptions:
             return protocol.Unchanged()
         described = self._describe(pages, reassignments)
         is_whole = not any(isinstance(topic, protocol.Failure) for topic in described.values())
-        self._complete_at = self._clock() + COMPLETE_S if is_whole else 0
+        self._complete_at = complete_again_at(self._clock()) if is_whole else 0
         return protocol.Topics(described, failure)
 
     def _describe(

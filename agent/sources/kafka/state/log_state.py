@@ -11,9 +11,6 @@ from agent.sources.kafka.admin import protocol
 from agent.sources.kafka.admin.protocol import TopicPartition
 from agent.sources.kafka.state.reasons import LEADER_SILENT, log_reason
 
-_NEVER = 1 << 62
-"""After all readings, ms."""
-
 T = TypeVar("T", LogOffsets, protocol.PartitionFailure)
 
 
@@ -60,7 +57,7 @@ class LogState:
             unchanged = [
                 place
                 for place in request.partitions
-                if place not in mentioned and sent_at >= self._read_at.get(place, _NEVER)
+                if place not in mentioned and place in self._read_at and sent_at >= self._read_at[place]
             ]
         for offsets in logs:
             self._read_at[offsets.topic, offsets.partition] = sent_at

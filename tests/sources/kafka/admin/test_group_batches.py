@@ -2,7 +2,7 @@
 
 import asyncio
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -16,6 +16,7 @@ from agent.model.observations.kafka import GroupState, Member
 from agent.sources.kafka.admin import protocol
 from agent.sources.kafka.admin.coordinators import Coordinators
 from agent.sources.kafka.admin.group_batches import Connections, GroupBatches
+from agent.sources.kafka.admin.group_queries import Answer, ClassicDescriptions
 from agent.sources.kafka.admin.repeated_request import LazyResponse
 from agent.sources.kafka.admin.schemas import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 
@@ -471,3 +472,16 @@ def test_offsets_that_return_when_a_group_falls_quiet_are_sent_again() -> None:
     assert _read_offsets(brokers.list_commits("a", "b")["a"]) == [9]
     brokers.now, brokers.offsets["a"] = 61, [6]
     assert _read_offsets(brokers.list_commits("a", "b")["a"]) == [6]
+
+
+def test_a_defect_leaves_no_request_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even of a group that would have been asked about in another way."""
+
+    def read(*_: object) -> Iterator[Answer]:
+        yield Answer("a", _NOT_FOUND)
+        raise RuntimeError
+
+    monkeypatch.setattr(ClassicDescriptions, "read", read)
+    brokers = Brokers("a", "b")
+    assert brokers.describe("a", "b") == {}
+    assert sorted(brokers.handed_back) == ["a", "b"]

@@ -18,7 +18,7 @@ from kafka.protocol.metadata import MetadataResponse
 from agent.sources.kafka.admin import protocol
 from agent.sources.kafka.admin.log_offsets import LogOffsetBatches
 from agent.sources.kafka.admin.metadata_reader import MetadataReader
-from agent.sources.kafka.admin.repeated_request import COMPLETE_S, LazyResponse
+from agent.sources.kafka.admin.repeated_request import _COMPLETE_S, LazyResponse
 from agent.sources.kafka.admin.topic_descriptions import TopicDescriptions
 
 _EARLIEST = -2
@@ -188,7 +188,7 @@ def test_all_log_offsets_are_sent_on_when_asked_for_and_from_time_to_time() -> N
     leader.list_offsets(0, 1)
     assert leader.list_offsets(0, 1, complete=True) == {0: (3, 9), 1: (0, 5)}
     sent = []
-    while leader.now < 15 * COMPLETE_S:
+    while leader.now < 15 * _COMPLETE_S:
         leader.now += 10
         sent.append(bool(leader.list_offsets(0, 1)))
     assert 10 <= sum(sent) <= 30
