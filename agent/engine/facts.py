@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
+from agent.engine.compact_list import CompactList
 from agent.model.observations.base import Availability, Observation, Subject, Tick, Unavailable, is_same_fact
 from agent.model.observations.kafka import Commit, GroupState
 
@@ -70,9 +71,10 @@ class History(Generic[T]):
 
     __slots__ = ("changes", "confirmed", "older", "subject")
 
-    def __init__(self, subject: Subject = ()) -> None:
+    def __init__(self, subject: Subject = (), *, compact: bool = False) -> None:
+        """compact: whether its observations are of a kind with `is_compact`."""
         self.subject = subject
-        self.changes: list[T] = []
+        self.changes: list[T] | CompactList[T] = CompactList() if compact else []
         self.older: Sequence[T] = ()
         self.confirmed = LONG_AGO
 
@@ -90,7 +92,7 @@ class History(Generic[T]):
         changes = self.changes
         if changes and changes[-1].at <= at:
             return changes[-1]
-        index = bisect_right(changes, at, key=_at)
+        index = self._bisect(at, bisect_right)
         return changes[index - 1] if index else None
 
     def after(self, at: int) -> list[T]:
@@ -98,17 +100,17 @@ class History(Generic[T]):
         changes = self.changes
         if not changes or changes[-1].at <= at:
             return []
-        return changes[bisect_right(changes, at, key=_at) :]
+        return changes[self._bisect(at, bisect_right) :]
 
     def before(self, at: int, most: int) -> list[T]:
         """Return the last changes before that moment, at most so many, oldest first."""
-        index = bisect_left(self.changes, at, key=_at)
+        index = self._bisect(at, bisect_left)
         return self.changes[max(index - most, 0) : index]
 
     def backwards(self, end: int) -> Iterator[T]:
         """Yield the changes up to that moment, newest first."""
         changes = self.changes
-        for index in range(bisect_right(changes, end, key=_at) - 1, -1, -1):
+        for index in range(self._bisect(end, bisect_right) - 1, -1, -1):
             yield changes[index]
 
     def between(self, begin: int, end: int) -> list[T]:
@@ -116,7 +118,7 @@ class History(Generic[T]):
         changes = self.changes
         if not changes or changes[-1].at <= begin:
             return []
-        return changes[bisect_right(changes, begin, key=_at) : bisect_right(changes, end, key=_at)]
+        return changes[self._bisect(begin, bisect_right) : self._bisect(end, bisect_right)]
 
     def add(self, observation: T) -> Change:
         """Append an observation unless it is stale or says nothing new."""
@@ -129,11 +131,16 @@ class History(Generic[T]):
         changes.append(observation)
         floor = observation.history_floor
         if len(changes) > 2 * floor and changes[2 * floor].at < observation.at - RETENTION_MS:
-            count = bisect_left(changes, observation.at - RETENTION_MS, key=_at) - floor
+            count = self._bisect(observation.at - RETENTION_MS, bisect_left) - floor
             if observation.memory_ms:
-                self.older = list(_thinned([*self.older, *changes[:count]], observation.at))
+                older = _thinned([*self.older, *changes[:count]], observation.at)
+                self.older = CompactList(older) if observation.is_compact else list(older)
             del changes[:count]
         return Change.CHANGED
+
+    def _bisect(self, at: int, bisect: Callable[..., int]) -> int:
+        changes = self.changes
+        return bisect(changes, at, key=_at) if isinstance(changes, list) else changes.bisect(at, bisect)
 
 
 class _Ticks(History[Tick]):
@@ -191,7 +198,9 @@ class Facts:
         subject = observation.subject
         history = self._histories.get(subject)
         if history is None:
-            created: History[Any] = _Ticks(subject) if isinstance(observation, Tick) else History(subject)
+            created: History[Any] = (
+                _Ticks(subject) if isinstance(observation, Tick) else History(subject, compact=observation.is_compact)
+            )
             history = self._histories[subject] = created
             for index in self._indexes.get(observation.__class__, {}).values():
                 index.add(observation, history)

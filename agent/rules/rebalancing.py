@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import ClassVar
 
@@ -184,7 +184,7 @@ class Rebalancing(Rule):
         times += [] if interval.end is None else [max(due, interval.end.seen)]
         return min((at for at in times if at is not None), default=None if times else due)
 
-    def _repeated_rebalances(self, scope: Scope, changes: list[GroupState], facts: Facts) -> list[GroupState]:
+    def _repeated_rebalances(self, scope: Scope, changes: Sequence[GroupState], facts: Facts) -> list[GroupState]:
         """Return the rebalances that reach the threshold, if the one before did not."""
         indexes = [index for index in range(1, len(changes)) if self._begins_rebalance(scope, changes, index, facts)]
 
@@ -197,7 +197,7 @@ class Rebalancing(Rule):
 
         return [changes[index] for index in find_repetitions(indexes, are_enough)]
 
-    def _begins_rebalance(self, scope: Scope, changes: list[GroupState], index: int, facts: Facts) -> bool:
+    def _begins_rebalance(self, scope: Scope, changes: Sequence[GroupState], index: int, facts: Facts) -> bool:
         """Return whether a rebalance of a group that is not starting begins there, other than a second half."""
         state, earlier = changes[index], changes[max(index - FLOOR, 0) : index]
         startup = state.at - _STARTUP_MS
@@ -262,7 +262,7 @@ def _owner_ids(state: GroupState) -> dict[TopicPartition, str]:
     return {partition: member.id for partition, member in _owners(state).items()}
 
 
-def _instance_changes(changes: list[GroupState], rebalances: list[int]) -> Iterator[set[str]]:
+def _instance_changes(changes: Sequence[GroupState], rebalances: list[int]) -> Iterator[set[str]]:
     """Yield the instances that left or joined in each rebalance, {""} if none did and no partition is new to the group.
 
     The last rebalance is left out while it is not over.
@@ -277,7 +277,7 @@ def _instance_changes(changes: list[GroupState], rebalances: list[int]) -> Itera
         yield instances or (set() if has_grown else {""})
 
 
-def _quiet_before(changes: list[GroupState], first: int, index: int) -> GroupState | None:
+def _quiet_before(changes: Sequence[GroupState], first: int, index: int) -> GroupState | None:
     """Return the last quiet state before the index, from just before `first` on."""
     return next((state for state in reversed(changes[max(first - 1, 0) : index]) if not is_rebalancing(state)), None)
 

@@ -1,5 +1,6 @@
 """Facts keep the history that rules need, in order, and refuse stale observations."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 from hypothesis import given
@@ -17,13 +18,13 @@ DAY_MS = 86_400_000
 
 
 def history_of(*commits: Commit) -> History[Commit]:
-    history: History[Commit] = History()
+    history: History[Commit] = History(compact=True)
     for change in commits:
         history.add(change)
     return history
 
 
-def offsets(commits: list[Commit]) -> list[int | None]:
+def offsets(commits: Sequence[Commit]) -> list[int | None]:
     return [change.offset for change in commits]
 
 
@@ -115,7 +116,7 @@ def test_other_histories_remember_nothing_older() -> None:
 def test_short_history_is_kept_however_old() -> None:
     """Rules need the commit interval of slow committers."""
     slow = [commit(3_600 * number, number) for number in range(2 * FLOOR)]
-    assert history_of(*slow).changes == slow
+    assert history_of(*slow).changes[:] == slow
 
 
 def test_indexes_list_groups_and_partitions_in_order() -> None:

@@ -32,6 +32,9 @@ class Observation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     history_floor: ClassVar[int] = 24
     """How many changes a history keeps however old they are: enough for a slow committer's rhythm."""
 
+    is_compact: ClassVar[bool] = False
+    """Whether observations of one subject differ in integers only, so that histories keep older ones as integers."""
+
     memory_ms: ClassVar[int] = 0
     """How far back a thinned-out selection of older changes reaches that a history keeps besides, ms."""
 

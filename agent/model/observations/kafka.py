@@ -19,6 +19,7 @@ class Commit(Observation, frozen=True, kw_only=True, tag="commit", gc=False):
 
     key = ("cluster", "group", "topic", "partition")
     is_frequent = True
+    is_compact = True
 
     cluster: str
     group: str
@@ -41,6 +42,7 @@ class LogOffsets(Observation, frozen=True, kw_only=True, tag="log_offsets", gc=F
     """
 
     key = ("cluster", "topic", "partition")
+    is_compact = True
     memory_ms = 8 * 86_400_000  # tells how old a record is, for the usual retention of a week
 
     cluster: str

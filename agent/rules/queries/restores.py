@@ -1,6 +1,6 @@
 """Queries about Flink restores: whether one explains a rewind, and whether checkpoints failed around it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from agent.engine.facts import LATENESS_MS, Facts
@@ -61,7 +61,7 @@ def find_restore_context(facts: Facts, partition: tuple[str, str, int], begin: i
     return total
 
 
-def _find_jobs(facts: Facts, partition: tuple[str, str, int]) -> Iterator[tuple[str, list[Checkpoints]]]:
+def _find_jobs(facts: Facts, partition: tuple[str, str, int]) -> Iterator[tuple[str, Sequence[Checkpoints]]]:
     """Yield the jobs that have read the partition, each with its checkpoint observations, oldest first."""
     for job in readers_of(facts, *partition):
         last = facts.history(Position, partition[0], job, *partition[1:]).last
@@ -69,7 +69,7 @@ def _find_jobs(facts: Facts, partition: tuple[str, str, int]) -> Iterator[tuple[
             yield job, facts.history(Checkpoints, last.flink, job).changes
 
 
-def _is_from_last_checkpoint(history: list[Checkpoints], restored: Checkpoints) -> bool:
+def _is_from_last_checkpoint(history: Sequence[Checkpoints], restored: Checkpoints) -> bool:
     """Return whether the job was restored from the last checkpoint that had been seen to complete before."""
     if restored.restored_savepoint or restored.restored_at is None:
         return False

@@ -1,0 +1,126 @@
+"""A list of one subject's observations that keeps older ones as integers: as objects they take six times the memory.
+
+One thread changes it; others may read it meanwhile.
+"""
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeVar, overload
+
+from msgspec import structs
+
+from agent.model.observations.base import Observation
+
+T = TypeVar("T", bound=Observation)
+
+_OBJECTS = 9
+"""How many of the newest stay objects at least: rules look at so many with each commit."""
+
+_AT_ONCE = 8
+"""How many become integers at once."""
+
+_NONE = -(1 << 63)
+"""Stands for None. No offset and no time is that low."""
+
+_AT = attrgetter("at")
+
+
+class CompactList(Sequence[T]):
+    """Observations of one subject, of a kind with `is_compact`; the newest are appended at the end."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, items: Iterable[T] = ()) -> None:
+        # Replaced as one, so that what another thread reads fits together: rows of integers, how many, then objects.
+        self._parts: tuple[array[int], int, list[T]] = (array("q"), 0, list(items))
+        self._pack(len(self._parts[2]) - _OBJECTS)
+
+    def append(self, item: T) -> None:
+        """Add an observation."""
+        objects = self._parts[2]
+        objects.append(item)
+        if len(objects) >= _OBJECTS + _AT_ONCE:
+            self._pack(_AT_ONCE)
+
+    def bisect(self, at: int, bisect: Callable[..., int]) -> int:
+        """Return what bisect_left or bisect_right returns for that moment (ms) among the observations' `at`."""
+        rows, packed, objects = self._parts
+        if packed and at < objects[0].at:
+            return bisect(rows[:: len(rows) // packed], at)
+        return packed + bisect(objects, at, key=_AT)
+
+    def __delitem__(self, first: slice) -> None:
+        """Remove the first observations up to an index."""
+        rows, packed, objects = self._parts
+        count = len(range(len(self))[first])
+        width = len(rows) // max(packed, 1)
+        self._parts = rows[count * width :], max(packed - count, 0), objects[max(count - packed, 0) :]
+
+    def __len__(self) -> int:
+        _, packed, objects = self._parts
+        return packed + len(objects)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self[:])
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        rows, packed, objects = self._parts
+        if not isinstance(index, slice):
+            if -len(objects) <= index < 0:
+                return objects[index]
+            place = range(packed + len(objects))[index]
+            return objects[place - packed] if place >= packed else self._unpack(rows, objects, place, place + 1)[0]
+        begin, end, step = index.start, index.stop, index.step
+        if end is step is None and begin is not None and -len(objects) <= begin < 0:
+            return objects[begin:]
+        begin, end, step = index.indices(packed + len(objects))
+        low, high = (begin, end) if step > 0 else (end + 1, begin + 1)
+        unpacked = self._unpack(rows, objects, low, min(high, packed)) if low < packed else []
+        return (unpacked + objects[max(low - packed, 0) : max(high - packed, 0)])[::step]
+
+    @staticmethod
+    def _unpack(rows: "array[int]", objects: list[T], begin: int, end: int) -> list[T]:
+        width, _, make = _layout(objects[-1].__class__)
+        values = iter(rows[begin * width : end * width])
+        of = objects[-1]
+        return [make(of, *row) for row in zip(*[values] * width, strict=True)]
+
+    def _pack(self, count: int) -> None:
+        """Keep the first objects as integers, unless one does not fit."""
+        if count <= 0:
+            return
+        rows, packed, objects = self._parts
+        values_of = _layout(objects[-1].__class__).values_of
+        try:
+            added = array(
+                "q", [_NONE if value is None else value for item in objects[:count] for value in values_of(item)]
+            )
+        except OverflowError:
+            return
+        self._parts = rows + added, packed + count, objects[count:]
+
+
+class _Layout(NamedTuple):
+    """How observations of a kind become integers, and objects again: make(another of the subject, *values)."""
+
+    width: int
+    values_of: Callable[[Any], Sequence[int | None]]
+    make: Callable[..., Any]
+
+
+@cache
+def _layout(kind: type[Observation]) -> _Layout:
+    names = [field.name for field in structs.fields(kind) if field.name not in kind.key]  # `at` is the first
+    same = [f"{name}=of.{name}" for name in kind.key]
+    own = [f"{name}=None if {name} == {_NONE} else {name}" for name in names]
+    # Generated, as namedtuple does it: a call with a dict of the fields takes five times as long.
+    make = eval(f"lambda of, {', '.join(names)}: kind({', '.join(same + own)})", {"kind": kind})  # noqa: S307
+    return _Layout(len(names), attrgetter(*names), make)
