@@ -1,14 +1,21 @@
 """Commits read from `__consumer_offsets` on real brokers: each rewind, deletions, transactions; polls in between."""
 
+import time
 from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from agent.model.observations.kafka import Commit, GroupState
 from agent.sources.kafka.source import KafkaSource
+from agent.sources.kafka.tail.progress import BEHIND_MS
+from testbed.agent import Agent
 from testbed.groups import delete_group
 from testbed.kafka import Cluster
+from testbed.slack import Slack
+from testbed.traffic import fill
 from testbed.waiting import wait_until
 from tests.integration.scenes import named
 from tests.integration.seen import Seen, watching
@@ -90,6 +97,36 @@ def test_each_rewind_is_observed_however_short(cluster: Cluster) -> None:
         delete_group(cluster.bootstrap_servers, late)
         wait_for_offsets(source, seen, late, [None])
         seen.wait_for(source, GroupState, group=late, state="Dead")
+
+
+def test_a_rewind_while_the_agent_is_suspended_is_reported(kafka_3_9: Cluster, slack: Slack, tmp_path: Path) -> None:
+    topic = named("topic")
+    kafka_3_9.create_topic(topic, 1)
+    fill(kafka_3_9.bootstrap_servers, [(topic, 0)], 5_000)
+    group = f"{topic}-group"
+    groups = Groups(kafka_3_9, topic)
+    groups.commit(group, 4_000)
+    clusters = {"main": {"bootstrap_servers": kafka_3_9.bootstrap_servers, "commits": "tail"}}
+    with Agent(tmp_path / "agent", clusters, slack) as agent:
+        agent.wait_until_watching()
+
+        following = count(4_001)
+
+        def is_followed() -> bool:
+            groups.commit(group, next(following))
+            commits = [fact for fact in agent.observations() if isinstance(fact, Commit)]
+            return any(commit.since is None for commit in commits[1:])  # a poll says when it saw the commit before
+
+        wait_until(is_followed, "commits to be read in the log", 60, every=1)
+        agent.freeze()
+        groups.commit(group, 100)
+        begin = time.monotonic()
+        wait_until(lambda: time.monotonic() - begin > 2 * BEHIND_MS / 1000, "the reading to be late")
+        groups.commit(group, 4_200)
+        agent.thaw()
+        (message,) = wait_until(slack.messages, "the message", 60)
+    assert group in message.words
+    assert "→ 100" in message.words
 
 
 def test_commits_of_a_transaction_count_when_it_is_committed(kafka_3_9: Cluster) -> None:

@@ -117,6 +117,7 @@ class Progress:
         self._partitions: dict[int, _Followed] = {}
         self._polls: dict[str, Poll] = {}
         self._groups: dict[str, int] = {}
+        self._looked_at: int | None = None
 
     @property
     def is_current(self) -> bool:
@@ -159,7 +160,14 @@ class Progress:
         return partition is not None and partition.at > poll.completed_at
 
     def lose(self, now: int) -> list[str]:
-        """Return the groups that can no longer be followed: the reading of their partitions stands still."""
+        """Return the groups that can no longer be followed: the reading of their partitions stands still.
+
+        Call it every second: after a longer pause our process was suspended, and reading goes on where it was.
+        """
+        last, self._looked_at = self._looked_at, now
+        if last is not None and now - last > BEHIND_MS:
+            for number, partition in self._partitions.items():
+                self._partitions[number] = partition._replace(alive_at=now)
         for number, partition in list(self._partitions.items()):
             if now - partition.alive_at > BEHIND_MS:
                 del self._partitions[number]

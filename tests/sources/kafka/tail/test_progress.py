@@ -126,6 +126,19 @@ def test_a_group_is_followed_through_what_was_written_while_nothing_was_read() -
     assert progress.held_at(NOW + 39_000) == NOW + 100
 
 
+def test_a_group_stays_followed_while_the_agent_is_suspended() -> None:
+    progress = following()
+    assert progress.lose(NOW + 1_000) == []
+    progress.update(behind(5), NOW + 60_000)  # as it was before
+    assert progress.lose(NOW + 60_000) == []
+    progress.update(behind(9, has_more=True), NOW + 61_000)
+    assert progress.lose(NOW + 61_000) == []
+    assert progress.held_at(NOW + 61_000) == NOW + 100
+    for second in range(62, 65):
+        assert progress.lose(NOW + second * 1_000) == []
+    assert progress.lose(NOW + 65_000) == ["group"]
+
+
 def test_a_group_is_polled_again_when_records_were_left_out() -> None:
     progress = following()
     progress.reset([HOME])

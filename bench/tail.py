@@ -1,0 +1,120 @@
+"""What reading a commit from the log costs, and whether any is missed: the agent is paused while many pass.
+
+Run as `python -m bench.tail [--groups N] [--partitions N] [--sweeps N] [--version V]`: while the agent is suspended,
+each group commits in all partitions, `--sweeps` times. In the middle one group moves back, and regains its position
+with the next sweep. Then the agent goes on: the CPU time until it has read all is measured, and the message about that
+group is awaited. A bare loop, which keeps the last offset of each key in a dict, reads the same records in the same
+run. The exit status is 1 if the group was missed or anything else was posted.
+"""
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import OFFSETS_TOPIC, Commit
+from bench.family import need
+from bench.idle import END, groups_read
+from bench.latency import commit, named
+from testbed.agent import Agent
+from testbed.kafka import Cluster
+from testbed.slack import Slack
+from testbed.traffic import fill
+from testbed.waiting import wait_until
+
+_STEP = 40
+"""Records that a group reads from one sweep to the next."""
+_SETTLE_S = 30
+
+
+def sweep(admin: AdminClient, groups: list[str], offset: int, partitions: int) -> None:
+    """Commit an offset in all partitions for each group."""
+    for start in range(0, len(groups), 50):
+        commit(admin, dict.fromkeys(groups[start : start + 50], offset), partitions)
+
+
+def bare_loop(bootstrap_servers: str) -> tuple[int, float]:
+    """Read all commits with a dict of the last ones; return how many, and the CPU time per record, us."""
+    properties = {"group.id": "bare", "enable.auto.commit": False, "fetch.queue.backoff.ms": 5}
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, **properties})
+    partitions = consumer.list_topics(OFFSETS_TOPIC).topics[OFFSETS_TOPIC].partitions
+    ends = [consumer.get_watermark_offsets(TopicPartition(OFFSETS_TOPIC, number))[1] for number in partitions]
+    consumer.assign([TopicPartition(OFFSETS_TOPIC, number, OFFSET_BEGINNING) for number in partitions])
+    last: dict[bytes, bytes | None] = {}
+    count, begin = 0, time.process_time()
+    while count < sum(ends):  # a broker that has just started has compacted nothing
+        for message in consumer.consume(10_000, 1):
+            last[message.key() or b""] = message.value()
+            count += 1
+    used = time.process_time() - begin
+    consumer.close()
+    return count, used / count * 1e6
+
+
+def main() -> int:
+    """Parse the arguments and measure; return 1 if anything was wrong."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--groups", type=int, default=1_000)
+    parser.add_argument("--partitions", type=int, default=100)
+    parser.add_argument("--sweeps", type=int, default=10)
+    parser.add_argument("--version", default="4.1.1", help="of Kafka")
+    arguments = parser.parse_args()
+    groups = [f"reader-{number:05d}" for number in range(arguments.groups)]
+    begin, last = END // 2, END // 2 + _STEP * arguments.sweeps
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        Cluster(arguments.version, (1,), workdir=Path(temporary) / "k") as cluster,
+        Slack() as slack,
+    ):
+        cluster.create_topic("orders", arguments.partitions)
+        fill(cluster.bootstrap_servers, [("orders", partition) for partition in range(arguments.partitions)], END)
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+        sweep(admin, groups, begin, arguments.partitions)
+        clusters = {"main": {"bootstrap_servers": cluster.bootstrap_servers, "commits": "tail"}}
+        with Agent(Path(temporary) / "agent", clusters, slack) as agent:
+            agent.wait_until_watching()
+            wait_until(lambda: groups_read(agent) >= set(groups), "all groups", 300, every=5)
+            time.sleep(_SETTLE_S)
+            pid = agent.pid
+            if pid is None:
+                msg = f"the agent has ended; see {agent.log}"
+                raise RuntimeError(msg)
+            agent.freeze()
+            chosen = random.choice(groups)
+            for number in range(1, arguments.sweeps + 1):
+                sweep(admin, groups, begin + _STEP * number, arguments.partitions)
+                if number == arguments.sweeps // 2:
+                    commit(admin, {chosen: 10}, arguments.partitions)
+            commit(admin, {groups[-1]: last + 1}, arguments.partitions)
+            before = need(pid)
+            agent.thaw()
+
+            def is_last(fact: Observation) -> bool:
+                return isinstance(fact, Commit) and fact.group == groups[-1] and fact.offset == last + 1
+
+            agent.wait_for(is_last, "the last commit", 600)
+            after = need(pid)
+            is_found = True
+            try:
+                wait_until(lambda: any(named(message.words, [chosen]) for message in slack.messages()), "it", 60)
+            except TimeoutError:
+                is_found = False
+            others = [message.words for message in slack.messages() if not named(message.words, [chosen])]
+        count = arguments.groups * arguments.partitions * arguments.sweeps
+        read, bare = bare_loop(cluster.bootstrap_servers)
+    cost = (after.cpu - before.cpu) / count * 1e6
+    print(f"{count:,} commits while paused: {cost:.1f} us of CPU each; bare loop over {read:,}: {bare:.2f} us")
+    print(f"resident: {before.memory:.0f} MiB before, {after.memory:.0f} MiB after")
+    print(f"a group that moved back and regained its position meanwhile: {'reported' if is_found else 'MISSED'}")
+    print(*others, sep="\n")
+    return 0 if is_found and not others else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
