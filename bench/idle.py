@@ -45,22 +45,26 @@ def sweep(admin: AdminClient, groups: Sequence[str]) -> float:
     return time.process_time() - begin
 
 
-def groups_read(agent: Agent) -> set[str]:
-    """Return the groups whose commits the agent has read."""
-    return {fact.group for fact in agent.observations() if isinstance(fact, Commit)}
+def wait_until_read(agent: Agent, groups: Sequence[str], settle: float) -> int:
+    """Wait until the agent has read commits of all groups, and then so many seconds; return its process id."""
+
+    def are_read() -> bool:
+        return {fact.group for fact in agent.observations() if isinstance(fact, Commit)} >= set(groups)
+
+    agent.wait_until_watching()
+    wait_until(are_read, "all groups", 300, every=5)
+    time.sleep(settle)
+    if agent.pid is None:
+        msg = f"the agent has ended; see {agent.log}"
+        raise RuntimeError(msg)
+    return agent.pid
 
 
 def measure(cluster: Cluster, directory: Path, commits: str, groups: Sequence[str], seconds: float) -> str:
     """Return the row of reading commits in this way."""
     table = {"bootstrap_servers": cluster.bootstrap_servers, "commits": commits}
     with Slack() as slack, Agent(directory / commits, {"main": table}, slack) as agent:
-        agent.wait_until_watching()
-        wait_until(lambda: groups_read(agent) >= set(groups), "all groups", 300, every=5)
-        time.sleep(_SETTLE_S)
-        pid = agent.pid
-        if pid is None:
-            msg = f"the agent has ended; see {agent.log}"
-            raise RuntimeError(msg)
+        pid = wait_until_read(agent, groups, _SETTLE_S)
         before, begin = needs(pid), time.monotonic()
         time.sleep(seconds)
         after, passed = needs(pid), time.monotonic() - begin
@@ -97,8 +101,7 @@ def main() -> int:
         for number in range(arguments.unread // _PER_TOPIC):
             cluster.create_topic(f"unread-{number:04d}", _PER_TOPIC)
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-        for start in range(0, len(groups), 50):
-            commit(admin, dict.fromkeys(groups[start : start + 50], END // 2), arguments.partitions)
+        commit(admin, dict.fromkeys(groups, END // 2), arguments.partitions)
         print(f"{len(groups):,} groups x {arguments.partitions:,} partitions, {arguments.unread:,} others; ", end="")
         print(f"all offsets once with librdkafka alone: {sweep(admin, groups):.2f} s of CPU\n")
         print("| commits | a core | without the child process | MiB | a rewind told after, ms |\n|---|---|---|---|---|")

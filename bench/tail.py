@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import OFFSETS_TOPIC, Commit
 from bench.family import need
-from bench.idle import END, groups_read
+from bench.idle import END, wait_until_read
 from bench.latency import commit, named
 from testbed.agent import Agent
 from testbed.kafka import Cluster
@@ -31,12 +31,7 @@ from testbed.waiting import wait_until
 _STEP = 40
 """Records that a group reads from one sweep to the next."""
 _SETTLE_S = 30
-
-
-def sweep(admin: AdminClient, groups: list[str], offset: int, partitions: int) -> None:
-    """Commit an offset in all partitions for each group."""
-    for start in range(0, len(groups), 50):
-        commit(admin, dict.fromkeys(groups[start : start + 50], offset), partitions)
+"""After all groups have been read: by then they are followed in the log."""
 
 
 def bare_loop(bootstrap_servers: str) -> tuple[int, float]:
@@ -75,20 +70,14 @@ def main() -> int:
         cluster.create_topic("orders", arguments.partitions)
         fill(cluster.bootstrap_servers, [("orders", partition) for partition in range(arguments.partitions)], END)
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-        sweep(admin, groups, begin, arguments.partitions)
+        commit(admin, dict.fromkeys(groups, begin), arguments.partitions)
         clusters = {"main": {"bootstrap_servers": cluster.bootstrap_servers, "commits": "tail"}}
         with Agent(Path(temporary) / "agent", clusters, slack) as agent:
-            agent.wait_until_watching()
-            wait_until(lambda: groups_read(agent) >= set(groups), "all groups", 300, every=5)
-            time.sleep(_SETTLE_S)
-            pid = agent.pid
-            if pid is None:
-                msg = f"the agent has ended; see {agent.log}"
-                raise RuntimeError(msg)
+            pid = wait_until_read(agent, groups, _SETTLE_S)
             agent.freeze()
             chosen = random.choice(groups)
             for number in range(1, arguments.sweeps + 1):
-                sweep(admin, groups, begin + _STEP * number, arguments.partitions)
+                commit(admin, dict.fromkeys(groups, begin + _STEP * number), arguments.partitions)
                 if number == arguments.sweeps // 2:
                     commit(admin, {chosen: 10}, arguments.partitions)
             commit(admin, {groups[-1]: last + 1}, arguments.partitions)
