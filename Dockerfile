@@ -8,7 +8,7 @@ COPY scripts/runtime_lock scripts/
 COPY pyproject.toml requirements.lock ./
 RUN python scripts/runtime_lock > runtime.lock \
     && python -m venv /opt/backflow \
-    && /opt/backflow/bin/pip install --no-cache-dir --require-hashes --requirement runtime.lock
+    && /opt/backflow/bin/pip install --no-cache-dir --no-deps --require-hashes --requirement runtime.lock
 COPY README.md LICENSE rules.toml ./
 COPY package/ package/
 COPY agent/ agent/
