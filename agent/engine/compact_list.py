@@ -25,6 +25,7 @@ _NONE = -(1 << 63)
 """Stands for None. No offset and no time is that low."""
 
 _AT = attrgetter("at")
+_MINUTE_MS = 60_000
 
 
 class CompactList(Sequence[T]):
@@ -36,6 +37,18 @@ class CompactList(Sequence[T]):
         # Replaced as one, so that what another thread reads fits together: rows of integers, how many, then objects.
         self._parts: tuple[array[int], int, list[T]] = (array("q"), 0, list(items))
         self._pack(len(self._parts[2]) - _OBJECTS)
+
+    @classmethod
+    def of_rows(cls, rows: Sequence[Sequence[int | None]], key: Sequence[Any], kind: type[T]) -> "CompactList[T]":
+        """Return observations of one subject from the values of their other fields, in order, oldest first."""
+        layout = _layout(kind)
+        names = [*(field.name for field in structs.fields(kind) if field.name not in kind.key), *kind.key]
+        newest = [kind(**dict(zip(names, (*row, *key), strict=True))) for row in rows[-_OBJECTS:]]
+        older = rows[: -len(newest)] if newest else []
+        found: CompactList[T] = cls()
+        packed = array("q", [_NONE if value is None else value for row in older for value in row])
+        found._parts = packed, len(packed) // layout.width, newest
+        return found
 
     def append(self, item: T) -> None:
         """Add an observation."""
@@ -124,3 +137,18 @@ def _layout(kind: type[Observation]) -> _Layout:
     # Generated, as namedtuple does it: a call with a dict of the fields takes five times as long.
     make = eval(f"lambda of, {', '.join(names)}: kind({', '.join(same + own)})", {"kind": kind})  # noqa: S307
     return _Layout(len(names), attrgetter(*names), make)
+
+
+def thinned(changes: Iterable[T], now: int) -> Iterator[T]:
+    """Yield the first change of each minute, of each two minutes from 16 minutes ago on, of each four from 32, ...
+
+    What is selected now is a selection of what was selected before.
+    """
+    last: tuple[int, int] | None = None
+    for change in changes:
+        age = now - change.at
+        if age <= change.memory_ms:
+            step = _MINUTE_MS << max((age // (8 * _MINUTE_MS)).bit_length() - 1, 0)
+            if last != (bucket := (step, change.at // step)):
+                yield change
+            last = bucket

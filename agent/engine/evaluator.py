@@ -7,16 +7,19 @@ is final; only its recovery is followed from then on.
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping
-from itertools import count
+from itertools import chain, count
 from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from agent.engine.commit_intake import absorb_ordinary, one_per_key, series_to_revisit
 from agent.engine.facts import FINALIZATION_MS, LATENESS_MS, LONG_AFTER, LONG_AGO, Change, DependencyKey, Facts
 from agent.engine.rule import Rule, Scope
+from agent.model.commit_batch import CommitBatch
 from agent.model.findings import Finding, FindingKey
 from agent.model.observations.base import Observation, Subject
 from agent.model.observations.checks import CheckFinding
+from agent.model.observations.kafka import Commit
 
 SOON_MS = 10_000
 """How soon a scope is evaluated again for frequent changes elsewhere: other commits of its group or partition."""
@@ -95,22 +98,27 @@ class Evaluator:
 
     def absorb(self, observation: Observation) -> bool:
         """Take a fact in; return False if it is stale. What depends on it is evaluated by `evaluate`."""
+        return self._absorb(observation)[0] is not Change.STALE
+
+    def _absorb(self, observation: Observation) -> tuple[Change, bool]:
+        """Take a fact in; return what it changed, and whether a rule looks into it."""
         try:
             change = self.facts.absorb(observation)
         except Exception as error:  # noqa: BLE001 - a defect in one observation must not hide the others
             self._set_aside(f"observations of kind {observation.subject_kind}", error)
-            return False
+            return Change.STALE, False
         if change is not Change.CHANGED:
-            return change is Change.UNCHANGED
+            return change, False
         if self._revisit_at == LONG_AFTER and observation.__class__ in self._revisitors:
             self._revisit_at = _next_revisit(max(self.facts.now, observation.seen))
-        dirty = self._dirty
+        dirty, is_looked_into = self._dirty, False
         for name, rule in self._observers_of(type(observation)):
             try:
                 for scope in rule.scopes(observation, self.facts):
                     evaluation = Evaluation(name, scope)
                     self._keep_fresh(evaluation, max(self.facts.now, observation.seen) + FINALIZATION_MS)
                     dirty[evaluation] = None
+                    is_looked_into = True
             except Exception as error:  # noqa: BLE001 - a defect of one rule must not silence the others
                 self._set_aside(f"rule {name}", error)
         if self._dependencies.dependents:
@@ -118,7 +126,25 @@ class Evaluator:
         if dirty or self._unfollowed:
             # A batch may span hours: what it touches is evaluated while histories still hold it.
             self._evaluate_by = min(self._evaluate_by, observation.seen + LATENESS_MS)
-        return True
+        return change, is_looked_into
+
+    def absorb_commits(self, batch: CommitBatch) -> None:
+        """Take commits in; those that all rules ignore without an object for each. A batch spans a second at most."""
+        rules = [rule for _, rule in self._observers_of(Commit)]
+        for rows in one_per_key(batch.numbers):
+            remaining = absorb_ordinary(batch.select(rows), self.facts, rules, self._set_aside)
+            if remaining.rows < len(rows) and self._revisit_at == LONG_AFTER and Commit in self._revisitors:
+                self._revisit_at = _next_revisit(max(self.facts.now, batch.latest))
+            for commit in remaining.commits():
+                is_open = self.facts.is_open(commit.subject)
+                _, is_looked_into = self._absorb(commit)
+                if not (is_open or is_looked_into or self._is_depended_on(commit)):
+                    self.facts.close(self.facts.history_of(commit))
+
+    def _is_depended_on(self, observation: Observation) -> bool:
+        """Return whether an evaluation has read the subject, by itself or in an index."""
+        dependents = self._dependencies.dependents
+        return any(key in dependents for key in self.facts.dependency_keys(observation))
 
     def evaluate(self, now: int, *, everything: bool = False) -> Changes:
         """Evaluate what changed and what is due by that moment; everything: also what is due soon."""
@@ -140,6 +166,7 @@ class Evaluator:
             self._revisit_at = _next_revisit(now)
             self.facts.forget_gone(self._dependencies.dependents.__contains__)
             self._revisit(dirty)
+            self._close_commits()
         changes = Changes([], [])
         for evaluation in dirty | unfollowed:
             try:
@@ -198,8 +225,15 @@ class Evaluator:
         """Return whether SETTLING_MS have passed since the evaluation's findings could first be known."""
         return at > self._fresh_until.get(evaluation, LONG_AGO) - FINALIZATION_MS + SETTLING_MS
 
+    def _close_commits(self) -> None:
+        """Keep the commits of series on which no evaluation depends in columns."""
+        for history in self.facts.open_commits():
+            if not self._is_depended_on(history.changes[-1]):
+                self.facts.close(history)
+
     def _revisit(self, dirty: dict[Evaluation, None]) -> None:
-        for history in self.facts.all_histories():
+        series = series_to_revisit(self.facts, [rule for _, rule in self._revisitors.get(Commit, ())], self._set_aside)
+        for history in chain(self.facts.open_histories(), series):
             for name, rule in self._revisitors.get(history.changes[-1].__class__, ()):
                 try:
                     for scope in rule.revisit(history, self.facts):

@@ -3,17 +3,19 @@
 Facts record which subjects and indexes a rule reads, so that the evaluator knows what a result depends on.
 """
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from enum import Enum, auto
-from operator import attrgetter
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from agent.engine.compact_list import CompactList
+from agent.engine.commit_columns import CommitColumns
+from agent.engine.compact_list import CompactList, thinned
+from agent.engine.partition_columns import PartitionColumns
+from agent.engine.subject_index import SubjectIndex, sort_key
 from agent.model.observations.base import Availability, Observation, Subject, Tick, Unavailable, is_same_fact
-from agent.model.observations.kafka import Commit, GroupState
+from agent.model.observations.kafka import Commit, GroupState, LogOffsets, PartitionState
 
 LATENESS_MS = 60_000
 """Allowed lateness: how far observations of different subjects may arrive out of order."""
@@ -27,8 +29,6 @@ in which observations arrive decides nothing.
 
 RETENTION_MS = FINALIZATION_MS + LATENESS_MS
 """How long histories keep changes: until findings are final, and room before that to look back."""
-
-_MINUTE_MS = 60_000
 
 LONG_AGO, LONG_AFTER = -(1 << 62), 1 << 62
 """Before and after all observations, ms."""
@@ -133,7 +133,7 @@ class History(Generic[T]):
         if len(changes) > 2 * floor and changes[2 * floor].at < observation.at - RETENTION_MS:
             count = self._bisect(observation.at - RETENTION_MS, bisect_left) - floor
             if observation.memory_ms:
-                older = _thinned([*self.older, *changes[:count]], observation.at)
+                older = thinned([*self.older, *changes[:count]], observation.at)
                 self.older = CompactList(older) if observation.is_compact else list(older)
             del changes[:count]
         return Change.CHANGED
@@ -141,6 +141,26 @@ class History(Generic[T]):
     def _bisect(self, at: int, bisect: Callable[..., int]) -> int:
         changes = self.changes
         return bisect(changes, at, key=_at) if isinstance(changes, list) else changes.bisect(at, bisect)
+
+
+class _ColumnHistory(History[Commit]):
+    """A series in columns, as it was when its changes were first read; other threads may read it."""
+
+    __slots__ = ("_columns", "_number")
+
+    def __init__(self, columns: CommitColumns, number: int) -> None:
+        self.subject = columns.subject(number)
+        self.older = ()
+        self.confirmed = int(columns.confirmed[number])
+        self._columns, self._number = columns, number
+
+    def __getattr__(self, name: str) -> CompactList[Commit]:
+        """Unpack the changes when they are first read."""
+        if name != "changes":
+            raise AttributeError(name)
+        changes = CompactList.of_rows(self._columns.rows_of(self._number), self.subject[1:], Commit)
+        self.changes = changes
+        return changes
 
 
 class _Ticks(History[Tick]):
@@ -171,8 +191,10 @@ class Facts:
 
     def __init__(self) -> None:
         self.now = LONG_AGO
+        self.partitions = PartitionColumns()
+        self.commits = CommitColumns(self.partitions)
         self._histories: dict[Subject, History[Any]] = {}
-        self._indexes: dict[type[Observation], dict[tuple[str, ...], _Index]] = {}
+        self._indexes: dict[type[Observation], dict[tuple[str, ...], SubjectIndex[History[Any]]]] = {}
         self._absorbed: tuple[Observation | None, History[Any]] = (None, _EMPTY)
         self._reads: dict[DependencyKey, None] | None = None
         self._first_members: dict[Subject, int] = {}
@@ -198,12 +220,7 @@ class Facts:
         subject = observation.subject
         history = self._histories.get(subject)
         if history is None:
-            created: History[Any] = (
-                _Ticks(subject) if isinstance(observation, Tick) else History(subject, compact=observation.is_compact)
-            )
-            history = self._histories[subject] = created
-            for index in self._indexes.get(observation.__class__, {}).values():
-                index.add(observation, history)
+            history = self._begin(observation, subject)
         self._absorbed = observation, history
         change = history.add(observation)
         if change is not Change.CHANGED:
@@ -218,18 +235,70 @@ class Facts:
                 gone.pop(group, None)
             if observation.is_gone:
                 self._gone[group] = observation.seen
+        elif isinstance(observation, LogOffsets | PartitionState):
+            self.partitions.update(observation)
         elif isinstance(observation, Unavailable):
             self._unavailable[subject] = observation
         elif isinstance(observation, Availability):
             self._unavailable.pop(subject, None)
         return change
 
+    def _begin(self, observation: Observation, subject: Subject) -> History[Any]:
+        """Return a new history for an observation, or that of a series in columns."""
+        if isinstance(observation, Commit) and (number := self.commits.find(subject)) is not None:
+            return self._open(number)
+        created: History[Any] = (
+            _Ticks(subject) if isinstance(observation, Tick) else History(subject, compact=observation.is_compact)
+        )
+        self._add(created, observation)
+        return created
+
+    def _add(self, history: History[Any], observation: Observation) -> None:
+        self._histories[history.subject] = history
+        for index in self._indexes.get(observation.__class__, {}).values():
+            index.add(observation, history)
+
+    def _open(self, number: int) -> History[Commit]:
+        """Keep a history for a series in columns from now on."""
+        history = _ColumnHistory(self.commits, number)
+        self._add(history, history.changes[-1])
+        self.commits.remove(number)
+        return history
+
+    def close(self, history: History[Commit]) -> None:
+        """Keep a series as columns if it fits, once nothing depends on it."""
+        if self.commits.put(history.changes, history.confirmed):
+            for index in self._indexes.get(Commit, {}).values():
+                index.remove(history)
+            del self._histories[history.subject]
+
+    def is_open(self, subject: Subject) -> bool:
+        """Return whether a subject has a history, and is not kept as columns."""
+        return subject in self._histories
+
+    def open_histories(self) -> list[History[Any]]:
+        """Return the histories of all subjects, without the series in columns."""
+        return list(self._histories.values())
+
+    def open_commits(self) -> list[History[Commit]]:
+        """Return the histories of commits, without the series in columns."""
+        return [history for history in self._histories.values() if history.subject[0] == Commit.subject_kind]
+
+    def _find(self, subject: Subject) -> History[Any]:
+        """Return the history of a subject; while reads are recorded, that of a series in columns is opened."""
+        history = self._histories.get(subject)
+        if history is None and subject[0] == Commit.subject_kind:
+            number = self.commits.find(subject)
+            if number is not None:
+                history = _ColumnHistory(self.commits, number) if self._reads is None else self._open(number)
+        return _EMPTY if history is None else history
+
     def history(self, kind: type[T], *key: Hashable) -> History[T]:
         """Return the history of the subject with these key values (the kind's `key` fields); empty if never seen."""
         subject = (kind.subject_kind, *key)
         if self._reads is not None:
             self._reads[subject] = None
-        return self._histories.get(subject, _EMPTY)
+        return self._find(subject)
 
     def history_of(self, observation: T) -> History[T]:
         """Return the history of the observation's subject. Cheap for the one that was absorbed last."""
@@ -238,22 +307,44 @@ class Facts:
         subject = observation.subject
         if self._reads is not None:
             self._reads[subject] = None
-        return self._histories.get(subject, _EMPTY)
+        return self._find(subject)
 
     def histories(self, kind: type[T], **fields: Hashable) -> Sequence[History[T]]:
         """Return the histories of all subjects with these values of some key fields, sorted by their keys."""
         names = tuple(fields)
+        index = self._index(kind, names)
+        values = fields[names[0]] if len(names) == 1 else tuple(fields.values())
+        numbers = self.commits.matching(fields) if kind is Commit else []
+        if self._reads is not None:
+            self._reads[kind, names, values] = None
+            for number in numbers:
+                self._open(number)
+            numbers = []
+        found = index.members.get(values, ())
+        if not numbers:
+            return found
+        views: list[History[Any]] = [_ColumnHistory(self.commits, number) for number in numbers]
+        return sorted([*found, *views], key=sort_key)
+
+    def _index(self, kind: type[Observation], names: tuple[str, ...]) -> SubjectIndex[History[Any]]:
         indexes = self._indexes.setdefault(kind, {})
         index = indexes.get(names)
         if index is None:
-            index = indexes[names] = _Index(names)
+            index = indexes[names] = SubjectIndex(names)
             for history in self._histories.values():
                 if history.changes[0].__class__ is kind:
                     index.add(history.changes[0], history)
-        values = fields[names[0]] if len(names) == 1 else tuple(fields.values())
-        if self._reads is not None:
-            self._reads[kind, names, values] = None
-        return index.members.get(values, ())
+        return index
+
+    def commits_beyond(self, cluster: str, topic: str, partition: int, offset: int) -> Sequence[History[Commit]]:
+        """Return the histories of all groups that may have committed more than this offset of a partition."""
+        numbers = self.commits.of_partition(cluster, topic, partition)
+        views = [
+            _ColumnHistory(self.commits, number)
+            for number in numbers[self.commits.last_offset[numbers] > offset].tolist()
+        ]
+        index = self._index(Commit, ("cluster", "topic", "partition"))
+        return [*index.members.get((cluster, topic, partition), ()), *views]
 
     def record_reads(self) -> dict[DependencyKey, None]:
         """Begin to record what is read, in the order of first reading, until the next call of `stop_recording`."""
@@ -300,6 +391,8 @@ class Facts:
 
     def _histories_of(self, cluster: str, group: str) -> list[History[Any]]:
         """Return the histories of a group's state and commits, and of whether they could be read."""
+        for number in self.commits.matching({"cluster": cluster, "group": group}):
+            self._open(number)
         histories: list[History[Any]] = [*self.histories(Commit, cluster=cluster, group=group)]
         places = [history.subject[3:] for history in histories]
         subjects: list[Subject] = [(GroupState.subject_kind, cluster, group)]
@@ -318,7 +411,8 @@ class Facts:
 
     def all_histories(self) -> Iterable[History[Any]]:
         """Return the history of each subject."""
-        return self._histories.values()
+        views = (_ColumnHistory(self.commits, number) for number in self.commits.used().tolist())
+        return [*self._histories.values(), *views]
 
     def peaks(self, commit: Commit) -> list[Commit]:
         """Return from where the group moved backwards by that commit: what is recent, and the furthest ever."""
@@ -353,54 +447,13 @@ class Facts:
         """Return the last known state of each subject, as of when it was last seen to hold."""
         return [
             msgspec.structs.replace(history.changes[-1], at=history.confirmed)
-            for history in self._histories.values()
+            for history in self.all_histories()
             if not history.changes[-1].is_event and not isinstance(history.changes[-1], Tick)
         ]
-
-
-class _Index:
-    """The histories of one kind by the values of some of its key fields."""
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self.values_of: Callable[[Observation], Hashable] = attrgetter(*names)
-        self.members: dict[Hashable, list[History[Any]]] = {}
-
-    def add(self, observation: Observation, history: History[Any]) -> None:
-        insort(self.members.setdefault(self.values_of(observation), []), history, key=_sort_key)
-
-    def remove(self, history: History[Any]) -> None:
-        """Remove a history if it is one of them: kinds may share subjects."""
-        values = self.values_of(history.changes[-1])
-        members = self.members.get(values, [])
-        position = bisect_left(members, _sort_key(history), key=_sort_key)
-        if position < len(members) and members[position] is history:
-            del members[position]
-        if not members:
-            self.members.pop(values, None)
 
 
 _EMPTY: History[Any] = History()
 
 
-def _thinned(changes: Iterable[T], now: int) -> Iterator[T]:
-    """Yield the first change of each minute, of each two minutes from 16 minutes ago on, of each four from 32, ...
-
-    What is selected now is a selection of what was selected before.
-    """
-    last: tuple[int, int] | None = None
-    for change in changes:
-        age = now - change.at
-        if age <= change.memory_ms:
-            step = _MINUTE_MS << max((age // (8 * _MINUTE_MS)).bit_length() - 1, 0)
-            if last != (bucket := (step, change.at // step)):
-                yield change
-            last = bucket
-
-
 def _at(observation: Observation) -> int:
     return observation.at
-
-
-def _sort_key(history: History[Any]) -> tuple[Any, ...]:
-    """Return the subject in a form that sorts: None before any value."""
-    return tuple((value is not None, value) for value in history.subject)

@@ -8,8 +8,11 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import msgspec
+import numpy as np
 
 from agent.engine.facts import LONG_AFTER, LONG_AGO, Facts
+from agent.engine.ordinary import CommitProgress, SeriesAtRest
+from agent.model.commit_batch import Flags
 from agent.model.config_types import ConfigModel
 from agent.model.findings import Finding, Records, Severity
 from agent.model.name_filter import NameFilter
@@ -164,6 +167,15 @@ class Rule(ConfigModel):
         that has just ended counts too, as long as a finding about it would not be final.
         """
         raise NotImplementedError
+
+    def ignores_progress(self, progress: CommitProgress) -> Flags:
+        """Return the commits for which `scopes` would return nothing. A rule that observes commits may name some."""
+        return np.zeros(len(progress), np.bool_)
+
+    def ignores_series(self, series: SeriesAtRest, facts: Facts) -> Flags:
+        """Return the series for which `revisit` would return nothing. A rule that revisits commits may name some."""
+        del facts
+        return np.zeros(len(series.last_at), np.bool_)
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Yield all findings in the scope. One with `known_at` after `facts.now` is evaluated again then.

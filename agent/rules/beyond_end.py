@@ -4,7 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar
 
 from agent.engine.facts import Facts
+from agent.engine.ordinary import CommitProgress
 from agent.engine.rule import Advice, GroupRule, Scope, recovered
+from agent.model.commit_batch import Flags
 from agent.model.findings import Finding, Records, reader
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, LogOffsets
@@ -74,6 +76,10 @@ class BeyondEnd(GroupRule):
             case _:
                 return ()
         return [Scope(cluster, group, topic, partition) for group in groups if self.applies_to(group, topic)]
+
+    def ignores_progress(self, progress: CommitProgress) -> Flags:
+        is_below = (progress.offset <= progress.log_end) & (progress.at >= progress.read_before_at)
+        return (progress.at >= progress.read_at) | is_below
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         reported: int | None = None

@@ -5,8 +5,10 @@ from itertools import zip_longest
 from typing import ClassVar
 
 from agent.engine.condition_rule import intervals_where
-from agent.engine.facts import FLOOR, Facts, History
+from agent.engine.facts import FINALIZATION_MS, FLOOR, Facts, History
+from agent.engine.ordinary import SeriesAtRest
 from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
+from agent.model.commit_batch import Flags
 from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding, reader
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets
@@ -84,6 +86,18 @@ class ConsumerStalled(GroupRule):
             return ()
         scope = Scope(move.cluster, move.group, move.topic, move.partition)
         return (scope,) if self.applies_to(move.group, move.topic) else ()
+
+    def ignores_series(self, series: SeriesAtRest, facts: Facts) -> Flags:
+        is_read = (series.last_at <= series.now - FINALIZATION_MS) & (series.last_offset + MARKER >= series.log_end)
+        is_moving = ~is_read & (series.now - series.last_at < self.after)
+        is_moving[is_moving] = series.longest_pauses(is_moving) < self.after
+        ignored: Flags = is_read | is_moving
+
+        def is_empty(cluster: str, group: str) -> bool:
+            states = facts.history(GroupState, cluster, group)
+            return states.last is None or not (states.last.members or first_not_final(facts, states).members)
+
+        return ignored | series.by_group(is_empty, ~ignored)
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         history = facts.history(Commit, *scope.series)

@@ -4,13 +4,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar
 
 from agent.engine.facts import LATENESS_MS, Facts
+from agent.engine.ordinary import CommitProgress
 from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
+from agent.model.commit_batch import Flags
 from agent.model.findings import Finding, reader
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, LogOffsets
 from agent.model.text import place
 from agent.rules.queries.partitions import confirm_truncation, earliest, find_deletion
-from agent.rules.queries.positions import is_beyond_growth, is_beyond_usual_growth, is_foreign_offset
+from agent.rules.queries.positions import is_beyond_growth, is_beyond_usual_growth, is_foreign_offset, is_near_log_end
 
 
 class ForeignOffset(GroupRule):
@@ -63,6 +65,9 @@ class ForeignOffset(GroupRule):
             for commit in commits
             if self.applies_to(commit.group, commit.topic) and is_beyond_usual_growth(facts, commit)
         ]
+
+    def ignores_progress(self, progress: CommitProgress) -> Flags:
+        return is_near_log_end(progress)
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         readings, was_foreign = facts.history(LogOffsets, *scope.in_partition), False

@@ -5,9 +5,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
+import numpy as np
+
 from agent.engine.facts import LATENESS_MS, LONG_AGO, Facts, History
+from agent.engine.ordinary import CommitProgress
 from agent.engine.rule import Advice, GroupRule, Scope, recovered
 from agent.engine.suspensions import suspensions
+from agent.model.commit_batch import Flags
 from agent.model.config_types import Duration
 from agent.model.findings import Finding, reader
 from agent.model.observations.base import Observation
@@ -115,6 +119,11 @@ class HiddenReset(GroupRule):
             case _:
                 return ()
         return [Scope(cluster, group, topic, partition) for group in groups if self.applies_to(group, topic)]
+
+    def ignores_progress(self, progress: CommitProgress) -> Flags:
+        since = progress.at - CLOCK_SLACK_MS
+        is_same = (progress.of_partition("changed_at") < since) & (progress.of_partition("decreased_at") <= since)
+        return np.asarray(is_same)
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Yield the standstill after the first leader change or truncation that no commit followed."""

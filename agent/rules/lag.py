@@ -1,13 +1,16 @@
 """lag: a group reads more slowly than its topics are written, and its oldest unread records are old."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from operator import attrgetter
 from typing import ClassVar, NamedTuple
 
 from pydantic import Field
 
 from agent.engine.facts import FINALIZATION_MS, Facts, History
+from agent.engine.ordinary import SeriesAtRest
 from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
+from agent.model.commit_batch import Flags
 from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets
@@ -27,6 +30,7 @@ from agent.rules.queries.unread import (
     sample_times,
     was_observed,
     was_written_by,
+    written_by,
 )
 
 _INTERVALS = 3
@@ -91,6 +95,10 @@ class Lag(GroupRule):
             if not was_written_by(log, offset, facts.now - self.longer_than):
                 return ()
         return (Scope(oldest.cluster, oldest.group),) if self.applies_to(oldest.group, oldest.topic) else ()
+
+    def ignores_series(self, series: SeriesAtRest, facts: Facts) -> Flags:
+        written = series.by_partition(partial(written_by, facts, series.now - self.longer_than))
+        return (series.oldest_offset >= written) | (series.log_end - series.oldest_offset < self.min_records)
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Yield the first of the last minutes at which the group was falling behind."""

@@ -4,10 +4,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
+import numpy as np
 from msgspec.structs import replace
 
 from agent.engine.facts import LATENESS_MS, Facts, History
+from agent.engine.ordinary import CommitProgress
 from agent.engine.rule import Advice, ChosenSeverity, GroupRule, Scope, recovered
+from agent.model.commit_batch import Flags
 from agent.model.findings import Finding, Records, Severity, reader
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets, TopicSettings
@@ -127,6 +130,19 @@ class OffsetJump(GroupRule):
             for commit in moved
             if self.applies_to(commit.group, commit.topic)
         ]
+
+    def ignores_progress(self, progress: CommitProgress) -> Flags:
+        ignored = progress.offset - progress.offset_before < self.min_records
+        is_in_log = progress.offset_before >= progress.of_partition("log_start")
+        was_in_log = (progress.at >= progress.read_before_at) & (
+            progress.offset_before >= progress.of_partition("log_start_before")
+        )
+        rows = ~ignored & is_in_log & ((progress.at >= progress.read_at) | was_in_log)
+        took, advance, exists = progress.last_moves(rows, _RECENT - 1)
+        is_known = exists[:, 1:].sum(axis=1) >= _RHYTHM
+        longest, furthest = (np.where(exists[:, 1:], moves[:, 1:], 0).max(axis=1) for moves in (took, advance))
+        ignored[rows] = is_known & (took[:, 0] <= 3 * longest) & (advance[:, 0] <= 2 * furthest)
+        return ignored
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         history = facts.history(Commit, *scope.series)

@@ -4,10 +4,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 from msgspec.structs import replace
 
 from agent.engine.facts import LATENESS_MS, LONG_AFTER, Facts, History
+from agent.engine.ordinary import CommitProgress
 from agent.engine.rule import Advice, CauseCheck, ChosenSeverity, GroupRule, Scope, ended, recovered
+from agent.model.commit_batch import Flags
 from agent.model.findings import Finding, Records, Severity, reader
 from agent.model.observations.base import Observation
 from agent.model.observations.flink import Position
@@ -178,6 +181,9 @@ class OffsetRewind(GroupRule):
             return ()
         name = observation.group if isinstance(observation, Commit) else observation.name
         return (_scope(observation),) if self.applies_to(name, observation.topic) else ()
+
+    def ignores_progress(self, progress: CommitProgress) -> Flags:
+        return np.ones(len(progress), np.bool_)
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         history = _offsets(scope, facts)

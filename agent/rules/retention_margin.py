@@ -1,10 +1,15 @@
 """retention_margin: the records that a group reads next will soon be deleted."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import ClassVar
 
-from agent.engine.facts import FINALIZATION_MS, Facts, History
+import numpy as np
+
+from agent.engine.facts import FINALIZATION_MS, LONG_AGO, Facts, History
+from agent.engine.ordinary import SeriesAtRest
 from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
+from agent.model.commit_batch import Flags
 from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding, reader
 from agent.model.observations.kafka import Commit, LogOffsets, TopicSettings
@@ -19,6 +24,7 @@ from agent.rules.queries.unread import (
     sample_times,
     was_observed,
     was_written_by,
+    written_by,
 )
 
 _SHARE = 5
@@ -85,6 +91,20 @@ class RetentionMargin(GroupRule):
         if not is_old and not is_near:
             return ()
         return (Scope(oldest.cluster, oldest.group, oldest.topic, oldest.partition),)
+
+    def ignores_series(self, series: SeriesAtRest, facts: Facts) -> Flags:
+        return np.asarray(series.oldest_offset >= series.by_partition(partial(self._endangered_below, facts)))
+
+    def _endangered_below(self, facts: Facts, partition: tuple[str, str, int]) -> int:
+        """Return an offset from which on no unread record is old enough for `revisit`."""
+        settings = facts.history(TopicSettings, *partition[:2]).last
+        old = LONG_AGO
+        if settings is not None and settings.retention_ms > 0:
+            age = settings.retention_ms - 2 * self._limit(settings.retention_ms)
+            old = written_by(facts, facts.now - age, partition)
+        last = facts.history(LogOffsets, *partition).last
+        near = LONG_AGO if last is None else last.log_start + (last.log_end - last.log_start) // _SHARE + 1
+        return min(max(old, near), written_by(facts, facts.now - MIN_AGE_MS, partition))
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Yield the first of the last minutes at which the margin was too small."""

@@ -4,10 +4,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise, takewhile
 from typing import ClassVar
 
+import numpy as np
 from msgspec.structs import replace
 
 from agent.engine.facts import LONG_AFTER, Facts
+from agent.engine.ordinary import CommitProgress
 from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
+from agent.model.commit_batch import Flags
 from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding, Records, Severity, reader
 from agent.model.observations.base import Observation
@@ -115,6 +118,9 @@ class RetentionOverrun(GroupRule):
             case _:
                 return ()
         return [Scope(cluster, group, topic, partition) for group in groups if self.applies_to(group, topic)]
+
+    def ignores_progress(self, progress: CommitProgress) -> Flags:
+        return np.asarray(progress.offset_before >= progress.of_partition("log_start"))
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         history = facts.history(Commit, *scope.series)

@@ -3,9 +3,13 @@
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
+import numpy as np
+
 from agent.engine.condition_rule import intervals_where
-from agent.engine.facts import LATENESS_MS, Facts, History
+from agent.engine.facts import LATENESS_MS, LONG_AGO, Facts, History
+from agent.engine.ordinary import CommitProgress
 from agent.engine.suspensions import suspensions
+from agent.model.commit_batch import Flags
 from agent.model.observations.base import Availability, Unavailable
 from agent.model.observations.flink import Position
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets, PartitionState
@@ -52,6 +56,15 @@ def is_foreign_offset(facts: Facts, commit: Commit) -> bool:
 def is_beyond_usual_growth(facts: Facts, commit: Commit) -> bool:
     """Return whether the committed offset is beyond what the log can have gained at ten times its observed rates."""
     return _is_beyond(facts, commit, 0)
+
+
+def is_near_log_end(progress: CommitProgress) -> Flags:
+    """Return the commits of which `is_beyond_usual_growth` is False for certain. Cheap: called with every commit."""
+    is_read_before = (progress.at >= progress.read_before_at) & (progress.at < progress.read_at)
+    known = np.where(is_read_before, progress.of_partition("log_end_before"), progress.log_end)
+    is_dated = is_read_before | (progress.at >= progress.read_at)
+    is_near: Flags = (progress.read_at == LONG_AGO) | (is_dated & (progress.offset <= known + _NEAR_END))
+    return is_near
 
 
 def is_beyond_growth(facts: Facts, commit: Commit) -> bool:

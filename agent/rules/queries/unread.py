@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from agent.engine.condition_rule import intervals_where
-from agent.engine.facts import FINALIZATION_MS, Facts, History
+from agent.engine.facts import FINALIZATION_MS, LONG_AGO, Facts, History
 from agent.engine.rule import Scope
 from agent.engine.suspensions import is_suspended, suspensions
 from agent.model.observations.base import Availability, Observation, Unavailable
@@ -211,6 +211,18 @@ def was_written_by(history: History[LogOffsets], offset: int, at: int) -> bool:
         changes = history.older
     index = bisect_right(changes, at, key=attrgetter("at"))
     return index > 0 and changes[index - 1].log_end > offset
+
+
+def written_by(facts: Facts, at: int, partition: tuple[str, str, int]) -> int:
+    """Return an offset from which on `was_written_by` is False for that moment."""
+    history = facts.history(LogOffsets, *partition)
+    changes: Sequence[LogOffsets] = history.changes
+    if not changes:
+        return LONG_AGO
+    if changes[0].at > at:
+        changes = history.older
+    index = bisect_right(changes, at, key=attrgetter("at"))
+    return changes[index - 1].log_end if index else LONG_AGO
 
 
 def sample_times(facts: Facts) -> list[int]:

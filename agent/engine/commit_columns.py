@@ -1,0 +1,283 @@
+"""The commits of groups that make ordinary progress, in columns: without an object for each series or commit.
+
+A series is a group's committed offset of a partition. Here it has its last RECENT commits, and SPARSE older ones at
+least SPACING_MS apart. A series that a rule looks into has a `History` instead.
+"""
+
+from array import array
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent.engine.partition_columns import PartitionColumns
+from agent.model.commit_batch import UNKNOWN, CommitKey, Flags, Integers
+from agent.model.observations.base import Subject
+from agent.model.observations.kafka import Commit
+
+RECENT = 24
+SPARSE = 8
+SPACING_MS = 30_000
+
+_ROW = np.dtype([("at", "<u4"), ("offset", "<u4"), ("seen", "<u2"), ("since", "<u2")])
+"""A commit. at, offset: above those of the series' first. seen: ms after at. since: ms before at; _NO_SINCE: None."""
+
+_MOST = (1 << 32) - 1
+_LONGEST_MS = (1 << 16) - 2
+_NO_SINCE = (1 << 16) - 1
+_ROWS = 256
+
+
+class Progress(NamedTuple):
+    """Commits of different series, in rows."""
+
+    ids: Integers
+    at: Integers
+    seen_at: Integers
+    since: Integers
+    offsets: Integers
+    leader_epochs: Integers
+
+    def select(self, rows: Flags) -> "Progress":
+        """Return these rows."""
+        return Progress(*(column[rows] for column in self))
+
+
+class CommitColumns:
+    """Series by their ids. last_at, last_offset: of the last commit. confirmed: when it was last seen to hold, ms."""
+
+    def __init__(self, partitions: PartitionColumns) -> None:
+        self.partitions = partitions
+        self.keys: list[CommitKey | None] = []
+        self.clusters: list[str] = []
+        self._ids: dict[str, dict[CommitKey, int]] = {}
+        self._free: list[int] = []
+        self._of_group: dict[tuple[str, str], array[int]] = {}
+        self._of_partition: dict[int, array[int]] = {}
+        self.last_at, self.last_offset, self.confirmed = (np.zeros(_ROWS, np.int64) for _ in range(3))
+        self._first_at, self._first_offset = (np.zeros(_ROWS, np.int64) for _ in range(2))
+        self.leader_epoch, self.partition = (np.zeros(_ROWS, np.int32) for _ in range(2))
+        self._recent, self._sparse, self._sparse_at = (np.zeros(_ROWS, np.uint32) for _ in range(3))
+        self._rows = np.zeros((_ROWS, RECENT + SPARSE), _ROW)
+
+    def __len__(self) -> int:
+        """Return the number of series."""
+        return len(self.keys) - len(self._free)
+
+    # --- finding series
+
+    def ids_of(self, cluster: str) -> dict[CommitKey, int]:
+        """Return the ids of a cluster's series."""
+        return self._ids.setdefault(cluster, {})
+
+    def find(self, subject: Subject) -> int | None:
+        """Return the id of the series with this subject, or None."""
+        ids = self._ids.get(cast("str", subject[1]))
+        return None if ids is None else ids.get(cast("CommitKey", subject[2:]))
+
+    def subject(self, number: int) -> Subject:
+        """Return the subject of a series."""
+        return (Commit.subject_kind, self.clusters[number], *cast("CommitKey", self.keys[number]))
+
+    def group(self, number: int) -> tuple[str, str]:
+        """Return the cluster and the group of a series."""
+        return self.clusters[number], cast("CommitKey", self.keys[number]).group
+
+    def used(self) -> Integers:
+        """Return the ids of all series."""
+        return np.flatnonzero(self._recent[: len(self.keys)])
+
+    def of_partition(self, cluster: str, topic: str, partition: int) -> Integers:
+        """Return the ids of the series of a partition."""
+        number = self.partitions.find((cluster, topic, partition))
+        return np.array(self._of_partition.get(-1 if number is None else number, ()), np.int64)
+
+    def matching(self, fields: dict[str, Any]) -> list[int]:
+        """Return the ids of the series with these values of key fields."""
+        names = fields.keys()
+        if names >= {"cluster", "topic", "partition"}:
+            ids: Sequence[int] = self.of_partition(fields["cluster"], fields["topic"], fields["partition"]).tolist()
+        elif names >= {"cluster", "group"}:
+            ids = self._of_group.get((fields["cluster"], fields["group"]), ())
+        else:
+            ids = self.used().tolist()
+        wanted = {name: value for name, value in fields.items() if name != "cluster"}
+        return [
+            number
+            for number in ids
+            if fields.get("cluster", self.clusters[number]) == self.clusters[number]
+            and all(getattr(self.keys[number], name) == value for name, value in wanted.items())
+        ]
+
+    # --- commits
+
+    def fit(self, rows: Progress) -> Flags:
+        """Return which commits can be added to their series."""
+        at, offset = rows.at - self._first_at[rows.ids], rows.offsets - self._first_offset[rows.ids]
+        seen = np.where(rows.seen_at == UNKNOWN, 0, rows.seen_at - rows.at)
+        since = np.where(rows.since == UNKNOWN, 0, rows.at - rows.since)
+        fits: Flags = (
+            (at >= 0) & (at <= _MOST) & (offset >= 0) & (offset <= _MOST) & (seen >= 0) & (seen <= _LONGEST_MS)
+            & (since >= 0) & (since <= _LONGEST_MS) & (rows.leader_epochs == self.leader_epoch[rows.ids])
+        )  # fmt: skip
+        return fits
+
+    def add(self, rows: Progress) -> None:
+        """Add a commit that fits to each of different series."""
+        ids, written = rows.ids, self._recent[rows.ids]
+        slots = written % RECENT
+        full = written >= RECENT
+        if full.any():
+            self._keep_sparsely(ids[full], self._rows[ids[full], slots[full]])
+        self._rows[ids, slots] = self._pack(rows)
+        self._recent[ids] = written + 1
+        self.last_at[ids] = self.confirmed[ids] = rows.at
+        self.last_offset[ids] = rows.offsets
+
+    def _pack(self, rows: Progress) -> NDArray[Any]:
+        packed = np.empty(len(rows.ids), _ROW)
+        packed["at"] = rows.at - self._first_at[rows.ids]
+        packed["offset"] = rows.offsets - self._first_offset[rows.ids]
+        packed["seen"] = np.where(rows.seen_at == UNKNOWN, 0, rows.seen_at - rows.at)
+        packed["since"] = np.where(rows.since == UNKNOWN, _NO_SINCE, rows.at - rows.since)
+        return packed
+
+    def _keep_sparsely(self, ids: Integers, packed: NDArray[Any]) -> None:
+        """Keep a commit of each series among the older ones, if it is far enough from the last of them."""
+        is_kept = (self._sparse[ids] == 0) | (packed["at"] - self._sparse_at[ids] >= SPACING_MS)
+        ids, packed = ids[is_kept], packed[is_kept]
+        self._rows[ids, RECENT + self._sparse[ids] % SPARSE] = packed
+        self._sparse[ids] += np.uint32(1)
+        self._sparse_at[ids] = packed["at"]
+
+    def recent_moves(self, ids: Integers, count: int) -> tuple[Integers, Integers, Flags]:
+        """Return how long the last moves of series took, ms, how far they went, and which of them exist.
+
+        count: how many moves of each, below RECENT; newest first.
+        """
+        steps = np.arange(1, count + 2)
+        slots = (self._recent[ids].astype(np.int64)[:, None] - steps) % RECENT
+        rows = self._rows[ids[:, None], slots]
+        at, offsets = rows["at"].astype(np.int64), rows["offset"].astype(np.int64)
+        exists = steps[1:] <= self._recent[ids].astype(np.int64)[:, None]
+        return at[:, :-1] - at[:, 1:], offsets[:, :-1] - offsets[:, 1:], exists
+
+    def longest_pauses(self, ids: Integers) -> Integers:
+        """Return the longest time between two commits that are kept of each series, ms; 0 if there is one only."""
+        at = self._rows["at"][ids].astype(np.int64)
+        places = np.arange(RECENT + SPARSE)
+        exists = np.where(places < RECENT, places, places - RECENT) < np.where(
+            places < RECENT, self._recent[ids][:, None], self._sparse[ids][:, None]
+        )
+        at = np.where(exists, at, at.max(axis=1, where=exists, initial=0)[:, None])
+        at.sort(axis=1)
+        longest: Integers = np.diff(at, axis=1).max(axis=1)
+        return longest
+
+    def oldest_offsets(self, ids: Integers) -> Integers:
+        """Return the offset of the first commit that is kept of each series."""
+        recent, sparse = self._recent[ids].astype(np.int64), self._sparse[ids].astype(np.int64)
+        first_recent = np.where(recent > RECENT, recent % RECENT, 0)
+        first_sparse = RECENT + np.where(sparse > SPARSE, sparse % SPARSE, 0)
+        slots = np.where(sparse > 0, first_sparse, first_recent)
+        oldest: Integers = self._first_offset[ids] + self._rows["offset"][ids, slots]
+        return oldest
+
+    def rows_of(self, number: int) -> list[tuple[int, int | None, int | None, int, int | None]]:
+        """Return the commits of a series, oldest first: at, seen_at, since, offset, leader epoch. From any thread."""
+        packed = self._rows[number].tolist()
+        recent, sparse = int(self._recent[number]), int(self._sparse[number])
+        slots = [RECENT + index % SPARSE for index in range(max(sparse - SPARSE, 0), sparse)]
+        slots += [index % RECENT for index in range(max(recent - RECENT, 0), recent)]
+        first_at, first_offset, epoch = (
+            int(column[number]) for column in (self._first_at, self._first_offset, self.leader_epoch)
+        )
+        leader_epoch = None if epoch == UNKNOWN else epoch
+        return [
+            (
+                first_at + at,
+                first_at + at + seen if seen else None,
+                None if since == _NO_SINCE else first_at + at - since,
+                first_offset + offset,
+                leader_epoch,
+            )
+            for at, offset, seen, since in map(packed.__getitem__, slots)
+        ]
+
+    # --- series
+
+    def put(self, commits: Sequence[Commit], confirmed: int) -> bool:
+        """Keep a series as columns if it fits: offsets that only advanced, by one leader epoch."""
+        older, recent = _spaced(commits)
+        kept = [*older, *recent]
+        first = kept[0]
+        if any(commit.offset is None or commit.leader_epoch != first.leader_epoch for commit in kept):
+            return False
+        fields = [(commit.at, commit.seen_at, commit.since, commit.offset) for commit in kept]
+        columns = np.array([[UNKNOWN if value is None else value for value in row] for row in fields], np.int64).T
+        at, seen_at, since, offsets = columns
+        if (np.diff(offsets) <= 0).any():
+            return False
+        number = self._free.pop() if self._free else self._append()
+        self._first_at[number], self._first_offset[number] = at[0], offsets[0]
+        self.leader_epoch[number] = UNKNOWN if first.leader_epoch is None else first.leader_epoch
+        ids = np.full(len(kept), number)
+        rows = Progress(ids, at, seen_at, since, offsets, self.leader_epoch[ids].astype(np.int64))
+        if not self.fit(rows).all():
+            self._free.append(number)
+            return False
+        packed = self._pack(rows)
+        self._rows[number, RECENT : RECENT + len(older)], self._rows[number, : len(recent)] = np.split(
+            packed, [len(older)]
+        )
+        self._recent[number], self._sparse[number] = len(recent), len(older)
+        self._sparse_at[number] = packed["at"][len(older) - 1] if older else 0
+        self.last_at[number], self.last_offset[number] = at[-1], offsets[-1]
+        self.confirmed[number] = confirmed
+        self._register(number, first)
+        return True
+
+    def _register(self, number: int, commit: Commit) -> None:
+        key = CommitKey(commit.group, commit.topic, commit.partition)
+        self.keys[number], self.clusters[number] = key, commit.cluster
+        self.ids_of(commit.cluster)[key] = number
+        partition = self.partitions.number_of((commit.cluster, commit.topic, commit.partition))
+        self.partition[number] = partition
+        self._of_group.setdefault((commit.cluster, commit.group), array("q")).append(number)
+        self._of_partition.setdefault(partition, array("q")).append(number)
+
+    def _append(self) -> int:
+        number = len(self.keys)
+        self.keys.append(None)
+        self.clusters.append("")
+        if number == len(self.last_at):
+            for name, column in vars(self).items():
+                if isinstance(column, np.ndarray):
+                    setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
+        return number
+
+    def remove(self, number: int) -> None:
+        """Forget a series."""
+        cluster, key = self.clusters[number], cast("CommitKey", self.keys[number])
+        del self._ids[cluster][key]
+        self._remove_from(self._of_group, (cluster, key.group), number)
+        self._remove_from(self._of_partition, int(self.partition[number]), number)
+        self.keys[number] = None
+        self._recent[number] = 0
+        self._free.append(number)
+
+    @staticmethod
+    def _remove_from(index: dict[Any, "array[int]"], name: object, number: int) -> None:
+        index[name].remove(number)
+        if not index[name]:
+            del index[name]
+
+
+def _spaced(commits: Sequence[Commit]) -> tuple[Sequence[Commit], Sequence[Commit]]:
+    """Return some of the commits before the last RECENT, at least SPACING_MS apart and at most SPARSE, and these."""
+    older: list[Commit] = []
+    for commit in commits[: max(len(commits) - RECENT, 0)]:
+        if not older or commit.at - older[-1].at >= SPACING_MS:
+            older.append(commit)
+    return older[-SPARSE:], commits[-RECENT:]

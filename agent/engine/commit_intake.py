@@ -1,0 +1,77 @@
+"""Takes ordinary commits in as columns, and finds the series in columns that rules have to look at again."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from agent.engine.commit_columns import Progress
+from agent.engine.facts import Facts, History
+from agent.engine.ordinary import CommitProgress, SeriesAtRest
+from agent.engine.rule import Rule
+from agent.model.commit_batch import CommitBatch, Flags, Integers
+from agent.model.observations.kafka import Commit
+
+
+def one_per_key(numbers: Integers) -> Iterator[Integers]:
+    """Yield the rows of commits so that those of a key come one after the other: each time one row of each key."""
+    order = np.argsort(numbers, kind="stable")
+    ordered = numbers[order]
+    first = np.flatnonzero(np.diff(ordered, prepend=-1))
+    turn = np.arange(len(ordered)) - np.repeat(first, np.diff(first, append=len(ordered)))
+    for number in range(int(turn.max(initial=-1)) + 1):
+        yield np.sort(order[turn == number])
+
+
+def absorb_ordinary(
+    batch: CommitBatch, facts: Facts, rules: Sequence[Rule], set_aside: Callable[[str, Exception], None]
+) -> CommitBatch:
+    """Add commits of different series to the columns; return those that a rule may look into, or not in columns.
+
+    rules: those that observe commits.
+    """
+    columns = facts.commits
+    find = columns.ids_of(batch.cluster).get
+    ids = np.array([find(key, -1) for key in batch.keys], np.int64)[batch.numbers]
+    is_known = ids >= 0
+    known = batch.select(is_known)
+    rows = Progress(ids[is_known], known.at, known.seen_at, known.since, known.offsets, known.leader_epochs)
+    is_later = rows.at >= columns.confirmed[rows.ids]
+    is_same = is_later & (rows.offsets == columns.last_offset[rows.ids])
+    is_same &= rows.leader_epochs == columns.leader_epoch[rows.ids]
+    columns.confirmed[rows.ids[is_same]] = rows.at[is_same]
+    is_progress = is_later & (rows.offsets > columns.last_offset[rows.ids])
+    is_progress[is_progress] = columns.fit(rows.select(is_progress))
+    for rule in rules:
+        if is_progress.any():
+            progress = CommitProgress(columns, rows.select(is_progress))
+            is_progress[is_progress] = _ignored(rule, progress, set_aside)
+    columns.add(rows.select(is_progress))
+    is_remaining = ~is_known
+    is_remaining[is_known] = is_later & ~is_same & ~is_progress
+    return batch.select(is_remaining)
+
+
+def _ignored(rule: Rule, progress: CommitProgress, set_aside: Callable[[str, Exception], None]) -> Flags:
+    try:
+        return rule.ignores_progress(progress)
+    except Exception as error:  # noqa: BLE001 - a defect of one rule must not silence the others
+        set_aside(f"rule {rule.kind}", error)
+        return np.zeros(len(progress), np.bool_)
+
+
+def series_to_revisit(
+    facts: Facts, rules: Sequence[Rule], set_aside: Callable[[str, Exception], None]
+) -> Iterator[History[Commit]]:
+    """Yield the series in columns that not all rules ignore. rules: those that revisit commits."""
+    columns = facts.commits
+    ids = columns.used()
+    ignored = np.ones(len(ids), np.bool_)
+    series = SeriesAtRest(columns, ids, facts.now)
+    for rule in rules:
+        try:
+            ignored &= rule.ignores_series(series, facts)
+        except Exception as error:  # noqa: BLE001 - a defect of one rule must not silence the others
+            set_aside(f"rule {rule.kind}", error)
+            ignored[:] = False
+    for subject in list(map(columns.subject, ids[~ignored].tolist())):
+        yield facts.history(Commit, *subject[1:])

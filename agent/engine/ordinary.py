@@ -1,0 +1,110 @@
+"""What rules are asked of many series at once, so that most commits need no object: which of them they ignore.
+
+A rule stays the only definition of what is wrong. It may ignore only what its `scopes` or `revisit` would return
+nothing for; whatever it does not ignore is passed to these.
+"""
+
+from collections.abc import Callable
+from functools import cached_property
+
+import numpy as np
+
+from agent.engine.commit_columns import CommitColumns, Progress
+from agent.engine.partition_columns import Partition
+from agent.model.commit_batch import Flags, Integers
+
+
+class CommitProgress:
+    """Commits of different series in columns, each further than the one before it.
+
+    at: ms. offset: committed. offset_before: the one before. read_at, log_start, log_end, read_before_at,
+    log_end_before, decreased_at, changed_at: of the partitions, see `PartitionColumns`.
+    """
+
+    def __init__(self, columns: CommitColumns, rows: Progress) -> None:
+        self._columns, self._ids = columns, rows.ids
+        self.at, self.offset = rows.at, rows.offsets
+        self.offset_before = columns.last_offset[rows.ids]
+        self._partition = columns.partition[rows.ids]
+
+    def __len__(self) -> int:
+        """Return the number of commits."""
+        return len(self.at)
+
+    def of_partition(self, name: str) -> Integers:
+        """Return a column of the commits' partitions."""
+        column: Integers = getattr(self._columns.partitions, name)[self._partition]
+        return column
+
+    @cached_property
+    def read_at(self) -> Integers:
+        """When the log offsets that are known last were read."""
+        return self.of_partition("read_at")
+
+    @cached_property
+    def read_before_at(self) -> Integers:
+        """When they were read before that."""
+        return self.of_partition("read_before_at")
+
+    @cached_property
+    def log_end(self) -> Integers:
+        """The log end offset as known last."""
+        return self.of_partition("log_end")
+
+    def last_moves(self, rows: Flags, count: int) -> tuple[Integers, Integers, Flags]:
+        """Return of these rows the moves before the last commit, see `CommitColumns.recent_moves`, and its own.
+
+        The first column is the move to the commit itself.
+        """
+        ids = self._ids[rows]
+        took, advance, exists = self._columns.recent_moves(ids, count - 1)
+        own_took = self.at[rows] - self._columns.last_at[ids]
+        own_advance = self.offset[rows] - self.offset_before[rows]
+        return (
+            np.column_stack([own_took, took]),
+            np.column_stack([own_advance, advance]),
+            np.column_stack([np.ones(len(ids), np.bool_), exists]),
+        )
+
+
+class SeriesAtRest:
+    """Series in columns, as of now (ms). last_at, last_offset: of their last commits."""
+
+    def __init__(self, columns: CommitColumns, ids: Integers, now: int) -> None:
+        self.now = now
+        self._columns, self._ids = columns, ids
+        self.last_at, self.last_offset = columns.last_at[ids], columns.last_offset[ids]
+        self._partition = columns.partition[ids]
+
+    @cached_property
+    def oldest_offset(self) -> Integers:
+        """The first committed offset that is kept of each."""
+        return self._columns.oldest_offsets(self._ids)
+
+    @cached_property
+    def log_end(self) -> Integers:
+        """The log end offsets of their partitions as known last."""
+        column: Integers = self._columns.partitions.log_end[self._partition]
+        return column
+
+    def by_partition(self, value_of: Callable[[Partition], int]) -> Integers:
+        """Return a value of each series' partition."""
+        numbers, places = np.unique(self._partition, return_inverse=True)
+        names = self._columns.partitions.names
+        values = np.array([value_of(names[number]) for number in numbers.tolist()], np.int64)
+        return values[places]
+
+    def by_group(self, value_of: Callable[[str, str], bool], rows: Flags) -> Flags:
+        """Return a value, by cluster and group, of the groups of these rows; False for the others."""
+        found = np.zeros(len(rows), np.bool_)
+        known: dict[tuple[str, str], bool] = {}
+        for row in np.flatnonzero(rows).tolist():
+            group = self._columns.group(int(self._ids[row]))
+            if group not in known:
+                known[group] = value_of(*group)
+            found[row] = known[group]
+        return found
+
+    def longest_pauses(self, rows: Flags) -> Integers:
+        """Return the longest time between two commits of these series, as far as kept, ms."""
+        return self._columns.longest_pauses(self._ids[rows])

@@ -1,0 +1,66 @@
+"""What rules ask of a partition with every commit, in columns: its log offsets and when it last changed."""
+
+from typing import TypeAlias
+
+import numpy as np
+
+from agent.model.commit_batch import Integers
+from agent.model.observations.kafka import LogOffsets, PartitionState
+
+Partition: TypeAlias = tuple[str, str, int]
+"""(cluster, topic, partition)."""
+
+LONG_AGO = -(1 << 62)
+_ROWS = 256
+
+
+class PartitionColumns:
+    """Partitions by number. Times are ms, LONG_AGO if there is none.
+
+    read_at, log_start, log_end: of the newest reading of the log offsets; read_before_at, log_start_before,
+    log_end_before: of the one before it. decreased_at: when the log end offset was last lower than before. changed_at:
+    when the leader, replicas or ISR last changed.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[Partition, int] = {}
+        self.names: list[Partition] = []
+        self.read_at, self.read_before_at, self.decreased_at, self.changed_at = (_filled() for _ in range(4))
+        self.log_start, self.log_end, self.log_start_before, self.log_end_before = (_filled() for _ in range(4))
+
+    def __len__(self) -> int:
+        """Return the number of partitions."""
+        return len(self.names)
+
+    def find(self, partition: Partition) -> int | None:
+        """Return the number of a partition; None if it is unknown."""
+        return self._numbers.get(partition)
+
+    def number_of(self, partition: Partition) -> int:
+        """Return the number of a partition, a new one if it is unknown."""
+        number = self._numbers.get(partition)
+        if number is None:
+            number = self._numbers[partition] = len(self.names)
+            self.names.append(partition)
+            if number == len(self.read_at):
+                for name, column in vars(self).items():
+                    if isinstance(column, np.ndarray):
+                        setattr(self, name, np.concatenate([column, np.full_like(column, LONG_AGO)]))
+        return number
+
+    def update(self, observation: LogOffsets | PartitionState) -> None:
+        """Take in a change of the log offsets or of the state of a partition; those of each come in order."""
+        number = self.number_of((observation.cluster, observation.topic, observation.partition))
+        if isinstance(observation, PartitionState):
+            self.changed_at[number] = observation.at
+            return
+        self.read_before_at[number] = self.read_at[number]
+        self.log_start_before[number], self.log_end_before[number] = self.log_start[number], self.log_end[number]
+        self.read_at[number], self.log_start[number] = observation.at, observation.log_start
+        self.log_end[number] = observation.log_end
+        if observation.log_end < self.log_end_before[number]:
+            self.decreased_at[number] = observation.at
+
+
+def _filled() -> Integers:
+    return np.full(_ROWS, LONG_AGO, np.int64)
