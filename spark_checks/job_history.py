@@ -13,7 +13,7 @@ from typing import TypeAlias
 import click
 from pyspark.sql import SparkSession
 
-from agent.engine.facts import LATENESS_MS
+from agent.engine.history import LATENESS_MS
 from agent.model.config_types import duration
 from agent.model.findings import Finding
 from agent.model.observations.flink import JobGraphFile

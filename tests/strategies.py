@@ -6,7 +6,7 @@ from itertools import cycle
 import msgspec
 from hypothesis import strategies as st
 
-from agent.engine.facts import LATENESS_MS
+from agent.engine.history import LATENESS_MS
 from agent.model.observations.base import Available, Observation, Subject, Tick, Unavailable
 from agent.model.observations.checks import CheckFinding, CheckRun
 from agent.model.observations.flink import (

@@ -13,7 +13,7 @@ import click
 
 from agent.cli.common import EPILOG, FOUND, WRONG, config_option, fail, load_or_exit, print_incidents
 from agent.engine.engine import Engine
-from agent.engine.facts import LATENESS_MS, LONG_AGO
+from agent.engine.history import LATENESS_MS, LONG_AGO
 from agent.model.encoding import from_json
 from agent.model.findings import Incident
 from agent.model.observations.base import Observation, Subject, not_after_seen

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from msgspec import Struct
 
-from agent.engine.facts import FINALIZATION_MS, History
+from agent.engine.history import FINALIZATION_MS, History
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import (
     BrokerRegistration,

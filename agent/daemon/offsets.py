@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from agent.engine.engine import Engine
-from agent.engine.facts import History
+from agent.engine.history import History
 from agent.model.findings import Finding, Incident
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, LogOffsets

@@ -19,7 +19,7 @@ from agent.daemon.health import Health
 from agent.daemon.state_keeper import STATE, StateKeeper
 from agent.engine.check_requests import CheckRequest, CheckResult
 from agent.engine.engine import Engine
-from agent.engine.facts import FINALIZATION_MS, LATENESS_MS, LONG_AFTER
+from agent.engine.history import FINALIZATION_MS, LATENESS_MS, LONG_AFTER
 from agent.model.encoding import encodable
 from agent.model.findings import Finding, Incident
 from agent.model.observations.base import Observation, Subject, Tick, not_after

@@ -28,7 +28,7 @@ from agent.daemon.reports import (
     SourceStatus,
 )
 from agent.engine.engine import Engine
-from agent.engine.facts import History
+from agent.engine.history import History
 from agent.engine.impact_and_root_cause import worst_first
 from agent.model.findings import Incident, Status
 from agent.model.observations.base import Unavailable

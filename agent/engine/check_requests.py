@@ -10,8 +10,8 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from agent.engine.correlation import Chain, Correlation, flatten, steps_before_checks
-from agent.engine.facts import FINALIZATION_MS
 from agent.engine.grouping import GROUPING_MS
+from agent.engine.history import FINALIZATION_MS
 from agent.model.findings import Finding, FindingKey, Severity
 from agent.model.observations.base import Observation
 

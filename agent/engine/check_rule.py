@@ -10,7 +10,8 @@ from typing import ClassVar
 
 import msgspec
 
-from agent.engine.facts import FINALIZATION_MS, RETENTION_MS, Facts, History
+from agent.engine.facts import Facts
+from agent.engine.history import FINALIZATION_MS, RETENTION_MS, History
 from agent.engine.rule import Scope, TopicRule, recovered
 from agent.model.findings import Finding, finding_from_json
 from agent.model.observations.base import Observation

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from agent.engine.commit_columns import Progress
-from agent.engine.facts import Facts, History
+from agent.engine.facts import Facts
+from agent.engine.history import History
 from agent.engine.ordinary import CommitProgress, SeriesAtRest
 from agent.engine.rule import Rule
 from agent.model.commit_batch import CommitBatch, Flags, Integers

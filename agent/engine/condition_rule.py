@@ -3,7 +3,8 @@
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from agent.engine.facts import FLOOR, Facts, History
+from agent.engine.facts import Facts
+from agent.engine.history import FLOOR, History
 from agent.engine.rule import Rule, Scope, TopicRule, ended, recovered
 from agent.engine.suspensions import watched_for
 from agent.model.config_types import Duration

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 from pydantic import Field
 
-from agent.engine.facts import FINALIZATION_MS
 from agent.engine.grouping import GROUPING_REACH_MS, RECURRENCE_MS, find_groups, key_values
+from agent.engine.history import FINALIZATION_MS
 from agent.engine.rule import ELECTION, cause_checks
 from agent.engine.storms import find_storms
 from agent.model.config_types import ConfigModel, Duration

@@ -9,7 +9,7 @@ import numpy as np
 from agent.engine.check_requests import CheckRequest
 from agent.engine.correlation import Correlation
 from agent.engine.evaluator import Changes, Evaluator, SetAside, propagate
-from agent.engine.facts import History
+from agent.engine.history import History
 from agent.engine.incidents import LIFETIMES, Incidents, Lifetimes
 from agent.engine.rule import Rule
 from agent.model.commit_batch import CommitBatch

@@ -13,7 +13,8 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from agent.engine.commit_intake import absorb_ordinary, one_per_key, series_to_revisit
-from agent.engine.facts import FINALIZATION_MS, LATENESS_MS, LONG_AFTER, LONG_AGO, Change, DependencyKey, Facts
+from agent.engine.facts import DependencyKey, Facts
+from agent.engine.history import FINALIZATION_MS, LATENESS_MS, LONG_AFTER, LONG_AGO, Change
 from agent.engine.rule import Rule, Scope
 from agent.model.commit_batch import CommitBatch
 from agent.model.findings import Finding, FindingKey

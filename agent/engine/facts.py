@@ -3,35 +3,26 @@
 Facts record which subjects and indexes a rule reads, so that the evaluator knows what a result depends on.
 """
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from enum import Enum, auto
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
 from agent.engine.commit_columns import CommitColumns
-from agent.engine.compact_list import CompactList, thinned
+from agent.engine.history import (
+    FINALIZATION_MS,
+    LATENESS_MS,
+    LONG_AGO,
+    RETENTION_MS,
+    Change,
+    ColumnHistory,
+    History,
+    Ticks,
+)
 from agent.engine.partition_columns import PartitionColumns
 from agent.engine.subject_index import SubjectIndex, sort_key
-from agent.model.observations.base import Availability, Observation, Subject, Tick, Unavailable, is_same_fact
+from agent.model.observations.base import Availability, Observation, Subject, Tick, Unavailable
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets, PartitionState
-
-LATENESS_MS = 60_000
-"""Allowed lateness: how far observations of different subjects may arrive out of order."""
-
-FINALIZATION_MS = 3 * LATENESS_MS
-"""How long after it could first be known a finding may still change.
-
-All sources have reported what happened up to LATENESS_MS after it by then. A rule reads no further ahead, so the order
-in which observations arrive decides nothing.
-"""
-
-RETENTION_MS = FINALIZATION_MS + LATENESS_MS
-"""How long histories keep changes: until findings are final, and room before that to look back."""
-
-LONG_AGO, LONG_AFTER = -(1 << 62), 1 << 62
-"""Before and after all observations, ms."""
 
 GONE_MS = 900_000
 """How long a group that no longer exists is remembered with its history."""
@@ -43,147 +34,10 @@ GONE_CHANGES = 3
 _KAFKA = "kafka"
 """The source of groups."""
 
-FLOOR = Observation.history_floor
-"""How many changes the history of a state keeps however old they are."""
-
 DependencyKey: TypeAlias = Hashable
 """A subject that was read by itself, or (kind, field names, values) of an index that was read as a whole."""
 
 T = TypeVar("T", bound=Observation)
-
-
-class Change(Enum):
-    """What an observation did to its subject's history."""
-
-    STALE = auto()
-    """Nothing: it is older than the last observation of its subject."""
-    UNCHANGED = auto()
-    """It confirms the newest change."""
-    CHANGED = auto()
-
-
-class History(Generic[T]):
-    """One subject's observations in order of `at`, changes only, newest last.
-
-    confirmed: when the newest change was last seen to hold, ms. older: a selection of the changes before `changes`, the
-    sparser the older, of kinds with `memory_ms`.
-    """
-
-    __slots__ = ("changes", "confirmed", "older", "subject")
-
-    def __init__(self, subject: Subject = (), *, compact: bool = False) -> None:
-        """compact: whether its observations are of a kind with `is_compact`."""
-        self.subject = subject
-        self.changes: list[T] | CompactList[T] = CompactList() if compact else []
-        self.older: Sequence[T] = ()
-        self.confirmed = LONG_AGO
-
-    def __iter__(self) -> Iterator[T]:
-        """Iterate over the changes, oldest first."""
-        return iter(self.changes)
-
-    @property
-    def last(self) -> T | None:
-        """The newest change."""
-        return self.changes[-1] if self.changes else None
-
-    def as_of(self, at: int) -> T | None:
-        """Return what held at that moment: the last change at or before it."""
-        changes = self.changes
-        if changes and changes[-1].at <= at:
-            return changes[-1]
-        index = self._bisect(at, bisect_right)
-        return changes[index - 1] if index else None
-
-    def after(self, at: int) -> list[T]:
-        """Return the changes after that moment, oldest first."""
-        changes = self.changes
-        if not changes or changes[-1].at <= at:
-            return []
-        return changes[self._bisect(at, bisect_right) :]
-
-    def before(self, at: int, most: int) -> list[T]:
-        """Return the last changes before that moment, at most so many, oldest first."""
-        index = self._bisect(at, bisect_left)
-        return self.changes[max(index - most, 0) : index]
-
-    def backwards(self, end: int) -> Iterator[T]:
-        """Yield the changes up to that moment, newest first."""
-        changes = self.changes
-        for index in range(self._bisect(end, bisect_right) - 1, -1, -1):
-            yield changes[index]
-
-    def between(self, begin: int, end: int) -> list[T]:
-        """Return the changes after `begin` and up to `end`, oldest first."""
-        changes = self.changes
-        if not changes or changes[-1].at <= begin:
-            return []
-        return changes[self._bisect(begin, bisect_right) : self._bisect(end, bisect_right)]
-
-    def add(self, observation: T) -> Change:
-        """Append an observation unless it is stale or says nothing new."""
-        if observation.at < self.confirmed:
-            return Change.STALE
-        self.confirmed = observation.at
-        changes = self.changes
-        if changes and is_same_fact(changes[-1], observation):
-            return Change.UNCHANGED
-        changes.append(observation)
-        floor = observation.history_floor
-        if len(changes) > 2 * floor and changes[2 * floor].at < observation.at - RETENTION_MS:
-            count = self._bisect(observation.at - RETENTION_MS, bisect_left) - floor
-            if observation.memory_ms:
-                older = thinned([*self.older, *changes[:count]], observation.at)
-                self.older = CompactList(older) if observation.is_compact else list(older)
-            del changes[:count]
-        return Change.CHANGED
-
-    def _bisect(self, at: int, bisect: Callable[..., int]) -> int:
-        changes = self.changes
-        return bisect(changes, at, key=_at) if isinstance(changes, list) else changes.bisect(at, bisect)
-
-
-class _ColumnHistory(History[Commit]):
-    """A series in columns, as it was when its changes were first read; other threads may read it."""
-
-    __slots__ = ("_columns", "_number")
-
-    def __init__(self, columns: CommitColumns, number: int) -> None:
-        self.subject = columns.subject(number)
-        self.older = ()
-        self.confirmed = int(columns.confirmed[number])
-        self._columns, self._number = columns, number
-
-    def __getattr__(self, name: str) -> CompactList[Commit]:
-        """Unpack the changes when they are first read."""
-        if name != "changes":
-            raise AttributeError(name)
-        changes = CompactList.of_rows(self._columns.rows_of(self._number), self.subject[1:], Commit)
-        self.changes = changes
-        return changes
-
-
-class _Ticks(History[Tick]):
-    """The first tick, and each one before which Backflow was suspended: `since` is then the last tick before that.
-
-    Ticks come about once a second. A recording in which they are further apart than LATENESS_MS shows no suspension.
-    """
-
-    __slots__ = ("are_regular",)
-
-    def __init__(self, subject: Subject = ()) -> None:
-        super().__init__(subject)
-        self.are_regular = False
-
-    def add(self, observation: Tick) -> Change:
-        last, is_first = self.confirmed, not self.changes
-        if is_first or observation.at <= last + LATENESS_MS or not self.are_regular:
-            self.are_regular = not is_first and observation.at <= last + LATENESS_MS
-            return super().add(observation)
-        self.confirmed, self.are_regular = observation.at, False
-        self.changes.append(msgspec.structs.replace(observation, since=last))
-        del self.changes[: -2 * FLOOR]
-        return Change.CHANGED
 
 
 class Facts:
@@ -212,7 +66,7 @@ class Facts:
     def suspended_since(self) -> int | None:
         """When the last tick came if Backflow must have been suspended since, ms; None otherwise."""
         ticks = self.history(Tick)
-        is_late = isinstance(ticks, _Ticks) and ticks.are_regular and self.now > ticks.confirmed + LATENESS_MS
+        is_late = isinstance(ticks, Ticks) and ticks.are_regular and self.now > ticks.confirmed + LATENESS_MS
         return ticks.confirmed if is_late else None
 
     def absorb(self, observation: Observation) -> Change:
@@ -248,7 +102,7 @@ class Facts:
         if isinstance(observation, Commit) and (number := self.commits.find(subject)) is not None:
             return self._open(number)
         created: History[Any] = (
-            _Ticks(subject) if isinstance(observation, Tick) else History(subject, compact=observation.is_compact)
+            Ticks(subject) if isinstance(observation, Tick) else History(subject, compact=observation.is_compact)
         )
         self._add(created, observation)
         return created
@@ -260,7 +114,7 @@ class Facts:
 
     def _open(self, number: int) -> History[Commit]:
         """Keep a history for a series in columns from now on."""
-        history = _ColumnHistory(self.commits, number)
+        history = ColumnHistory(self.commits, number)
         self._add(history, history.changes[-1])
         self.commits.remove(number)
         return history
@@ -290,7 +144,7 @@ class Facts:
         if history is None and subject[0] == Commit.subject_kind:
             number = self.commits.find(subject)
             if number is not None:
-                history = _ColumnHistory(self.commits, number) if self._reads is None else self._open(number)
+                history = ColumnHistory(self.commits, number) if self._reads is None else self._open(number)
         return _EMPTY if history is None else history
 
     def history(self, kind: type[T], *key: Hashable) -> History[T]:
@@ -323,7 +177,7 @@ class Facts:
         found = index.members.get(values, ())
         if not numbers:
             return found
-        views: list[History[Any]] = [_ColumnHistory(self.commits, number) for number in numbers]
+        views: list[History[Any]] = [ColumnHistory(self.commits, number) for number in numbers]
         return sorted([*found, *views], key=sort_key)
 
     def _index(self, kind: type[Observation], names: tuple[str, ...]) -> SubjectIndex[History[Any]]:
@@ -340,7 +194,7 @@ class Facts:
         """Return the histories of all groups that may have committed more than this offset of a partition."""
         numbers = self.commits.of_partition(cluster, topic, partition)
         views = [
-            _ColumnHistory(self.commits, number)
+            ColumnHistory(self.commits, number)
             for number in numbers[self.commits.last_offset[numbers] > offset].tolist()
         ]
         index = self._index(Commit, ("cluster", "topic", "partition"))
@@ -411,7 +265,7 @@ class Facts:
 
     def all_histories(self) -> Iterable[History[Any]]:
         """Return the history of each subject."""
-        views = (_ColumnHistory(self.commits, number) for number in self.commits.used().tolist())
+        views = (ColumnHistory(self.commits, number) for number in self.commits.used().tolist())
         return [*self._histories.values(), *views]
 
     def peaks(self, commit: Commit) -> list[Commit]:
@@ -453,7 +307,3 @@ class Facts:
 
 
 _EMPTY: History[Any] = History()
-
-
-def _at(observation: Observation) -> int:
-    return observation.at

@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from itertools import pairwise
 from typing import Any, TypeAlias
 
-from agent.engine.facts import FINALIZATION_MS, LATENESS_MS, LONG_AFTER
+from agent.engine.history import FINALIZATION_MS, LATENESS_MS, LONG_AFTER
 from agent.model.findings import Finding, FindingKey, Severity
 from agent.model.observations.kafka import OFFSETS_TOPIC
 from agent.model.text import is_bounded

@@ -17,7 +17,7 @@ from agent.engine.correlation import (
     horizon,
 )
 from agent.engine.evaluator import Changes, SetAside, propagate
-from agent.engine.facts import FINALIZATION_MS, LONG_AFTER
+from agent.engine.history import FINALIZATION_MS, LONG_AFTER
 from agent.engine.impact_and_root_cause import title, total_impact, worst_first
 from agent.engine.rule import Rule
 from agent.model.config_types import ConfigModel, PositiveDuration

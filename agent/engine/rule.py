@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
-from agent.engine.facts import LONG_AFTER, LONG_AGO, Facts
+from agent.engine.facts import Facts
+from agent.engine.history import LONG_AFTER, LONG_AGO
 from agent.engine.ordinary import CommitProgress, SeriesAtRest
 from agent.model.commit_batch import Flags
 from agent.model.config_types import ConfigModel

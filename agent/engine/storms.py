@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from agent.engine.facts import LATENESS_MS
+from agent.engine.history import LATENESS_MS
 from agent.model.findings import Finding, FindingKey, Severity
 
 STORM_SIZE = 10

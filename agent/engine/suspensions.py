@@ -6,7 +6,8 @@ No source reports them, but ticks are missing.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from agent.engine.facts import LATENESS_MS, Facts
+from agent.engine.facts import Facts
+from agent.engine.history import LATENESS_MS
 from agent.model.observations.base import Tick
 
 

@@ -3,7 +3,8 @@
 from typing import Any
 
 from agent.engine.condition_rule import Condition, ConditionRule
-from agent.engine.facts import Facts, History
+from agent.engine.facts import Facts
+from agent.engine.history import History
 from agent.engine.rule import Advice, Scope
 from agent.model.findings import Finding
 from agent.model.observations.agent import AgentPart

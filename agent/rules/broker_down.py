@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from agent.engine.condition_rule import Condition, LastingConditionRule
-from agent.engine.facts import Facts, History
+from agent.engine.facts import Facts
+from agent.engine.history import History
 from agent.engine.rule import Advice, Scope, ended
 from agent.model.findings import Finding
 from agent.model.observations.kafka import BrokerRegistration

@@ -7,7 +7,8 @@ from typing import ClassVar
 from pydantic import Field
 
 from agent.engine.condition_rule import find_series
-from agent.engine.facts import FLOOR, Facts
+from agent.engine.facts import Facts
+from agent.engine.history import FLOOR
 from agent.engine.rule import Advice, Rule, Scope, ended, recovered
 from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar
 
-from agent.engine.facts import LONG_AFTER, Facts
+from agent.engine.facts import Facts
+from agent.engine.history import LONG_AFTER
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.findings import Finding, Severity
 from agent.model.observations.base import Observation

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from agent.engine.condition_rule import Condition, ConditionRule
-from agent.engine.facts import Facts, History
+from agent.engine.facts import Facts
+from agent.engine.history import History
 from agent.engine.rule import Advice, Scope
 from agent.model.observations.checks import CheckRun
 

@@ -5,7 +5,8 @@ from itertools import zip_longest
 from typing import ClassVar
 
 from agent.engine.condition_rule import intervals_where
-from agent.engine.facts import FINALIZATION_MS, FLOOR, Facts, History
+from agent.engine.facts import Facts
+from agent.engine.history import FINALIZATION_MS, FLOOR, History
 from agent.engine.ordinary import SeriesAtRest
 from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
 from agent.model.commit_batch import Flags

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar, NamedTuple
 
-from agent.engine.facts import Facts, History
+from agent.engine.facts import Facts
+from agent.engine.history import History
 from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
 from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding

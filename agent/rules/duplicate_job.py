@@ -5,7 +5,8 @@ from itertools import combinations
 from typing import ClassVar
 
 from agent.engine.condition_rule import Interval, intervals_over
-from agent.engine.facts import FINALIZATION_MS, LATENESS_MS, Facts
+from agent.engine.facts import Facts
+from agent.engine.history import FINALIZATION_MS, LATENESS_MS
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar
 
-from agent.engine.facts import LATENESS_MS, Facts
+from agent.engine.facts import Facts
+from agent.engine.history import LATENESS_MS
 from agent.engine.ordinary import CommitProgress
 from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
 from agent.model.commit_batch import Flags

@@ -7,7 +7,8 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from agent.engine.facts import LATENESS_MS, LONG_AGO, Facts, History
+from agent.engine.facts import Facts
+from agent.engine.history import LATENESS_MS, LONG_AGO, History
 from agent.engine.ordinary import CommitProgress
 from agent.engine.rule import Advice, GroupRule, Scope, recovered
 from agent.engine.suspensions import suspensions

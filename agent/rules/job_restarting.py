@@ -8,7 +8,8 @@ import msgspec
 from pydantic import Field
 
 from agent.engine.condition_rule import find_repetitions, intervals_over
-from agent.engine.facts import FLOOR, Facts, History
+from agent.engine.facts import Facts
+from agent.engine.history import FLOOR, History
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import PositiveDuration, duration_text
 from agent.model.findings import Finding, reader

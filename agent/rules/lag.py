@@ -7,7 +7,8 @@ from typing import ClassVar, NamedTuple
 
 from pydantic import Field
 
-from agent.engine.facts import FINALIZATION_MS, Facts, History
+from agent.engine.facts import Facts
+from agent.engine.history import FINALIZATION_MS, History
 from agent.engine.ordinary import SeriesAtRest
 from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
 from agent.model.commit_batch import Flags

@@ -6,7 +6,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from agent.engine.facts import LATENESS_MS, Facts, History
+from agent.engine.facts import Facts
+from agent.engine.history import LATENESS_MS, History
 from agent.engine.ordinary import CommitProgress
 from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
 from agent.model.commit_batch import Flags

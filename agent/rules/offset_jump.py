@@ -7,7 +7,8 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from agent.engine.facts import LATENESS_MS, Facts, History
+from agent.engine.facts import Facts
+from agent.engine.history import LATENESS_MS, History
 from agent.engine.ordinary import CommitProgress
 from agent.engine.rule import Advice, ChosenSeverity, GroupRule, Scope, recovered
 from agent.model.commit_batch import Flags

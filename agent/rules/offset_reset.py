@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar
 
-from agent.engine.facts import LATENESS_MS, Facts
+from agent.engine.facts import Facts
+from agent.engine.history import LATENESS_MS
 from agent.engine.rule import Advice, EventRule, Scope, TopicRule
 from agent.model.findings import Finding
 from agent.model.observations.base import Observation

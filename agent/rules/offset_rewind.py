@@ -7,7 +7,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from agent.engine.facts import LATENESS_MS, LONG_AFTER, Facts, History
+from agent.engine.facts import Facts
+from agent.engine.history import LATENESS_MS, LONG_AFTER, History
 from agent.engine.ordinary import CommitProgress
 from agent.engine.rule import Advice, CauseCheck, ChosenSeverity, GroupRule, Scope, ended, recovered
 from agent.model.commit_batch import Flags

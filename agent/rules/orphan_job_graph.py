@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar
 
 from agent.engine.condition_rule import Interval, intervals_over
-from agent.engine.facts import FINALIZATION_MS, Facts
+from agent.engine.facts import Facts
+from agent.engine.history import FINALIZATION_MS
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding

@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 from msgspec.structs import replace
 
 from agent.engine.condition_rule import Condition, PartitionConditionRule
-from agent.engine.facts import Facts, History
+from agent.engine.facts import Facts
+from agent.engine.history import History
 from agent.engine.rule import Advice, Scope
 from agent.model.config_types import Duration
 from agent.model.findings import Finding

@@ -6,7 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from agent.engine.facts import FINALIZATION_MS, LONG_AGO, Facts, History
+from agent.engine.facts import Facts
+from agent.engine.history import FINALIZATION_MS, LONG_AGO, History
 from agent.engine.ordinary import SeriesAtRest
 from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
 from agent.model.commit_batch import Flags

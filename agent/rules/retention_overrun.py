@@ -7,7 +7,8 @@ from typing import ClassVar
 import numpy as np
 from msgspec.structs import replace
 
-from agent.engine.facts import LONG_AFTER, Facts
+from agent.engine.facts import Facts
+from agent.engine.history import LONG_AFTER
 from agent.engine.ordinary import CommitProgress
 from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
 from agent.model.commit_batch import Flags

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
 from agent.engine.condition_rule import LastingConditionRule, intervals_over, intervals_where
-from agent.engine.facts import Facts, History
+from agent.engine.facts import Facts
+from agent.engine.history import History
 from agent.engine.rule import Advice, Scope
 from agent.model.config_types import Duration
 from agent.model.findings import Finding, observed_part

@@ -7,7 +7,8 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from pydantic import AfterValidator, Field
 
-from agent.engine.facts import FLOOR, LATENESS_MS, Facts
+from agent.engine.facts import Facts
+from agent.engine.history import FLOOR, LATENESS_MS
 from agent.engine.rule import Advice, GroupRule, Scope, recovered
 from agent.model.config_types import PositiveDuration
 from agent.model.declared_stores import DeclaredStore, declared_once

@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar, NamedTuple
 
-from agent.engine.facts import LATENESS_MS, RETENTION_MS, Facts
+from agent.engine.facts import Facts
+from agent.engine.history import LATENESS_MS, RETENTION_MS
 from agent.engine.rule import Advice, EventRule, Scope, TopicRule
 from agent.model.config_types import Duration
 from agent.model.findings import Finding, Records, Severity

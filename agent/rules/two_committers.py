@@ -7,7 +7,8 @@ from typing import ClassVar
 import numpy as np
 from msgspec.structs import replace
 
-from agent.engine.facts import FINALIZATION_MS, FLOOR, Facts
+from agent.engine.facts import Facts
+from agent.engine.history import FINALIZATION_MS, FLOOR
 from agent.engine.ordinary import CommitProgress
 from agent.engine.rule import Advice, GroupRule, Scope, recovered
 from agent.model.commit_batch import Flags

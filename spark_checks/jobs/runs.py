@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import Row, SparkSession
 
-from agent.engine.facts import LATENESS_MS
+from agent.engine.history import LATENESS_MS
 from agent.rules.queries.flink import REST, STORAGE, ZOOKEEPER
 from agent.sources.base import HEARTBEAT_MS
 from agent.storage.journal.segments import FOREVER, UNREADABLE

@@ -8,7 +8,8 @@ from typing import NamedTuple, TypeVar, cast
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as sql
 
-from agent.engine.facts import Facts, History
+from agent.engine.facts import Facts
+from agent.engine.history import History
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import BrokerRegistration, PartitionState
 from agent.rules.queries.partitions import CLOCK_SLACK_MS

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from agent.engine.facts import LATENESS_MS
+from agent.engine.history import LATENESS_MS
 from agent.model.findings import Records
 from agent.model.observations.kafka import PartitionState
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, find_leader_changes, is_recreated

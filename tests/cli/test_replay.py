@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from agent.cli.replay import RecordingError, batches, in_time_order, read, replay, without_history
 from agent.config.settings import load
 from agent.engine.engine import Engine
-from agent.engine.facts import LATENESS_MS
+from agent.engine.history import LATENESS_MS
 from agent.model.encoding import to_json
 from agent.model.findings import Incident, Severity
 from agent.model.observations.base import Observation, Tick

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from agent.config.settings import load
 from agent.engine.check_requests import LOOKBACK_MS, CheckRequest, request_checks
 from agent.engine.correlation import Correlation, Step, find_chains
-from agent.engine.facts import FINALIZATION_MS
+from agent.engine.history import FINALIZATION_MS
 from agent.model.findings import Finding, Severity
 from tests.samples import at, brokers_down_together, divergence, leader_change, offset_decrease, rewind, session_expiry
 

@@ -7,7 +7,8 @@ from typing import ClassVar, NamedTuple
 import pytest
 
 from agent.engine.evaluator import SOON_MS, Evaluator
-from agent.engine.facts import FINALIZATION_MS, LONG_AFTER, Facts
+from agent.engine.facts import Facts
+from agent.engine.history import FINALIZATION_MS, LONG_AFTER
 from agent.engine.rule import Rule, Scope
 from agent.model.findings import Finding
 from agent.model.observations.base import Observation

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from agent.config.settings import load
 from agent.engine.engine import Engine
-from agent.engine.facts import LONG_AFTER
+from agent.engine.history import LONG_AFTER
 from agent.model.findings import Incident, Severity
 from agent.model.observations.base import Observation, Tick
 from agent.model.observations.kafka import PartitionState

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from agent.config.settings import load
 from agent.engine.evaluator import ABANDONED_MS, SOON_MS, Evaluator
-from agent.engine.facts import FINALIZATION_MS, LATENESS_MS, LONG_AFTER
+from agent.engine.history import FINALIZATION_MS, LATENESS_MS, LONG_AFTER
 from agent.model.findings import Finding
 from agent.model.observations.base import Observation, Tick
 from agent.model.observations.checks import CheckFinding

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from agent.engine.facts import FLOOR, GONE_GROUPS, GONE_MS, LONG_AFTER, RETENTION_MS, Change, Facts, History
+from agent.engine.facts import GONE_GROUPS, GONE_MS, Facts
+from agent.engine.history import FLOOR, LONG_AFTER, RETENTION_MS, Change, History
 from agent.model.observations.base import Available, Unavailable
 from agent.model.observations.checks import CheckFinding
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets, Member

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from agent.engine.evaluator import Evaluator
-from agent.engine.facts import LATENESS_MS
+from agent.engine.history import LATENESS_MS
 from agent.engine.rule import Rule
 from agent.model.findings import Finding, FindingKey
 from agent.model.observations.base import Observation, Tick

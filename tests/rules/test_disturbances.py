@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from agent.engine.facts import Facts, History
+from agent.engine.facts import Facts
+from agent.engine.history import History
 from agent.model.observations.kafka import OFFSETS_TOPIC, Commit
 from agent.rules.queries.causes import undisturbed_since
 from agent.rules.queries.subjects import coordinator_of

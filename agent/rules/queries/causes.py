@@ -8,7 +8,8 @@ from itertools import islice, pairwise
 from statistics import median
 from typing import Any
 
-from agent.engine.facts import FLOOR, LATENESS_MS, LONG_AGO, Facts, History
+from agent.engine.facts import Facts
+from agent.engine.history import FLOOR, LATENESS_MS, LONG_AGO, History
 from agent.engine.rule import CauseCheck
 from agent.engine.suspensions import suspensions
 from agent.model.observations.base import Unavailable

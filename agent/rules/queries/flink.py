@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from agent.engine.condition_rule import Interval
-from agent.engine.facts import LATENESS_MS, LONG_AFTER, Facts, History
+from agent.engine.facts import Facts
+from agent.engine.history import LATENESS_MS, LONG_AFTER, History
 from agent.model.name_filter import NameFilter
 from agent.model.observations.base import Availability, Available, Unavailable
 from agent.model.observations.flink import Checkpoints, FlinkJob, JobGraph, JobListing, JobManagerLeader

@@ -1,6 +1,7 @@
 """Queries about commits out of order: an older commit that arrives late is no rewind."""
 
-from agent.engine.facts import LATENESS_MS, Facts
+from agent.engine.facts import Facts
+from agent.engine.history import LATENESS_MS
 from agent.model.observations.kafka import Commit
 from agent.rules.queries.partitions import may_have_unclean_election
 from agent.rules.queries.rewinds import READINGS, Move, find_following, find_rhythm, find_truncation

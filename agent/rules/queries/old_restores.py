@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from agent.engine.facts import FLOOR, Facts
+from agent.engine.facts import Facts
+from agent.engine.history import FLOOR
 from agent.model.observations.flink import Checkpoints, FlinkJob
 from agent.rules.queries.flink import DEFAULT_NAMES, has_state, is_active, is_listed, job_name
 from agent.rules.queries.subjects import jobs_in

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from itertools import islice, pairwise
 from statistics import median
 
-from agent.engine.facts import LATENESS_MS, LONG_AGO, Facts, History
+from agent.engine.facts import Facts
+from agent.engine.history import LATENESS_MS, LONG_AGO, History
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, GroupState
 from agent.model.observations.streams import StreamsApplication

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from agent.engine.facts import LATENESS_MS, LONG_AGO, History
+from agent.engine.history import LATENESS_MS, LONG_AGO, History
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, drop_unmoved
 from agent.rules.queries.unread import REGULAR, log_end_at, longest_interval

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from agent.engine.facts import LATENESS_MS, LONG_AFTER, LONG_AGO, Facts, History
+from agent.engine.facts import Facts
+from agent.engine.history import LATENESS_MS, LONG_AFTER, LONG_AGO, History
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import ClusterSettings, Commit, GroupState, LogOffsets, PartitionState
 

@@ -6,7 +6,8 @@ from itertools import pairwise
 import numpy as np
 
 from agent.engine.condition_rule import intervals_where
-from agent.engine.facts import LATENESS_MS, LONG_AGO, Facts, History
+from agent.engine.facts import Facts
+from agent.engine.history import LATENESS_MS, LONG_AGO, History
 from agent.engine.ordinary import CommitProgress
 from agent.engine.suspensions import suspensions
 from agent.model.commit_batch import Flags

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from agent.engine.facts import LATENESS_MS, Facts
+from agent.engine.facts import Facts
+from agent.engine.history import LATENESS_MS
 from agent.model.observations.kafka import Commit, LogOffsets
 from agent.model.observations.logs import LogLine, whole_number
 from agent.model.observations.streams import ChangelogDecreases, TaskRestore

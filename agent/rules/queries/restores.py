@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from agent.engine.facts import LATENESS_MS, Facts
+from agent.engine.facts import Facts
+from agent.engine.history import LATENESS_MS
 from agent.model.observations.flink import Checkpoints, Position
 from agent.model.observations.kafka import Commit
 from agent.rules.queries.partitions import CLOCK_SLACK_MS

@@ -9,7 +9,8 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
-from agent.engine.facts import LATENESS_MS, Facts, History
+from agent.engine.facts import Facts
+from agent.engine.history import LATENESS_MS, History
 from agent.model.observations.flink import Position
 from agent.model.observations.kafka import ClusterSettings, Commit, GroupState, LogOffsets, PartitionState
 from agent.model.observations.logs import LogLine, whole_number

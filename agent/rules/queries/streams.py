@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from agent.engine.facts import FLOOR, LATENESS_MS, Facts, History
+from agent.engine.facts import Facts
+from agent.engine.history import FLOOR, LATENESS_MS, History
 from agent.model.observations.kafka import GroupState, Member
 from agent.model.observations.logs import LogLine
 from agent.model.observations.streams import StreamsApplication

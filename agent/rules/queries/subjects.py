@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from itertools import islice
 from operator import attrgetter
 
-from agent.engine.facts import LATENESS_MS, Facts, History
+from agent.engine.facts import Facts
+from agent.engine.history import LATENESS_MS, History
 from agent.engine.rule import Scope
 from agent.model.observations.flink import FlinkJob, JobGraph, JobGraphFile, Position
 from agent.model.observations.kafka import OFFSETS_TOPIC, BrokerRegistration, Commit, GroupState, PartitionState

@@ -6,7 +6,8 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from agent.engine.condition_rule import intervals_where
-from agent.engine.facts import FINALIZATION_MS, LONG_AGO, Facts, History
+from agent.engine.facts import Facts
+from agent.engine.history import FINALIZATION_MS, LONG_AGO, History
 from agent.engine.rule import Scope
 from agent.engine.suspensions import is_suspended, suspensions
 from agent.model.observations.base import Availability, Observation, Unavailable
