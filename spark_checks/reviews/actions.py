@@ -5,15 +5,14 @@ from typing import NamedTuple
 
 from agent.model.findings import Severity
 from agent.model.text import count
-from spark_checks.reviews.facts import FLAPPING, Facts, now
+from spark_checks.reviews.facts import FLAPPING, MUCH_LAG, MUCH_MORE, Facts, now
 from spark_checks.reviews.words import distance, factor, lasted, moment, names, percent, short, where
 
 _LONG_MS = 3_600_000
 """An outage of a source that is worth a task."""
 
-_MUCH_LAG, _MANY_REBALANCES = 1_000, 20
-_MORE = 2.0
-"""How many times the usual number is worth a task."""
+_MANY_REBALANCES = 20
+"""Rebalances in a week that are worth a task."""
 
 
 class Action(NamedTuple):
@@ -146,7 +145,7 @@ def _outages(facts: Facts) -> Iterator[Action]:
 def _lags(facts: Facts) -> Iterator[Action]:
     for lag in now(facts.lags):
         usual = facts.usual({row.week: row.p95 for row in facts.lags if row.group == lag.group})
-        if usual and lag.p95 >= _MUCH_LAG and lag.p95 >= _MORE * usual:
+        if usual and lag.p95 >= MUCH_LAG and lag.p95 >= MUCH_MORE * usual:
             yield Action(
                 45,
                 f"The lag of {lag.group} has grown",
@@ -160,7 +159,7 @@ def _lags(facts: Facts) -> Iterator[Action]:
 def _rebalances(facts: Facts) -> Iterator[Action]:
     for change in now(facts.rebalances):
         usual = facts.usual({row.week: row.times for row in facts.rebalances if row.group == change.group})
-        if change.times >= _MANY_REBALANCES and (usual is None or change.times >= _MORE * usual):
+        if change.times >= _MANY_REBALANCES and (usual is None or change.times >= MUCH_MORE * usual):
             compared = "" if usual is None else f", {factor(change.times, usual)}"
             yield Action(
                 40,

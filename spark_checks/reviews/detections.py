@@ -1,6 +1,5 @@
 """The sections of the page about what was detected: incidents by day and kind, and how useful the rules are."""
 
-from agent.model.findings import Severity
 from agent.model.text import count
 from spark_checks.reviews import charts
 from spark_checks.reviews.facts import FREQUENT, Facts, now
@@ -9,10 +8,7 @@ from spark_checks.reviews.markup import Heading, Html, badge, element, joined, t
 from spark_checks.reviews.overview import records_line
 from spark_checks.reviews.periods import DAY_MS
 from spark_checks.reviews.sections import ROWS, section
-from spark_checks.reviews.words import day, lasted, week_word
-
-_DAYS = 35
-"""The chart has no more bars than that: of longer times, the last days."""
+from spark_checks.reviews.words import day, lasted, moment, week_word
 
 
 def incidents(facts: Facts) -> Html:
@@ -127,20 +123,18 @@ def _kind(facts: Facts, kind: KindCount) -> tuple[object, ...]:
 
 
 def _chart(facts: Facts) -> Html:
-    """Return the incidents per day of 24 hours, counted back from the end of the week."""
-    periods = facts.periods
-    begin = periods.bounds(max(facts.weeks, default=0))[0]
-    number = min(_DAYS, -(-(periods.until - begin) // DAY_MS))
-    days = []
-    for index in range(number):
-        since = periods.until - (number - index) * DAY_MS
-        of_day = [incident for incident in facts.incidents if since <= incident.opened_at < since + DAY_MS]
-        critical = sum(incident.severity is Severity.CRITICAL for incident in of_day)
-        is_now = since + DAY_MS > periods.since
-        starts_week = (number - index) % 7 == 0
-        title = f"{day(since)}: {count(len(of_day), 'incident')}, {critical} critical"
-        label = day(since).split(" ", 1)[1] if starts_week else ""
-        days.append(charts.Bar(critical, len(of_day) - critical, is_now, title, label))
-    return element(
-        "div", charts.bars(days), element("p", "Per day; red: critical. Pale: the time before.", of="soft small")
-    )
+    """Return the incidents per day, or per hour if the time is short."""
+    days = facts.incidents_by_day()
+    is_hourly = days[0].length < DAY_MS
+    shown = [
+        charts.Bar(
+            found.critical,
+            found.warning,
+            found.is_now,
+            f"{moment(found.since)}: {count(found.critical + found.warning, 'incident')}, {found.critical} critical",
+            (moment(found.since)[-5:] if is_hourly else day(found.since).split(" ", 1)[1]) if found.is_first else "",
+        )
+        for found in days
+    ]
+    note = f"Per {'hour' if is_hourly else 'day'}; red: critical. Pale: the time before."
+    return element("div", charts.bars(shown), element("p", note, of="soft small"))

@@ -9,7 +9,7 @@ from spark_checks.reviews.availability import Outage
 from spark_checks.reviews.changes import BrokerLosses, Rebalances
 from spark_checks.reviews.incidents import Detected, Election, KindCount, RuleCount
 from spark_checks.reviews.lags import GroupLag, LagPoint, Margin, Standstill
-from spark_checks.reviews.periods import Periods
+from spark_checks.reviews.periods import DAY_MS, Periods
 
 
 class Weekly(Protocol):
@@ -22,14 +22,34 @@ class Weekly(Protocol):
 
 T = TypeVar("T", bound=Weekly)
 
+_DAYS = 70
+"""How many days a chart has at most: of longer times, the last."""
+
 NEAR_SHARE = 0.2
 """A group whose margin is below this share of the log nearly lost records: the rule `retention_margin` warns here."""
 
 FREQUENT = 7
 """From so many incidents in a week on, once a day, a rule fires too often to be read."""
 
+MUCH_LAG = 1_000
+"""Records that are worth a task."""
+
+MUCH_MORE = 2.0
+"""How many times the usual number is worth a task."""
+
 FLAPPING = 3
 """From so many losses in a week on, a broker has a problem of its own; rolling restarts are fewer."""
+
+
+class Day(NamedTuple):
+    """The incidents of a day or an hour. since, length: ms. is_now: of the reviewed week; is_first: of any week."""
+
+    since: int
+    length: int
+    critical: int
+    warning: int
+    is_now: bool
+    is_first: bool
 
 
 class Facts(NamedTuple):
@@ -71,6 +91,24 @@ class Facts(NamedTuple):
     def frequent_rules(self) -> list[RuleCount]:
         """The rules that fired too often in this week."""
         return [rule for rule in self.rules if rule.incidents >= FREQUENT]
+
+    def incidents_by_day(self) -> list["Day"]:
+        """Return the incidents per day of the weeks, counted back from the end; per hour if a week is a short time."""
+        periods = self.periods
+        length = DAY_MS if periods.length >= 2 * DAY_MS else DAY_MS // 24
+        first = periods.bounds(max(self.weeks, default=0))[0]
+        number = min(_DAYS, -(-(periods.until - first) // length))
+        days = []
+        for index in range(number):
+            since = periods.until - (number - index) * length
+            severities = [
+                incident.severity for incident in self.incidents if since <= incident.opened_at < since + length
+            ]
+            critical = severities.count(Severity.CRITICAL)
+            is_labelled = (number - index) % (periods.length // length or 1) == 0
+            is_now = since + length > periods.since
+            days.append(Day(since, length, critical, len(severities) - critical, is_now, is_labelled))
+        return days
 
     def records(self, week: int = 0) -> Records:
         """Return how many records the incidents of a week had reprocessed, lost or skipped."""

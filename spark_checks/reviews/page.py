@@ -39,9 +39,9 @@ def page(facts: Facts) -> str:
 def _footer(facts: Facts) -> Html:
     groups = count(len({lag.group for lag in facts.lags}), "group")
     sentence = (
-        f"Made by Backflow from its journal and its incidents: {groups} of cluster {facts.cluster}. A group nearly lost "
-        "records if, with unread records, its committed offset was in the oldest fifth of the log. The time left assumes "
-        "that the log start rises as fast as it did on average."
+        f"Made by Backflow from its journal and its incidents: {groups} of cluster {facts.cluster}. A group nearly "
+        "lost records if, with unread records, its committed offset was in the oldest fifth of the log. The time left "
+        "assumes that the log start rises as fast as it did on average."
     )
     notes = [sentence, *(f"{note[0].upper()}{note[1:]}: what it held is missing here." for note in facts.notes)]
     return element("footer", *(element("p", note, of="soft small") for note in notes), style="margin-top:18px")

@@ -3,13 +3,11 @@
 import io
 from datetime import UTC, datetime
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.dates import DateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from agent.model.findings import Severity
 from agent.model.text import visible
 from spark_checks.reviews.facts import NEAR_SHARE, Facts, now
 from spark_checks.reviews.periods import DAY_MS
@@ -17,6 +15,7 @@ from spark_checks.reviews.words import period, short, where
 
 _INCHES, _DOTS = (12, 6.75), 100
 _RED, _AMBER, _GREEN, _BLUE, _PALE = "#c62828", "#e69138", "#2e7d32", "#1565c0", "#b8c4d1"
+_OLD_RED = "#e3a9a5"
 _CURVES = (_BLUE, "#7e57c2", "#26a69a")
 _BARS, _NAME = 5, 30
 
@@ -37,22 +36,17 @@ def picture(facts: Facts) -> bytes:
 
 
 def _draw_incidents(axes: Axes, facts: Facts) -> None:
-    periods = facts.periods
-    first = periods.bounds(max(facts.weeks, default=0))[0]
-    number = max(1, -(-(periods.until - first) // DAY_MS))
-    critical, warning = np.zeros(number), np.zeros(number)
-    for incident in facts.incidents:
-        index = number - 1 - (periods.until - 1 - incident.opened_at) // DAY_MS
-        if 0 <= index < number:
-            (critical if incident.severity is Severity.CRITICAL else warning)[index] += 1
-    days = np.arange(number)
-    is_now = periods.until - (number - days) * DAY_MS + DAY_MS > periods.since
-    axes.bar(days, critical, color=np.where(is_now, _RED, "#e3a9a5"), width=0.85)
-    axes.bar(days, warning, bottom=critical, color=np.where(is_now, _AMBER, _PALE), width=0.85)
-    _title(axes, "Incidents per day (red: critical; pale: the time before)")
-    starts = [day for day in range(number) if (number - day) % 7 == 0] or [0]
-    axes.set_xticks(starts, [f"{_date(periods.until - (number - day) * DAY_MS):%-d %b}" for day in starts])
-    axes.set_ylim(0, max(1.0, float((critical + warning).max()) * 1.1))
+    days = facts.incidents_by_day()
+    is_hourly = days[0].length < DAY_MS
+    critical, warning = ([day.critical for day in days], [day.warning for day in days])
+    numbers = range(len(days))
+    axes.bar(numbers, critical, color=[_RED if day.is_now else _OLD_RED for day in days], width=0.85)
+    axes.bar(numbers, warning, bottom=critical, color=[_AMBER if day.is_now else _PALE for day in days], width=0.85)
+    _title(axes, f"Incidents per {'hour' if is_hourly else 'day'} (red: critical; pale: the time before)")
+    labelled = [number for number in numbers if days[number].is_first]
+    texts = [f"{_date(days[number].since):{'%H:%M' if is_hourly else '%-d %b'}}" for number in labelled]
+    axes.set_xticks(labelled, texts)
+    axes.set_ylim(0, max(1.0, max(day.critical + day.warning for day in days) * 1.1))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
 
 
@@ -89,7 +83,8 @@ def _draw_lags(axes: Axes, facts: Facts) -> None:
                   color=colour, linewidth=1.5, label=_plain(group, _NAME))  # fmt: skip
     axes.set_xlim(_date(facts.periods.since), _date(facts.periods.until))  # type: ignore[arg-type]
     axes.set_yscale("symlog", linthresh=10)
-    axes.set_ylim(bottom=0)
+    highest = max(point.lag for group in drawn for point in facts.points[group])
+    axes.set_ylim(0, max(10, highest * 6))  # room for the legend
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
     is_long = facts.periods.length > 2 * DAY_MS
     axes.xaxis.set_major_formatter(DateFormatter("%a %-d %b" if is_long else "%H:%M"))  # type: ignore[no-untyped-call]

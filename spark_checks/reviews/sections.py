@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from agent.model.text import count
 from spark_checks.reviews import charts
-from spark_checks.reviews.facts import FLAPPING, NEAR_SHARE, Facts, now, of_week
+from spark_checks.reviews.facts import FLAPPING, MUCH_LAG, MUCH_MORE, NEAR_SHARE, Facts, now, of_week
 from spark_checks.reviews.markup import Heading, Html, badge, element, joined, share_bar, table, with_code
 from spark_checks.reviews.words import distance, factor, lasted, moment, percent, short, week_word, where
 
@@ -77,7 +77,7 @@ def lags(facts: Facts) -> Html:
                 short(lag.p50),
                 short(lag.p95),
                 short(lag.largest),
-                "-" if usual is None else _change(lag.p95, usual),
+                "-" if usual is None else _change(lag.p95, usual, least=MUCH_LAG),
                 charts.curve(shown, f"Lag of {lag.group}, up to {lag.largest:,} records"),
             )
         )
@@ -225,9 +225,10 @@ def _before(facts: Facts, by_week: Mapping[int, int]) -> str:
     return ", ".join(f"{by_week.get(week, 0):,}" for week in sorted(facts.weeks, reverse=True)) or "-"
 
 
-def _change(number: float, usual: float) -> Html:
-    words = factor(number, usual)
-    return element("span", words, of="up" if "times" in words or words == "usually none" else "soft")
+def _change(number: float, usual: float, least: int) -> Html:
+    """Return how a number compares with the usual one, in red if it is much higher and at least so large."""
+    is_high = number >= least and number >= MUCH_MORE * usual
+    return element("span", factor(number, usual), of="up" if is_high else "soft")
 
 
 def _danger(share: float) -> str:
