@@ -83,12 +83,12 @@ def _cluster(name: str, seed: int, hours: float, faults: int) -> Cluster:
 
 def _renamed(fact: Observation, name: str, scenario: Scenario) -> Observation:
     """Return the fact of another cluster, with all simulations beginning at the same time."""
-    shift = _BEGAN_AT - scenario.truth.began_at
+    shift = BEGAN_AT - scenario.truth.began_at
     times = {"at": fact.at + shift}
     times |= {field: value + shift for field in ("seen_at", "since") if (value := getattr(fact, field)) is not None}
     cluster = {"cluster": name} if getattr(fact, "cluster", None) == "main" else {}
     return replace(fact, **times, **cluster)
 
 
-_BEGAN_AT = 1_795_392_000_000
+BEGAN_AT = 1_795_392_000_000
 """2026-11-23T00:00:00Z."""
