@@ -30,7 +30,8 @@ QUERY = """
 WITH commits AS (
     SELECT *, (epoch_ms("at") - {first}) // {length} AS period, (epoch_ms("at") - {first}) % {length} // {step} AS step
     FROM read_parquet('{journal}/commit/*/*.parquet') WHERE cluster = '{cluster}'
-    QUALIFY row_number() OVER (PARTITION BY period, step, "group", topic, partition ORDER BY "at" DESC, position DESC) = 1
+    QUALIFY row_number() OVER (PARTITION BY period, step, "group", topic, partition ORDER BY "at" DESC, position DESC)
+        = 1
 ), logs AS (
     SELECT *, (epoch_ms("at") - {first}) // {length} AS period, (epoch_ms("at") - {first}) % {length} // {step} AS step
     FROM read_parquet('{journal}/log_offsets/*/*.parquet') WHERE cluster = '{cluster}'
