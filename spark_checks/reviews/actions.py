@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from agent.model.findings import Severity
 from agent.model.text import count
+from spark_checks.reviews.availability import AGENT
 from spark_checks.reviews.facts import FLAPPING, MUCH_LAG, MUCH_MORE, Facts, now
 from spark_checks.reviews.words import distance, factor, lasted, moment, names, percent, short, where
 
@@ -132,11 +133,12 @@ def _brokers(facts: Facts) -> Iterator[Action]:
 def _outages(facts: Facts) -> Iterator[Action]:
     for outage in now(facts.outages):
         if outage.is_whole and outage.lasted >= _LONG_MS:
+            what = "observed nothing" if outage.source == AGENT else "could not be read"
             yield Action(
                 70,
-                f"Backflow was blind for {lasted(outage.lasted)}: {outage.source}",
+                f"{outage.source[0].upper()}{outage.source[1:]} {what} for {lasted(outage.lasted)}",
                 f"{count(outage.times, 'outage')}; the longest: {outage.reason.rstrip('.')}.",
-                "Restore the access; what happened meanwhile is not in this page.",
+                "Restore the access: what happened meanwhile may be missing in this page.",
                 "outages",
             )
             return

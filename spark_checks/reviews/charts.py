@@ -41,7 +41,7 @@ def bars(days: Sequence[Bar]) -> Html:
         if bar.is_now and total:
             drawn.append(_label(left + width / 2, top - 4, f"{total:,}"))
         if bar.label:
-            drawn.append(_label(left + width / 2, _BASE + 18, bar.label))
+            drawn.append(_label(left, _BASE + 18, bar.label, anchor="start"))
         parts.append(element("g", element("title", bar.title), *drawn))
     view = f"0 0 {_WIDTH} {_HEIGHT}"
     return element("svg", *parts, viewBox=view, role="img", aria_label="Incidents per day", width="100%")
@@ -91,5 +91,5 @@ def _rectangle(left: float, top: float, width: float, height: float, colour: str
     )  # fmt: skip
 
 
-def _label(middle: float, bottom: float, words: str) -> Html:
-    return element("text", words, x=f"{middle:.1f}", y=f"{bottom:.1f}", text_anchor="middle")
+def _label(at: float, bottom: float, words: str, anchor: str = "middle") -> Html:
+    return element("text", words, x=f"{at:.1f}", y=f"{bottom:.1f}", text_anchor=anchor)

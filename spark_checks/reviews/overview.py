@@ -59,14 +59,14 @@ def tiles(facts: Facts) -> Html:
     near = {week: float(sum(margin.share < NEAR_SHARE for margin in of_week(facts.margins, week))) for week in weeks}
     rebalances = {week: float(sum(row.times for row in of_week(facts.rebalances, week))) for week in weeks}
     losses = {week: float(sum(row.losses for row in of_week(facts.brokers, week))) for week in weeks}
-    blind = {week: float(facts.unseen(week)) for week in weeks}
+    unavailable = {week: float(facts.unseen(week)) for week in weeks}
     shown = [
         _tile("incidents", incidents, facts, kind="warning"),
         _tile("of them critical", critical, facts, kind="critical"),
         _tile("groups near data loss", near, facts, kind="critical"),
         _tile("broker drop-outs", losses, facts),
         _tile("rebalances", rebalances, facts),
-        _tile("Backflow was blind", blind, facts, is_time=True),
+        _tile("sources unavailable", unavailable, facts, is_time=True),
     ]
     return element("div", *shown, of="tiles")
 

@@ -52,7 +52,7 @@ def _draw_incidents(axes: Axes, facts: Facts) -> None:
 
 def _draw_margins(axes: Axes, facts: Facts) -> None:
     found = now(facts.margins)[:_BARS][::-1]
-    _title(axes, "Closest to data loss: distance to the log start, % of the log")
+    _title(axes, "Closest to data loss: % of the log left")
     if not found:
         _nothing(axes, "Retention deleted nothing\nthat a group still had to read")
         return
@@ -63,6 +63,7 @@ def _draw_margins(axes: Axes, facts: Facts) -> None:
     axes.barh(range(len(found)), shares, color=colours, height=0.6)
     axes.axvline(limit, color=_RED, linestyle=(0, (5, 3)), linewidth=1)
     axes.set_yticks(range(len(found)), names)
+    axes.set_ylim(len(found) - _BARS - 0.5, len(found) - 0.5)  # few bars are no thicker than many
     axes.set_xlim(0, 100)
     for index, margin in enumerate(found):
         label = "records deleted" if margin.margin < 0 else f"{shares[index]:.0f} %"

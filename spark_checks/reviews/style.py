@@ -31,6 +31,8 @@ ol.tasks li:first-child{border-top:0}
 ol.tasks li::before{content:counter(task);position:absolute;left:0;top:12px;width:26px;height:26px;border-radius:50%;
 background:var(--blue);color:var(--card);text-align:center;font-weight:700;font-size:.88rem;line-height:26px}
 ol.tasks p{margin:2px 0 0}
+.tiles+p{margin-top:8px}
+th{overflow-wrap:normal}
 .tiles{display:grid;grid-template-columns:repeat(2,1fr);gap:10px}
 .tile{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:10px 12px}
 .tile b{display:block;font-size:1.5rem;line-height:1.2}

@@ -75,7 +75,7 @@ def factor(now: float, usual: float) -> str:
         return "usually none" if now else "as usual"
     ratio = now / usual
     if ratio >= 1.5:
-        return f"{ratio:.1f} times the usual {short(usual)}" if ratio < 10 else f"{ratio:.0f} times the usual"
+        return f"{ratio:.1f} times the usual {short(usual)}" if ratio < 100 else f"far above the usual {short(usual)}"
     return f"down from {short(usual)}" if ratio <= 0.67 else f"about as usual ({short(usual)})"
 
 

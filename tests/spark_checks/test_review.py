@@ -126,10 +126,10 @@ def test_margins_are_those_of_plain_python(facts: Facts, cluster: Cluster) -> No
         (margin.week, margin.group): (margin.topic, margin.partition, margin.margin, margin.kept)
         for margin in facts.margins
     } == {key: found[2:] for key, found in smallest.items()}
-    for margin in facts.margins:
-        log_starts = [fact.log_start for fact in starts[margin.week, margin.topic, margin.partition]]
-        times = [fact.at for fact in starts[margin.week, margin.topic, margin.partition]]
-        assert (margin.rise, margin.observed) == (max(log_starts) - min(log_starts), max(times) - min(times))
+    for row in facts.margins:
+        known_logs = starts[row.week, row.topic, row.partition]
+        log_starts, times = [fact.log_start for fact in known_logs], [fact.at for fact in known_logs]
+        assert (row.rise, row.observed) == (max(log_starts) - min(log_starts), max(times) - min(times))
 
 
 def test_broker_losses_are_those_of_plain_python(facts: Facts, cluster: Cluster) -> None:

@@ -57,8 +57,12 @@ def write(directory: Path, facts: list[Observation]) -> None:
 
 def options(journal: Path, **own: Any) -> Options:
     defaults = {"store": None, "weeks_before": 1, "idle": "1d", "flink": (), "rules": (), "out": None}
-    window = {"since": BEGAN_AT + 7 * DAY, "until": END}
-    return Options(own={"journal": str(journal)} | defaults | own, report=journal.parent / "report", **window)
+    return Options(
+        own={"journal": str(journal)} | defaults | own,
+        report=journal.parent / "report",
+        since=BEGAN_AT + 7 * DAY,
+        until=END,
+    )
 
 
 @pytest.fixture(scope="module")
