@@ -66,13 +66,17 @@ def rules(facts: Facts) -> Html:
                 element(
                     "p",
                     "Most wait for something rare, and silence is good news. Check those that you have changed or "
-                    "written: `backflow test-rules` shows whether they can fire at all.".replace("`", ""),
+                    "written: backflow test-rules shows whether they can fire at all.",
                     of="soft small",
                 ),
                 element("p", names),
             )
         )
-    do = "Raise the limits of a rule that fires often and is over at once: people stop to read it." if frequent else ""
+    do = (
+        "Raise the limits of a rule that fires often and is over at once, or people stop reading it."
+        if frequent
+        else ""
+    )
     return section("rules", "Rules", do, *parts)
 
 
@@ -92,7 +96,7 @@ def _open(found: list[Detected]) -> Html:
             badge(incident.severity.value, incident.severity.value),
             Html(element("span", incident.title) + "<br>" + element("code", incident.id)),
             lasted(incident.lasted),
-            incident.acknowledged_by or badge("nobody yet".replace("nobody", "no one"), "warning"),
+            incident.acknowledged_by or badge("no one yet", "warning"),
         )
         for incident in found[:ROWS]
     ]

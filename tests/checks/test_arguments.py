@@ -56,7 +56,7 @@ def test_store_is_passed_without_its_counts(tmp_path: Path) -> None:
 def test_review_gets_journal_window_rules_and_flink_clusters(tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     more = '[clusters."a/b"]\nbootstrap_servers = "k:9092"\n[checks.review]\nwindow = "7d"\n'
-    flink = '[flink.jobs]\nurls = ["http://f:8081"]\nkafka = "main"\n'
+    flink = '[flink.jobs]\nrest = ["http://f:8081"]\nkafka = "main"\n'
     rules.write_text(STORES + more + flink)
     settings = load(rules, need_clusters=True)
     journal = ["--journal", "state/journal"]
