@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Mapping
 from glob import escape
 from pathlib import Path
+from urllib.parse import quote
 
 from agent.config.checks import Spark
 from agent.config.settings import Settings
@@ -17,6 +18,7 @@ INPUT_OPTIONS: Mapping[CheckInput, str] = {
     CheckInput.LOG_DIRECTORIES: "--path",
     CheckInput.CHANGELOGS: "--bootstrap-servers",
     CheckInput.COMMITS: "--journal",
+    CheckInput.JOURNAL: "--journal",
     CheckInput.FLINK_JOBS: "--journal",
 }
 """The option that names what a check reads."""
@@ -56,6 +58,9 @@ def input_options(check: str, settings: Settings, cluster: str | None) -> list[s
         return journal if cluster is None else [*journal, *_flink_options(cluster, settings.flink.get(cluster))]
     if source is CheckInput.COMMITS:
         return journal
+    if source is CheckInput.JOURNAL:
+        jobs = [name for name, flink in settings.flink.items() if flink.kafka == cluster]
+        return [*journal, *_repeat("--flink", jobs), *_repeat("--rule", settings.rules)]
     if source is CheckInput.CHANGELOGS:
         stores = [f"{store.application}/{store.store}={store.value}" for store in settings.declared_stores]
         known = cluster in settings.clusters
@@ -113,6 +118,15 @@ def scheduled_options(check: str, settings: Settings, now: int) -> list[str]:
     return [*span, *(["--compact"] if source is CheckInput.COMMITS else [])]
 
 
+def page_options(check: str, cluster: str, settings: Settings, now: int) -> list[str]:
+    """Return where a scheduled run keeps its page for people; none for checks without. now: ms."""
+    if not CHECK_RULES[check].posts_report:
+        return []
+    # A cluster's name is no path: it may contain slashes.
+    name = f"{quote(cluster, safe='')}-{rfc3339(now)[:10]}.html"
+    return ["--out", str(settings.agent.state_directory / check / name)]
+
+
 def requested_options(request: CheckRequest) -> list[str]:
     """Return what an incident asks about: window, topics and groups.
 
@@ -128,7 +142,7 @@ def requested_options(request: CheckRequest) -> list[str]:
     if source is CheckInput.LOG_DIRECTORIES:
         return topics
     window = ["--from", rfc3339(request.since), "--to", rfc3339(request.until)]
-    return [*window, *topics, *groups] if source is CheckInput.COMMITS else window
+    return [*window, *topics, *groups] if source in (CheckInput.COMMITS, CheckInput.JOURNAL) else window
 
 
 def result_options(request: CheckRequest, settings: Settings) -> list[str]:

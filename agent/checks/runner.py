@@ -13,6 +13,7 @@ from agent.checks.arguments import (
     client_options,
     clusters_of,
     input_options,
+    page_options,
     requested_options,
     result_options,
     scheduled_options,
@@ -24,6 +25,7 @@ from agent.engine.check_requests import CheckRequest, CheckResult
 from agent.model.findings import Finding, finding_json
 from agent.model.observations.checks import CheckFinding, CheckRun
 from agent.notify.dispatcher import now_ms
+from agent.rules import CHECK_RULES
 
 _LINES = 5
 """How many findings a result lists."""
@@ -157,7 +159,10 @@ class Checks:
     def _outcome(self, job: _Job, report: Path, now: int) -> Outcome:
         settings, check = self._settings, self._settings.checks[job.check]
         if job.request is None:
-            options = scheduled_options(job.check, settings, now)
+            options = [
+                *scheduled_options(job.check, settings, now),
+                *page_options(job.check, job.cluster, settings, now),
+            ]
         else:
             options = [*requested_options(job.request), *result_options(job.request, settings)]
         arguments = [
@@ -206,7 +211,9 @@ def _observation(job: _Job, finding: Finding, at: int) -> CheckFinding:
 
 
 def _summary_lines(check: str, outcome: Outcome, summary: str) -> tuple[str, ...]:
-    """Return the lines for an incident's thread: the failure, the worst findings, or the check's summary."""
+    """Return the lines for people: the failure, the worst findings, or the check's summary."""
+    if CHECK_RULES[check].posts_report and outcome.outcome != "failed" and summary:
+        return tuple(summary.splitlines())
     worst_first = sorted(outcome.findings, key=lambda finding: (-finding.severity.rank, finding.at, finding.key))
     lines = [finding.detail for finding in worst_first[:_LINES]]
     left_out = len(worst_first) + outcome.left_out - len(lines)

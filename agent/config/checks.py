@@ -123,7 +123,8 @@ class Check(ConfigModel):
     `replica_divergence` compares replicas; both run only for clusters with `log_directories`. `job_history` searches
     the journal and the `storage_directory` of each `[flink.NAME]` for jobs that came back and for stray job graphs.
     `changelog_restore` reads the changelogs of the stores declared in `state_not_restored` rules and lists the keys
-    whose values decreased. A check that fails or exceeds a limit is reported by the rule kind `check_failed`.
+    whose values decreased. `review` makes a page about the week of each cluster and posts its summary with a picture as
+    a message of its own. A check that fails or exceeds a limit is reported by the rule kind `check_failed`.
     """
 
     enabled: bool = True

@@ -24,7 +24,7 @@ from agent.model.encoding import encodable
 from agent.model.findings import Finding, Incident
 from agent.model.observations.base import Observation, Subject, Tick, not_after
 from agent.notify.dispatcher import monotonic_ms, now_ms
-from agent.notify.policy import check_report_lines, check_report_target
+from agent.notify.policy import check_report_lines, check_report_message, check_report_target
 from agent.sources.base import HEARTBEAT_MS, Batch
 from agent.storage.database import StorageError
 from agent.storage.incidents import CheckReport, IncidentStore
@@ -203,8 +203,13 @@ class Pipeline:
         if incident_id is not None:
             requester = self._unsaved.get(incident_id) or self._store.incident(incident_id)
         incident = check_report_target(result, requester, changed)
+        message = check_report_message(result)
         report = CheckReport(
-            None if incident is None else incident.id, result.request, check_report_lines(result), result.plot
+            None if incident is None else incident.id,
+            result.request,
+            check_report_lines(result) if message is None else result.lines[1:],
+            result.plot,
+            message,
         )
         self._unsaved_reports.append(report)
         self._write(self._engine.now)

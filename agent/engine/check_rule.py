@@ -25,6 +25,8 @@ class CheckInput(StrEnum):
     CHANGELOGS = "changelogs"
     COMMITS = "commits"
     """Committed offsets in the journal."""
+    JOURNAL = "journal"
+    """All of the journal, and the incidents."""
     FLINK_JOBS = "flink_jobs"
     """Flink jobs in the journal, and Flink's HA storage."""
 
@@ -39,6 +41,9 @@ class CheckRule(TopicRule):
 
     input: ClassVar[CheckInput] = CheckInput.LOG_DIRECTORIES
     """What the check reads."""
+
+    posts_report: ClassVar[bool] = False
+    """Whether a scheduled run posts its summary as a message of its own."""
 
     min_brokers: ClassVar[int] = 1
     """How many brokers' log directories the check needs."""

@@ -5,8 +5,9 @@ from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from agent.model.findings import Incident
 from agent.model.matchers import Silence
-from agent.render.report import Report, digest_report, plain_report, report
+from agent.render.report import Report, check_report, digest_report, plain_report, report
 from agent.storage.outbox import Handle, Row
+from agent.storage.queueing import REPORT_PREFIX
 
 __all__ = ["Handle"]
 
@@ -27,7 +28,12 @@ class Message(NamedTuple):
     @property
     def is_digest(self) -> bool:
         """Whether it is a digest after quiet hours; its lines are in the report."""
-        return self.number == 0 and bool(self.lines)
+        return self.number == 0 and bool(self.lines) and not self.is_report
+
+    @property
+    def is_report(self) -> bool:
+        """Whether it is a check report that is a message of its own, with its lines in the report, or its plot."""
+        return self.incident.id.startswith(REPORT_PREFIX)
 
     @property
     def file(self) -> str:
@@ -37,7 +43,10 @@ class Message(NamedTuple):
 
 def message_of(row: Row, silence: Silence | None = None) -> Message:
     """Return the message of an outbox row. silence: what holds the incident back at present."""
-    described = digest_report(row.incident, row.lines) if row.is_digest else report(row.incident, silence)
+    if row.is_report:
+        described = check_report(row.incident, row.lines)
+    else:
+        described = digest_report(row.incident, row.lines) if row.is_digest else report(row.incident, silence)
     return Message(row.incident, described, row.number, row.lines, row.report, row.plot)
 
 

@@ -245,7 +245,8 @@ class Dispatcher:
         sent = False
         try:
             handle, is_done = self._look_up(outbox, row, message)
-            if handle is None and not is_done and not first_notification(row.incident).is_sent:
+            is_due = row.is_report or first_notification(row.incident).is_sent
+            if handle is None and not is_done and not is_due:
                 outbox.discard(row)
                 return
             if not is_done:
@@ -284,10 +285,13 @@ class Dispatcher:
 
         The rest waits for the end of silences and of quiet hours; an edit, until the last one is some time ago.
         """
-        if row.is_digest:
-            return row
         incident = row.incident
         is_untried = row.handle is None and row.attempted_at is None
+        if row.is_report and is_untried and not self._receiver.accepts(incident):
+            self._discard(outbox, row, Why.NOT_ROUTED)
+            return None
+        if row.is_digest or row.is_report:
+            return row
         self._held.pop(incident.id, None)
         if row.number == 0 and row.handle is not None and row.attempted_at is None and self._receiver.edits:
             due = self._edit_limit.due(incident)
@@ -390,5 +394,7 @@ def _is_given_up(row: Row, error: NotDelivered, now: int) -> bool:
     """Whether a plot should hold back the thread no longer: its lines were delivered before it."""
     if row.plot is None:
         return False
+    if row.is_report and isinstance(error, Gone):
+        return True
     tried_long = row.attempted_at is not None and now - row.attempted_at > PLOT_PATIENCE_MS
     return isinstance(error, Declined) or (isinstance(error, Unanswered) and tried_long)

@@ -13,7 +13,9 @@ from agent.model.observations.checks import CheckRun
 from agent.model.text import span, visible
 from agent.render.report import Report, is_withdrawn
 from agent.render.thread import REPEATED
+from agent.rules import CHECK_RULES
 from agent.storage.outbox import Row
+from agent.storage.queueing import REPORT_PREFIX
 
 
 class Why(StrEnum):
@@ -71,7 +73,7 @@ def update(row: Row, digest: str) -> Why:
     Once delivered, every visible change is an edit: also that it was merged, withdrawn, or is merely info now.
     """
     if row.handle is None:
-        return first_notification(row.incident)
+        return Why.FIRST if row.is_report else first_notification(row.incident)
     if row.attempted_at is not None:
         return Why.RETRIED
     return Why.UNCHANGED if row.digest == digest else Why.CHANGED
@@ -151,6 +153,30 @@ def check_report_target(answer: CheckResult, holder: Incident | None, changed: I
 def check_report_lines(answer: CheckResult) -> tuple[str, ...]:
     """Return a check's report as lines of a thread, headed by the check's name; empty if it reports nothing."""
     return (f"Spark, {_check(answer)}:", *answer.lines) if answer.lines or answer.plot else ()
+
+
+def check_report_message(answer: CheckResult) -> Incident | None:
+    """Return the message of its own that a check's report is, as an incident without findings; None if it is not.
+
+    That is so for scheduled runs of checks whose rule says so; a failed run is the rule `check_failed`'s to report.
+    """
+    run = next((run for run in answer.observations if isinstance(run, CheckRun)), None)
+    rule = None if run is None else CHECK_RULES.get(run.check)
+    if answer.request is not None or run is None or rule is None or not rule.posts_report:
+        return None
+    if run.outcome == "failed" or not answer.lines:
+        return None
+    name = blake2b(f"{run.check} {run.cluster} {run.at}".encode(), digest_size=4).hexdigest().upper()
+    return Incident(
+        id=f"{REPORT_PREFIX}{name}",
+        status=Status.RECOVERED,
+        severity=Severity.INFO,
+        title=answer.lines[0],
+        cluster=run.cluster,
+        opened_at=run.started_at,
+        updated_at=run.at,
+        recovered_at=run.at,
+    )
 
 
 def _check(answer: CheckResult) -> str:

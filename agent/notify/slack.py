@@ -215,14 +215,17 @@ class Slack:
             channel, ts = handle["channel"], handle["ts"]
             if message.plot is not None:
                 upload, name, alt = self._client.files_upload_v2, message.file, "plot of a check's findings"
-                call(upload, channel=channel, thread_ts=ts, filename=name, content=message.plot, alt_txt=alt)
+                # A report has no thread to open: its picture comes right below it.
+                place = {} if message.is_report else {"thread_ts": ts}
+                call(upload, channel=channel, **place, filename=name, content=message.plot, alt_txt=alt)
                 return handle
             text = clipped("\n".join(message.lines), _REPLY_LIMIT)
             # Slack notifies no one of an edit and few of a reply: what is urgent is shown in the channel too.
             broadcast = {"reply_broadcast": True} if is_announcement(message.lines) else {}
             call(post, channel=channel, thread_ts=ts, text=text, metadata=mark, unfurl_links=False, **broadcast)
             return handle
-        buttons = buttons_of(message.incident) if self._has_buttons and not message.is_digest else []
+        is_incident = not message.is_digest and not message.is_report
+        buttons = buttons_of(message.incident) if self._has_buttons and is_incident else []
         content = content_of(message.report, buttons) | {"metadata": mark}
         if handle is not None:
             call(self._client.chat_update, channel=handle["channel"], ts=handle["ts"], **content)
@@ -236,7 +239,7 @@ class Slack:
     def find(self, message: Message, handle: Handle | None, since: int) -> Handle | None:
         """Return the message with this metadata or file in the channel or thread, or None. Raises NotDelivered."""
         channel, mark = self.channel(message, handle), _metadata(message)
-        if message.number == 0:
+        if message.number == 0 or (message.is_report and handle is not None):
             channel = self._id_of(channel)
             oldest = f"{max(0, since - _CLOCK_SLACK_MS) / 1000:.6f}"
             history = self._client.conversations_history

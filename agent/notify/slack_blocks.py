@@ -25,10 +25,11 @@ _VOID_SIGN, _VOID_COLOUR = "⚪", "#98a2b3"
 def content_of(report: Report, buttons: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
     """Return the message's text, blocks and attachments, all within Slack's limits. buttons: blocks below the rest."""
     sign, colour = _look(report)
-    headline = f"{report.headline} · {report.id}"
+    headline = f"{report.headline}{report.reference}"
     shown = f"{sign} {headline}"
     fits = len(shown) <= HEADER_LIMIT
-    header = shown if fits else f"{_cut(f'{sign} {report.headline}', HEADER_LIMIT - len(report.id) - 3)} · {report.id}"
+    room = HEADER_LIMIT - len(report.reference)
+    header = shown if fits else f"{_cut(f'{sign} {report.headline}', room)}{report.reference}"
     header_block = {"type": "header", "text": {"type": "plain_text", "text": header, "emoji": True}}
     return {
         "text": clipped(headline, FALLBACK_LIMIT),
@@ -55,6 +56,8 @@ def _look(report: Report) -> tuple[str, str]:
 def _body(report: Report, *, fits: bool) -> list[dict[str, Any]]:
     """Return the blocks below the header. fits: whether the header has the whole title, which must not be lost."""
     texts: list[tuple[str, tuple[str, ...]]] = [("", (report.paragraph,) if fits else (report.title, report.paragraph))]
+    if report.highlights:
+        texts.append(("", tuple(f"• {line}" for line in report.highlights)))
     if report.timeline:
         texts.append(("Timeline (UTC)", tuple(map(_with_code, report.timeline_lines))))
     texts += report.sections()

@@ -33,7 +33,8 @@ class Webhook(SingleChannel):
     def deliver(self, message: Message, handle: Handle | None) -> Handle:
         """Post the incident if enough has changed, a check report or a repetition. Raises NotDelivered."""
         handle = handle or {}
-        if message.lines and (message.check_report or is_announcement(message.lines)):
+        is_entry = message.number > 0 and bool(message.lines)
+        if is_entry and (message.check_report or is_announcement(message.lines)):
             self._send(text=clipped("\n".join([f"{message.incident.id}  {message.lines[0]}", *message.lines[1:]])))
             return handle
         if message.number > 0 or not repeat(message.incident, handle).is_sent:

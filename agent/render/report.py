@@ -42,6 +42,12 @@ MAX_ROWS = 6
 MAX_DIGEST = 20
 """Incidents that a digest names; further ones are counted."""
 
+REPORT = "REPORT"
+"""The state of a check's report."""
+
+TASKS = "Do now:"
+"""The line of a check's report before what to do."""
+
 WIDTH = 120
 """Characters in a line of plain text."""
 
@@ -58,7 +64,8 @@ class Section(NamedTuple):
 class Report(Struct, frozen=True, kw_only=True):
     """What an operator reads. Two reports are equal if they read the same.
 
-    state: OPEN, RECOVERED, CLOSED, MERGED, WITHDRAWN or HAPPENED (for events that were over at once).
+    state: OPEN, RECOVERED, CLOSED, MERGED, WITHDRAWN, HAPPENED (for events that were over at once) or REPORT (of a
+    check; it is no incident). highlights: of a check's report, a sentence each.
     title: what, where, how much. paragraph: how bad. timeline: rows in UTC; omitted: how many more rows there are.
     ruled_out: causes that observations exclude, and which ones. possible: causes that cannot be ruled out, and why.
     context: since when, the date, the cluster.
@@ -69,6 +76,7 @@ class Report(Struct, frozen=True, kw_only=True):
     state: str
     title: str
     paragraph: str
+    highlights: tuple[str, ...] = ()
     timeline: tuple[str, ...] = ()
     omitted: int = 0
     ruled_out: str = ""
@@ -80,13 +88,20 @@ class Report(Struct, frozen=True, kw_only=True):
     @property
     def is_resolved(self) -> bool:
         """Whether nothing of it lasts any more and it was more than an event."""
-        return self.state not in ("OPEN", "HAPPENED")
+        return self.state not in ("OPEN", "HAPPENED", REPORT)
 
     @property
     def headline(self) -> str:
-        """Severity, state unless it is open, title."""
+        """Severity, state unless it is open, title; of a check's report its title alone."""
+        if self.state == REPORT:
+            return self.title
         state = f" ({self.state})" if self.is_resolved else ""
         return f"{self.severity.upper()}{state} · {self.title}"
+
+    @property
+    def reference(self) -> str:
+        """The id behind the headline, by which operators find the incident; empty for a check's report."""
+        return "" if self.state == REPORT else f" · {self.id}"
 
     @property
     def timeline_lines(self) -> tuple[str, ...]:
@@ -106,7 +121,8 @@ class Report(Struct, frozen=True, kw_only=True):
 
     def lines(self) -> list[str]:
         """Return the whole report as plain text, wrapped."""
-        text = [f"{self.headline} · {self.id}", *_hang(self.paragraph, 0)]
+        text = [f"{self.headline}{self.reference}", *_hang(self.paragraph, 0)]
+        text += [part for line in self.highlights for part in _hang(f"- {line}", 2)]
         if self.timeline:
             text += ["Timeline (UTC)", *(part for line in self.timeline_lines for part in _hang(line, _INDENT))]
         for heading, lines in self.sections():
@@ -188,6 +204,25 @@ def digest_report(incident: Incident, lines: Sequence[str]) -> Report:
         timeline=tuple(lines[:MAX_DIGEST]),
         omitted=max(0, len(lines) - MAX_DIGEST),
         context=f"From {instant(incident.opened_at, day)} to {instant(incident.updated_at, day)} UTC, {day}",
+    )
+
+
+def check_report(incident: Incident, lines: Sequence[str]) -> Report:
+    """Return the message of a check's report: an incident without findings, and the lines of the report.
+
+    Lines after the one that is TASKS are what to do.
+    """
+    shown = [visible(line) for line in lines]
+    split = shown.index(TASKS) if TASKS in shown else len(shown)
+    return Report(
+        id=incident.id,
+        severity=incident.severity,
+        state=REPORT,
+        title=visible(incident.title),
+        paragraph="",
+        highlights=tuple(shown[:split]),
+        do_now=tuple(shown[split + 1 :]),
+        context=visible(f"cluster {incident.cluster}"),
     )
 
 

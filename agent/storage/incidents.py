@@ -15,7 +15,13 @@ from agent.engine.check_requests import CheckRequest
 from agent.model.findings import Finding, Incident, Severity, Status
 from agent.storage.database import connect, keep_aside, storage_error, transaction, warn_of_row
 from agent.storage.outbox import Handle
-from agent.storage.queueing import queue_check_report, queue_log_entry, queue_message
+from agent.storage.queueing import (
+    REPORT_PREFIX,
+    queue_check_report,
+    queue_log_entry,
+    queue_message,
+    queue_report,
+)
 from agent.storage.silences_and_acknowledgements import Decisions
 
 T = TypeVar("T")
@@ -33,12 +39,15 @@ class CheckReport(NamedTuple):
     """What a check reports about an incident: lines and a plot for its thread.
 
     incident: its id; None if it belongs to none. request: the request that it answers; None if it was scheduled.
+    message: as an incident without findings, the message of its own that has the lines and the plot; None if it is no
+    message.
     """
 
     incident: str | None
     request: CheckRequest | None
     lines: tuple[str, ...]
     plot: bytes | None = None
+    message: Incident | None = None
 
 
 # Made at import: msgspec 0.22 crashes if two threads are the first to decode a type at the same time.
@@ -246,6 +255,10 @@ class IncidentStore:
                 (before,),
             )
             self._db.execute("DELETE FROM digests WHERE id NOT IN (SELECT incident FROM deliveries)")
+            self._db.execute(
+                "DELETE FROM check_reports WHERE incident LIKE ? AND incident NOT IN (SELECT id FROM digests)",
+                (f"{REPORT_PREFIX}%",),
+            )
             self._prune_requests(before)
         return len(expired)
 
@@ -330,6 +343,9 @@ class IncidentStore:
             )
             if not answered.rowcount:
                 return
+        if report.message is not None:
+            queue_report(self._db, self._receivers, report.message, report.lines, report.plot)
+            yield from self._receivers
         if report.incident is None:
             return
         (number,) = self._db.execute(

@@ -10,7 +10,7 @@ import msgspec
 from agent.model.findings import Incident, Severity, Status
 from agent.model.matchers import Silence
 from agent.storage.database import connect, keep_aside, transaction, warn_of_row
-from agent.storage.queueing import queue_message
+from agent.storage.queueing import REPORT_PREFIX, queue_message
 from agent.storage.silences_and_acknowledgements import Decisions
 
 Handle: TypeAlias = Mapping[str, Any]
@@ -54,7 +54,12 @@ class Row(NamedTuple):
     @property
     def is_digest(self) -> bool:
         """Whether it is a digest after quiet hours."""
-        return self.number == 0 and bool(self.lines)
+        return self.number == 0 and bool(self.lines) and not self.is_report
+
+    @property
+    def is_report(self) -> bool:
+        """Whether it is a check report that is a message of its own, or its plot."""
+        return self.incident.id.startswith(REPORT_PREFIX)
 
 
 class Digest(NamedTuple):

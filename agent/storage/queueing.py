@@ -1,6 +1,14 @@
 """What is put into the outbox table for a receiver: an incident's message, entries of its thread, check reports."""
 
 import sqlite3
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from agent.model.findings import Incident
+
+REPORT_PREFIX = "REPORT-"
+"""How the ids of check reports begin that are messages of their own."""
 
 
 def queue_message(db: sqlite3.Connection, receiver: str, incident_id: str) -> None:
@@ -41,3 +49,25 @@ def queue_check_report(db: sqlite3.Connection, receiver: str, incident_id: str, 
         " AND outbox.incident = ?2) WHERE receiver = ?1 AND incident = ?2",
         (receiver, incident_id),
     )
+
+
+def queue_report(
+    db: sqlite3.Connection, receivers: Iterable[str], message: Incident, lines: Sequence[str], plot: bytes | None
+) -> None:
+    """Queue a check report as a message of its own, then its plot; nothing if it was queued before.
+
+    message: an incident without findings, whose id begins with REPORT_PREFIX.
+    """
+    body, encoded = (msgspec.json.encode(value).decode() for value in (message, lines))
+    if not db.execute(
+        "INSERT OR IGNORE INTO digests VALUES (?, ?, ?)", (message.id, message.updated_at, body)
+    ).rowcount:
+        return
+    db.execute("INSERT INTO check_reports VALUES (?, 1, ?, ?)", (message.id, encoded, plot))
+    for receiver in receivers:
+        db.execute("INSERT INTO deliveries (receiver, incident, entries) VALUES (?, ?, 1)", (receiver, message.id))
+        parts = [(0, encoded), *([] if plot is None else [(1, "[]")])]
+        db.executemany(
+            "INSERT INTO outbox (receiver, incident, number, lines, report) VALUES (?, ?, ?, ?, 1)",
+            [(receiver, message.id, number, shown) for number, shown in parts],
+        )

@@ -35,15 +35,23 @@ class Scenario(NamedTuple):
     batches: list[list[Observation]]
 
 
-def draw(seed: int, *, faults: list[Fault] | None = None, changes: int = CHANGES, tails: bool = False) -> Scenario:
+def draw(
+    seed: int,
+    *,
+    faults: list[Fault] | None = None,
+    changes: int = CHANGES,
+    tails: bool = False,
+    hours: float | None = None,
+) -> Scenario:
     """Return the scenario of a seed.
 
-    faults: which to try instead of drawing them. changes: its size, about. tails: whether commits are read from
-    `__consumer_offsets` instead of being polled.
+    faults: which to try instead of drawing them. changes: its size in two hours, about. tails: whether commits are read
+    from `__consumer_offsets` instead of being polled. hours: how long it lasts instead of about two.
     """
     rng = random.Random(seed)
     began_at = BEGAN_AT + rng.randrange(7 * 24) * HOUR + rng.randrange(HOUR)
-    ended_at = began_at + int(rng.uniform(1.7, 2.3) * HOUR)
+    drawn_hours = rng.uniform(1.7, 2.3)
+    ended_at = began_at + int((drawn_hours if hours is None else hours) * HOUR)
     clock = Clock(began_at)
     truth = Truth(seed=seed, began_at=began_at, ended_at=ended_at)
     batches: list[list[Observation]] = []

@@ -1,8 +1,8 @@
-"""Options of the changelog check, and the clusters it can run for."""
+"""Options of the checks of changelogs and of the review, and the clusters they can run for."""
 
 from pathlib import Path
 
-from agent.checks.arguments import input_options, requested_options, result_options
+from agent.checks.arguments import input_options, page_options, requested_options, result_options, scheduled_options
 from agent.config.settings import load
 from agent.engine.check_requests import LOOKBACK_MS, CheckRequest
 from agent.model.declared_stores import DeclaredStore
@@ -51,3 +51,19 @@ def test_store_is_passed_without_its_counts(tmp_path: Path) -> None:
     options = input_options("changelog_restore", load(rules, need_clusters=True), "main")
     assert options[options.index("--store") + 1] == "shop/counts=long"
     assert parse_store("shop/counts=long") == DeclaredStore(application="shop", store="counts")
+
+
+def test_review_gets_journal_window_rules_and_flink_clusters(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    more = '[clusters."a/b"]\nbootstrap_servers = "k:9092"\n[checks.review]\nwindow = "7d"\n'
+    flink = '[flink.jobs]\nrest = ["http://f:8081"]\nkafka = "main"\n'
+    rules.write_text(STORES + more + flink)
+    settings = load(rules, need_clusters=True)
+    journal = ["--journal", "state/journal"]
+    assert input_options("review", settings, "main") == [*journal, "--flink", "jobs", "--rule", "state"]
+    assert input_options("review", settings, "a/b") == [*journal, "--rule", "state"]
+    now = millis("2026-11-23T06:00:00Z")
+    window = ["--from", "2026-11-16T06:00:00.000Z", "--to", "2026-11-23T06:00:00.000Z"]
+    assert scheduled_options("review", settings, now) == window
+    assert page_options("review", "a/b", settings, now) == ["--out", "state/review/a%2Fb-2026-11-23.html"]
+    assert page_options("offset_history", "main", settings, now) == []

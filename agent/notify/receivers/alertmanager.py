@@ -109,7 +109,7 @@ class Alertmanager(SingleChannel):
         Digests and thread entries are no alerts. The labels stay those of the first delivery, save the severity: with
         another one it is another alert to Alertmanager, and the first is ended.
         """
-        if message.number > 0 or message.is_digest:
+        if message.number > 0 or message.is_digest or message.is_report:
             return handle or {}
         known = (handle or {}).get("alert")
         now = self._now()

@@ -88,7 +88,7 @@ class PagerDuty(SingleChannel):
         Digests and thread entries have no alert: PagerDuty repeats what no one acknowledges by its own rules.
         """
         known = handle or {}
-        if message.number > 0 or message.is_digest:
+        if message.number > 0 or message.is_digest or message.is_report:
             return known
         actions = list(_due(message, handle))
         for index, action in enumerate(actions):

@@ -130,6 +130,8 @@ def _event(message: Message, last: str | None) -> str:
     """Return what has happened since the last event, which is None before the first."""
     if message.number > 0:
         return "updated"
+    if message.is_report:
+        return "report"
     if message.is_digest:
         return "digest"
     if message.report.is_resolved:

@@ -1,0 +1,144 @@
+"""The sections of the page about what was detected: incidents by day and kind, and how useful the rules are."""
+
+from agent.model.text import count
+from spark_checks.reviews import charts
+from spark_checks.reviews.facts import FREQUENT, Facts, now
+from spark_checks.reviews.incidents import Detected, KindCount
+from spark_checks.reviews.markup import Heading, Html, badge, element, joined, table
+from spark_checks.reviews.overview import records_line
+from spark_checks.reviews.periods import DAY_MS
+from spark_checks.reviews.sections import ROWS, section
+from spark_checks.reviews.words import day, lasted, moment, week_word
+
+
+def incidents(facts: Facts) -> Html:
+    """Return the incidents: per day, those that are open, and by kind."""
+    title = "Incidents"
+    if not facts.has_incidents:
+        return section("incidents", title, "Name the agent's state file with `--store` to see them.",
+                       element("p", "The state file was not found, so incidents are missing.", of="soft"))  # fmt: skip
+    found, still_open = now(facts.incidents), facts.still_open
+    if not found and not still_open:
+        return section("incidents", title, "", element("p", "None.", of="soft"), _chart(facts))
+    lead = " ".join(filter(None, (_sentence(facts, found), records_line(facts))))
+    parts = [element("p", lead), _chart(facts)]
+    if still_open:
+        parts += [element("h3", "Still open"), _open(still_open)]
+    if found:
+        parts += [element("h3", "By kind"), _kinds(facts)]
+    do = "Open one with `backflow incidents show ID`. Acknowledge what somebody works on, close what is done."
+    return section("incidents", title, do if still_open else "", *parts)
+
+
+def rules(facts: Facts) -> Html:
+    """Return the rules that fire too often, and those that never do."""
+    frequent, word = facts.frequent_rules, week_word(facts.periods)
+    parts: list[Html] = []
+    if frequent:
+        rows = [
+            (
+                element("b", rule.rule),
+                f"{rule.incidents:,}",
+                f"{rule.short:,}",
+                f"{rule.unacknowledged:,}",
+                ", ".join(f"{rule.before[week - 1]:,}" for week in sorted(facts.weeks, reverse=True)) or "-",
+            )
+            for rule in frequent[:ROWS]
+        ]
+        parts.append(
+            table(
+                [
+                    Heading("Rule"), Heading("Incidents", "n"), Heading("Over in 5 min", "n"),
+                    Heading("Not acknowledged", "n"), Heading("Before", "wide"),
+                ],
+                rows,
+            )
+        )  # fmt: skip
+    else:
+        parts.append(element("p", f"No rule made {FREQUENT} incidents or more this {word}.", of="soft"))
+    if facts.silent_rules:
+        names = joined((element("code", name) for name in facts.silent_rules), " ")
+        times = f"{len(facts.weeks) + 1} {word}s" if facts.weeks else word
+        parts.append(
+            element(
+                "details",
+                element("summary", f"{count(len(facts.silent_rules), 'rule')} never fired in {times}"),
+                element(
+                    "p",
+                    "Most wait for something rare, and silence is good news. Check those that you have changed or "
+                    "written: backflow test-rules shows whether they can fire at all.",
+                    of="soft small",
+                ),
+                element("p", names),
+            )
+        )
+    do = (
+        "Raise the limits of a rule that fires often and is over at once, or people stop reading it."
+        if frequent
+        else ""
+    )
+    return section("rules", "Rules", do, *parts)
+
+
+def _sentence(facts: Facts, found: list[Detected]) -> str:
+    critical = facts.critical()
+    taken = sum(incident.acknowledged_by is not None for incident in found)
+    usual = facts.usual(
+        {week: float(sum(incident.week == week for incident in facts.incidents)) for week in facts.weeks}
+    )
+    compared = "" if usual is None else f", usually {usual:,.0f}"
+    return f"{count(len(found), 'incident')} ({critical:,} critical){compared}; {taken:,} acknowledged."
+
+
+def _open(found: list[Detected]) -> Html:
+    rows = [
+        (
+            badge(incident.severity.value, incident.severity.value),
+            Html(element("span", incident.title) + "<br>" + element("code", incident.id)),
+            lasted(incident.lasted),
+            incident.acknowledged_by or badge("no one yet", "warning"),
+        )
+        for incident in found[:ROWS]
+    ]
+    return table([Heading(""), Heading("Incident"), Heading("Open for", "n"), Heading("Acknowledged by")], rows)
+
+
+def _kinds(facts: Facts) -> Html:
+    rows = [_kind(facts, kind) for kind in facts.kinds]
+    return table(
+        [
+            Heading("Kind"), Heading("Critical", "n"), Heading("Warning", "n"), Heading("Typically open", "n"),
+            Heading("Not acknowledged", "n wide"), Heading("Weeks", "wide"),
+        ],
+        rows,
+    )  # fmt: skip
+
+
+def _kind(facts: Facts, kind: KindCount) -> tuple[object, ...]:
+    weeks = [float(kind.before[week - 1]) for week in sorted(facts.weeks, reverse=True)]
+    return (
+        element("b", kind.kind),
+        f"{kind.critical:,}" if kind.critical else "-",
+        f"{kind.warning:,}" if kind.warning else "-",
+        lasted(kind.lasted),
+        f"{kind.unacknowledged:,}",
+        charts.weeks([*weeks, kind.total]) if weeks else "",
+    )
+
+
+def _chart(facts: Facts) -> Html:
+    """Return the incidents per day, or per hour if the time is short."""
+    days = facts.incidents_by_day()
+    is_hourly = days[0].length < DAY_MS
+    shown = [
+        charts.Bar(
+            found.critical,
+            found.warning,
+            found.is_now,
+            f"{moment(found.since)}: {count(found.critical + found.warning, 'incident')}, {found.critical} critical",
+            (moment(found.since)[-5:] if is_hourly else day(found.since).split(" ", 1)[1]) if found.is_first else "",
+        )
+        for found in days
+    ]
+    note = f"Per {'hour' if is_hourly else 'day'}; red: critical. Pale: the time before."
+    return element("div", charts.bars(shown), element("p", note, of="soft small"))
