@@ -15,10 +15,11 @@ from agent.config.checks import Check, Spark
 from agent.config.correlation_checks import PLACEHOLDERS, SHARED_KEYS
 from agent.config.credentials import Credential
 from agent.config.http_client import HttpClient
+from agent.config.journal import Journal
 from agent.config.kafka_properties import kafka_property_problem
 from agent.config.problems import NAMED_TABLES
 from agent.config.receivers import ReceiverSettings
-from agent.config.sections import Agent, Journal, Notifications, QuietHours, Route, Slack
+from agent.config.sections import Agent, Notifications, QuietHours, Route, Slack
 from agent.config.self_report import Heartbeat, Http
 from agent.config.settings import LISTED_MODELS, SECTIONS, loads
 from agent.config.silences import ConfiguredSilence
