@@ -67,9 +67,10 @@ def open_journals(
     opened = Archive(url, variables)
     found = opened.agents(agents)
     here = "" if directory is None else read_id(directory)
-    journals = [
-        JournalFiles(agent, directory if here and here in ids else None, opened) for agent, ids in sorted(found.items())
-    ]
+    # Nothing of a new journal may be archived yet.
+    owners = [agent for agent, ids in found.items() if here in ids] or (list(found) if agents else [])
+    owner = owners[0] if len(owners) == 1 else None
+    journals = [JournalFiles(agent, directory if agent == owner else None, opened) for agent in sorted(found)]
     if directory is not None and all(journal.directory is None for journal in journals):
         journals.insert(0, JournalFiles("", directory))
     return journals
