@@ -68,8 +68,7 @@ def test_a_failing_and_slow_server_loses_and_doubles_nothing(server: ObjectStore
             journal.seal(observation(number * 200).at)
             if number % 8 == 2:
                 link.cut()
-                failures = shipper.progress.failures
-                wait_until(lambda failures=failures: shipper.progress.failures > failures, "a failure")
+                wait_for_failure(shipper)
                 link.heal()
             if number % 8 == 6:
                 server.freeze()
@@ -96,13 +95,16 @@ def test_kills_in_the_middle_of_shipping_lose_and_double_nothing(
         monkeypatch.setenv(name, value)
     shipping = Process("the archiver", [sys.executable, "-c", SHIP, str(local), url], tmp_path / "shipping.log")
     in_flight, kills = local / "archive-in-flight", 0
+
+    def wait_for_file_in_flight(before: int) -> None:
+        def is_in_flight() -> bool:
+            return not shipping.running or (in_flight.exists() and len(list_files(server)) > before)
+
+        wait_until(is_in_flight, "a file in flight", every=0.001)
+
     for before in range(0, 100, 20):
         shipping.start()
-        wait_until(
-            lambda before=before: not shipping.running or (in_flight.exists() and len(list_files(server)) > before),
-            "a file in flight",
-            every=0.001,
-        )
+        wait_for_file_in_flight(before)
         shipping.kill()
         kills += shipping.find_line("shipped") is None
     shipping.start()
@@ -111,6 +113,11 @@ def test_kills_in_the_middle_of_shipping_lose_and_double_nothing(
     assert kills >= 4
     assert in_archive(server) == list(entries(local, unreadable=fail))
     assert len(list_files(server)) == len(list(local.rglob("*.parquet")))
+
+
+def wait_for_failure(shipper: Archiver) -> None:
+    failures = shipper.progress.failures
+    wait_until(lambda: shipper.progress.failures > failures, "a failure")
 
 
 def list_files(server: ObjectStore) -> list[str]:

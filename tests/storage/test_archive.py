@@ -233,7 +233,7 @@ def test_the_archive_has_a_retention_for_each_agent(
 ) -> None:
     ship(local, store)
     ship(local, store, "b")
-    monkeypatch.setattr(archiver.time, "time", lambda: (NOON + 31 * DAY_MS) / 1000)
+    monkeypatch.setattr("agent.storage.journal.archiver.time.time", lambda: (NOON + 31 * DAY_MS) / 1000)
     write(tmp_path / "new", 100, 1, 100)
     Archiver(tmp_path / "new", store, "a", 0, retention=30, unreadable=fail).ship()
     assert {found.at // DAY_MS - NOON // DAY_MS for _, found in archived(store)} == {1}
