@@ -56,7 +56,8 @@ PARAMS = (
 
 def mistakes(options: Options) -> list[str]:
     """Return the mistakes in its own options."""
-    found = []
+    wrong = check_journals(options)
+    found = [*wrong]
     store, place = options.own["store"], options.own["journal"]
     if store is not None and not Path(store).exists():
         found.append(f"--store {store}: no such file.")
@@ -71,8 +72,7 @@ def mistakes(options: Options) -> list[str]:
             for name in ("compact", "retention")
             if options.own[name]
         ]
-    wrong = check_journals(options)
-    return found + (wrong or _check_cluster(options))
+    return found if wrong else found + _check_cluster(options)
 
 
 def _check_cluster(options: Options) -> list[str]:

@@ -63,6 +63,6 @@ def test_a_pattern_selects_clusters_of_a_fleet(spark: SparkSession, tmp_path: Pa
 def test_mistakes_in_options_of_an_archive_are_reported(url: str) -> None:
     assert offset_history.mistakes(given(url)) == [f"--journal {url}: there is no journal in this archive."]
     assert offset_history.mistakes(given("s3://no-such-bucket/x", compact=True)) == [
-        "--compact: is for a local journal; an archive has `archive_retention` and is never rewritten.",
         "--journal s3://no-such-bucket/x: there is no journal in this archive.",
+        "--compact: is for a local journal; an archive has `archive_retention` and is never rewritten.",
     ]

@@ -134,8 +134,8 @@ class Archive:
         return f"{self.url}{str(segment.path).removeprefix(self.root)}"
 
     def _dates(self, kind: str, days: range) -> list[str]:
-        found = (info for info in self._list(f"{self.root}/{kind}") if is_date(info.base_name))
-        return [info.path for info in found if day_of(Path(info.path)) in days]
+        found = (entry for entry in self._list(f"{self.root}/{kind}") if is_date(entry.base_name))
+        return [entry.path for entry in found if day_of(Path(entry.path)) in days]
 
     def _segments(self, kinds: Iterable[str], days: range | None) -> Iterator[tuple[str, Segment]]:
         """Yield the agent and the segment of each file of these kinds and days."""
