@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from agent.model.observations.base import Observation, Tick
@@ -91,6 +92,15 @@ def test_the_archive_is_partitioned_as_in_hive(local: Path, store: Archive) -> N
         Path(f"tick/date=2026-11-21/agent=a/journal={journal}")
     }
     assert str(path) == f"tick/date=2026-11-20/agent=a/journal={journal}"
+
+
+def test_duckdb_reads_an_archive_of_several_agents(local: Path, store: Archive) -> None:
+    ship(local, store)
+    ship(local, store, "b")
+    with duckdb.connect() as db:
+        files = db.read_parquet(f"{store.root}/commit/*/*/*/*.parquet", hive_partitioning=True)
+        rows = files.filter("date = '2026-11-20'").aggregate("agent, count(*)").order("agent").fetchall()
+    assert rows == [("a", 270), ("b", 270)]
 
 
 def test_an_open_segment_is_not_archived(local: Path, store: Archive) -> None:
