@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from agent.model.declared_stores import DeclaredStore
 from agent.model.findings import Finding
 from agent.model.text import count, join_names
+from agent.storage.journal.places import is_url
 from spark_checks.changelogs.client import ClientError, java_properties, read_properties
 from spark_checks.changelogs.context import JournalHistory, read_history
 from spark_checks.changelogs.decreases import (
@@ -36,6 +37,7 @@ from spark_checks.changelogs.plot import MAX_PANELS, Panel, plot
 from spark_checks.changelogs.reader import MissingTopicError, RecordCounts, kafka_errors, read_changelog
 from spark_checks.jars import CONNECTOR
 from spark_checks.journal.files import DamagedFiles
+from spark_checks.journal.given import ARCHIVE_PARAMS, check_one_journal
 from spark_checks.options import Options, Progress, Report
 from spark_checks.session import report_stages
 
@@ -69,7 +71,10 @@ PARAMS = (
         help="A client property, by librdkafka's or Java's name; repeatable. Put secrets into --kafka-file.",
     ),
     click.Option(["--kafka-file"], metavar="FILE", help="Client properties, one KEY=VALUE per line."),
-    click.Option(["--journal"], metavar="DIR", help="The agent's journal, for times, rebalances and owners."),
+    click.Option(
+        ["--journal"], metavar="DIR|URL", help="The agent's journal or an archive, for times, rebalances and owners."
+    ),
+    *ARCHIVE_PARAMS,
     click.Option(
         ["--out"],
         metavar="FILE",
@@ -98,8 +103,10 @@ def mistakes(options: Options) -> list[str]:
         except ValueError as error:
             found.append(f"--store {text}: {error}")
     found += [f"--kafka {text}: expected KEY=VALUE." for text in own["kafka"] if not all(text.partition("=")[:2])]
-    if own["journal"] is not None and not Path(own["journal"]).is_dir():
+    if own["journal"] is not None and not is_url(own["journal"]) and not Path(own["journal"]).is_dir():
         found.append(f"--journal {own['journal']}: no such directory.")
+    elif own["journal"] is not None and (is_url(own["journal"]) or own.get("archive")):
+        found += check_one_journal(options)
     if own["out"] is not None and Path(own["out"]).is_dir():
         found.append(f"--out {own['out']}: this is a directory, not a file.")
     if not found:

@@ -33,7 +33,8 @@ from spark_checks.jobs.runs import (
     find_lineage_restarts,
     find_resurrections,
 )
-from spark_checks.journal.files import DamagedFiles, check_journal, find_pieces
+from spark_checks.journal.files import DamagedFiles, find_pieces
+from spark_checks.journal.given import ARCHIVE_PARAMS, check_one_journal, given_journals
 from spark_checks.options import Options, Progress, Report
 from spark_checks.session import QUICK_START, report_stages
 
@@ -42,7 +43,8 @@ MakeFinding: TypeAlias = Callable[[Context], Finding]
 
 CONF = {**QUICK_START, "spark.sql.shuffle.partitions": "4"}  # a few jobs, observed every few seconds
 PARAMS = (
-    click.Option(["--journal"], required=True, metavar="DIR", help="The agent's journal."),
+    click.Option(["--journal"], required=True, metavar="DIR|URL", help="The agent's journal, or an archive."),
+    *ARCHIVE_PARAMS,
     click.Option(["--flink"], multiple=True, metavar="NAME", help="Only this Flink cluster; repeatable."),
     click.Option(
         ["--storage", "storages"],
@@ -73,7 +75,7 @@ LABELS: Mapping[str, str] = {
 
 def mistakes(options: Options) -> list[str]:
     """Return the mistakes in its own options."""
-    found = check_journal(Path(options.own["journal"]))
+    found = check_one_journal(options)
     try:
         duration(options.own["baseline"])
     except ValueError as error:
@@ -101,7 +103,7 @@ def _check_clusters(options: Options) -> Iterator[str]:
     storages, ids = _by_cluster(options, "storages"), _by_cluster(options, "cluster_ids")
     wanted = {*flink, *storages, *ids}
     names = set[str]()
-    for name in clusters(Path(journal)) if wanted else ():
+    for name in clusters(given_journals(options)[0]) if wanted else ():
         names.add(name)
         if wanted <= names:
             return
@@ -128,11 +130,11 @@ def _check_storage(options: Options) -> Iterator[str]:
 
 def run(spark: SparkSession, options: Options, progress: Progress) -> Report:
     """Search the journal and the storage. Raises OSError if they cannot be read."""
-    directory, damaged = Path(options.own["journal"]).absolute(), DamagedFiles()
+    journal, damaged = given_journals(options)[0], DamagedFiles()
     since = -FOREVER if options.since is None else options.since
     begin = -FOREVER if options.since is None else since - duration(options.own["baseline"])
     until = FOREVER - 1 if options.until is None else options.until
-    pieces = [piece for kind in (*COLUMNS, "tick") for piece in find_pieces(directory, kind, begin, until, damaged)]
+    pieces = [piece for kind in (*COLUMNS, "tick") for piece in find_pieces(journal, kind, begin, until, damaged)]
     rows = sum(piece.rows for piece in pieces if piece.kind in COLUMNS)
     files = _list_storages(options)
     with (
@@ -140,9 +142,9 @@ def run(spark: SparkSession, options: Options, progress: Progress) -> Report:
         report_stages(spark, progress, f"parts of {count(rows, 'Flink observation')} searched"),
     ):
         last = min(max((piece.high for piece in pieces), default=until), until - 1)
-        availability = (change for _, change in entries(directory, begin, until, ["blind", "sighted"], damaged))
+        availability = (change for _, change in entries(journal, begin, until, ["blind", "sighted"], damaged))
         seen = find_last_seen(spark, last, availability)
-        if any(path.parent.parent.name == "job_graph" for path in damaged):
+        if any("job_graph" in path.parts[-6:] for path in damaged):
             seen = [cluster._replace(graphs=False) for cluster in seen]
         found = [*_search_runs(spark, since, until), *_search_graphs(spark, seen, files, options)]
         contexts = read_context(spark, [occurrence for occurrence, _ in found])

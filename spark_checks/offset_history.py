@@ -6,6 +6,7 @@ losses, leader changes and truncations around them. Reports gaps in the journal.
 
 import logging
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import click
@@ -16,9 +17,11 @@ from agent.model.findings import Finding
 from agent.model.text import count, span
 from agent.sources.availability import now_ms
 from agent.storage.database import FILE, StorageError
-from agent.storage.journal.segments import DAY_MS, find
+from agent.storage.journal.places import JournalFiles, is_url
+from agent.storage.journal.segments import DAY_MS
 from spark_checks.journal.compaction import apply_retention, compact
-from spark_checks.journal.files import DamagedFiles, JournalWindow, Piece, check_journal, clusters
+from spark_checks.journal.files import DamagedFiles, JournalWindow, Piece, clusters
+from spark_checks.journal.given import ARCHIVE_PARAMS, check_journals, given_journals
 from spark_checks.offsets.commits import CommitFilter, search
 from spark_checks.offsets.coverage import Gap, read_coverage
 from spark_checks.offsets.diagnosis import Event, diagnose
@@ -31,8 +34,10 @@ log = logging.getLogger(__name__)
 
 # The heavy work is done in Python; Spark's own joins are small.
 CONF = {**QUICK_START, "spark.sql.shuffle.partitions": "8"}
+_PATTERN = frozenset("*?[")
 PARAMS = (
-    click.Option(["--journal"], required=True, metavar="DIR", help="The agent's journal."),
+    click.Option(["--journal"], required=True, metavar="DIR|URL", help="The agent's journal, or an archive."),
+    *ARCHIVE_PARAMS,
     click.Option(
         ["--store"],
         metavar="FILE",
@@ -51,43 +56,65 @@ PARAMS = (
 
 def mistakes(options: Options) -> list[str]:
     """Return the mistakes in its own options."""
-    found = []
-    for name in ("journal", "store"):
-        path = options.own[name]
-        if path is not None and not Path(path).exists():
-            found.append(f"--{name} {path}: no such {'directory' if name == 'journal' else 'file'}.")
+    wrong = check_journals(options)
+    found = [*wrong]
+    store, place = options.own["store"], options.own["journal"]
+    if store is not None and not Path(store).exists():
+        found.append(f"--store {store}: no such file.")
     for name in ("baseline", "retention"):
         try:
             duration(options.own[name] or "0d")
         except ValueError as error:
             found.append(f"--{name}: {error}.")
-    journal = Path(options.own["journal"])
-    return found + _check_cluster(journal, options.cluster) if journal.exists() else found
+    if is_url(place):
+        found += [
+            f"--{name}: is for a local journal; an archive has `archive_retention` and is never rewritten."
+            for name in ("compact", "retention")
+            if options.own[name]
+        ]
+    return found if wrong else found + _check_cluster(options)
 
 
-def _check_cluster(journal: Path, cluster: str) -> list[str]:
-    if wrong := check_journal(journal):
-        return wrong
+def _check_cluster(options: Options) -> list[str]:
     names = set()
-    for name in clusters(journal):
-        names.add(name)
-        if name == cluster:
-            return []
+    for journal in given_journals(options):
+        for name in clusters(journal):
+            names.add(name)
+            if fnmatchcase(name, options.cluster):
+                return []
     if not names:
         return []  # the journal has only just begun, or nothing of it can be read: the run reports that
-    return [f"--cluster {cluster}: not in the journal {journal}. Clusters in it: {', '.join(sorted(names))}."]
+    known = ", ".join(sorted(names))
+    return [f"--cluster {options.cluster}: not in the journal {options.own['journal']}. Clusters in it: {known}."]
 
 
 def run(spark: SparkSession, options: Options, progress: Progress) -> Report:
-    """Search the journal. Raises OSError and StorageError if files cannot be read."""
+    """Search the journals of all agents and clusters. Raises OSError and StorageError if files cannot be read."""
+    journals = given_journals(options)
+    is_one = len(journals) == 1 and _PATTERN.isdisjoint(options.cluster)
+    searched = [
+        (journal, name)
+        for journal in journals
+        for name in ([options.cluster] if is_one else sorted(set(clusters(journal))))
+        if is_one or fnmatchcase(name, options.cluster)
+    ]
+    reports = [_search(spark, journal, options._replace(cluster=name), progress) for journal, name in searched]
+    _maintain(spark, options, progress)
+    findings = [finding for report in reports for finding in report.findings]
+    findings.sort(key=lambda finding: (finding.at, finding.key))
+    plots = (report.plot for report in reports if report.plot is not None)
+    return Report(findings, " ".join(report.summary for report in reports), next(plots, None))
+
+
+def _search(spark: SparkSession, journal: JournalFiles, options: Options, progress: Progress) -> Report:
+    """Search the journal of one agent for one cluster."""
     damaged = DamagedFiles()
-    directory = Path(options.own["journal"]).absolute()
-    days = [segment.day for segment in find(directory, ["commit", "tick"])]
+    days = [segment.day for segment in journal.find(["commit", "tick"])]
     first, last = min(days, default=0) * DAY_MS, (max(days, default=0) + 1) * DAY_MS
     begin = first if options.since is None else max(options.since, first)
     reported = range(begin, last if options.until is None else min(options.until, last))
     since = max(begin - duration(options.own["baseline"]), first)
-    window = JournalWindow(spark, directory, options.cluster, since, max(reported.stop, begin + 1), damaged)
+    window = JournalWindow(spark, journal, options.cluster, since, max(reported.stop, begin + 1), damaged)
     clock, gaps = read_coverage(window)
     pieces = window.pieces("commit")
     wanted = CommitFilter(
@@ -108,7 +135,7 @@ def run(spark: SparkSession, options: Options, progress: Progress) -> Report:
     in_window = [diagnosis for diagnosis in diagnoses if diagnosis.event.at in reported]
     series = read_series(window, wanted, in_window)
     commits_begin = max(window.since, min((piece.low for piece in pieces), default=window.since))
-    builder = FindingBuilder(diagnoses, series, options.cluster, _read_live(directory, options), commits_begin)
+    builder = FindingBuilder(diagnoses, series, options.cluster, _read_live(journal, options), commits_begin)
     findings = [
         *map(builder.finding, in_window),
         *(
@@ -117,10 +144,8 @@ def run(spark: SparkSession, options: Options, progress: Progress) -> Report:
             if reported.start < gap.end and gap.begin < reported.stop and _concerns(gap, options)
         ),
     ]
-    findings.sort(key=lambda finding: (finding.at, finding.key))
     worst = max(in_window, key=lambda diagnosis: diagnosis.badness, default=None)
     png = None if worst is None else plot(window, worst, series)
-    _maintain(spark, options, progress)
     return Report(findings, _summary(window, pieces, findings, damaged), png)
 
 
@@ -129,11 +154,13 @@ def _concerns(gap: Gap, options: Options) -> bool:
     return (group is None or options.wants_group(group)) and (topic is None or options.wants_topic(topic))
 
 
-def _read_live(journal: Path, options: Options) -> LiveFindings | None:
+def _read_live(journal: JournalFiles, options: Options) -> LiveFindings | None:
     """Return what the live rules found, or None if there is no readable state file and none was asked for."""
-    store = Path(options.own["store"] or journal.parent / FILE)
+    store = options.own["store"]
+    if store is None and journal.directory is not None:
+        store = journal.directory.parent / FILE
     try:
-        return read_live_findings(store, options.cluster) if store.exists() else None
+        return read_live_findings(Path(store), options.cluster) if store is not None and Path(store).exists() else None
     except StorageError as error:
         if options.own["store"]:
             raise
@@ -142,12 +169,12 @@ def _read_live(journal: Path, options: Options) -> LiveFindings | None:
 
 
 def _maintain(spark: SparkSession, options: Options, progress: Progress) -> None:
-    """Merge and remove files of the journal, if asked for."""
+    """Merge and remove files of the local journal, if asked for."""
     directory, retention = Path(options.own["journal"]), options.own["retention"]
     if options.own["compact"]:
         progress(f"{count(compact(spark, directory, now_ms()), 'small file')} merged")
     if retention is not None and not apply_retention(directory, duration(retention) // DAY_MS, now_ms()):
-        progress("retention skipped: the running agent applies its own")
+        progress("retention skipped: the agent applies its own")
 
 
 def _summary(window: JournalWindow, pieces: Sequence[Piece], findings: Sequence[Finding], damaged: DamagedFiles) -> str:

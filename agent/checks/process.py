@@ -7,7 +7,7 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Literal, NamedTuple
@@ -66,12 +66,14 @@ def run_check(
     stop: threading.Event,
     *,
     variables: tuple[str, ...] = (),
+    configured: Mapping[str, str] | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
     on_finding: Callable[[Finding, str], None] = lambda *_: None,
 ) -> Outcome:
     """Run `python -m spark_checks ARGUMENTS` until it ends or `stop` is set, and end all processes it started.
 
-    variables: environment variables that it inherits beside those that every check does.
+    variables: environment variables that it inherits beside those that every check does. configured: others that it
+    gets, such as the credentials of an archive.
     on_progress: called with each progress text. on_finding: called with each finding and its line.
     """
     # A check ends with its parent, even if that is killed (prctl(2), PR_SET_PDEATHSIG), and its JVM with it.
@@ -79,7 +81,7 @@ def run_check(
     try:
         process = subprocess.Popen(
             command,
-            env=python_environment((*SPARK, *variables)),
+            env={**python_environment((*SPARK, *variables)), **(configured or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

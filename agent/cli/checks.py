@@ -26,7 +26,7 @@ from agent.checks.arguments import (
 from agent.checks.process import Limits, Outcome, run_check
 from agent.cli.common import EPILOG, FAILED, FOUND, WRONG, config_option, fail, load_or_exit, parsed_by
 from agent.config.checks import size
-from agent.config.child_processes import SPARK, python_environment, python_module
+from agent.config.child_processes import ARCHIVE, SPARK, python_environment, python_module
 from agent.config.credentials import CredentialError
 from agent.config.problems import did_you_mean
 from agent.config.requirements import find_pyspark_problem, find_spark_problem
@@ -91,8 +91,8 @@ def check_command(
     try:
         with TemporaryDirectory(prefix="backflow-check-") as scratch:
             arguments = _with_configured(name, options, settings, Path(scratch))
-            outcome = _run(name, arguments, settings.spark.environment, as_json=as_json)
-    except _UsageError as error:
+            outcome = _run(name, arguments, settings, as_json=as_json)
+    except (_UsageError, CredentialError) as error:
         fail(WRONG, str(error))
     except KeyboardInterrupt:
         fail(FAILED, f"{name} was interrupted")
@@ -122,6 +122,8 @@ def _with_configured(name: str, options: Sequence[str], settings: Settings, scra
         configured += ["--cluster", cluster]
     has_store = source is CheckInput.CHANGELOGS and _value(options, "--store") is not None
     inputs = server_options(settings, cluster) if has_store else input_options(name, settings, cluster)
+    if settings.journal.archive is not None and "--journal" in inputs:
+        inputs += ["--archive", settings.journal.archive, "--agent", settings.agent.name]
     try:
         return [*configured, *inputs, *client_options(name, settings, cluster, scratch), *options]
     except CredentialError as error:
@@ -139,7 +141,7 @@ def _value(options: Sequence[str], name: str) -> str | None:
     return value
 
 
-def _run(name: str, options: Sequence[str], variables: tuple[str, ...], *, as_json: bool) -> Outcome:
+def _run(name: str, options: Sequence[str], settings: Settings, *, as_json: bool) -> Outcome:
     """Run the check and print its findings as text or as JSON lines; Ctrl-C ends it with all its processes."""
     if problem := find_spark_problem():
         fail(FAILED, problem)
@@ -162,7 +164,8 @@ def _run(name: str, options: Sequence[str], variables: tuple[str, ...], *, as_js
             [name, *options],
             Limits(),
             threading.Event(),
-            variables=variables,
+            variables=(*ARCHIVE, *settings.spark.environment),
+            configured=settings.journal.s3.variables(),
             on_progress=on_progress,
             on_finding=on_finding,
         )

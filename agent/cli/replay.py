@@ -4,6 +4,7 @@ Ticks need not be recorded: the engine evaluates at every moment it waits for.
 """
 
 import heapq
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import groupby
@@ -12,12 +13,15 @@ from pathlib import Path
 import click
 
 from agent.cli.common import EPILOG, FOUND, WRONG, config_option, fail, load_or_exit, print_incidents
+from agent.config.credentials import CredentialError
+from agent.config.journal import Journal, archive_url
 from agent.engine.engine import Engine
 from agent.engine.history import LATENESS_MS, LONG_AGO
 from agent.model.encoding import from_json
 from agent.model.findings import Incident
 from agent.model.observations.base import Observation, Subject, not_after_seen
 from agent.storage.journal import reader
+from agent.storage.journal.places import is_url, open_journals
 from agent.storage.journal.writer import JournalRefusedError, check_version
 
 
@@ -30,37 +34,62 @@ class RecordingError(Exception):
 
 
 @click.command("replay", epilog=EPILOG)
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path")
 @config_option
+@click.option("--archive", metavar="URL", help="The journal's archive, to read together with it.")
+@click.option(
+    "--agent", "agents", multiple=True, metavar="PATTERN", help="Only these agents of an archive; repeatable."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line and incident.")
-def replay_command(path: Path, config: Path | None, *, as_json: bool) -> None:
+def replay_command(
+    path: str, config: Path | None, archive: str | None, agents: tuple[str, ...], *, as_json: bool
+) -> None:
     """Run the rules over recorded observations and print the incidents.
 
-    PATH is a journal directory (STATE_DIRECTORY/journal) or a file of JSON lines. Exits with 1 if there are incidents.
+    PATH is a journal directory (STATE_DIRECTORY/journal), the URL of an archive such as s3://bucket/prefix, or a file
+    of JSON lines. Exits with 1 if there are incidents.
     """
     settings = load_or_exit(config, need_clusters=False)
     try:
-        incidents = replay(read(path), Engine(settings.rules, settings.correlations, settings.incidents))
+        recorded = read(path, settings.journal, archive, agents)
+        incidents = replay(recorded, Engine(settings.rules, settings.correlations, settings.incidents))
     except RecordingError as error:
         fail(WRONG, str(error))
-    except OSError as error:
-        fail(WRONG, f"{path}: cannot be read: {error.strerror or error}")
+    except (OSError, CredentialError) as error:
+        fail(WRONG, f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}")
     print_incidents(incidents, as_json=as_json)
     sys.exit(FOUND if incidents else 0)
 
 
-def read(path: Path) -> Iterable[Observation]:
-    """Return the observations of a journal directory or a file of JSON lines. Raises RecordingError, OSError."""
-    if not path.is_dir():
-        return read_lines(path)
-    if not _is_journal(path):
-        hint = f"; did you mean {path / 'journal'}?" if _is_journal(path / "journal") else ""
-        raise RecordingError([f"{path}: is not a journal{hint}"])
+def read(
+    path: str, settings: Journal, archive: str | None = None, agents: tuple[str, ...] = ()
+) -> Iterable[Observation]:
+    """Return the observations of a journal, of an archive, of both together, or of a file of JSON lines.
+
+    settings: how to reach an archive. agents: patterns of names. Raises RecordingError, CredentialError, OSError.
+    """
+    if not is_url(path):
+        local = Path(path)
+        if archive is None and not local.is_dir():
+            return read_lines(local)
+        if not _is_journal(local):
+            hint = f"; did you mean {local / 'journal'}?" if _is_journal(local / "journal") else ""
+            raise RecordingError([f"{path}: is not a journal{hint}"])
+        try:
+            check_version(local)
+        except JournalRefusedError as error:
+            raise RecordingError([str(error)]) from error
+        if archive is None:
+            return reader.read(local)
     try:
-        check_version(path)
-    except JournalRefusedError as error:
+        for url in filter(None, (path if is_url(path) else None, archive)):
+            archive_url(url)
+        journals = open_journals(path, archive, agents, os.environ | settings.s3.variables())
+    except ValueError as error:
         raise RecordingError([str(error)]) from error
-    return reader.read(path)
+    if not journals:
+        raise RecordingError([f"{path}: there is no journal in this archive"])
+    return reader.read_all(journals)
 
 
 def _is_journal(directory: Path) -> bool:

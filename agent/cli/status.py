@@ -25,6 +25,7 @@ from agent.daemon.tables import (
     RECEIVER_COLUMNS,
     SOURCE_COLUMNS,
     check_row,
+    describe_archive,
     describe_buttons,
     describe_group,
     describe_subjects,
@@ -98,6 +99,8 @@ def _status_lines(status: AgentStatus) -> Iterator[str]:
     if status.buttons is not None:
         yield describe_buttons(status.buttons)
     yield f"pipeline: {status.queued:,} queued, delay {span(status.delay_ms)}"
+    if status.archive is not None:
+        yield describe_archive(status.archive)
     incidents = [
         (incident.id, incident.severity, incident.status, minute(incident.opened_at), incident.title)
         for incident in status.incidents

@@ -22,6 +22,10 @@ SPARK = (
 """What a Spark check reads as well."""
 
 
+ARCHIVE = ("AWS_*", "GOOGLE_APPLICATION_CREDENTIALS", "CLASSPATH", "ARROW_LIBHDFS_DIR")
+"""What a check that an operator runs reads as well, to reach an archive of journals as the operator does."""
+
+
 def child_environment(also: tuple[str, ...] = (), environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment of a child process: only what it needs, without the secrets that the agent's may have.
 

@@ -13,7 +13,7 @@ from agent.config.toml_places import KeyPath
 from agent.model.text import visible
 
 SECRET = re.compile(
-    r"password|passphrase|secret|token|credential|webhook|routing_key|auth|key\.pem|private", re.IGNORECASE
+    r"password|passphrase|secret|token|credential|webhook|routing_key|access_key|auth|key\.pem|private", re.IGNORECASE
 )
 """Keys whose values are never printed."""
 

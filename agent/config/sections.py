@@ -1,7 +1,8 @@
-"""[agent], [journal], [notifications] and [slack]: the process, its journal, when and where incidents go."""
+"""[agent], [notifications] and [slack]: the process, when and where incidents go."""
 
 import os
 import re
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -39,20 +40,28 @@ def _state_directory() -> Path:
     return Path((os.environ.get("STATE_DIRECTORY") or "backflow-state").split(":")[0])
 
 
+def _agent_name(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", value):
+        msg = f'expected up to 100 letters, digits, ".", "_" and "-", got "{value}"'
+        raise ValueError(msg)
+    return value
+
+
+def _host_name() -> str:
+    """Return the host name."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()) or "agent"
+
+
 class Agent(ConfigModel):
     """The daemon itself."""
+
+    name: Annotated[str, AfterValidator(_agent_name)] = Field(default_factory=_host_name)
+    """Name of this agent in an archive that several share: letters, digits, `.`, `_` and `-`."""
 
     state_directory: Path = Field(default_factory=_state_directory)
     """Directory of the journal, the incidents and the outbox. systemd sets `$STATE_DIRECTORY`."""
     log_format: Literal["auto", "json", "console"] = "auto"
     """Format of the agent's own log; `"auto"` means colours on a terminal and JSON elsewhere."""
-
-
-class Journal(ConfigModel):
-    """The journal of observations, which `replay` and Spark checks read."""
-
-    retention: PositiveDuration = 30 * 86_400_000
-    """How long observations and closed incidents are kept."""
 
 
 class QuietHours(RecurringWindow):

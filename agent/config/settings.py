@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from agent.config.checks import Check, Spark
 from agent.config.correlation_checks import correlation_problems
 from agent.config.credentials import Credential, CredentialError, resolve
+from agent.config.journal import Journal
 from agent.config.kafka_properties import kafka_property_problem
 from agent.config.problems import (
     LISTED_TABLES,
@@ -29,7 +30,7 @@ from agent.config.problems import (
     unmatched,
 )
 from agent.config.receivers import ReceiverSettings
-from agent.config.sections import Agent, Journal, Notifications, Slack
+from agent.config.sections import Agent, Notifications, Slack
 from agent.config.self_report import Heartbeat, Http
 from agent.config.silences import ConfiguredSilence
 from agent.config.sources import Cluster, Flink, Logs, Streams
@@ -142,14 +143,13 @@ class Settings(NamedTuple):
         if self.heartbeat is not None and self.heartbeat.secret is not None:
             key, source = self.heartbeat.secret
             yield ("heartbeat", key), source, self.heartbeat.read_url
+        for path, source in self.journal.s3.secrets():
+            yield ("journal", "s3", *path), source, partial(resolve, source)
         for name, receiver in self.receivers.items():
             for path, source, read in receiver.secrets():
                 yield ("receivers", name, *path), source, read
-        for name, cluster in self.clusters.items():
-            for path, source in cluster.secrets():
-                yield ("clusters", name, *path), source, partial(resolve, source)
-        for table, endpoints in (("flink", self.flink), ("streams", self.streams)):
-            for name, settings in endpoints.items():
+        for table in ("clusters", "flink", "streams"):
+            for name, settings in getattr(self, table).items():
                 for path, source in settings.secrets():
                     yield (table, name, *path), source, partial(resolve, source)
 

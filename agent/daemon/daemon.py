@@ -24,7 +24,7 @@ from agent.daemon.startup_log import StartupLog, try_receivers
 from agent.daemon.state_keeper import IN_MEMORY, STATE
 from agent.daemon.status import CheckRuns, Parts, report_buttons
 from agent.daemon.systemd import Systemd
-from agent.daemon.wiring import make_receivers, make_slack_presses, make_sources
+from agent.daemon.wiring import make_archiver, make_receivers, make_slack_presses, make_sources
 from agent.engine.check_requests import CheckResult
 from agent.engine.engine import Engine
 from agent.model.observations.base import Available, Tick, Unavailable
@@ -61,10 +61,12 @@ class Daemon:
         directory = settings.agent.state_directory
         self._receivers = receivers = make_receivers(settings, stream)
         self._journal_directory = directory / "journal"
-        self._journal = Journal(self._journal_directory, unreadable=self._report_left_out)  # locks the state too
+        # This locks the state too.
+        self._journal = Journal(self._journal_directory, unreadable=self._report_left_out, sealed=self._archive_sealed)
         opened = open_state(directory, [receiver.name for receiver in receivers], now_ms())
         self._store = opened.store
         missing = self._journal.continue_at(self._store.position)
+        self._archiver = make_archiver(settings, self._journal.position, self._health, self._report_left_out)
         self._dispatchers = {
             receiver.name: Dispatcher(
                 self._store.path,
@@ -90,6 +92,7 @@ class Daemon:
             health=self._health,
             moved=self._move_state,
             home=directory / FILE,
+            is_archived=self._is_archived,
         )
         self._restore(self._journal_directory)
         if missing:
@@ -132,6 +135,7 @@ class Daemon:
             progress=self._progress,
             rules=list(settings.rules),
             presses=self._presses,
+            archiver=self._archiver,
         )
         self._self_report = SelfReport(settings, parts, self._check_runs)
 
@@ -187,6 +191,8 @@ class Daemon:
         if self._presses is not None:
             self._presses.start()
         self._checks.start()
+        if self._archiver is not None:
+            self._archiver.start()
         for loop in self._loops:
             loop.start()
         self._schedule.start()
@@ -212,6 +218,13 @@ class Daemon:
             self._health.failed(JOURNAL, f"{path}: {reason}. {UNWRITTEN}")
         else:
             self._health.failed("journal file", f"{path}: {reason}. It is left out; all else is read.")
+
+    def _archive_sealed(self) -> None:
+        if self._archiver is not None:
+            self._archiver.wake()
+
+    def _is_archived(self, folder: Path) -> bool:
+        return self._archiver is None or self._archiver.is_archived(folder)
 
     def _move_state(self, path: Path) -> None:
         for dispatcher in self._dispatchers.values():
@@ -284,13 +297,14 @@ class Daemon:
             closer.join(max(0.0, deadline - time.monotonic()))
         written = self._pipeline.close(timeout=3)
         delivered = [dispatcher.close(timeout=2) for dispatcher in self._dispatchers.values()]
+        archived = self._archiver is None or self._archiver.close(timeout=1)
         if written:
             try:
                 self._journal.close()
             except JournalError as error:  # what is on disk is sealed at the next start
                 log.exception("journal_not_closed", reason=str(error))
             self._store.close()
-        log.info("daemon_stopped", written=written, delivered=all(delivered))
+        log.info("daemon_stopped", written=written, delivered=all(delivered), archiving=not archived)
         return 0 if written and self._pipeline.failure is None else 3
 
 

@@ -23,6 +23,7 @@ from agent.engine.history import FINALIZATION_MS, LATENESS_MS, LONG_AFTER
 from agent.model.encoding import encodable
 from agent.model.findings import Finding, Incident
 from agent.model.observations.base import Observation, Subject, Tick, not_after
+from agent.model.text import count
 from agent.notify.dispatcher import monotonic_ms, now_ms
 from agent.notify.policy import check_report_lines, check_report_message, check_report_target
 from agent.sources.base import HEARTBEAT_MS, Batch
@@ -67,6 +68,7 @@ class Pipeline:
         health: Health | None = None,
         moved: Callable[[Path], None] = lambda _: None,
         home: Path | None = None,
+        is_archived: Callable[[Path], bool] = lambda _: True,
     ) -> None:
         """retention: of the journal and of closed incidents, ms.
 
@@ -74,7 +76,7 @@ class Pipeline:
         run_check: called with each check request once it is stored, and again under the same id if it has grown before
         its result arrived; after a restart with those that have no result. Must not block.
         health: takes what fails. moved: called with each new place of the state; home: where it belongs, by default
-        where it is.
+        where it is. is_archived: whether retention may remove a folder of the journal.
         """
         self.ticks = 0
         self.failure: BaseException | None = None
@@ -86,7 +88,7 @@ class Pipeline:
             store, home or store.path, self._health, moved=moved, current=lambda: engine.incidents
         )
         self._engine = engine
-        self._retention = retention
+        self._retention, self._is_archived = retention, is_archived
         self._wake = wake
         self._run_check = run_check
         self._inputs: queue.SimpleQueue[Batch | CheckResult | None] = queue.SimpleQueue()
@@ -263,11 +265,20 @@ class Pipeline:
             if now - self._retained_at >= _RETAIN_MS:
                 self._retained_at = now
                 self._keeper.prune(now - max(self._retention, self._join_window))
-                self._journal.retain(self._retention // _DAY_MS, now)
+                self._retain_journal(now)
         except StorageError as error:
             self._health.failed(STATE, f"{error}. Incidents wait in memory and are not posted.")
         except JournalError as error:
             self._health.failed("journal retention", f"{error}.")
+
+    def _retain_journal(self, now: int) -> None:
+        kept = self._journal.retain(self._retention // _DAY_MS, now, self._is_archived)
+        if kept:
+            self._health.failed(
+                "journal retention",
+                f"{count(kept, 'folder')} of the journal, each a kind and a date, are past `retention` and stay on the "
+                "local disk until they are archived. Repair the archive, or free space before the disk is full.",
+            )
 
     def _save(self, now: int) -> None:
         requests = self._engine.check_requests

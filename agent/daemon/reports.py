@@ -81,6 +81,19 @@ class ButtonsStatus(Struct, frozen=True, kw_only=True):
     malformed: int
 
 
+class ArchiveStatus(Struct, frozen=True, kw_only=True):
+    """The archive of the journal. pending: sealed files that wait; oldest_ms: for how long the oldest has.
+
+    archived: how many were archived since the start. failed: how many attempts failed. problem: why the last one did.
+    """
+
+    pending: int
+    oldest_ms: int
+    archived: int
+    failed: int
+    problem: str
+
+
 class AgentStatus(Struct, frozen=True, kw_only=True):
     """The agent at a moment (`at`).
 
@@ -108,6 +121,7 @@ class AgentStatus(Struct, frozen=True, kw_only=True):
     waiting_checks: int
     heartbeat: HeartbeatStatus | None = None
     buttons: ButtonsStatus | None = None
+    archive: ArchiveStatus | None = None
 
 
 class IncidentRecord(NamedTuple):

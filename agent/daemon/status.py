@@ -19,6 +19,7 @@ from agent.daemon.offsets import find_reader_offsets
 from agent.daemon.pipeline import Pipeline
 from agent.daemon.reports import (
     AgentStatus,
+    ArchiveStatus,
     ButtonsStatus,
     CheckStatus,
     HeartbeatStatus,
@@ -38,6 +39,7 @@ from agent.notify.dispatcher import Dispatcher, now_ms
 from agent.notify.slack_presses import SlackPresses
 from agent.sources.base import Source
 from agent.storage.incidents import IncidentStore
+from agent.storage.journal.archiver import Archiver
 
 BUTTONS = "Slack buttons"
 """The part of the agent that a lasting loss of Slack's socket is reported of."""
@@ -60,6 +62,7 @@ class Parts(NamedTuple):
     progress: Progress
     rules: Sequence[str]
     presses: SlackPresses | None = None
+    archiver: Archiver | None = None
 
 
 class CheckRuns:
@@ -144,6 +147,7 @@ class StatusReader:
             if heartbeat is None
             else HeartbeatStatus(sent_at=heartbeat.sent_at, problem=heartbeat.problem),
             buttons=self.buttons(),
+            archive=self.archive(),
         )
 
     def groups(self, pattern: str = "*", *, in_detail: bool = False) -> list[GroupProgress]:
@@ -197,6 +201,19 @@ class StatusReader:
             pressed=dict(presses.done),
             failed=presses.failed,
             malformed=socket.malformed,
+        )
+
+    def archive(self) -> ArchiveStatus | None:
+        """Return how far the archive of the journal is, None if there is none."""
+        if self.parts.archiver is None:
+            return None
+        progress = self.parts.archiver.progress
+        return ArchiveStatus(
+            pending=progress.pending,
+            oldest_ms=round(progress.oldest_s * 1000),
+            archived=progress.archived,
+            failed=progress.failures,
+            problem=progress.problem,
         )
 
     def impairment(self) -> str:

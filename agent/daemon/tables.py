@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from agent.daemon.groups import GroupProgress, PartitionProgress
-from agent.daemon.reports import ButtonsStatus, CheckStatus, ReceiverStatus, SourceStatus
+from agent.daemon.reports import ArchiveStatus, ButtonsStatus, CheckStatus, ReceiverStatus, SourceStatus
 from agent.model.findings import Finding
 from agent.model.text import count, instant, place, span
 from agent.model.times import minute
@@ -48,6 +48,14 @@ def describe_buttons(buttons: ButtonsStatus) -> str:
     counts = {"pressed": sum(buttons.pressed.values()), "failed": buttons.failed, "malformed": buttons.malformed}
     numbers = (f"{number:,} {noun}" for noun, number in counts.items() if number or noun == "pressed")
     return f"Slack buttons: {state}; {', '.join(numbers)}"
+
+
+def describe_archive(archive: ArchiveStatus) -> str:
+    """Return how far the archive of the journal is behind."""
+    pending = f"{count(archive.pending, 'file')} pending"
+    waiting = f" for {span(archive.oldest_ms)}" if archive.pending else ""
+    problem = f": {archive.problem}" if archive.problem else ""
+    return f"journal archive: {archive.archived:,} archived, {archive.failed:,} failed, {pending}{waiting}{problem}"
 
 
 def check_row(check: CheckStatus) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
-"""Sources and receivers made from the configuration."""
+"""Sources, receivers and the archiver made from the configuration."""
 
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any, TextIO
 from agent.config.sections import Slack as SlackSettings
 from agent.config.settings import Settings
 from agent.config.sources import Cluster
+from agent.daemon.health import Health
 from agent.model.findings import Incident
 from agent.model.observations.base import Observation
 from agent.notify.base import Receiver
@@ -25,6 +27,9 @@ from agent.sources.logs.source import LogSource
 from agent.sources.streams.changelog_source import ChangelogSource
 from agent.sources.streams.metrics_source import StreamsMetricsSource
 from agent.sources.zookeeper.source import ZooKeeperSource
+from agent.storage.journal.archive import Archive
+from agent.storage.journal.archiver import Archiver
+from agent.storage.journal.segments import DAY_MS, Unreadable
 
 
 def make_sources(settings: Settings, emit_for: Callable[[str, str], Emit], known: list[Observation]) -> list[Source]:
@@ -92,6 +97,27 @@ def make_sources(settings: Settings, emit_for: Callable[[str, str], Emit], known
     for name, logs in settings.logs.items():
         sources.append(LogSource(name, logs, patterns, emit_for(name, LogSource.name), known))
     return sources
+
+
+def make_archiver(settings: Settings, begin: int, health: Health, unreadable: Unreadable) -> Archiver | None:
+    """Return what ships the journal to the configured archive, None without one. Raises CredentialError.
+
+    begin: the journal's position at the start. health: takes what fails. unreadable: takes damaged files.
+    """
+    journal = settings.journal
+    if journal.archive is None:
+        return None
+    retention = journal.archive_retention
+    return Archiver(
+        settings.agent.state_directory / "journal",
+        Archive(journal.archive, os.environ | journal.s3.variables()),
+        settings.agent.name,
+        begin,
+        retention=None if retention is None else retention // DAY_MS,
+        failed=partial(health.failed, "journal archive"),
+        works=partial(health.works, "journal archive"),
+        unreadable=unreadable,
+    )
 
 
 def _properties(cluster: Cluster) -> dict[str, str]:

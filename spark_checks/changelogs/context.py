@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple, Self
 
 from pyspark import StorageLevel
@@ -18,6 +17,7 @@ from agent.storage.journal.reader import read
 from agent.storage.journal.segments import DAY_MS, FOREVER
 from spark_checks.changelogs.decreases import Episode
 from spark_checks.journal.files import DamagedFiles, JournalWindow, scan
+from spark_checks.journal.given import given_journals
 from spark_checks.options import Options
 
 RESTORED = "store_restored"
@@ -221,13 +221,13 @@ def read_history(spark: SparkSession, options: Options, groups: set[str], damage
     until = FOREVER - 1 if options.until is None else options.until
     if options.own["journal"] is None:
         return JournalHistory(None, {}, (), since, until)
-    directory = Path(options.own["journal"]).absolute()
+    journal = given_journals(options)[0]
     begin = since if options.since is None else since - _BEFORE_MS
     # What was written before --to may be observed later.
-    window = JournalWindow(spark, directory, options.cluster, begin, FOREVER - 1, damaged)
+    window = JournalWindow(spark, journal, options.cluster, begin, FOREVER - 1, damaged)
     states: list[GroupState] = []
     lines: list[LogLine] = []
-    for observation in read(directory, begin, None, ["group_state", "log_line"], damaged):
+    for observation in read(journal, begin, None, ["group_state", "log_line"], damaged):
         match observation:
             case GroupState(cluster=options.cluster, group=group) if group in groups:
                 states.append(observation)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from pyspark.sql import Row, SparkSession
@@ -10,6 +9,7 @@ from pyspark.sql import Row, SparkSession
 from agent.engine.history import LATENESS_MS
 from agent.rules.queries.flink import REST, STORAGE, ZOOKEEPER
 from agent.sources.base import HEARTBEAT_MS
+from agent.storage.journal.places import Place
 from agent.storage.journal.segments import FOREVER, UNREADABLE
 from spark_checks.journal.files import Piece, find_pieces, read, scan
 
@@ -73,14 +73,14 @@ class LineageRestart(NamedTuple):
     restored_path: str | None
 
 
-def clusters(directory: Path) -> Iterator[str]:
+def clusters(journal: Place) -> Iterator[str]:
     """Yield the Flink clusters named in a journal as they are found, with repetitions, of each kind the newest first.
 
     Includes clusters that the agent has never reached. Skips what cannot be read.
     """
     for kind in (*COLUMNS, "job_listing", "blind", "sighted"):
         names = ["cluster"] if kind not in ("blind", "sighted") else ["cluster", "source"]
-        for piece in reversed(find_pieces(directory, kind, -FOREVER, FOREVER, lambda *_: None)):
+        for piece in reversed(find_pieces(journal, kind, -FOREVER, FOREVER, lambda *_: None)):
             with suppress(*UNREADABLE):
                 table = read(piece, names)
                 for cluster, *source in set(zip(*(table[name].to_pylist() for name in names), strict=True)):

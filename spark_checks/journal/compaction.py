@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
+from agent.storage.journal.places import read_id
 from agent.storage.journal.segments import (
     DAY_MS,
     ROW_GROUP,
@@ -44,7 +45,13 @@ def compact(spark: SparkSession, directory: Path, now: int) -> int:
 
 
 def apply_retention(directory: Path, days: int, now: int) -> bool:
-    """Remove dates older than `days` before now (ms); return False if a running agent owns the journal."""
+    """Remove dates older than `days` before now (ms); return False if that is left to the agent.
+
+    It is while the agent runs, and if the journal is archived: only the agent knows what is in the archive.
+    """
+    if read_id(directory):
+        log.info("retention_left_to_agent reason=the journal %s is archived", directory)
+        return False
     try:
         journal = Journal(directory)
     except JournalError as error:

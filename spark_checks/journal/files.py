@@ -19,7 +19,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from agent.model.observations import KINDS
 from agent.model.text import count
+from agent.storage.journal.archive import open_url
 from agent.storage.journal.columns import Columns
+from agent.storage.journal.places import JournalFiles, Place, find_segments, is_url
 from agent.storage.journal.segments import DAY_MS, FOREVER, UNREADABLE, Segment, Unreadable, batches, find
 
 PIECE_ROWS = 1 << 20
@@ -35,7 +37,7 @@ log = logging.getLogger(__name__)
 class Piece(NamedTuple):
     """Consecutive row groups of a segment. last: None for an open segment, which is a single piece.
 
-    low, high: bounds of `at`, ms.
+    path: on the local disk, or the URL of an archived file. low, high: bounds of `at`, ms.
     """
 
     kind: str
@@ -65,7 +67,7 @@ class JournalWindow(NamedTuple):
     """The part of a journal that a check reads, for one cluster. since, until: ms."""
 
     spark: SparkSession
-    directory: Path
+    journal: Place
     cluster: str
     since: int
     until: int
@@ -74,19 +76,20 @@ class JournalWindow(NamedTuple):
     def pieces(self, kind: str, since: int | None = None, until: int | None = None) -> list[Piece]:
         """Return the pieces of a kind, of the whole window or of a part of it."""
         begin, end = self.since if since is None else since, self.until if until is None else until
-        return find_pieces(self.directory, kind, begin, end, self.unreadable)
+        return find_pieces(self.journal, kind, begin, end, self.unreadable)
 
 
-def find_pieces(directory: Path, kind: str, since: int, until: int, unreadable: Unreadable) -> list[Piece]:
+def find_pieces(journal: Place, kind: str, since: int, until: int, unreadable: Unreadable) -> list[Piece]:
     """Return what may hold observations with since <= at < until (ms), in order of date and position.
 
     Opens only the dates asked for. Passes what cannot be read to `unreadable` and skips it.
     """
     found = []
     days = range(since // DAY_MS, (until - 1) // DAY_MS + 1)
-    for segment in sorted(find(directory, [kind], days), key=lambda segment: (segment.day, segment.first)):
+    segments = find_segments(journal, [kind], days)
+    for segment in sorted(segments, key=lambda segment: (segment.day, segment.journal, segment.first)):
         try:
-            for piece in _split(segment):
+            for piece in _split(segment, journal):
                 if piece.low < until and piece.high >= since:
                     found.append(piece)  # noqa: PERF401 - keeps what comes before damage
         except UNREADABLE as error:
@@ -105,18 +108,20 @@ def check_journal(directory: Path) -> list[str]:
     return [f"--journal {directory}: this directory is not a journal; {hint}"]
 
 
-def clusters(directory: Path) -> Iterator[str]:
+def clusters(journal: Place) -> Iterator[str]:
     """Yield the clusters named in a journal as they are found, newest commits first. Skips what cannot be read."""
     kinds = [kind for kind in KINDS if "cluster" in _columns(kind).names]
-    segments = find(directory, kinds)
+    segments = find_segments(journal, kinds)
     for segment in sorted(segments, key=lambda segment: (segment.kind != "commit", -segment.day, -segment.first)):
         with suppress(*UNREADABLE):
-            for piece in _split(segment):
+            for piece in _split(segment, journal):
                 yield from filter(None, read(piece, ["cluster"])["cluster"].unique().to_pylist())
 
 
-def _split(segment: Segment) -> Iterator[Piece]:
+def _split(segment: Segment, journal: Place) -> Iterator[Piece]:
     kind, path = segment.kind, str(segment.path)
+    if segment.files is not None and isinstance(journal, JournalFiles) and journal.archive is not None:
+        path = journal.archive.url_of(segment)
     begin = segment.day * DAY_MS
     if segment.last is None:
         # At most an hour or 64 MB of it, written until now.
@@ -125,7 +130,7 @@ def _split(segment: Segment) -> Iterator[Piece]:
             low, high = min(int(at.min()) for at in times), max(int(at.max()) for at in times)
             yield Piece(kind, path, segment.first, None, (), sum(map(len, times)), low, high)
         return
-    metadata = parquet.read_metadata(path)
+    metadata = parquet.read_metadata(segment.open())
     at = metadata.schema.to_arrow_schema().get_field_index("at")
     groups: list[int] = []
     rows, low, high = 0, FOREVER, -FOREVER
@@ -155,7 +160,8 @@ def read(piece: Piece, names: Sequence[str]) -> pa.Table:
         ]
         return pa.concat_tables(tables).unify_dictionaries() if tables else _schema(piece.kind, names).empty_table()
     strings = [name for name in names if _schema(piece.kind, names).field(name).type == _STRINGS]
-    with parquet.ParquetFile(piece.path, read_dictionary=strings, page_checksum_verification=True) as file:
+    source = open_url(piece.path) if is_url(piece.path) else piece.path
+    with parquet.ParquetFile(source, read_dictionary=strings, page_checksum_verification=True) as file:
         there = [name for name in names if name in file.schema_arrow.names]
         table = file.read_row_groups(list(piece.groups), columns=there, use_threads=False)
     return _select(table, piece.kind, names).unify_dictionaries()

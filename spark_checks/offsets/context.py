@@ -107,7 +107,7 @@ def read_states(window: JournalWindow, places: Sequence[Place]) -> States:
 
 def read_session_losses(window: JournalWindow) -> list[SessionLoss]:
     """Return the session losses of the cluster's brokers, oldest first."""
-    registrations = entries(window.directory, window.since, window.until, ["broker_registration"], window.unreadable)
+    registrations = entries(window.journal, window.since, window.until, ["broker_registration"], window.unreadable)
     own = (
         registration
         for _, registration in registrations

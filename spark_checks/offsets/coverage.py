@@ -98,7 +98,7 @@ def read_coverage(window: JournalWindow) -> tuple[Clock, list[Gap]]:
     clock = Clock.of(positions, times)
     availability = [
         change
-        for _, change in entries(window.directory, window.since, window.until, ["blind", "sighted"], window.unreadable)
+        for _, change in entries(window.journal, window.since, window.until, ["blind", "sighted"], window.unreadable)
         if isinstance(change, Availability) and change.cluster == window.cluster
     ]
     last = int(times.max()) if times.size else window.until

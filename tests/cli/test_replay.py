@@ -38,7 +38,7 @@ def broker(at: int, session: str | None) -> BrokerRegistration:
 def test_blank_lines_are_ignored(tmp_path: Path) -> None:
     lines = tmp_path / "lines.jsonl"
     lines.write_text(f"{to_json(commit(0, 9_000))}\n\n{to_json(commit(1_000, 0))}\n", encoding="utf-8")
-    assert list(read(lines)) == [commit(0, 9_000), commit(1_000, 0)]
+    assert list(read(str(lines), SHIPPED.journal)) == [commit(0, 9_000), commit(1_000, 0)]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_all_invalid_lines_are_reported_with_their_numbers(tmp_path: Path, line:
     lines = tmp_path / "lines.jsonl"
     lines.write_text(f"{to_json(commit(0, 1))}\n{line}\n\n{line}\n", encoding="utf-8")
     with pytest.raises(RecordingError) as raised:
-        list(read(lines))
+        list(read(str(lines), SHIPPED.journal))
     assert [problem.split(" ")[0] for problem in raised.value.problems] == [f"{lines}:2:", f"{lines}:4:"]
 
 
@@ -65,7 +65,7 @@ def test_journal_replays_like_its_lines(tmp_path: Path) -> None:
     journal.append(observations)
     journal.flush()
     journal.close()
-    replayed_journal = replay(read(tmp_path), Engine(SHIPPED.rules, SHIPPED.correlations))
+    replayed_journal = replay(read(str(tmp_path), SHIPPED.journal), Engine(SHIPPED.rules, SHIPPED.correlations))
     assert replayed_journal == replayed(*observations) != []
 
 

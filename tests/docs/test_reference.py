@@ -15,10 +15,11 @@ from agent.config.checks import Check, Spark
 from agent.config.correlation_checks import PLACEHOLDERS, SHARED_KEYS
 from agent.config.credentials import Credential
 from agent.config.http_client import HttpClient
+from agent.config.journal import S3, Journal
 from agent.config.kafka_properties import kafka_property_problem
 from agent.config.problems import NAMED_TABLES
 from agent.config.receivers import ReceiverSettings
-from agent.config.sections import Agent, Journal, Notifications, QuietHours, Route, Slack
+from agent.config.sections import Agent, Notifications, QuietHours, Route, Slack
 from agent.config.self_report import Heartbeat, Http
 from agent.config.settings import LISTED_MODELS, SECTIONS, loads
 from agent.config.silences import ConfiguredSilence
@@ -40,6 +41,7 @@ WRITTEN = {name: (DIRECTORY / name).read_text(encoding="utf-8") for name in PAGE
 TABLES: dict[str, tuple[type[ConfigModel], dict[str, Any]]] = {
     "[agent]": (Agent, {}),
     "[journal]": (Journal, {}),
+    "[journal.s3]": (S3, {}),
     "[incidents]": (Lifetimes, {}),
     "[notifications]": (Notifications, {}),
     "[[notifications.quiet_hours]]": (QuietHours, {"schedule": "0 20 * * *", "lasts": "11h"}),

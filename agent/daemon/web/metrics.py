@@ -46,6 +46,7 @@ class _Metrics(Collector):
         yield from self._checks()
         yield from self._heartbeat()
         yield from self._buttons()
+        yield from self._archive()
 
     def _process(self) -> Iterator[Metric]:
         build = GaugeMetricFamily("backflow_build_info", "The version that runs; always 1.", labels=["version"])
@@ -189,6 +190,21 @@ class _Metrics(Collector):
             for button in Button:
                 pressed.add_metric([button.removeprefix("backflow_")], buttons.pressed.get(button.value, 0))
         yield from (connected, pressed, failed, malformed)
+
+    def _archive(self) -> Iterator[Metric]:
+        pending = GaugeMetricFamily("backflow_journal_archive_pending_files", "Sealed files that are not archived.")
+        age = GaugeMetricFamily(
+            "backflow_journal_archive_oldest_seconds", "How long the oldest of them has waited; 0 if there is none."
+        )
+        archived = CounterMetricFamily("backflow_journal_archived_files", "Files that were archived.")
+        failed = CounterMetricFamily("backflow_journal_archive_failures", "Attempts to archive that failed.")
+        archive = self._reader.archive()
+        if archive is not None:
+            pending.add_metric([], archive.pending)
+            age.add_metric([], archive.oldest_ms / 1000)
+            archived.add_metric([], archive.archived)
+            failed.add_metric([], archive.failed)
+        yield from (pending, age, archived, failed)
 
 
 def _resident_memory(process: psutil.Process) -> int:

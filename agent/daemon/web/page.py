@@ -17,6 +17,7 @@ from agent.daemon.tables import (
     RECEIVER_COLUMNS,
     SOURCE_COLUMNS,
     check_row,
+    describe_archive,
     describe_buttons,
     describe_delivery,
     describe_finding,
@@ -85,6 +86,8 @@ def status_page(status: AgentStatus, groups: Sequence[GroupProgress]) -> bytes:
     _table(body, RECEIVER_COLUMNS, (_row(receiver_row(receiver)) for receiver in status.receivers))
     if status.buttons is not None:
         _add(body, "p", describe_buttons(status.buttons), "soft")
+    if status.archive is not None:
+        _add(body, "p", describe_archive(status.archive), "soft")
     _add(body, "p", f"Pipeline: {status.queued:,} queued, delay {span(status.delay_ms)}.", "soft")
     _add(body, "h2", "Spark checks")
     if status.checks:

@@ -2,8 +2,8 @@
 
 import heapq
 from collections.abc import Collection, Iterable, Iterator
-from itertools import chain
-from operator import itemgetter
+from itertools import chain, groupby
+from operator import attrgetter, itemgetter
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,17 +12,8 @@ import structlog
 from agent.model.observations import KINDS
 from agent.model.observations.base import Observation
 from agent.storage.journal.columns import MISFITS, Columns
-from agent.storage.journal.segments import (
-    DAY_MS,
-    FOREVER,
-    UNREADABLE,
-    Segment,
-    Unreadable,
-    batches,
-    day_of,
-    find,
-    folders,
-)
+from agent.storage.journal.places import JournalFiles, Place, find_segments
+from agent.storage.journal.segments import DAY_MS, FOREVER, UNREADABLE, Segment, Unreadable, batches, day_of, folders
 
 COLUMNS = {name: Columns(kind) for name, kind in KINDS.items()}
 """The Arrow columns of each kind of observations, by its name."""
@@ -34,7 +25,7 @@ def warn(path: Path, reason: str) -> None:
 
 
 def entries(
-    directory: Path,
+    place: Place,
     since: int | None = None,
     until: int | None = None,
     kinds: Collection[str] | None = None,
@@ -43,13 +34,21 @@ def entries(
     """Return positions and observations with since <= at < until (ms), in order of position, even during writes.
 
     Only the requested dates are read, a batch of each kind at a time. What cannot be read is passed to `unreadable` and
-    skipped.
+    skipped. If an agent's state was lost, positions begin again where its next journal begins.
     """
     since, until = -FOREVER if since is None else since, FOREVER if until is None else until
     days = range(since // DAY_MS, (until - 1) // DAY_MS + 1)
+    segments = find_segments(place, COLUMNS if kinds is None else kinds, days)
+    journals = groupby(segments, attrgetter("journal"))
+    return chain.from_iterable(_merge(list(of_journal), since, until, unreadable) for _, of_journal in journals)
+
+
+def _merge(
+    segments: Iterable[Segment], since: int, until: int, unreadable: Unreadable
+) -> Iterator[tuple[int, Observation]]:
     # Consecutive segments share a lane, so that hardly more files are open at once than there are kinds.
     lanes: list[list[Segment]] = []
-    for segment in find(directory, COLUMNS if kinds is None else kinds, days):
+    for segment in segments:
         lane = next((lane for lane in lanes if lane[-1].last is not None and lane[-1].last < segment.first), None)
         if lane is None:
             lanes.append([segment])
@@ -69,14 +68,19 @@ def entries(
 
 
 def read(
-    directory: Path,
+    place: Place,
     since: int | None = None,
     until: int | None = None,
     kinds: Collection[str] | None = None,
     unreadable: Unreadable = warn,
 ) -> Iterator[Observation]:
     """Return the observations of `entries` without their positions."""
-    return map(itemgetter(1), entries(directory, since, until, kinds, unreadable))
+    return map(itemgetter(1), entries(place, since, until, kinds, unreadable))
+
+
+def read_all(journals: Iterable[JournalFiles], unreadable: Unreadable = warn) -> Iterator[Observation]:
+    """Return the observations of several agents, each agent's in order of position, together by when they were seen."""
+    return heapq.merge(*(read(journal, unreadable=unreadable) for journal in journals), key=attrgetter("seen"))
 
 
 def last_at(directory: Path, until: int = FOREVER) -> int | None:

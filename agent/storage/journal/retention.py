@@ -7,16 +7,24 @@ from pathlib import Path
 from agent.storage.journal.segments import DAY_MS, FOREVER, Segment, day_of, find, folders
 
 
-def remove_expired(directory: Path, days: int, now: int, close: Callable[[Path], None]) -> None:
-    """Remove the dates more than `days` before now (ms), but not the folder of the last position. Raises OSError.
+def remove_expired(
+    directory: Path, days: int, now: int, close: Callable[[Path], None], is_archived: Callable[[Path], bool]
+) -> int:
+    """Remove the dates more than `days` before now (ms), but not the folder of the last position.
 
-    close: closes the segments that are being written in a folder.
+    close: closes the segments that are being written in a folder. is_archived: whether a folder may be removed. Returns
+    how many folders may not. Raises OSError.
     """
+    kept = 0
     last = max(find(directory), key=_end, default=None)
     for folder in folders(directory):
         if last is not None and folder != last.path.parent and day_of(folder) < now // DAY_MS - days:
-            close(folder)
-            shutil.rmtree(folder)
+            if is_archived(folder):
+                close(folder)
+                shutil.rmtree(folder)
+            else:
+                kept += 1
+    return kept
 
 
 def _end(segment: Segment) -> tuple[int, int]:

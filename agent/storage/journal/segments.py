@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 from pyarrow import compute, parquet
+from pyarrow.fs import FileSystem
 
 DAY_MS = 86_400_000
 FOREVER = 1 << 63
@@ -35,17 +36,26 @@ _BATCH = 8_192
 
 
 class Segment(NamedTuple):
-    """A file of the journal. day: days since the epoch. first, last: positions; last is None while it is open."""
+    """A file of the journal. day: days since the epoch. first, last: positions; last is None while it is open.
+
+    journal: the id of an archived journal, whose positions they are. files: where the path is; None: on the local disk.
+    """
 
     kind: str
     day: int
     first: int
     last: int | None
     path: Path
+    journal: str = ""
+    files: FileSystem | None = None
 
     def holds(self, other: "Segment") -> bool:
         """Return whether it is sealed and contains all of the other."""
         return self.last is not None and self.first <= other.first and (other.last or other.first) <= self.last
+
+    def open(self) -> Path | pa.NativeFile:
+        """Return a sealed file as Parquet's reader takes it. Raises OSError."""
+        return self.path if self.files is None else self.files.open_input_file(str(self.path))
 
 
 def find(directory: Path, kinds: Container[str] | None = None, days: range | None = None) -> list[Segment]:
@@ -62,10 +72,20 @@ def find(directory: Path, kinds: Container[str] | None = None, days: range | Non
 
 def segments_in(folder: Path) -> list[Segment]:
     """Return a folder's segments by first position; of those with the same, the largest first."""
-    named = [(path, name) for path in folder.iterdir() if (name := _NAME.fullmatch(path.name)) is not None]
+    named = [(path, positions) for path in folder.iterdir() if (positions := positions_in(path.name)) is not None]
     kind, day = folder.parent.name, day_of(folder) if named else 0
-    found = [Segment(kind, day, int(name[1]), None if name[2] is None else int(name[2]), path) for path, name in named]
-    return sorted(found, key=lambda segment: (segment.first, 0 if segment.last is None else -segment.last))
+    return sorted((Segment(kind, day, *positions, path) for path, positions in named), key=by_first_position)
+
+
+def positions_in(name: str) -> tuple[int, int | None] | None:
+    """Return the first and last position in the name of a file, the last as None if it is open; None for others."""
+    match = _NAME.fullmatch(name)
+    return None if match is None else (int(match[1]), None if match[2] is None else int(match[2]))
+
+
+def by_first_position(segment: Segment) -> tuple[int, int]:
+    """Sort key: the first position; of segments with the same, the largest first."""
+    return segment.first, 0 if segment.last is None else -segment.last
 
 
 def apart(segments: Iterable[Segment]) -> tuple[list[Segment], list[Segment]]:
@@ -79,10 +99,11 @@ def apart(segments: Iterable[Segment]) -> tuple[list[Segment], list[Segment]]:
 
 def folders(directory: Path) -> list[Path]:
     """Return the folders with a kind's segments of a date; others, such as date=2026-13-45, are not the journal's."""
-    return [folder for folder in directory.glob("*/date=*") if _is_date(folder.name)]
+    return [folder for folder in directory.glob("*/date=*") if is_date(folder.name)]
 
 
-def _is_date(name: str) -> bool:
+def is_date(name: str) -> bool:
+    """Return whether this is the name of a date's folder."""
     if not _FOLDER.fullmatch(name):
         return False
     try:
@@ -201,8 +222,10 @@ def recover(directory: Path, unreadable: Unreadable) -> None:
 def batches(segment: Segment, since: int, until: int) -> Iterator[pa.RecordBatch]:
     """Return the batches of a segment that may hold observations with since <= at < until. Raises one of UNREADABLE."""
     try:
-        yield from _stream(segment.path) if segment.last is None else _parquet(segment.path, since, until)
+        yield from _stream(segment.path) if segment.last is None else _parquet(segment.open(), since, until)
     except FileNotFoundError:
+        if segment.files is not None:
+            raise
         # Since it was listed, a live writer sealed it, or a merge made it part of a larger one, or it was removed.
         present = segments_in(segment.path.parent) if segment.path.parent.exists() else ()
         for holder in [candidate for candidate in present if candidate.holds(segment)][:1]:
@@ -231,8 +254,8 @@ def _stream(path: Path) -> Iterator[pa.RecordBatch]:
                 raise
 
 
-def _parquet(path: Path, since: int, until: int) -> Iterator[pa.RecordBatch]:
-    with parquet.ParquetFile(path, page_checksum_verification=True) as file:
+def _parquet(source: Path | pa.NativeFile, since: int, until: int) -> Iterator[pa.RecordBatch]:
+    with parquet.ParquetFile(source, page_checksum_verification=True) as file:
         for group in range(file.metadata.num_row_groups):
             if not _overlaps(file, group, since, until):
                 continue

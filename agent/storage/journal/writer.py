@@ -4,7 +4,7 @@ import fcntl
 import os
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -54,13 +54,15 @@ class Journal:
         unreadable: Unreadable = warn,
         segment_bytes: int = SEGMENT_BYTES,
         segment_ms: int = SEGMENT_MS,
+        *,
+        sealed: Callable[[], None] = lambda: None,
     ) -> None:
-        """position: the lowest to start from, if files are missing.
+        """position: the lowest to start from, if files are missing. sealed: called after a segment is sealed.
 
         A directory that cannot be written is tried again at each flush. Raises JournalRefusedError.
         """
         self._directory, self._unreadable = directory, unreadable
-        self._segment_bytes, self._segment_ms = segment_bytes, segment_ms
+        self._segment_bytes, self._segment_ms, self._sealed = segment_bytes, segment_ms, sealed
         self._waiting: defaultdict[tuple[str, int], tuple[list[int], list[Observation]]] = defaultdict(lambda: ([], []))
         self._dropped = 0
         self._open: dict[tuple[str, int], Stream] = {}
@@ -173,13 +175,13 @@ class Journal:
             if self._lock is not None:
                 self._lock.close()
 
-    def retain(self, days: int, now: int) -> None:
+    def retain(self, days: int, now: int, is_archived: Callable[[Path], bool] = lambda _: True) -> int:
         """Remove the dates more than `days` before now (ms), but not the folder of the last position.
 
-        Raises JournalError.
+        is_archived: whether a folder may be removed. Returns how many folders may not. Raises JournalError.
         """
         try:
-            remove_expired(self._directory, days, now, self._close_folder)
+            return remove_expired(self._directory, days, now, self._close_folder, is_archived)
         except OSError as error:
             msg = f"{error.filename or self._directory} is past its retention and cannot be removed: {error}"
             raise JournalError(msg) from error
@@ -211,6 +213,7 @@ class Journal:
         except OSError as error:
             msg = f"{stream.path} cannot be sealed: {error}; it can be read as it is and is sealed at the next start"
             raise JournalError(msg) from error
+        self._sealed()
 
 
 def _locked(directory: Path) -> IO[str]:
