@@ -37,7 +37,7 @@ from spark_checks.changelogs.reader import MissingTopicError, RecordCounts, kafk
 from spark_checks.jars import CONNECTOR
 from spark_checks.journal.files import DamagedFiles
 from spark_checks.options import Options, Progress, Report
-from spark_checks.session import report_stages
+from spark_checks.progress import report_stages
 
 log = logging.getLogger(__name__)
 

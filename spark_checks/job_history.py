@@ -35,7 +35,8 @@ from spark_checks.jobs.runs import (
 )
 from spark_checks.journal.files import DamagedFiles, check_journal, find_pieces
 from spark_checks.options import Options, Progress, Report
-from spark_checks.session import QUICK_START, report_stages
+from spark_checks.progress import report_stages
+from spark_checks.session import QUICK_START
 
 MakeFinding: TypeAlias = Callable[[Context], Finding]
 """Makes the finding about an occurrence, given its context."""

@@ -10,6 +10,7 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sql
 
 from agent.model.declared_stores import DeclaredStore
+from spark_checks.shares import cores
 
 _CAUSE = re.compile(r"org\.apache\.kafka\.(?:common|clients)\.[\w.]*?(\w+)(?:Exception|Error): (.+)")
 _MISSING = "UnknownTopicOrPartition"
@@ -63,7 +64,7 @@ def read_changelog(
         # Windowed stores delete old records while they are read.
         "failOnDataLoss": "false",
         "fetchOffset.numRetries": "1",
-        "minPartitions": str(spark.sparkContext.defaultParallelism),
+        "minPartitions": str(cores(spark)),
     }
     readable = sql.col("bytes").isNull() | sql.col("value").isNotNull()
     return (
