@@ -41,6 +41,7 @@ from spark_checks.progress import report_stages
 
 log = logging.getLogger(__name__)
 
+_MARKS = "marks"
 _DRAWN = 100
 """How many decreases of an episode are drawn."""
 
@@ -199,6 +200,9 @@ def _search(
     partitions = sorted(row["partition"] for row in marks.where("decreased").select("partition").distinct().collect())
     if not partitions:
         return [], []
+    # Spark Connect's client (4.0) cannot join a frame with itself whose plan observes metrics; a view hides them.
+    marks.createOrReplaceTempView(_MARKS)
+    marks = marks.sparkSession.table(_MARKS)
     with history.log_ends(store) as ends:
         bounds = history.bounds(ends, store, partitions)
         decreases = number_episodes(marks, bounds)

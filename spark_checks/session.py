@@ -13,7 +13,7 @@ from pyspark import accumulators
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from spark_checks.jars import CONNECTOR, PACKAGES, packages, verified_jars, with_verified_jars
+from spark_checks.jars import PACKAGES, with_verified_jars
 from spark_checks.options import SESSION_SETTINGS
 from spark_checks.progress import event_log
 
@@ -83,8 +83,6 @@ def session(
             if remote:
                 for key, value in connect_settings(given).items():
                     spark.conf.set(key, value)
-                if CONNECTOR in packages(given):
-                    spark.addArtifacts(*map(str, verified_jars(given)))
             if remote or not _is_local(master):
                 spark.addArtifacts(str(_zip_packages(Path(folder) / "backflow.zip")), pyfile=True)
             yield spark

@@ -1,6 +1,7 @@
 """A Spark standalone cluster and a Spark Connect server on loopback, as processes."""
 
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
@@ -63,8 +64,8 @@ class SparkConnectServer:
     Its Python workers run in `workdir`, where none of our packages are.
     """
 
-    def __init__(self, workdir: Path, *, master: str = "local[2]", memory: str = "1g") -> None:
-        """Prepare the process. workdir: holds its log. memory: of its JVM."""
+    def __init__(self, workdir: Path, *, jars: Sequence[Path] = (), memory: str = "1g") -> None:
+        """Prepare the process. workdir: holds its log. jars: those of connectors. memory: of its JVM."""
         port = free_port()
         self.remote = f"sc://127.0.0.1:{port}"
         conf = {
@@ -73,11 +74,12 @@ class SparkConnectServer:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.ui.enabled": "false",
+            "spark.jars": ",".join(jar.as_uri() for jar in jars),
             "spark.local.dir": str(workdir / "local"),
             "spark.sql.warehouse.dir": str(workdir / "warehouse"),
         }
         settings = (part for key, value in conf.items() for part in ("--conf", f"{key}={value}"))
-        arguments = ("spark-submit", "--class", _CONNECT, "--master", master, *settings)
+        arguments = ("spark-submit", "--class", _CONNECT, "--master", "local[2]", *settings)
         self.process = _process("Connect server", arguments, workdir, memory)
 
     def __enter__(self) -> Self:

@@ -15,6 +15,7 @@ import pytest
 from agent.model.observations.kafka import Commit
 from agent.model.times import rfc3339
 from agent.storage.journal.writer import Journal
+from spark_checks.jars import verified_jars
 from testbed.spark import SparkCluster, SparkConnectServer
 from tests.spark_checks import disks
 
@@ -64,15 +65,28 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.fixture(scope="module")
+def inputs(brokers: list[str], journal: list[str]) -> dict[str, list[str]]:
+    """Options for the input of each check."""
+    return {"log_segments": brokers, "replica_divergence": brokers, "offset_history": journal}
+
+
+@pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkConnectServer]:
-    with SparkConnectServer(tmp_path_factory.mktemp("connect")) as running:
+    with SparkConnectServer(tmp_path_factory.mktemp("connect"), jars=verified_jars({})) as running:
         yield running
 
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 ORACLES = (
-    *("test_divergence_oracle", "test_job_history", "test_journal_files", "test_log_segments", "test_offset_history"),
+    *(
+        "test_changelog_restore",
+        "test_divergence_oracle",
+        "test_job_history",
+        "test_journal_files",
+        "test_log_segments",
+        "test_offset_history",
+    ),
     *("test_offset_history_window", "test_replica_divergence", "test_shares"),
 )
 ORIGIN = """
@@ -109,14 +123,9 @@ def run_check(check: str, *arguments: str, cwd: Path) -> str:
 
 @pytest.mark.parametrize("check", ["log_segments", "replica_divergence", "offset_history"])
 def test_cluster_and_server_find_what_one_machine_finds(
-    check: str,
-    cluster: SparkCluster,
-    server: SparkConnectServer,
-    brokers: list[str],
-    journal: list[str],
-    tmp_path: Path,
+    check: str, cluster: SparkCluster, server: SparkConnectServer, inputs: dict[str, list[str]], tmp_path: Path
 ) -> None:
-    paths = journal if check == "offset_history" else brokers
+    paths = inputs[check]
     local = run_check(check, *paths, "--master", "local[2]", *SMALL, cwd=tmp_path)
     assert '"partition":7' in local
     assert run_check(check, *paths, "--master", cluster.master, *SMALL, cwd=tmp_path) == local
