@@ -69,8 +69,9 @@ def parse(name: str, check: Check, arguments: Sequence[str]) -> Options:
 
 def run(name: str, check: Check, options: Options) -> Report:
     """Run the check in a Spark session of its own and write the report, if asked for."""
-    _progress("starting Spark")
-    with session(name, options.master, merge_settings(getattr(check, "CONF", {}), options.conf)) as spark:
+    _progress("starting Spark" if options.remote is None else f"connecting to {options.remote}")
+    conf = merge_settings(getattr(check, "CONF", {}), options.conf)
+    with session(name, options.master, conf, remote=options.remote) as spark:
         report = check.run(spark, options, _progress)
     if options.report is not None:
         options.report.mkdir(parents=True, exist_ok=True)
@@ -96,7 +97,7 @@ def main(arguments: Sequence[str]) -> int:
         click.echo("\n".join(error.mistakes), err=True)
         return WRONG
     home = os.environ.get("JAVA_HOME")
-    if shutil.which("java" if not home else f"{home}/bin/java") is None:
+    if options.remote is None and shutil.which("java" if not home else f"{home}/bin/java") is None:
         where = f"in JAVA_HOME, {home}" if home else "on the PATH"
         click.echo(f"Spark needs Java, but none is {where}: install a JDK, 17 or newer, or set JAVA_HOME.", err=True)
         return FAILED

@@ -19,7 +19,7 @@ import pyspark
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
 """It is internal to Spark and must be of Spark's minor version."""
 
-_PACKAGES = "spark.jars.packages"
+PACKAGES = "spark.jars.packages"
 _HOME = ".ivy2.5.2"
 """Spark 4.0's own folder for jars, in the home directory (MavenUtils.scala); `spark.jars.ivy` names another."""
 
@@ -57,16 +57,20 @@ class Jar(NamedTuple):
         return group, artifact, version
 
 
+def packages(conf: Mapping[str, str]) -> list[str]:
+    """Return the Maven coordinates in Spark's settings."""
+    return [package for package in conf.get(PACKAGES, "").split(",") if package]
+
+
 def with_verified_jars(conf: Mapping[str, str]) -> dict[str, str]:
     """Return Spark's settings with the connector's verified jars in place of its coordinates. Raises JarsError."""
-    packages = [package for package in conf.get(_PACKAGES, "").split(",") if package]
-    if CONNECTOR not in packages:
+    if CONNECTOR not in packages(conf):
         return dict(conf)
     paths = [path.as_uri() for path in verified_jars(conf)]
-    others = ",".join(package for package in packages if package != CONNECTOR)
+    others = ",".join(package for package in packages(conf) if package != CONNECTOR)
     given = [conf["spark.jars"]] if conf.get("spark.jars") else []
-    changed = {name: value for name, value in conf.items() if name != _PACKAGES}
-    return changed | {"spark.jars": ",".join([*paths, *given])} | ({_PACKAGES: others} if others else {})
+    changed = {name: value for name, value in conf.items() if name != PACKAGES}
+    return changed | {"spark.jars": ",".join([*paths, *given])} | ({PACKAGES: others} if others else {})
 
 
 def verified_jars(conf: Mapping[str, str]) -> list[Path]:

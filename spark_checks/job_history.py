@@ -36,7 +36,8 @@ from spark_checks.jobs.runs import (
 from spark_checks.journal.files import DamagedFiles, find_pieces
 from spark_checks.journal.given import ARCHIVE_PARAMS, check_one_journal, given_journals
 from spark_checks.options import Options, Progress, Report
-from spark_checks.session import QUICK_START, report_stages
+from spark_checks.progress import report_stages
+from spark_checks.session import QUICK_START
 
 MakeFinding: TypeAlias = Callable[[Context], Finding]
 """Makes the finding about an occurrence, given its context."""

@@ -5,7 +5,8 @@ decreasing offsets (KAFKA-3919), corruption, torn tails and wrong index entries.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
@@ -18,20 +19,28 @@ from spark_checks.logs.replicas import (
     Replicas,
     WriteTimes,
     check_paths,
-    cores,
     find_replicas,
     list_brokers,
     pack,
     read_faults,
 )
 from spark_checks.options import WHOLE_LOGS, Options, Progress, Report
-from spark_checks.session import QUICK_START, report_stages
+from spark_checks.progress import report_stages
+from spark_checks.session import QUICK_START
+from spark_checks.shares import cores, run_shares
 
 PARAMS = (PATH,)
 WITHOUT = WHOLE_LOGS
 CONF = QUICK_START  # the work is done in Python
 # A crash leaves a torn tail and a start repairs it; an index can be rebuilt from its log.
 WARNINGS = frozenset({"torn_tail", "index_wrong"})
+
+
+class PackResult(NamedTuple):
+    """What a task read. faults: with their broker; unread: the file of each unreadable segment, and the reason."""
+
+    faults: list[tuple[int, LocatedFault]]
+    unread: list[str]
 
 
 def mistakes(options: Options) -> list[str]:
@@ -47,11 +56,9 @@ def run(spark: SparkSession, options: Options, progress: Progress) -> Report:
     unread: list[str] = []
     if packs:
         with report_stages(spark, progress, f"parts of {_size(found)} read"):
-            for result in spark.sparkContext.parallelize(packs, len(packs)).flatMap(_read_pack).collect():
-                if isinstance(result, str):
-                    unread.append(result)
-                else:
-                    faults.append(result)
+            for read in run_shares(spark, packs, _read_pack):
+                faults += read.faults
+                unread += read.unread
     written = WriteTimes(found)
     findings = [
         make_finding(options.cluster, broker, fault, written.of(broker, fault.file)) for broker, fault in faults
@@ -60,16 +67,17 @@ def run(spark: SparkSession, options: Options, progress: Progress) -> Report:
     return Report(findings, _summary(found, findings, len(unread)), unread=sorted(unread))
 
 
-def _read_pack(segments: Sequence[Segment]) -> Iterator[tuple[int, LocatedFault] | str]:
-    """Yield the faults of some segments, with their broker, and for each unreadable segment its file and the reason."""
+def _read_pack(segments: Sequence[Segment]) -> PackResult:
+    result = PackResult([], [])
     for segment in segments:
         try:
-            yield from read_faults([segment])
+            result.faults.extend(read_faults([segment]))
         except LogDirectoryError as error:
             cause = error.__cause__
             # The file system's own error would repeat the file.
             known = isinstance(cause, OSError) and cause.errno
-            yield f"{str(error).partition(': ')[0]}: {os.strerror(known)}" if known else str(error)
+            result.unread.append(f"{str(error).partition(': ')[0]}: {os.strerror(known)}" if known else str(error))
+    return result
 
 
 def make_finding(cluster: str, broker: int, found: LocatedFault, written: int) -> Finding:

@@ -28,7 +28,8 @@ from spark_checks.offsets.diagnosis import Event, diagnose
 from spark_checks.offsets.findings import FindingBuilder, LiveFindings, gap_finding, read_live_findings, read_series
 from spark_checks.offsets.plot import plot
 from spark_checks.options import Options, Progress, Report
-from spark_checks.session import QUICK_START, report_stages
+from spark_checks.progress import report_stages
+from spark_checks.session import QUICK_START
 
 log = logging.getLogger(__name__)
 

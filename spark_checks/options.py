@@ -3,7 +3,7 @@
 A check is one file of this package that fulfils `Check`; the file's name is the check's.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -26,6 +26,10 @@ WHOLE_LOGS: Mapping[str, str] = {
 """The options that checks of logs are WITHOUT."""
 
 
+SESSION_SETTINGS = "spark.sql."
+"""How the names of the settings begin that a Spark Connect server takes for a session."""
+
+
 class WrongUseError(Exception):
     """The command line is wrong; `mistakes` has a sentence for each mistake."""
 
@@ -37,7 +41,8 @@ class WrongUseError(Exception):
 class Options(NamedTuple):
     """Options of a check. since, until: the window of --from and --to, event time, ms; None: unbounded.
 
-    topics, groups: shell patterns; empty: all. own: the values of the check's own PARAMS, by name.
+    topics, groups: shell patterns; empty: all. remote: a Spark Connect server in place of a master. own: the values of
+    the check's own PARAMS, by name.
     """
 
     cluster: str = "main"
@@ -46,6 +51,7 @@ class Options(NamedTuple):
     since: int | None = None
     until: int | None = None
     master: str = "local[*]"
+    remote: str | None = None
     conf: Mapping[str, str] = {}
     report: Path | None = None
     own: Mapping[str, Any] = {}
@@ -95,7 +101,8 @@ COMMON: Sequence[click.Option] = (
     click.Option(["--group", "groups"], multiple=True, metavar="PATTERN", help="Only these groups; repeatable."),
     click.Option(["--from", "since"], metavar="RFC3339", help="Begin of the time window."),
     click.Option(["--to", "until"], metavar="RFC3339", help="End of the time window."),
-    click.Option(["--master"], default="local[*]", metavar="URL", help="Spark's master. Default: local[*]."),
+    click.Option(["--master"], metavar="URL", help="Spark's master. Default: local[*]."),
+    click.Option(["--remote"], metavar="sc://HOST:PORT", help="A Spark Connect server, in place of --master."),
     click.Option(["--conf"], multiple=True, metavar="spark.KEY=VALUE", help="A Spark setting; repeatable."),
     click.Option(["--report"], metavar="DIR", help="Where to write summary.txt and, if there is one, plot.png."),
 )
@@ -134,6 +141,8 @@ def parse_options(values: Mapping[str, Any]) -> tuple[Options, list[str]]:
         if not equals or not key.startswith("spark."):
             mistakes.append(f"--conf {text}: expected spark.KEY=VALUE.")
         conf[key] = value
+    master, remote = own.pop("master"), own.pop("remote")
+    mistakes += _check_remote(remote, master, conf)
     report = own.pop("report")
     if report is not None and Path(report).exists() and not Path(report).is_dir():
         mistakes.append(f"--report {report}: this is a file, not a directory.")
@@ -143,12 +152,25 @@ def parse_options(values: Mapping[str, Any]) -> tuple[Options, list[str]]:
         groups=tuple(own.pop("groups")),
         since=since,
         until=until,
-        master=own.pop("master"),
+        master=master or Options().master,
+        remote=remote,
         conf=conf,
         report=None if report is None else Path(report),
         own=own,
     )
     return options, mistakes
+
+
+def _check_remote(remote: str | None, master: str | None, conf: Iterable[str]) -> Iterator[str]:
+    if remote is None:
+        return
+    if not remote.startswith("sc://"):
+        yield f"--remote {remote}: expected sc://HOST:PORT, the address of a Spark Connect server."
+    if master is not None:
+        yield "--remote and --master exclude each other: a Spark Connect server has its own master."
+    for key in conf:
+        if not key.startswith(SESSION_SETTINGS):
+            yield f"--conf {key}: with --remote only {SESSION_SETTINGS}* can be set; all others belong to the server."
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

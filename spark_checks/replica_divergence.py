@@ -6,7 +6,7 @@ compacted) and the lower high watermark.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations, groupby
+from itertools import chain, combinations, groupby
 
 from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as sql
@@ -28,7 +28,6 @@ from spark_checks.logs.replicas import (
     Replicas,
     WriteTimes,
     check_paths,
-    cores,
     find_replicas,
     list_brokers,
     pack,
@@ -37,7 +36,8 @@ from spark_checks.logs.replicas import (
     with_cleaning,
 )
 from spark_checks.options import WHOLE_LOGS, Options, Progress, Report
-from spark_checks.session import report_stages
+from spark_checks.progress import report_stages
+from spark_checks.shares import cores, run_shares
 
 PARAMS = (PATH,)
 WITHOUT = WHOLE_LOGS
@@ -178,8 +178,7 @@ def _decreasing_offsets(
     segments = [segment for segment in found.segments if any(_is_within(segment, finding) for finding in findings)]
     faults = [(digest.broker, fault) for digest in found.digests for fault in digest.found]
     if segments:
-        packs = pack(segments, cores(spark))
-        faults += spark.sparkContext.parallelize(packs, len(packs)).flatMap(read_faults).collect()
+        faults += chain.from_iterable(run_shares(spark, pack(segments, cores(spark)), read_faults))
     return [(broker, fault) for broker, fault in faults if fault.fault.label == "offsets_went_back"]
 
 

@@ -1,20 +1,21 @@
-"""Spark sessions for checks: settings, the packages that remote workers need, and progress of stages."""
+"""Spark sessions for checks, classic or through Spark Connect: settings, and the packages that remote workers need."""
 
 import os
 import sys
 import tempfile
-import threading
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
+from pyspark import accumulators
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from spark_checks.jars import with_verified_jars
-from spark_checks.options import Progress
+from spark_checks.jars import PACKAGES, with_verified_jars
+from spark_checks.options import SESSION_SETTINGS
+from spark_checks.progress import event_log
 
 SHIPPED = ("agent", "spark_checks")
 """The packages sent to Python workers on other machines; their dependencies must be installed there."""
@@ -26,10 +27,7 @@ CPU time to start Spark, run a job and stop, 6.5 s with these flags).
 
 _DEFAULTS: Mapping[str, str] = {
     "spark.driver.memory": "1g",
-    # Report a damaged digest or journal file instead of reading it as if it were intact.
-    "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
     "spark.log.level": "WARN",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -40,7 +38,6 @@ _LOCAL: Mapping[str, str] = {
     # Remote workers get our packages with the first task only, after this process has started.
     "spark.python.daemon.module": "spark_checks.workers",
 }
-_PACKAGES = "spark.jars.packages"
 
 
 class PackagesError(Exception):
@@ -49,9 +46,9 @@ class PackagesError(Exception):
 
 def merge_settings(own: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
     """Return a check's own settings overridden by those given. Packages are combined, unless given as ""."""
-    packages = ",".join(dict.fromkeys(conf[_PACKAGES] for conf in (own, given) if conf.get(_PACKAGES)))
+    wanted = ",".join(dict.fromkeys(conf[PACKAGES] for conf in (own, given) if conf.get(PACKAGES)))
     merged = {**own, **given}
-    return merged | {_PACKAGES: packages} if merged.get(_PACKAGES) else merged
+    return merged | {PACKAGES: wanted} if merged.get(PACKAGES) else merged
 
 
 def settings(master: str, conf: Mapping[str, str]) -> dict[str, str]:
@@ -59,74 +56,72 @@ def settings(master: str, conf: Mapping[str, str]) -> dict[str, str]:
     return {**_DEFAULTS, **(_LOCAL if _is_local(master) else {}), **conf}
 
 
+def connect_settings(conf: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that a Spark Connect server takes for a session; all others are those of the server."""
+    return {key: value for key, value in {**_DEFAULTS, **conf}.items() if key.startswith(SESSION_SETTINGS)}
+
+
 @contextmanager
-def session(name: str, master: str = "local[*]", conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+def session(
+    name: str, master: str = "local[*]", conf: Mapping[str, str] | None = None, *, remote: str | None = None
+) -> Iterator[SparkSession]:
     """Provide a Spark session and stop it at the end.
 
     conf: any `spark.*` setting. `spark.pyspark.python` selects the workers' Python; by default the one that runs this,
-    which must then exist at the same path on every worker. Raises RuntimeError if this process has a session already,
+    which must then exist at the same path on every worker. remote: a Spark Connect server (sc://HOST:PORT) in place of
+    a master; of the settings it takes those of SQL. Raises RuntimeError if this process has a session already,
     PackagesError and JarsError.
     """
     if SparkSession.getActiveSession() is not None:
         msg = "This process already has a Spark session, with settings of its own."
         raise RuntimeError(msg)
-    conf = with_verified_jars(settings(master, conf or {}))
+    given = conf or {}
+    own_folders = (place for place in given.get("spark.local.dir", "").split(",") if Path(place).is_absolute())
+    with tempfile.TemporaryDirectory(prefix="backflow-", dir=next(own_folders, None)) as folder:
+        spark = _connect(remote) if remote else _start(name, master, given, Path(folder))
+        try:
+            if remote:
+                for key, value in connect_settings(given).items():
+                    spark.conf.set(key, value)
+            if remote or not _is_local(master):
+                spark.addArtifacts(str(_zip_packages(Path(folder) / "backflow.zip")), pyfile=True)
+            yield spark
+        finally:
+            spark.stop()
+
+
+class _AccumulatorServer(accumulators.AccumulatorServer):
+    """PySpark's server of accumulators, which checks do not use.
+
+    Its own `shutdown` waits up to a second for its thread, which is a daemon.
+    """
+
+    def shutdown(self) -> None:
+        self.server_shutdown = True
+
+
+def _connect(remote: str) -> SparkSession:
+    return SparkSession.builder.remote(remote).getOrCreate()
+
+
+def _start(name: str, master: str, given: Mapping[str, str], folder: Path) -> SparkSession:
+    """Start classic Spark. folder: an empty one, for what belongs to the session."""
+    events = folder / "events"
+    events.mkdir()
+    own = {} if "spark.eventLog.enabled" in given else event_log(events)
+    conf = with_verified_jars({**own, **settings(master, given)})
     # The driver reads only the environment: `spark.pyspark.python` is a setting of spark-submit (SparkSubmit.scala).
     os.environ["PYSPARK_PYTHON"] = conf.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON", sys.executable)
     # For the JVM that only builds the command of the other one.
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", QUICK_START["spark.driver.extraJavaOptions"])
+    accumulators.AccumulatorServer = _AccumulatorServer  # type: ignore[misc]
     builder = SparkSession.builder.master(master).appName(f"backflow {name}")
     for key, value in conf.items():
         builder = builder.config(key, value)
-    spark = _start(builder, conf.get(_PACKAGES, ""))
-    try:
-        if _is_local(master):
-            yield spark
-        else:
-            with tempfile.TemporaryDirectory(prefix="backflow-") as folder:
-                spark.sparkContext.addPyFile(str(_zip_packages(Path(folder) / "backflow.zip")))
-                yield spark
-    finally:
-        # Stopping would wait up to a second for the server of accumulators, of which there are none. Its thread is a
-        # daemon.
-        spark.sparkContext._accumulatorServer = None  # type: ignore[assignment]  # noqa: SLF001
-        spark.stop()
+    return _start_jvm(builder, conf.get(PACKAGES, ""))
 
 
-@contextmanager
-def report_stages(spark: SparkSession, progress: Progress, what: str, every: float = 1.0) -> Iterator[None]:
-    """Report how many tasks of all stages are done while the body runs. every: in s; what: names the tasks.
-
-    Finished stages keep counting, and waiting stages count from the start of their job: neither number ever decreases.
-    """
-    tracker, ended = spark.sparkContext.statusTracker(), threading.Event()
-
-    def report() -> None:
-        done: dict[int, int] = {}
-        tasks: dict[int, int] = {}
-        last = (0, 0)
-        while not ended.wait(every):
-            jobs = [job for number in tracker.getActiveJobsIds() if (job := tracker.getJobInfo(number))]
-            running = {stage for job in jobs for stage in job.stageIds}
-            for number in running:
-                if stage := tracker.getStageInfo(number):
-                    tasks[number] = max(tasks.get(number, 0), stage.numTasks)
-                    done[number] = max(done.get(number, 0), stage.numCompletedTasks)
-            done |= {number: total for number, total in tasks.items() if number not in running}
-            if tasks and (now := (sum(done.values()), sum(tasks.values()))) != last:
-                last = now
-                progress(f"{now[0]}/{now[1]} {what}")
-
-    thread = threading.Thread(target=report, name="progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
-def _start(builder: SparkSession.Builder, packages: str) -> SparkSession:
+def _start_jvm(builder: SparkSession.Builder, packages: str) -> SparkSession:
     sys.stdout.flush()
     stdout = os.dup(1)
     os.dup2(2, 1)  # the JVM inherits it: Ivy prints if spark.jars.ivySettings is set, and stdout is for findings only
@@ -138,7 +133,7 @@ def _start(builder: SparkSession.Builder, packages: str) -> SparkSession:
         msg = (
             f"Spark did not start; most likely it could not download {packages} from Maven Central or the repositories "
             "in spark.jars.repositories, which is needed once. Without a network, put the jars into "
-            f'spark.jars and set {_PACKAGES} to ""'
+            f'spark.jars and set {PACKAGES} to ""'
         )
         raise PackagesError(msg) from error
     finally:

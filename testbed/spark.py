@@ -1,5 +1,7 @@
-"""A Spark standalone cluster on loopback: a master and workers as processes."""
+"""A Spark standalone cluster and a Spark Connect server on loopback, as processes."""
 
+import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,6 +10,8 @@ from typing import Self
 
 from testbed.artifacts import ArtifactError
 from testbed.processes import Process, free_port
+
+_CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
 class SparkCluster:
@@ -21,13 +25,15 @@ class SparkCluster:
         port = free_port()
         self.master = f"spark://127.0.0.1:{port}"
         arguments = ("--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
-        self._master = self._process("master", "org.apache.spark.deploy.master.Master", arguments, workdir)
+        self._master = _process("master", ("spark-class", "org.apache.spark.deploy.master.Master", *arguments), workdir)
         own = ("--host", "127.0.0.1", "--webui-port", "0", "--cores", "1")
         self.workers = [
-            self._process(
+            _process(
                 f"worker-{number}",
-                "org.apache.spark.deploy.worker.Worker",
-                (*own, "--memory", memory, "--work-dir", str(workdir / f"executors-{number}"), self.master),
+                (
+                    *("spark-class", "org.apache.spark.deploy.worker.Worker", *own, "--memory", memory),
+                    *("--work-dir", str(workdir / f"executors-{number}"), self.master),
+                ),
                 workdir,
             )
             for number in range(1, workers + 1)
@@ -51,13 +57,53 @@ class SparkCluster:
     ) -> None:
         self._running.close()
 
-    @staticmethod
-    def _process(name: str, main: str, arguments: tuple[str, ...], workdir: Path) -> Process:
-        home = _home()
-        # spark-class sets what a worker builds its executors' commands from, then becomes the JVM.
-        environment = ("env", f"SPARK_HOME={home}", "SPARK_LOCAL_IP=127.0.0.1", "SPARK_DAEMON_MEMORY=256m")
-        command = (str(home / "bin" / "spark-class"), main)
-        return Process(f"Spark's {name}", [*environment, *command, *arguments], workdir / f"{name}.log")
+
+class SparkConnectServer:
+    """A Spark Connect server, from PySpark's jars; entering the context starts it. remote: its URL.
+
+    Its Python workers run in `workdir`, where none of our packages are.
+    """
+
+    def __init__(self, workdir: Path, *, jars: Sequence[Path] = (), memory: str = "1g") -> None:
+        """Prepare the process. workdir: holds its log. jars: those of connectors. memory: of its JVM."""
+        port = free_port()
+        self.remote = f"sc://127.0.0.1:{port}"
+        conf = {
+            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.connect.grpc.binding.port": str(port),
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.ui.enabled": "false",
+            "spark.jars": ",".join(jar.as_uri() for jar in jars),
+            "spark.local.dir": str(workdir / "local"),
+            "spark.sql.warehouse.dir": str(workdir / "warehouse"),
+        }
+        settings = (part for key, value in conf.items() for part in ("--conf", f"{key}={value}"))
+        arguments = ("spark-submit", "--class", _CONNECT, "--master", "local[2]", *settings)
+        self.process = _process("Connect server", arguments, workdir, memory)
+
+    def __enter__(self) -> Self:
+        with ExitStack() as starting:
+            starting.callback(self.process.kill)
+            starting.callback(self.process.stop)
+            self.process.start()
+            self.process.wait_for_line("Spark Connect server started at")
+            self._running = starting.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._running.close()
+
+
+def _process(name: str, command: tuple[str, ...], workdir: Path, memory: str = "256m") -> Process:
+    home, (program, *arguments) = _home(), command
+    workdir.mkdir(parents=True, exist_ok=True)
+    # spark-class sets what a worker builds its executors' commands from, then becomes the JVM.
+    settings = (f"SPARK_HOME={home}", "SPARK_LOCAL_IP=127.0.0.1", f"SPARK_DAEMON_MEMORY={memory}")
+    environment = ("env", f"--chdir={workdir}", *settings, f"PYSPARK_PYTHON={sys.executable}")
+    return Process(f"Spark's {name}", [*environment, str(home / "bin" / program), *arguments], workdir / f"{name}.log")
 
 
 def _home() -> Path:

@@ -28,6 +28,8 @@ _CLOCK_SKEW_MS = 60_000
 
 def spark_options(spark: Spark, scratch: Path) -> list[str]:
     """Return the options for Spark itself. scratch: for its temporary files, which a killed Spark leaves behind."""
+    if spark.remote is not None:
+        return ["--remote", spark.remote, *_repeat("--conf", (f"{key}={value}" for key, value in spark.conf.items()))]
     conf = {"spark.driver.memory": spark.driver_memory}
     if spark.master.startswith("local"):
         conf["spark.local.dir"] = str(scratch)

@@ -108,7 +108,9 @@ def _with_configured(name: str, options: Sequence[str], settings: Settings, scra
 
     scratch: a directory for Spark's temporary files.
     """
-    configured = spark_options(settings.spark, scratch)
+    # What is configured for a master is of no use to a Spark Connect server, and the reverse.
+    other = "--remote" if settings.spark.remote is None else "--master"
+    configured = [] if _value(options, other) is not None else spark_options(settings.spark, scratch)
     cluster = _value(options, "--cluster")
     source = input_of(name)
     if _value(options, INPUT_OPTIONS[source]) is not None:

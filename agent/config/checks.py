@@ -51,6 +51,16 @@ def _master(value: str) -> str:
     return value
 
 
+def _remote(value: str, context: ValidationInfo) -> str:
+    if not re.fullmatch(rf"sc://{_HOST}(?:/\S*)?", value):
+        msg = f'expected the address of a Spark Connect server such as "sc://host:15002", got "{value}"'
+        raise ValueError(msg)
+    if context.data.get("master") not in (None, "local[*]"):
+        msg = "`remote` and `master` exclude each other: a Spark Connect server has its own master"
+        raise ValueError(msg)
+    return value
+
+
 def _within_limit(value: str, context: ValidationInfo) -> str:
     limit = context.data.get("memory_limit")  # None if it is invalid itself
     if limit is not None and size(value) > limit:
@@ -96,6 +106,9 @@ class Spark(ConfigModel):
     """Whether the daemon runs Spark checks. Set to `false` without Java."""
     master: Annotated[str, AfterValidator(_master)] = Field("local[*]", min_length=1)
     """Spark's master: this host, or `spark://host:7077`, `yarn`, `k8s://...`."""
+    remote: Annotated[str, AfterValidator(_remote)] | None = None
+    """A Spark Connect server, `sc://host:15002`, in place of a master. Of `conf` it takes `spark.sql.*`, and no Java
+    is needed here."""
     memory_limit: Size = 4 << 30
     """Resident memory that all processes of one check on this host may use together."""
     driver_memory: Annotated[str, AfterValidator(_java_size), AfterValidator(_within_limit)] = Field(

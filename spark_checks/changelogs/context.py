@@ -107,8 +107,8 @@ class LogEnds:
     def __init__(self, window: JournalWindow, topic: str) -> None:
         readings = scan(
             window.spark,
+            "log_offsets",
             window.pieces("log_offsets"),
-            "partition long, `at` long, log_end long",
             ("partition", "at", "log_end"),
             since=window.since,
             until=window.until,

@@ -10,8 +10,11 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sql
 
 from agent.model.declared_stores import DeclaredStore
+from spark_checks.jars import CONNECTOR
+from spark_checks.shares import cores
 
 _CAUSE = re.compile(r"org\.apache\.kafka\.(?:common|clients)\.[\w.]*?(\w+)(?:Exception|Error): (.+)")
+_NO_CONNECTOR = "Failed to find data source: kafka"
 _MISSING = "UnknownTopicOrPartition"
 
 
@@ -63,7 +66,7 @@ def read_changelog(
         # Windowed stores delete old records while they are read.
         "failOnDataLoss": "false",
         "fetchOffset.numRetries": "1",
-        "minPartitions": str(spark.sparkContext.defaultParallelism),
+        "minPartitions": str(cores(spark)),
     }
     readable = sql.col("bytes").isNull() | sql.col("value").isNotNull()
     return (
@@ -103,6 +106,10 @@ def kafka_errors(store: DeclaredStore) -> Iterator[None]:
     try:
         yield
     except (Py4JError, PySparkException) as error:
+        if _NO_CONNECTOR in str(error):
+            # Sent with a session, it would work for the first one only: it registers its settings once in a JVM.
+            msg = f"the Spark Connect server has no Kafka connector; start it with --packages {CONNECTOR}"
+            raise KafkaError(msg) from error
         causes = _CAUSE.findall(str(error))
         if not causes:
             raise

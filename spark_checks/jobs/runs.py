@@ -12,13 +12,14 @@ from agent.sources.base import HEARTBEAT_MS
 from agent.storage.journal.places import Place
 from agent.storage.journal.segments import FOREVER, UNREADABLE
 from spark_checks.journal.files import Piece, find_pieces, read, scan
+from spark_checks.shares import cores
 
-COLUMNS: Mapping[str, str] = {
-    "flink_job": "name string, state string, started_at long, ended_at long, job string",
-    "checkpoints": "last long, restored_id long, restored_savepoint boolean, restored_path string, job string",
-    "job_manager_leader": "address string, leader_id string, session string",
-    "job_graph": "made_at long, locks array<string>, file string, job string",
-    "job_graph_file": "file string, modified_at long, size long",
+COLUMNS: Mapping[str, Sequence[str]] = {
+    "flink_job": ("name", "state", "started_at", "ended_at", "job"),
+    "checkpoints": ("last", "restored_id", "restored_savepoint", "restored_path", "job"),
+    "job_manager_leader": ("address", "leader_id", "session"),
+    "job_graph": ("made_at", "locks", "file", "job"),
+    "job_graph_file": ("file", "modified_at", "size"),
 }
 """The kinds of observations that are read, each a view of its name, with its columns besides those of all of them."""
 
@@ -33,7 +34,7 @@ ended: the states that a job does not leave by itself. late: the allowed latenes
 something may stay that should be removed at once. fresh: a job not observed for so long no longer runs.
 """
 
-_ALL = "cluster string, `at` long, since long, position long"
+_ALL = ("cluster", "at", "since", "position")
 
 
 class Resurrection(NamedTuple):
@@ -98,12 +99,10 @@ def create_views(
     """
     frames = []
     for kind, columns in COLUMNS.items():
-        schema = f"{_ALL}, {columns}"
-        names = [column.split()[0].strip("`") for column in schema.split(", ")]
         only: dict[str, Sequence[Any]] = {"cluster": wanted} if wanted else {}
         of_kind = [piece for piece in pieces if piece.kind == kind]
-        frame = scan(spark, of_kind, schema, names, since=since, until=until, only=only)
-        frame = frame.coalesce(spark.sparkContext.defaultParallelism).persist()
+        frame = scan(spark, kind, of_kind, (*_ALL, *columns), since=since, until=until, only=only)
+        frame = frame.coalesce(cores(spark)).persist()
         frame.createOrReplaceTempView(kind)
         frames.append(frame)
     try:

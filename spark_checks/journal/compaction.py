@@ -27,6 +27,7 @@ from agent.storage.journal.segments import (
     write,
 )
 from agent.storage.journal.writer import Journal, JournalError
+from spark_checks.shares import run_shares
 
 MERGED_BYTES = 256 << 20
 
@@ -41,7 +42,7 @@ def compact(spark: SparkSession, directory: Path, now: int) -> int:
     groups = [group for folder in past for group in group_by_size(find_sealed(folder))]
     if not groups:
         return 0
-    return sum(spark.sparkContext.parallelize(groups, len(groups)).map(merge).collect())
+    return sum(run_shares(spark, groups, merge))
 
 
 def apply_retention(directory: Path, days: int, now: int) -> bool:

@@ -7,14 +7,12 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
-from pyspark import RDD
 from pyspark.sql import DataFrame, SparkSession
 
 from agent.model.observations import KINDS
@@ -23,11 +21,11 @@ from agent.storage.journal.archive import open_url
 from agent.storage.journal.columns import Columns
 from agent.storage.journal.places import JournalFiles, Place, find_segments, is_url
 from agent.storage.journal.segments import DAY_MS, FOREVER, UNREADABLE, Segment, Unreadable, batches, find
+from spark_checks.shares import BATCH_ROWS, TASKS_PER_CORE, cores, map_shares
 
 PIECE_ROWS = 1 << 20
 """The most rows of a piece, as far as row groups permit: what a worker holds at once."""
 
-_TASKS_PER_CORE = 4
 _TIMES = pa.timestamp("ms", tz="UTC")
 _STRINGS = pa.dictionary(pa.int32(), pa.string())
 
@@ -190,47 +188,54 @@ def _select(table: pa.Table, kind: str, names: Sequence[str]) -> pa.Table:
     return pa.table(columns, schema=_schema(kind, names))
 
 
-def share_out(spark: SparkSession, pieces: Sequence[Piece]) -> RDD[tuple[int, list[Piece]]]:
-    """Return the pieces in few partitions, each a worker's share: its number and consecutive pieces in order."""
-    tasks = max(1, min(len(pieces), spark.sparkContext.defaultParallelism * _TASKS_PER_CORE))
-    size = sum(piece.rows for piece in pieces) / tasks
+def share_out(pieces: Sequence[Piece], cores: int) -> list[tuple[int, list[Piece]]]:
+    """Return the pieces in few shares, one a task: its number, and consecutive pieces in order."""
+    tasks = min(len(pieces), cores * TASKS_PER_CORE)
     shares: list[list[Piece]] = [[] for _ in range(tasks)]
+    size = sum(piece.rows for piece in pieces) / max(tasks, 1)
     before = 0
     for piece in pieces:
         shares[min(int(before / size), tasks - 1)].append(piece)
         before += piece.rows
-    return spark.sparkContext.parallelize(list(enumerate(shares)), tasks)
+    return list(enumerate(shares))
 
 
 def scan(
     spark: SparkSession,
+    kind: str,
     pieces: Sequence[Piece],
-    schema: str,
     names: Sequence[str],
     *,
     since: int,
     until: int,
     only: Mapping[str, Sequence[Any]],
 ) -> DataFrame:
-    """Return the observations in the pieces with since <= at < until and, by column, one of the values in `only`.
+    """Return the observations of a kind with since <= at < until and, by column, one of the values in `only`.
 
-    names: the columns; schema: theirs, for Spark. Times are integers, ms.
+    pieces: of this kind; names: the columns. Times are integers, ms.
     """
     columns = list(dict.fromkeys([*names, *only, "at"]))
+    schema = _plain_schema(kind, names)
 
-    def rows(piece: Piece) -> Iterator[tuple[Any, ...]]:
-        try:
-            table = read(piece, columns)
-        except UNREADABLE as error:
-            log.warning("journal_file_skipped path=%s reason=%s", piece.path, error)
-            return iter(())
-        keep = pc.and_(pc.greater_equal(table["at"], since), pc.less(table["at"], until))
-        for column, values in only.items():
-            keep = pc.and_(keep, _is_among(table[column], values))
-        return zip(*(column.to_pylist() for column in table.filter(keep).select(names).columns), strict=True)
+    def rows(share: tuple[int, list[Piece]]) -> Iterator[pa.RecordBatch]:
+        for piece in share[1]:
+            try:
+                table = read(piece, columns)
+            except UNREADABLE as error:
+                log.warning("journal_file_skipped path=%s reason=%s", piece.path, error)
+                continue
+            keep = pc.and_(pc.greater_equal(table["at"], since), pc.less(table["at"], until))
+            for column, values in only.items():
+                keep = pc.and_(keep, _is_among(table[column], values))
+            yield from table.filter(keep).select(names).cast(schema).to_batches(BATCH_ROWS)
 
-    found = share_out(spark, pieces).flatMap(lambda share: chain.from_iterable(map(rows, share[1])))
-    return spark.createDataFrame(found, schema, verifySchema=False)
+    return map_shares(spark, share_out(pieces, cores(spark)), rows, schema)
+
+
+def _plain_schema(kind: str, names: Iterable[str]) -> pa.Schema:
+    """Return the schema of `_schema` with plain strings."""
+    fields = _schema(kind, names)
+    return pa.schema([field.with_type(pa.string()) if field.type == _STRINGS else field for field in fields])
 
 
 def _is_among(column: pa.ChunkedArray, values: Sequence[Any]) -> pa.ChunkedArray:

@@ -10,17 +10,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import click
-import msgspec
 import pyarrow as pa
 from pyarrow.fs import FileSelector
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
 
 from agent.kafka_log.digest import Digest, read_digest
 from agent.kafka_log.log_directory import LogDirectoryError, Partition, Segment, list_partitions, open_file_system
 from agent.kafka_log.segments import SCHEMA, LocatedFault, read_rows, read_segment
 from spark_checks.options import Options
+from spark_checks.shares import TASKS_PER_CORE, cores, map_shares
 
 PATH = click.Option(
     ["--path", "paths"],
@@ -28,13 +26,10 @@ PATH = click.Option(
     metavar="BROKER=DIR",
     help="A broker's log directory, as a path or a URL, or a digest of it (*.parquet); repeatable.",
 )
-_TASKS_PER_CORE = 4
-"""Cores that finish early take over from others; a task itself costs a few milliseconds."""
-
-_SPARK_TYPES = {pa.string(): "string", pa.int8(): "tinyint", pa.int32(): "int", pa.int64(): "bigint"}
 # Spark has no unsigned integers: a CRC takes the next larger type, as when Spark reads a digest.
 _ARROW = pa.schema([field.with_type(pa.int64()) if field.type == pa.uint32() else field for field in SCHEMA])
-_COLUMNS = [f"{field.name} {_SPARK_TYPES[field.type]}" for field in _ARROW]
+# A property of the reader: with Spark Connect, Hadoop's properties in a session's settings would have no effect.
+_VERIFY = {"parquet.page.verify-checksum.enabled": "true"}
 
 
 class Replicas(NamedTuple):
@@ -123,7 +118,7 @@ def with_cleaning(partition: Partition) -> Partition:
 def pack(segments: Iterable[Segment], cores: int) -> list[list[Segment]]:
     """Return the segments as tasks of about the same size, the largest first; small segments share a task."""
     ordered = sorted(segments, key=lambda segment: (-segment.size, segment.broker, segment.directory, segment.file))
-    packs: list[list[Segment]] = [[] for _ in range(min(len(ordered), cores * _TASKS_PER_CORE))]
+    packs: list[list[Segment]] = [[] for _ in range(min(len(ordered), cores * TASKS_PER_CORE))]
     loads = [(0, number) for number in range(len(packs))]
     for segment in ordered:
         load, number = heapq.heappop(loads)
@@ -132,18 +127,15 @@ def pack(segments: Iterable[Segment], cores: int) -> list[list[Segment]]:
     return packs
 
 
-def cores(spark: SparkSession) -> int:
-    """Return how many tasks run at once."""
-    return spark.sparkContext.defaultParallelism
-
-
-def read_faults(segments: Iterable[Segment]) -> Iterator[tuple[int, LocatedFault]]:
-    """Yield the faults in some segments, with their broker."""
+def read_faults(segments: Iterable[Segment]) -> list[tuple[int, LocatedFault]]:
+    """Return the faults in some segments, with their broker."""
+    faults: list[tuple[int, LocatedFault]] = []
     for segment in segments:
         found: list[LocatedFault] = []
         for _ in read_segment(segment, found.append):
             pass  # replica_divergence reads the entries
-        yield from ((segment.broker, fault) for fault in found)
+        faults += ((segment.broker, fault) for fault in found)
+    return faults
 
 
 def list_brokers(found: Iterable[Partition]) -> str:
@@ -156,48 +148,16 @@ def _stem(file: str) -> str:
     return file.rpartition(".")[0]
 
 
-class SegmentSource(DataSource):
-    """Spark data source of segments. Option `packs`: what each task reads, as JSON."""
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the name for `spark.read.format`."""
-        return "backflow_segments"
-
-    def schema(self) -> str:
-        """Return the columns as DDL."""
-        return ", ".join(_COLUMNS)
-
-    def reader(self, schema: StructType) -> "SegmentReader":  # noqa: ARG002  # the schema is fixed
-        """Return the reader."""
-        return SegmentReader(self.options["packs"])
-
-
-class SegmentReader(DataSourceReader):
-    """Reader of segments, a pack of them per task."""
-
-    def __init__(self, packs: str) -> None:
-        self._packs = packs
-
-    def partitions(self) -> Sequence[InputPartition]:
-        """Return a partition for each pack."""
-        return [InputPartition(pack) for pack in msgspec.json.decode(self._packs, type=list[list[Segment]])]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the entries of a pack, a bounded number at a time."""
-        for segment in partition.value:
-            for batch in read_rows(segment, lambda _fault: None):
-                yield batch.cast(_ARROW)
-
-
 def read_entries(spark: SparkSession, found: Replicas, segments: Sequence[Segment]) -> DataFrame:
     """Return the entries of these segments and of all digests, without their faults."""
-    frames: list[DataFrame] = []
-    if segments:
-        spark.dataSource.register(SegmentSource)
-        packs = msgspec.json.encode(pack(segments, cores(spark))).decode()
-        frames.append(spark.read.format(SegmentSource.name()).option("packs", packs).load())
+    frames = [map_shares(spark, pack(segments, cores(spark)), _read_pack, _ARROW)]
     for digest in found.digests:
         path = digest.path if "://" in digest.path else Path(digest.path).absolute().as_uri()
-        frames.append(spark.read.parquet(path).select(*_ARROW.names))
-    return reduce(DataFrame.unionByName, frames) if frames else spark.createDataFrame([], ", ".join(_COLUMNS))
+        frames.append(spark.read.options(**_VERIFY).parquet(path).select(*_ARROW.names))
+    return reduce(DataFrame.unionByName, frames)
+
+
+def _read_pack(segments: Sequence[Segment]) -> Iterator[pa.RecordBatch]:
+    for segment in segments:
+        for batch in read_rows(segment, lambda _fault: None):
+            yield batch.cast(_ARROW)

@@ -4,16 +4,14 @@ Workers read files in order of position and shuffle only each share's first and 
 what these arrays mean.
 """
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-from pyspark import RDD
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from agent.storage.journal.segments import UNREADABLE, Unreadable
 from spark_checks.journal.files import PIECE_ROWS, Piece, read, share_out
@@ -28,9 +26,11 @@ from spark_checks.offsets.arrays import (
     Rows,
     Share,
     join_shares,
+    key_ranges,
 )
 from spark_checks.offsets.coverage import Clock
 from spark_checks.offsets.keys import Key, KeyCodes, Predicate
+from spark_checks.shares import BATCH_ROWS, cores, map_shares
 
 _COLUMNS = ("position", "at", "since", "cluster", "group", "topic", "partition", "offset")
 _MOVE, _EDGES, _LATE, _DAMAGED = range(4)
@@ -44,14 +44,28 @@ _SCHEMA = pa.schema(
         "numbers": pa.list_(pa.int64()),
     }
 )
-_JOINED_ROWS = 4_000_000
-_BUCKETS = 512
+_SHUFFLED = pa.schema([pa.field("bucket", pa.int32()), pa.field("rows", pa.binary())])
+"""A bucket of keys and its rows of _SCHEMA, packed as an Arrow stream: Spark would copy each row by itself."""
 
-Shuffled: TypeAlias = tuple[int, bytes]
-"""A bucket of keys and its rows of _SCHEMA as an Arrow stream: Spark's own Arrow calls need pandas."""
+_JOINED = "rows binary"
+_COMMITS = pa.schema(
+    {
+        "group": pa.string(),
+        "topic": pa.string(),
+        "partition": pa.int64(),
+        "time": pa.int64(),
+        "position": pa.int64(),
+        "offset": pa.int64(),
+    }
+)
+_JOINED_ROWS = 1_000_000
+_BUCKETS = 512
+_BUCKETS_PER_TASK = 4
+"""Buckets are hashed to tasks: with one for each, some tasks would get several and others none."""
 
 Intervals: TypeAlias = Mapping[Key, Sequence[tuple[int, int]]]
-_Columns: TypeAlias = tuple[Ints, Ints, Ints]
+_Columns: TypeAlias = Sequence[Ints]
+"""Times, positions and values."""
 
 
 class CommitFilter(NamedTuple):
@@ -84,22 +98,25 @@ def search(
     spark: SparkSession, pieces: Sequence[Piece], wanted: CommitFilter, unreadable: Unreadable
 ) -> list[tuple[Key, Move]]:
     """Return all rewinds and jumps of the commits in these pieces, in no order. Skips damaged pieces."""
-    cores = spark.sparkContext.defaultParallelism
-    buckets = max(cores, min(sum(piece.rows for piece in pieces) // _JOINED_ROWS, _BUCKETS))
-    files = share_out(spark, pieces)
-    rows = _collect(files.flatMap(partial(_search_share, wanted, buckets)), buckets, wanted.min_records)
+    shares, rows_read = share_out(pieces, cores(spark)), sum(piece.rows for piece in pieces)
+    buckets = max(cores(spark) * _BUCKETS_PER_TASK, min(rows_read // _JOINED_ROWS, _BUCKETS))
+    shuffled = map_shares(spark, shares, partial(_search_share, wanted, buckets), _SHUFFLED)
+    rows = _join_buckets(shuffled, buckets, wanted.min_records)
     late = frozenset(key for key, what, _ in rows if what == _LATE)
     found = [(key, Move.of(numbers)) for key, what, numbers in rows if what == _MOVE and key not in late]
     if late:
         # Late observations across chunks are rare: only of these keys is every commit shuffled.
-        again = _collect(files.flatMap(partial(_read_keys, wanted, buckets, late)), buckets, wanted.min_records)
+        shuffled = map_shares(spark, shares, partial(_read_keys, wanted, buckets, late), _SHUFFLED)
+        again = _join_buckets(shuffled, buckets, wanted.min_records)
         found += [(key, Move.of(numbers)) for key, what, numbers in again if what == _MOVE]
     for path, reason in {key[:2] for key, what, _ in rows if what == _DAMAGED}:
         unreadable(Path(path), reason)
     return found
 
 
-def _search_share(wanted: CommitFilter, buckets: int, numbered: tuple[int, Sequence[Piece]]) -> Iterator[Shuffled]:
+def _search_share(
+    wanted: CommitFilter, buckets: int, numbered: tuple[int, Sequence[Piece]]
+) -> Iterator[pa.RecordBatch]:
     """Yield the moves within a share, and its edges."""
     number, pieces = numbered
     codes, share = KeyCodes((wanted.cluster.__eq__, wanted.group, wanted.topic)), Share(wanted.min_records)
@@ -113,7 +130,7 @@ def _search_share(wanted: CommitFilter, buckets: int, numbered: tuple[int, Seque
     yield from shuffle(_LATE, late, late[:0], np.zeros_like(late))
     for path, reason in damaged:
         row = {"group": path, "topic": reason, "partition": 0, "share": number, "what": _DAMAGED, "numbers": []}
-        yield 0, _stream(pa.Table.from_pylist([row], schema=_SCHEMA))
+        yield _pack([0], [pa.Table.from_pylist([row], schema=_SCHEMA)])
 
 
 def _codes_of(wanted: CommitFilter, only: Collection[Key]) -> KeyCodes:
@@ -123,7 +140,7 @@ def _codes_of(wanted: CommitFilter, only: Collection[Key]) -> KeyCodes:
 
 def _read_keys(
     wanted: CommitFilter, buckets: int, only: Collection[Key], numbered: tuple[int, Sequence[Piece]]
-) -> Iterator[Shuffled]:
+) -> Iterator[pa.RecordBatch]:
     """Yield every commit of some keys, as edges of one share."""
     codes = _codes_of(wanted, only)
     for rows in _chunks(numbered[1], codes, wanted):
@@ -132,11 +149,11 @@ def _read_keys(
         yield from _shuffle(codes, buckets, 0, _EDGES, rows.code, numbers.ravel(), EDGE_NUMBERS * fresh)
 
 
-def _join(min_records: int, arriving: Iterable[Shuffled]) -> Iterator[bytes]:
-    """Yield the moves and late keys of some buckets, including those that show only where shares meet."""
-    table = pa.concat_tables([_SCHEMA.empty_table(), *(pa.ipc.open_stream(rows).read_all() for _, rows in arriving)])
+def _join(min_records: int, bucket: pa.Table) -> Iterator[pa.Table]:
+    """Yield the moves and late keys of a bucket, including those that show only where shares meet."""
+    table = pa.concat_tables([_SCHEMA.empty_table(), *map(_unpack, bucket["rows"])])
     what = table["what"].to_numpy()
-    yield _stream(table.filter(pa.array(what != _EDGES)))
+    yield table.filter(pa.array(what != _EDGES))
     edges = table.filter(pa.array(what == _EDGES)).combine_chunks()
     codes = KeyCodes((bool, bool, bool))
     code, _ = codes.of(_with_dictionaries(edges))
@@ -149,7 +166,7 @@ def _join(min_records: int, arriving: Iterable[Shuffled]) -> Iterator[bytes]:
         (_MOVE, moves.code, moves.numbers.ravel(), np.full(moves.code.size, MOVE_NUMBERS)),
         (_LATE, late, late[:0], np.zeros_like(late)),
     ):
-        yield from (rows for _, rows in _shuffle(codes, 1, -1, *columns))
+        yield from (pa.Table.from_batches([rows]) for rows in _rows_of(codes, -1, *columns))
 
 
 def _chunks(
@@ -205,19 +222,28 @@ def _with_dictionaries(table: pa.Table) -> pa.Table:
     return pa.table({"cluster": cluster, **columns, "partition": table["partition"]})
 
 
-def _shuffle(codes: KeyCodes, buckets: int, share: int, what: int, *columns: Ints) -> Iterator[Shuffled]:
-    """Yield rows by bucket. columns: codes, numbers, and how many numbers each code has."""
+def _shuffle(codes: KeyCodes, buckets: int, share: int, what: int, *columns: Ints) -> Iterator[pa.RecordBatch]:
+    """Yield rows packed by bucket. columns: codes, numbers, and how many numbers each code has."""
+    for rows in _rows_of(codes, share, what, *columns):
+        bucket = codes.buckets(columns[0], buckets)
+        order = np.argsort(bucket, kind="stable")
+        numbers, begin = np.unique(bucket[order], return_index=True)
+        parts = (rows.take(pa.array(chosen)) for chosen in np.split(order, begin[1:]))
+        yield _pack(numbers.tolist(), [pa.Table.from_batches([part]) for part in parts])
+
+
+def _rows_of(codes: KeyCodes, share: int, what: int, *columns: Ints) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of _SCHEMA of some codes, if there are any."""
     code, numbers, lengths = columns
-    if not code.size:
-        return
-    lists = pa.ListArray.from_arrays(pa.array(np.append(0, np.cumsum(lengths)).astype(np.int32)), pa.array(numbers))
-    constants = (pa.array(np.full(code.size, value, np.int32)) for value in (share, what))
-    batch = pa.RecordBatch.from_arrays([*codes.names(code), *constants, lists], schema=_SCHEMA)
-    bucket = codes.buckets(code, buckets)
-    order = np.argsort(bucket, kind="stable")
-    numbered, begin = np.unique(bucket[order], return_index=True)
-    for number, chosen in zip(numbered.tolist(), np.split(order, begin[1:]), strict=True):
-        yield number, _stream(pa.Table.from_batches([batch.take(pa.array(chosen))]))
+    if code.size:
+        lists = pa.ListArray.from_arrays(pa.array(np.append(0, np.cumsum(lengths)).astype(np.int32)), pa.array(numbers))
+        constants = (pa.array(np.full(code.size, value, np.int32)) for value in (share, what))
+        yield pa.RecordBatch.from_arrays([*codes.names(code), *constants, lists], schema=_SCHEMA)
+
+
+def _pack(buckets: Sequence[int], tables: Sequence[pa.Table]) -> pa.RecordBatch:
+    packed = pa.array(map(_stream, tables), pa.binary())
+    return pa.record_batch([pa.array(buckets, pa.int32()), packed], schema=_SHUFFLED)
 
 
 def _stream(table: pa.Table) -> bytes:
@@ -228,9 +254,20 @@ def _stream(table: pa.Table) -> bytes:
     return content
 
 
-def _collect(shuffled: RDD[Shuffled], buckets: int, min_records: int) -> list[tuple[Key, int, list[int]]]:
-    joined = shuffled.partitionBy(buckets).mapPartitions(partial(_join, min_records))
-    table = pa.concat_tables([pa.ipc.open_stream(rows).read_all() for rows in joined.collect()])
+def _unpack(rows: pa.BinaryScalar) -> pa.Table:
+    return pa.ipc.open_stream(rows.as_buffer()).read_all()
+
+
+def _join_buckets(shuffled: DataFrame, buckets: int, min_records: int) -> list[tuple[Key, int, list[int]]]:
+    """Return key, kind and numbers of the rows that `_join` finds. A task holds one bucket at a time."""
+
+    def join(bucket: pa.Table) -> pa.Table:
+        packed = pa.array([_stream(pa.concat_tables(_join(min_records, bucket)))], pa.binary())
+        return pa.table({"rows": packed})
+
+    tasks = -(-buckets // _BUCKETS_PER_TASK)
+    joined = shuffled.repartition(tasks, "bucket").groupBy("bucket").applyInArrow(join, _JOINED).toArrow()
+    table = pa.concat_tables([_SCHEMA.empty_table(), *map(_unpack, joined["rows"])])
     names = zip(*(table[name].to_pylist() for name in ("group", "topic", "partition")), strict=True)
     return [
         (Key(*name), what, numbers)
@@ -244,24 +281,29 @@ def read_commits(
     """Return the committed offsets of some keys in some intervals."""
     bounds = sorted(interval for of_key in intervals.values() for interval in of_key)
     near = [piece for piece in pieces if any(piece.low <= end and piece.high >= begin for begin, end in bounds)]
-    parts = defaultdict(list)
-    for key, rows in share_out(spark, near).flatMap(partial(_read_intervals, wanted, dict(intervals))).collect():
-        parts[key].append(rows)
-    return {key: _series(rows) for key, rows in parts.items()}
+    shares, read_share = share_out(near, cores(spark)), partial(_read_intervals, wanted, dict(intervals))
+    table = map_shares(spark, shares, read_share, _COMMITS).toArrow()
+    codes = KeyCodes((bool, bool, bool))
+    code, _ = codes.of(_with_dictionaries(table))
+    columns = [table[name].to_numpy() for name in ("time", "position", "offset")]
+    order, keys = np.argsort(code, kind="stable"), codes.keys()
+    own_rows = [order[begin:end] for begin, end in zip(*key_ranges(code[order]), strict=True)]
+    return {keys[code[own[0]]]: _series([[column[own] for column in columns]]) for own in own_rows}
 
 
 def _read_intervals(
     wanted: CommitFilter, intervals: Intervals, numbered: tuple[int, Sequence[Piece]]
-) -> Iterator[tuple[Key, _Columns]]:
+) -> Iterator[pa.RecordBatch]:
     codes = _codes_of(wanted, intervals)
     for rows in _chunks(numbered[1], codes, wanted):
         keys = codes.keys()
+        near = np.zeros(rows.code.size, np.bool_)
         for code in np.unique(rows.code).tolist():
-            near = np.zeros(rows.code.size, np.bool_)
             for begin, end in intervals[keys[code]]:
-                near |= (rows.time >= begin) & (rows.time <= end)
-            own = rows.at(near & (rows.code == code) & (rows.offset >= 0))
-            yield keys[code], (own.time, own.position, own.offset)
+                near |= (rows.code == code) & (rows.time >= begin) & (rows.time <= end)
+        own = rows.at(near & (rows.offset >= 0))
+        columns = [*codes.names(own.code), *map(pa.array, (own.time, own.position, own.offset))]
+        yield from pa.Table.from_arrays(columns, schema=_COMMITS).to_batches(BATCH_ROWS)
 
 
 def _series(parts: Sequence[_Columns]) -> Series:
@@ -297,4 +339,4 @@ def _read_log(table: pa.Table, cluster: str, key: Key, begin: int, end: int) -> 
     same = np.array([name == (cluster, key.topic) for name in zip(*names, strict=True)], np.bool_)
     at, position = table["at"].to_numpy(), table["position"].to_numpy()
     near = same & (table["partition"].to_numpy() == key.partition) & (at >= begin) & (at <= end)
-    return [(at[near], position[near], table[name].to_numpy()[near]) for name in ("log_start", "log_end")]
+    return [[at[near], position[near], table[name].to_numpy()[near]] for name in ("log_start", "log_end")]

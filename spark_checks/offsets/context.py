@@ -132,14 +132,14 @@ def _losses(registrations: Iterable[BrokerRegistration]) -> Iterator[SessionLoss
         yield SessionLoss(gone.broker, gone.at, known.session, None)
 
 
-def _query(window: JournalWindow, kind: str, places: Sequence[Place], schema: str, query: str) -> list[Row]:
+def _query(window: JournalWindow, kind: str, places: Sequence[Place], columns: Sequence[str], query: str) -> list[Row]:
     """Return the rows of a query over the observations at the places, each once: the view `observed`."""
-    observed = _scan(window, kind, places, schema).drop("number", "first", "last").distinct()
+    observed = _scan(window, kind, places, columns).drop("number", "first", "last").distinct()
     observed.createOrReplaceTempView("observed")
     return window.spark.sql(query.format(steady=CLOCK_SLACK_MS)).collect()
 
 
-def _scan(window: JournalWindow, kind: str, places: Sequence[Place], schema: str) -> DataFrame:
+def _scan(window: JournalWindow, kind: str, places: Sequence[Place], columns: Sequence[str]) -> DataFrame:
     """Return the observations of the places' partitions in their intervals, with the number of the place."""
     begin, end = min(place.begin for place in places), max(place.end for place in places) + 1
     intervals = {(place.begin, place.end) for place in places}
@@ -148,19 +148,18 @@ def _scan(window: JournalWindow, kind: str, places: Sequence[Place], schema: str
         for piece in window.pieces(kind, begin, end)
         if any(piece.low <= last and piece.high >= first for first, last in intervals)
     ]
-    names = [column.split()[0].strip("`") for column in schema.split(", ")]
     only = {"cluster": [window.cluster], "topic": sorted({place.topic for place in places})}
-    found = scan(window.spark, pieces, schema, names, since=begin, until=end, only=only)
+    found = scan(window.spark, kind, pieces, columns, since=begin, until=end, only=only)
     around = window.spark.createDataFrame(
         list(places), "number int, topic string, partition long, first long, last long"
     )
     return found.join(sql.broadcast(around), ["topic", "partition"]).where("`at` between first and last")
 
 
-_LOGS = "topic string, partition long, `at` long, position long, log_start long, log_end long"
+_LOGS = ("topic", "partition", "at", "position", "log_start", "log_end")
 _STATES = (
-    "topic string, partition long, `at` long, since long, position long, leader long, leader_epoch long, "
-    "replicas array<long>, isr array<long>, topic_id string"
+    *("topic", "partition", "at", "since", "position"),
+    *("leader", "leader_epoch", "replicas", "isr", "topic_id"),
 )
 _TRUNCATIONS = """
 SELECT topic, partition, since, `at`, old, log_end AS new FROM (

@@ -1,4 +1,7 @@
-"""The checks on a real Spark standalone cluster: a master and two workers that share the path of the logs."""
+"""The checks on a real Spark standalone cluster of two workers, and on a Spark Connect server; both share our paths.
+
+The tests of the checks with their oracles run there unchanged, in a pytest of its own.
+"""
 
 import os
 import subprocess
@@ -12,7 +15,8 @@ import pytest
 from agent.model.observations.kafka import Commit
 from agent.model.times import rfc3339
 from agent.storage.journal.writer import Journal
-from testbed.spark import SparkCluster
+from spark_checks.jars import verified_jars
+from testbed.spark import SparkCluster, SparkConnectServer
 from tests.spark_checks import disks
 
 pytestmark = [pytest.mark.integration, pytest.mark.acceptance]  # takes minutes on a busy machine
@@ -60,17 +64,44 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return ["--journal", str(directory), *("--from", rfc3339(disks.STARTED), "--to", rfc3339(disks.STARTED + 600_000))]
 
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+@pytest.fixture(scope="module")
+def inputs(brokers: list[str], journal: list[str]) -> dict[str, list[str]]:
+    """Options for the input of each check."""
+    return {"log_segments": brokers, "replica_divergence": brokers, "offset_history": journal}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkConnectServer]:
+    with SparkConnectServer(tmp_path_factory.mktemp("connect"), jars=verified_jars({})) as running:
+        yield running
+
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+ORACLES = (
+    *(
+        "test_changelog_restore",
+        "test_divergence_oracle",
+        "test_job_history",
+        "test_journal_files",
+        "test_log_segments",
+        "test_offset_history",
+    ),
+    *("test_offset_history_window", "test_replica_divergence", "test_shares"),
+)
 ORIGIN = """
 import sys
 from spark_checks.session import session
+from spark_checks.shares import run_shares
 
 def origin(_number):
     import os, agent
     return agent.__file__, os.getcwd()
 
-with session("origin", sys.argv[1], {"spark.executor.memory": "512m", "spark.driver.memory": "512m"}) as spark:
-    for place in set(spark.sparkContext.parallelize(range(8), 8).map(origin).collect()):
+place = sys.argv[1]
+conf = {"spark.executor.memory": "512m", "spark.driver.memory": "512m"}
+with session("origin", place, conf, remote=place if place.startswith("sc://") else None) as spark:
+    for place in set(run_shares(spark, list(range(8)), origin)):
         print(*place)
 """
 
@@ -78,7 +109,7 @@ with session("origin", sys.argv[1], {"spark.executor.memory": "512m", "spark.dri
 def run_check(check: str, *arguments: str, cwd: Path) -> str:
     """Return what a check prints; it runs in a directory without our packages and must find something."""
     done = subprocess.run(
-        [sys.executable, "-m", "spark_checks", check, *arguments, *SMALL],
+        [sys.executable, "-m", "spark_checks", check, *arguments],
         capture_output=True,
         text=True,
         check=False,
@@ -91,27 +122,63 @@ def run_check(check: str, *arguments: str, cwd: Path) -> str:
 
 
 @pytest.mark.parametrize("check", ["log_segments", "replica_divergence", "offset_history"])
-def test_cluster_finds_what_one_machine_finds(
-    check: str, cluster: SparkCluster, brokers: list[str], journal: list[str], tmp_path: Path
+def test_cluster_and_server_find_what_one_machine_finds(
+    check: str, cluster: SparkCluster, server: SparkConnectServer, inputs: dict[str, list[str]], tmp_path: Path
 ) -> None:
-    paths = journal if check == "offset_history" else brokers
-    local = run_check(check, *paths, "--master", "local[2]", cwd=tmp_path)
+    paths = inputs[check]
+    local = run_check(check, *paths, "--master", "local[2]", *SMALL, cwd=tmp_path)
     assert '"partition":7' in local
-    assert run_check(check, *paths, "--master", cluster.master, cwd=tmp_path) == local
+    assert run_check(check, *paths, "--master", cluster.master, *SMALL, cwd=tmp_path) == local
+    assert run_check(check, *paths, "--remote", server.remote, cwd=tmp_path) == local
+
+
+@pytest.mark.timeout(1500)
+def test_oracles_agree_on_the_cluster(cluster: SparkCluster) -> None:
+    assert " passed" in run_oracles(cluster.master)
+
+
+@pytest.mark.timeout(1500)
+def test_oracles_agree_through_spark_connect(server: SparkConnectServer) -> None:
+    assert " passed" in run_oracles(server.remote)
+
+
+def run_oracles(place: str) -> str:
+    """Return the last line of the oracle tests, run at a master or a Spark Connect server; all of them must pass."""
+    files = [str(ROOT / "tests" / "spark_checks" / f"{name}.py") for name in ORACLES]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-W", "ignore::ResourceWarning", *files],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env={**ENVIRONMENT, "BACKFLOW_TEST_SPARK": place},
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout.splitlines()[-1]
 
 
 def test_workers_get_the_packages_from_the_driver(cluster: SparkCluster, tmp_path: Path) -> None:
     """Executors import them from the archive that the driver sends."""
+    places = origins(cluster.master, tmp_path)
+    assert all(file.endswith("backflow.zip/agent/__init__.py") for file, _ in places)
+    assert {Path(folder).parents[1].name for _, folder in places} <= {"executors-1", "executors-2"}
+
+
+def test_connect_server_gets_the_packages_from_the_client(server: SparkConnectServer, tmp_path: Path) -> None:
+    assert all(file.endswith("backflow.zip/agent/__init__.py") for file, _ in origins(server.remote, tmp_path))
+
+
+def origins(place: str, cwd: Path) -> list[list[str]]:
+    """Return from where each worker imports our packages, and where it runs."""
     done = subprocess.run(
-        [sys.executable, "-c", ORIGIN, cluster.master],
+        [sys.executable, "-c", ORIGIN, place],
         capture_output=True,
         text=True,
         check=True,
         timeout=200,
-        cwd=tmp_path,
+        cwd=cwd,
         env=ENVIRONMENT,
     )
     places = [line.split() for line in done.stdout.splitlines()]
     assert places
-    assert all(file.endswith("backflow.zip/agent/__init__.py") for file, _ in places)
-    assert {Path(folder).parents[1].name for _, folder in places} <= {"executors-1", "executors-2"}
+    return places

@@ -6,11 +6,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_checks.session import QUICK_START, session
+from tests.spark_checks.places import MASTER, REMOTE
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A local session of two cores, settings as the checks have them."""
-    small = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g", **QUICK_START}
-    with session("tests", "local[2]", small) as started:
+    """A session on two cores, settings as the checks have them."""
+    small = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g", "spark.executor.memory": "512m"}
+    with session("tests", MASTER, {**small, **QUICK_START}, remote=REMOTE) as started:
         yield started

@@ -22,6 +22,7 @@ from testbed.kafka import Cluster
 from testbed.streams.app import streams_broker
 from testbed.streams.faults import VARIANTS, instances, lose_state
 from testbed.streams.topics import NUMBERS, Record, find_decreases, last_values, records
+from tests.spark_checks import places
 from tests.spark_checks.changelogs import FORMS, began, by_partition, expected, readable, write
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -51,7 +52,7 @@ class Run(NamedTuple):
 
 def run(report: Path, *options: str) -> Run:
     """Run the check by its own command, which downloads Spark's Kafka connector."""
-    command = [sys.executable, "-m", "spark_checks", "changelog_restore", "--master", "local[2]", *options]
+    command = [sys.executable, "-m", "spark_checks", "changelog_restore", *places.OPTIONS, *options]
     done = subprocess.run([*command, "--report", str(report)], capture_output=True, text=True, check=False, timeout=400)
     found = [finding_from_json(line) for line in done.stdout.splitlines()]
     keys, plot = report / "keys.parquet", report / "plot.png"
@@ -256,6 +257,7 @@ def test_unreachable_broker_fails_with_a_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.acceptance
+@pytest.mark.skipif(bool(places.REMOTE), reason="a Spark Connect server has its own packages")
 def test_packages_not_downloadable_fail_with_a_sentence(tmp_path: Path) -> None:
     nowhere = tmp_path / "settings.xml"
     nowhere.write_text(

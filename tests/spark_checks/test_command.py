@@ -115,8 +115,22 @@ def test_unsupported_option_is_refused_and_not_in_help(name: str) -> None:
     begins = [line.partition(":")[0] for line in wrong.value.mistakes]
     assert begins == ["--group", "--from", "--to", "--path x"]
     shown = [option.opts[0] for option in common_options(chosen) if not option.hidden]
-    assert shown == ["--cluster", "--topic", "--master", "--conf", "--report"]
+    assert shown == ["--cluster", "--topic", "--master", "--remote", "--conf", "--report"]
     assert not any(option.hidden for option in common_options(load_check("offset_history")))
+
+
+def test_spark_connect_server_excludes_a_master_and_its_settings(broker: Path) -> None:
+    check, path = load_check("log_segments"), ["--path", f"2005={broker}"]
+    with pytest.raises(WrongUseError) as wrong:
+        parse("log_segments", check, [*path, "--remote", "spark-1", *CORE, "--conf", "spark.driver.memory=1g"])
+    assert [line.partition(":")[0] for line in wrong.value.mistakes] == [
+        "--remote spark-1",
+        "--remote and --master exclude each other",
+        "--conf spark.driver.memory",
+    ]
+    given = ["--remote", "sc://spark-1:15002", "--conf", "spark.sql.x=1"]
+    assert parse("log_segments", check, [*path, *given]).remote == "sc://spark-1:15002"
+    assert (parse("log_segments", check, path).remote, parse("log_segments", check, path).master) == (None, "local[*]")
 
 
 def test_unknown_check_or_option_lists_valid_ones() -> None:

@@ -4,6 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyarrow import parquet
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from agent.kafka_log.digest import write_digest
@@ -86,6 +89,23 @@ def test_digests_give_the_findings_of_their_directories(
         write_digest(broker, str(path), digests[broker])
     assert check(spark, digests).findings == whole
     assert check(spark, {A: digests[A], B: power_loss[B]}).findings == whole
+
+
+def test_damaged_digest_fails_the_check(spark: SparkSession, power_loss: dict[int, Path], tmp_path: Path) -> None:
+    digest = tmp_path / "2005.parquet"
+    write_digest(A, str(power_loss[A]), digest)
+    entries, metadata = parquet.read_table(digest), parquet.read_metadata(digest).metadata
+    # Plain pages: a changed byte is another valid number, which only the checksum of its page shows.
+    plain = {"compression": "none", "use_dictionary": False, "write_page_checksum": True}
+    with parquet.ParquetWriter(digest, entries.schema, **plain) as writer:
+        writer.write_table(entries)
+        writer.add_key_value_metadata(metadata)
+    content = bytearray(digest.read_bytes())
+    crc = entries["crc"][0].as_py().to_bytes(4, "little")
+    content[content.index(crc)] ^= 1
+    digest.write_bytes(content)
+    with pytest.raises((Py4JError, PySparkException), match=r"CRC|checksum"):
+        check(spark, {A: digest, B: power_loss[B]})
 
 
 def test_other_segment_bounds_and_lag_are_no_divergence(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,12 +1,17 @@
-"""Spark sessions: one per process, merged settings, progress of stages."""
+"""Spark sessions: one per process, merged settings, nothing but data frames."""
 
+import re
 import sys
+from pathlib import Path
+from socketserver import StreamRequestHandler
 
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_checks.session import merge_settings, report_stages, session
+import spark_checks
+from spark_checks.session import _AccumulatorServer, connect_settings, merge_settings, session
+from spark_checks.shares import run_shares
 
 
 def test_a_second_session_is_refused_and_leaves_the_first_alone(spark: SparkSession) -> None:
@@ -26,30 +31,19 @@ def test_packages_of_a_check_and_given_ones_are_combined() -> None:
     assert merge_settings({}, {"spark.jars.packages": "c:d:2"}) == {"spark.jars.packages": "c:d:2"}
 
 
-def test_running_stages_report_their_finished_tasks(spark: SparkSession) -> None:
-    lines: list[str] = []
-    with report_stages(spark, lines.append, "parts", every=0.01):
-        while not lines:
-            spark.sparkContext.parallelize(range(8), 8).map(lambda number: number**1_000_000 % 7).collect()
-    assert all(line.endswith("/8 parts") for line in lines)
+def test_spark_connect_takes_settings_of_sql_only() -> None:
+    given = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "4"}
+    assert connect_settings(given) == {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "4"}
 
 
-def test_progress_never_decreases(spark: SparkSession) -> None:
-    lines: list[str] = []
-
-    def slow(number: int) -> tuple[int, int]:
-        return number % 3, number**400_000 % 7
-
-    with report_stages(spark, lines.append, "parts", every=0.01):
-        for _ in range(2):
-            spark.sparkContext.parallelize(range(6), 6).map(slow).groupByKey(4).map(
-                lambda pair: slow(pair[0])
-            ).collect()
-    figures = [tuple(map(int, line.split()[0].split("/"))) for line in lines]
-    assert figures == sorted(figures)
-    assert [total for _, total in figures] == sorted(total for _, total in figures)
-    assert all(done <= total for done, total in figures)
-    assert figures[-1][1] == 20
+def test_checks_use_data_frames_only() -> None:
+    """Spark Connect has neither SparkContext nor RDD."""
+    package = Path(spark_checks.__file__).parent
+    sources = {path: path.read_text(encoding="utf-8") for path in package.rglob("*.py")}
+    banned = re.compile(
+        r"sparkContext|SparkContext\b|\bRDD\b|\.rdd\b|_accumulatorServer|addPyFile|\._jvm|\._jsc|\._sc\b"
+    )
+    assert {path.name: banned.findall(text) for path, text in sources.items() if banned.search(text)} == {}
 
 
 def test_workers_import_pyspark_from_where_it_is_installed(spark: SparkSession) -> None:
@@ -57,4 +51,11 @@ def test_workers_import_pyspark_from_where_it_is_installed(spark: SparkSession) 
     def seen(_: int) -> tuple[str, list[str]]:
         return pyspark.__file__, [place for place in sys.path if place.endswith((".zip", ".jar"))]
 
-    assert spark.sparkContext.parallelize([0], 1).map(seen).collect() == [(pyspark.__file__, [])]
+    assert run_shares(spark, [0], seen) == [(pyspark.__file__, [])]
+
+
+def test_session_stops_without_waiting_for_pyspark() -> None:
+    """PySpark's own server of accumulators needs up to a second, in which its thread asks for updates."""
+    with _AccumulatorServer(("127.0.0.1", 0), StreamRequestHandler, "") as server:
+        server.shutdown()  # before it serves, PySpark's would wait for ever
+        assert server.server_shutdown

@@ -1,0 +1,66 @@
+"""Work shared out to Spark's tasks: a DataFrame with a row for each share, of which each task gets one.
+
+The same calls run on classic Spark and through Spark Connect. Shares travel as pickles, as PySpark's functions do.
+"""
+
+import pickle
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from typing import TypeVar
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+from pyspark.sql.pandas.types import from_arrow_schema
+
+TASKS_PER_CORE = 4
+"""Cores that finish early take over from others; a task itself costs a few milliseconds."""
+
+BATCH_ROWS = 65_536
+"""The most rows of an Arrow batch for Spark: it holds each batch in memory at once."""
+
+_SLICES = re.compile(r"Range \(.*splits=(\d+)\)")
+_RESULT = pa.schema([pa.field("result", pa.binary(), nullable=False)])
+
+S = TypeVar("S")
+R = TypeVar("R")
+
+
+@cache
+def cores(spark: SparkSession) -> int:
+    """Return how many tasks run at once, as Spark slices data by default: in a plan, without a job."""
+    (plan,) = spark.sql("EXPLAIN SELECT * FROM range(1)").collect()
+    found = _SLICES.search(plan[0])
+    if found is None:
+        msg = f"Spark's plan does not say into how many slices it divides a range: {plan[0]}"
+        raise RuntimeError(msg)
+    return int(found[1])
+
+
+def map_shares(
+    spark: SparkSession, shares: Sequence[S], function: Callable[[S], Iterable[pa.RecordBatch]], schema: pa.Schema
+) -> DataFrame:
+    """Return the rows of the record batches that the function makes of each share; schema: theirs."""
+    if not shares:
+        return spark.createDataFrame([], from_arrow_schema(schema))
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for share in batch["share"]:
+                yield from function(pickle.loads(share.as_py()))  # noqa: S301 - the driver wrote it
+
+    pickled = pa.array(map(pickle.dumps, shares), pa.binary())
+    numbered = spark.createDataFrame(pa.table({"id": pa.array(range(len(shares)), pa.int64()), "share": pickled}))
+    # Hashed or dealt out, several shares could meet in one task; a range has exactly one number in each.
+    tasks = spark.range(0, len(shares), 1, len(shares))
+    return tasks.join(sql.broadcast(numbered), "id").select("share").mapInArrow(read, from_arrow_schema(schema))
+
+
+def run_shares(spark: SparkSession, shares: Sequence[S], function: Callable[[S], R]) -> list[R]:
+    """Return what the function returns for each share, in any order."""
+
+    def result(share: S) -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch([pa.array([pickle.dumps(function(share))], pa.binary())], schema=_RESULT)
+
+    return [pickle.loads(row["result"]) for row in map_shares(spark, shares, result, _RESULT).collect()]  # noqa: S301
