@@ -1,14 +1,14 @@
 """The measurements of a review: Spark's over the journal, and what the state file holds."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from agent.model.findings import Incident
-from agent.storage.journal.segments import DAY_MS, find
+from agent.storage.journal.places import Place, find_segments
+from agent.storage.journal.segments import DAY_MS
 from spark_checks.journal.files import JournalWindow
 from spark_checks.reviews.availability import find_outages
 from spark_checks.reviews.changes import find_broker_losses, find_rebalances
@@ -42,9 +42,9 @@ def measure(window: JournalWindow, periods: Periods, subject: Subject) -> Facts:
     return _without_damaged(JournalTables(window), lambda tables: _measure(tables, periods, subject))
 
 
-def covered_weeks(directory: Path, periods: Periods) -> tuple[int, ...]:
+def covered_weeks(journal: Place, periods: Periods) -> tuple[int, ...]:
     """Return the weeks before that the journal covers: it has ticks from the first of their dates on."""
-    first = min((segment.day for segment in find(directory, ["tick"])), default=None)
+    first = min((segment.day for segment in find_segments(journal, ["tick"])), default=None)
     if first is None:
         return ()
     return tuple(week for week in range(1, periods.before + 1) if periods.bounds(week)[0] // DAY_MS >= first)
@@ -65,7 +65,7 @@ def _measure(tables: JournalTables, periods: Periods, subject: Subject) -> Facts
     return Facts(
         cluster=tables.window.cluster,
         periods=periods,
-        weeks=covered_weeks(tables.window.directory, periods),
+        weeks=covered_weeks(tables.window.journal, periods),
         has_incidents=incidents is not None,
         incidents=posted,
         kinds=count_kinds(posted, periods),
