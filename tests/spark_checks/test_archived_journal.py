@@ -19,11 +19,12 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An archive that this process reaches by AWS's environment variables."""
+def url(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An archive that this process and Spark's workers reach by AWS's environment variables."""
     with ObjectStore(tmp_path / "server") as server:
         for name, value in server.variables().items():
             monkeypatch.setenv(name, value)
+            monkeypatch.setitem(spark.sparkContext.environment, name, value)
         yield f"s3://{server.bucket}/fleet"
 
 
