@@ -18,13 +18,20 @@ from tests.spark_checks.test_offset_history import found, options, write
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture
-def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An archive that this process reaches by AWS's environment variables."""
-    with ObjectStore(tmp_path / "server") as server:
+@pytest.fixture(scope="module")
+def bucket(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A bucket that this process and Spark's workers, which keep their connection, reach by AWS's variables."""
+    with ObjectStore(tmp_path_factory.mktemp("server")) as server, pytest.MonkeyPatch.context() as patch:
         for name, value in server.variables().items():
-            monkeypatch.setenv(name, value)
-        yield f"s3://{server.bucket}/fleet"
+            patch.setenv(name, value)
+            patch.setitem(spark.sparkContext.environment, name, value)
+        yield server.bucket
+
+
+@pytest.fixture
+def url(bucket: str, tmp_path: Path) -> str:
+    """An empty archive."""
+    return f"s3://{bucket}/{tmp_path.name}"
 
 
 def archive(directory: Path, url: str, agent: str) -> None:

@@ -28,6 +28,10 @@ _OBJECT_STORES = frozenset({"s3", "gcs"})
 """File systems on which a file appears only when all of it is there."""
 
 
+class ArchiveError(Exception):
+    """An archive cannot be reached."""
+
+
 class Content(NamedTuple):
     """What a file contains. size: bytes. digest: its SHA-256."""
 
@@ -215,10 +219,19 @@ def _s3(bucket: str, variables: Mapping[str, str]) -> fs.S3FileSystem:
 
 
 def open_url(url: str) -> pa.NativeFile:
-    """Open a file of an archive by its URL, with the credentials of this process. Raises OSError."""
+    """Open a file of an archive by its URL, with the credentials of this process.
+
+    Raises FileNotFoundError, and ArchiveError if the archive cannot be reached: that is no damaged file to skip.
+    """
     parts = urlsplit(url)
-    files = _connected(f"{parts.scheme}://{parts.netloc}")
-    return files.open_input_file(f"{parts.netloc}{parts.path}" if parts.scheme in ("s3", "gs") else parts.path)
+    path = f"{parts.netloc}{parts.path}" if parts.scheme in ("s3", "gs") else parts.path
+    try:
+        return _connected(f"{parts.scheme}://{parts.netloc}").open_input_file(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        msg = f"{url} cannot be read: {error}"
+        raise ArchiveError(msg) from error
 
 
 @cache
