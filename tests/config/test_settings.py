@@ -420,6 +420,15 @@ def test_all_forms_of_spark_masters_are_accepted(master: str) -> None:
     assert loads(f'[spark]\nmaster = "{master}"', "rules.toml", need_clusters=False).spark.master == master
 
 
+def test_spark_connect_server_is_an_address_in_place_of_a_master() -> None:
+    text = '[spark]\nremote = "sc://spark-1:15002"'
+    assert loads(text, "rules.toml", need_clusters=False).spark.remote == "sc://spark-1:15002"
+    with pytest.raises(SettingsError, match="expected the address of a Spark Connect server"):
+        loads('[spark]\nremote = "spark-1:15002"', "rules.toml", need_clusters=False)
+    with pytest.raises(SettingsError, match="exclude each other"):
+        loads(f'{text}\nmaster = "yarn"', "rules.toml", need_clusters=False)
+
+
 def test_schedule_is_an_interval_or_cron_in_utc() -> None:
     friday = datetime(2026, 11, 20, 23, 0, tzinfo=UTC)
     assert str(trigger("24h").get_next_fire_time(friday, friday)) == "2026-11-21 23:00:00+00:00"
