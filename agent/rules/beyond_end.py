@@ -64,7 +64,7 @@ class BeyondEnd(GroupRule):
             case LogOffsets(cluster=cluster, topic=topic, partition=partition, log_end=log_end):
                 groups = [
                     commit.group
-                    for history in facts.histories(Commit, cluster=cluster, topic=topic, partition=partition)
+                    for history in facts.commits_beyond(cluster, topic, partition, log_end)
                     for commit in [history.as_of(observation.at - 1)]
                     if commit is not None and (commit.offset or 0) > log_end
                 ]

@@ -56,8 +56,9 @@ class ForeignOffset(GroupRule):
                 if not is_beyond_usual_growth(facts, observation):
                     return ()
                 commits = [observation]
-            case LogOffsets(cluster=cluster, topic=topic, partition=partition):  # it may arrive after later commits
-                histories = facts.histories(Commit, cluster=cluster, topic=topic, partition=partition)
+            case LogOffsets(cluster=cluster, topic=topic, partition=partition, log_end=log_end):
+                # It may arrive after later commits.
+                histories = facts.commits_beyond(cluster, topic, partition, log_end)
                 commits = [commit for history in histories for commit in history.after(observation.at - 1)]
             case _:
                 return ()

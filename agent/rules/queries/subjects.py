@@ -17,13 +17,15 @@ from agent.rules.queries.partitions import find_deletion
 def groups_of(facts: Facts, cluster: str, topic: str, partition: int) -> list[str]:
     """Return the groups that have committed an offset of the partition, sorted."""
     histories = facts.histories(Commit, cluster=cluster, topic=topic, partition=partition)
-    return [history.changes[0].group for history in histories]
+    return [str(history.subject[2]) for history in histories]
 
 
 def partitions_of(facts: Facts, cluster: str, group: str) -> list[tuple[str, int]]:
     """Return the (topic, partition) pairs that the group has committed, sorted."""
     histories = facts.histories(Commit, cluster=cluster, group=group)
-    return [(history.changes[0].topic, history.changes[0].partition) for history in histories]
+    return [
+        (str(topic), int(str(partition))) for _, _, _, topic, partition in (history.subject for history in histories)
+    ]
 
 
 def partitions_in(facts: Facts, cluster: str, topic: str) -> list[int]:

@@ -1,0 +1,170 @@
+"""Series in columns hold what a history would, and rules find the same with and without them."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.config.settings import load
+from agent.engine.commit_columns import RECENT, SPACING_MS, SPARSE, CommitColumns, Progress
+from agent.engine.engine import Engine
+from agent.engine.evaluator import Evaluator
+from agent.engine.facts import Facts
+from agent.engine.partition_columns import PartitionColumns
+from agent.engine.rule import GroupRule, Scope
+from agent.model.commit_batch import UNKNOWN, CommitBatch, CommitKey
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import Commit
+from testbed.model.scenario import draw
+from testbed.model.score import run
+from tests.builders import after, commit, log_offsets, partition_state
+
+SHIPPED = load(Path(__file__).parents[2] / "rules.toml", need_clusters=False)
+NEVER = 1 << 30
+
+
+def engine(least_columns: int) -> Engine:
+    return Engine(SHIPPED.rules, SHIPPED.correlations, SHIPPED.incidents, least_columns=least_columns)
+
+
+def row(number: int, at: int, offset: int) -> Progress:
+    values = (number, at, UNKNOWN, UNKNOWN, offset, UNKNOWN)
+    return Progress(*(np.array([value], np.int64) for value in values))
+
+
+def column_of(commits: list[Commit]) -> tuple[CommitColumns, int]:
+    """Return columns with one series, and its id."""
+    columns = CommitColumns(PartitionColumns())
+    assert columns.put(commits[:1], commits[0].at)
+    number = columns.find(commits[0].subject)
+    assert number is not None
+    for following in commits[1:]:
+        added = row(number, following.at, following.offset or 0)
+        assert columns.fit(added).all()
+        columns.add(added)
+    return columns, number
+
+
+@given(st.lists(st.integers(1, 40_000), min_size=1, max_size=200))
+def test_the_last_commits_are_exact_and_older_ones_spaced(steps: list[int]) -> None:
+    times = np.cumsum(steps)
+    commits = [commit(at / 1000, 100 + index) for index, at in enumerate(times.tolist())]
+    columns, number = column_of(commits)
+    kept = columns.rows_of(number)
+    offsets = [offset for *_, offset, _ in kept]
+    assert offsets[-RECENT:] == [made.offset for made in commits[-RECENT:]]
+    older = [at for at, *_ in kept[:-RECENT]]
+    assert len(older) <= SPARSE
+    assert all(later - earlier >= SPACING_MS for earlier, later in pairwise(older))
+    assert kept[0][3] == int(columns.oldest_offsets(np.array([number]))[0])
+    pauses = [later[0] - earlier[0] for earlier, later in pairwise(kept)]
+    assert int(columns.longest_pauses(np.array([number]))[0]) == max(pauses, default=0)
+
+
+def test_a_closed_history_is_what_its_columns_return() -> None:
+    facts = Facts()
+    for second in range(20):
+        facts.absorb(commit(second, 100 + second))
+    before = list(facts.history(Commit, "main", "g", "t", 0).changes)
+    facts.close(facts.history(Commit, "main", "g", "t", 0))
+    assert not facts.is_open(before[0].subject)
+    history = facts.history(Commit, "main", "g", "t", 0)
+    assert (list(history.changes), history.confirmed) == (before, before[-1].at)
+    facts.record_reads()
+    assert list(facts.history(Commit, "main", "g", "t", 0).changes) == before
+    facts.stop_recording()
+    assert facts.is_open(before[0].subject)
+    assert len(facts.commits) == 0
+
+
+@pytest.mark.parametrize(
+    "commits",
+    [
+        [commit(0, 5), commit(1, 4)],
+        [commit(0, 5), commit(1, None)],
+        [commit(0, 5), commit(1, 5 + (1 << 33))],
+        [commit(0, 5), commit(60 * 86_400, 6)],
+    ],
+    ids=["moved back", "deleted", "far ahead", "long after"],
+)
+def test_a_history_that_does_not_fit_stays_open(commits: list[Commit]) -> None:
+    facts = Facts()
+    for made in commits:
+        facts.absorb(made)
+    facts.close(facts.history(Commit, "main", "g", "t", 0))
+    assert facts.is_open(commits[0].subject)
+    assert list(facts.history(Commit, "main", "g", "t", 0).changes) == commits
+
+
+def test_ordinary_progress_opens_no_history_and_a_rewind_does() -> None:
+    watching = engine(1)
+    facts = watching._evaluator.facts
+    series = commit(0, 0).subject
+    watching.take([partition_state(-60, 1), log_offsets(-60, 1_000_000)])
+    for second in range(60):
+        watching.take([commit(second, 10_000 + 10 * second)])
+        assert not facts.is_open(series)
+    assert watching.take([commit(61, 100)])
+    assert facts.is_open(series)
+    assert len(facts.history(Commit, "main", "g", "t", 0).changes) == RECENT + 3
+
+
+class Watchful(GroupRule):
+    """A rule that looks at each commit and ignores none."""
+
+    kind = "watchful"
+    observes = (Commit,)
+
+    def scopes(self, observation: Observation, facts: Facts) -> list[Scope]:
+        assert isinstance(observation, Commit)
+        assert facts.history_of(observation).last is observation
+        raise LookupError(observation.offset)
+
+
+def test_a_rule_that_names_nothing_is_asked_about_each_commit() -> None:
+    asked: list[str] = []
+    evaluator = Evaluator({"watchful": Watchful()}, lambda _, error: asked.append(str(error)))
+    for second in range(5):
+        batch = CommitBatch.of([commit(second, second)])
+        assert batch is not None
+        evaluator.absorb_commits(batch)
+    assert asked == ["0", "1", "2", "3", "4"]
+
+
+def test_several_commits_of_a_key_are_taken_in_their_order() -> None:
+    watching = engine(1)
+    watching.take([commit(second / 10, offset) for second, offset in enumerate((5, 6, 9, 7, 8))])
+    assert [made.offset for made in watching.history(Commit, "main", "g", "t", 0)] == [5, 6, 9, 7, 8]
+
+
+def test_groups_in_columns_are_found_by_partition_and_by_group() -> None:
+    watching = engine(1)
+    watching.take([commit(0, 5, partition, group) for group in ("b", "a") for partition in (0, 1)])
+    facts = watching._evaluator.facts
+    assert len(facts.commits) == 4
+    by_partition = facts.histories(Commit, cluster="main", topic="t", partition=1)
+    assert [history.subject[2] for history in by_partition] == ["a", "b"]
+    assert [history.subject[4] for history in facts.histories(Commit, cluster="main", group="a")] == [0, 1]
+    assert [history.subject[2] for history in facts.commits_beyond("main", "t", 0, 4)] == ["b", "a"]
+    assert facts.commits_beyond("main", "t", 0, 5) == []
+
+
+def test_a_batch_becomes_the_same_commits_again() -> None:
+    made = [commit(1, 5), commit(2, None), commit(3, 7, 1)]
+    batch = CommitBatch.of(made)
+    assert batch is not None
+    assert list(batch.commits()) == made
+    assert batch.keys == [CommitKey("g", "t", 0), CommitKey("g", "t", 1)]
+    assert batch.latest == after(3)
+    assert CommitBatch.of([]) is None
+
+
+@pytest.mark.parametrize("tails", [False, True], ids=["polled", "from the log"])
+@pytest.mark.parametrize("seed", [11, 1004])
+def test_simulated_clusters_give_the_same_findings(seed: int, *, tails: bool) -> None:
+    scenario = draw(seed, tails=tails)
+    with_columns, without = (run(engine(least), scenario.batches).incidents for least in (1, NEVER))
+    assert with_columns == without
