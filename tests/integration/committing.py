@@ -69,7 +69,7 @@ def wait_until_followed(source: KafkaSource, *groups: str) -> None:
 
 def wait_for_positions(source: KafkaSource, seen: Seen, cluster: Cluster, *groups: str) -> None:
     """Poll until the positions cover all that these groups have committed so far."""
-    ends = {number: cluster.log_end(OFFSETS_TOPIC, number) or 0 for number in map(home, groups)}
+    ends = {number: log_end(cluster, number) for number in map(home, groups)}
 
     def are_covered() -> bool:
         source.poll()
@@ -77,6 +77,14 @@ def wait_for_positions(source: KafkaSource, seen: Seen, cluster: Cluster, *group
         return all(positions.get(number, -1) >= end for number, end in ends.items())
 
     wait_until(are_covered, f"positions up to {ends}", 60)
+
+
+def log_end(cluster: Cluster, partition: int) -> int:
+    """Return where a partition of the offsets topic ends, once its leader responds."""
+    (end,) = wait_until(
+        lambda: [end for end in [cluster.log_end(OFFSETS_TOPIC, partition)] if end is not None], "a log end"
+    )
+    return end
 
 
 def home(group: str) -> int:

@@ -18,6 +18,7 @@ from testbed.waiting import wait_until
 from tests.integration.committing import (
     Groups,
     home,
+    log_end,
     wait_for_offsets,
     wait_for_positions,
     wait_until_followed,
@@ -185,7 +186,7 @@ def wait_until_compacted(cluster: Cluster, partition: int) -> None:
         found = [line.split() for line in lines if line.startswith(f"{OFFSETS_TOPIC} {partition} ")]
         return int(found[0][2]) if found else 0
 
-    end = cluster.log_end(OFFSETS_TOPIC, partition) or 0
+    end = log_end(cluster, partition)
     # A segment of 1 MiB holds some 15,000 of the records; the active one is not cleaned.
     wait_until(lambda: cleaned_up_to() > end - 30_000 and cleaned_up_to() > 0, "the cleaner to run", 90)
 
@@ -212,7 +213,7 @@ def test_a_range_removed_during_downtime_is_reported(replicated_offsets: Cluster
 
 def remove_all(cluster: Cluster, partition: int) -> int:
     """Let retention remove all records of a partition of the offsets topic, and return its log start offset."""
-    end = cluster.log_end(OFFSETS_TOPIC, partition) or 0
+    end = log_end(cluster, partition)
     cluster.alter_topic(OFFSETS_TOPIC, {"cleanup.policy": "delete", "retention.ms": "1"})
     wait_until(lambda: cluster.log_start(OFFSETS_TOPIC, partition) == end, "retention to remove the records", 90)
     cluster.alter_topic(OFFSETS_TOPIC, {"cleanup.policy": "compact"})
