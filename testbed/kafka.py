@@ -300,6 +300,12 @@ class Cluster:
             return None
         return None if offset < 0 else offset  # -1001 without an error: the leader is unavailable
 
+    def log_start(self, topic: str, partition: int) -> int:
+        """Return the log start offset of the partition. Raises KafkaException while the leader does not respond."""
+        place = TopicPartition(topic, partition)
+        found = self.admin.list_offsets({place: OffsetSpec.earliest()}, request_timeout=3)[place]
+        return int(found.result().offset)
+
     def alter_topic(self, name: str, config: Mapping[str, str]) -> None:
         """Set a topic's properties and reset all others to the broker's defaults (AlterConfigs, from 0.11 on)."""
         topic = ConfigResource(ConfigResource.Type.TOPIC, name, set_config=dict(config))

@@ -4,6 +4,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,13 +20,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_KEPT] = []
 
 
-def _cluster(version: str, request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """Three brokers of a version. Their logs and disks are kept if a test of the session failed."""
+def _cluster(version: str, request: pytest.FixtureRequest, **options: Any) -> Iterator[Cluster]:
+    """Three brokers of a version. Their logs and disks are kept if a test of the session failed.
+
+    options: of Cluster.
+    """
     # Not in pytest's folder, where later runs remove all but three.
     workdir = Path(tempfile.mkdtemp(prefix=f"backflow-kafka-{version}-"))
     kept = request.config.stash[_KEPT]
     kept.append(workdir)
-    with Cluster(version, workdir=workdir) as cluster:
+    with Cluster(version, workdir=workdir, **options) as cluster:
         request.config.stash[_RUNNING].append(cluster)
         yield cluster
         request.config.stash[_RUNNING].remove(cluster)
@@ -50,6 +54,17 @@ def kafka_3_9(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 def kafka_4_1(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """Kafka 4.1.1 under KRaft; brokers 2005, 2011 and 2024, __consumer_offsets on 2024."""
     yield from _cluster("4.1.1", request)
+
+
+@pytest.fixture(scope="module", params=["3.9.1", "4.1.1"])
+def replicated_offsets(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Kafka 3.9.1, then 4.1.1, with __consumer_offsets on all brokers; cleaner and retention run every second."""
+    config = {
+        "log.retention.check.interval.ms": 1_000,
+        "log.cleaner.backoff.ms": 1_000,
+        "log.segment.delete.delay.ms": 0,
+    }
+    yield from _cluster(request.param, request, offsets_on=(2005, 2011, 2024), config=config, unclean=False)
 
 
 @pytest.fixture

@@ -38,6 +38,12 @@ class Seen:
             and all(getattr(observation, name) == value for name, value in fields.items())
         ]
 
+    @property
+    def latest(self) -> list[Observation]:
+        """The last observation of each subject, as a restarted source knows them."""
+        last = {observation.subject: observation for batch in self.batches for observation in batch}
+        return list(last.values())
+
     def outages(self, **fields: object) -> list[Unavailable]:
         """Return where each outage begins; an outage may be given another reason before it is over."""
         began: list[Unavailable] = []
@@ -79,7 +85,7 @@ def watching(
     known: Iterable[Observation] = (),
     *,
     watch_partitions: bool = True,
-    commits: Literal["poll", "tail"] = "poll",
+    commits: Literal["poll", "tail", "auto"] = "poll",
 ) -> Iterator[KafkaSource]:
     """A source that watches the groups and topics whose names begin with `name`."""
     selected = NameFilter(include=[f"{name}*"])

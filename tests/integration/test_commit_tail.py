@@ -1,15 +1,13 @@
 """Commits read from `__consumer_offsets` on real brokers: each rewind, deletions, transactions; polls in between."""
 
 import time
-from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer, TopicPartition
 
 from agent.model.observations.kafka import Commit, GroupState
-from agent.sources.kafka.source import KafkaSource
 from agent.sources.kafka.tail.progress import BEHIND_MS
 from testbed.agent import Agent
 from testbed.groups import delete_group
@@ -17,62 +15,11 @@ from testbed.kafka import Cluster
 from testbed.slack import Slack
 from testbed.traffic import fill
 from testbed.waiting import wait_until
-from tests.integration.scenes import named
+from tests.integration.committing import Groups, offsets, wait_for_offsets, wait_for_positions, wait_until_followed
+from tests.integration.scenes import named, now
 from tests.integration.seen import Seen, watching
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
-
-
-class Groups:
-    """Groups without members that commit offsets of a topic."""
-
-    def __init__(self, cluster: Cluster, topic: str) -> None:
-        self._cluster = cluster
-        self._topic = topic
-        self._consumers: dict[str, Consumer] = {}
-
-    def commit(self, group: str, *offsets: int) -> None:
-        """Commit these offsets of partition 0, one after the other."""
-        consumer = self.consumer(group)
-        for offset in offsets:
-            committed = consumer.commit(offsets=[TopicPartition(self._topic, 0, offset)], asynchronous=False)
-            assert [partition.error for partition in committed or ()] == [None]
-
-    def consumer(self, group: str) -> Consumer:
-        """Return the group's consumer, which has joined nothing."""
-        if group not in self._consumers:
-            properties = {"bootstrap.servers": self._cluster.bootstrap_servers, "group.id": group, "log_level": 0}
-            self._consumers[group] = Consumer(properties)
-        return self._consumers[group]
-
-
-def offsets(seen: Seen, group: str) -> list[int | None]:
-    """Return the offsets observed of a group, in order, without those that confirm the one before."""
-    observed: list[int | None] = []
-    for commit in seen.all(Commit):
-        if commit.group == group and observed[-1:] != [commit.offset]:
-            observed.append(commit.offset)
-    return observed
-
-
-def wait_for_offsets(source: KafkaSource, seen: Seen, group: str, wanted: Sequence[int | None]) -> None:
-    """Poll until these offsets have been observed last."""
-
-    def is_observed() -> bool:
-        source.poll()
-        return offsets(seen, group)[-len(wanted) :] == list(wanted)
-
-    wait_until(is_observed, f"{group} to be seen at {wanted}", 60)
-
-
-def wait_until_followed(source: KafkaSource, *groups: str) -> None:
-    """Poll until the commits of these groups are read from the log."""
-
-    def is_followed() -> bool:
-        source.poll()
-        return all(map(source.reads_log_of, groups))
-
-    wait_until(is_followed, f"{groups} to be followed", 60)
 
 
 @pytest.mark.parametrize("cluster", ["kafka_0_11", "kafka_3_9", "kafka_4_1"], indirect=True)
@@ -97,6 +44,38 @@ def test_each_rewind_is_observed_however_short(cluster: Cluster) -> None:
         delete_group(cluster.bootstrap_servers, late)
         wait_for_offsets(source, seen, late, [None])
         seen.wait_for(source, GroupState, group=late, state="Dead")
+
+
+@pytest.mark.parametrize("cluster", ["kafka_3_9", "kafka_4_1"], indirect=True)
+def test_each_rewind_during_downtime_is_observed_with_its_time(cluster: Cluster) -> None:
+    topic = named("topic")
+    cluster.create_topic(topic, 1)
+    group, idle = f"{topic}-group", f"{topic}-idle"
+    groups, before, seen = Groups(cluster, topic), Seen(), Seen()
+    groups.commit(group, 5_000)
+    groups.commit(idle, 70)
+    with watching(cluster, topic, before, commits="tail") as source:
+        wait_until_followed(source, group, idle)
+        groups.commit(group, 4_000, 5_100)
+        wait_for_positions(source, before, cluster, group, idle)
+        groups.commit(group, 5_150, 5_050, 5_120)  # after the position in the journal
+        wait_for_offsets(source, before, group, [5_150, 5_050, 5_120])
+    begin = now()
+    groups.commit(group, 5_130, 300, 5_200, 5_300, 400, 5_400)
+    end = now()
+    with watching(cluster, topic, seen, before.latest, commits="tail") as source:
+        assert source.reads_log_of(group)
+        wait_for_offsets(source, seen, group, [5_130, 300, 5_300, 400, 5_400])
+        wait_until_followed(source, group, idle)
+        groups.commit(group, 10)
+        groups.commit(idle, 60)
+        wait_for_offsets(source, seen, group, [10])
+        wait_for_offsets(source, seen, idle, [60])
+    observed = [commit for commit in seen.all(Commit) if commit.group == group]
+    assert [commit.offset for commit in observed] == [5_130, 300, 5_300, 400, 5_400, 10]
+    assert all(commit.since is None for commit in observed)
+    assert all(begin <= commit.at <= end for commit in observed[:-1])
+    assert [commit.offset for commit in seen.all(Commit) if commit.group == idle] == [60]
 
 
 def test_a_rewind_while_the_agent_is_suspended_is_reported(kafka_3_9: Cluster, slack: Slack, tmp_path: Path) -> None:

@@ -93,6 +93,41 @@ class OpenTransaction(Observation, frozen=True, kw_only=True, tag="open_transact
     state: str | None = None
 
 
+class OffsetsPosition(Observation, frozen=True, kw_only=True, tag="offsets_position", gc=False):
+    """Up to where a partition of `__consumer_offsets` has been read: a restarted agent continues there.
+
+    It comes after the commits that it covers. Everything that was written before `at` is below next_offset.
+
+    cluster: the cluster's name in rules.toml. partition: of the topic. next_offset: the first offset that has not been
+    read. partitions: how many the topic has.
+    """
+
+    key = ("cluster", "partition")
+    is_compact = True
+
+    cluster: str
+    partition: int
+    next_offset: int
+    partitions: int
+
+
+class OffsetsUnread(Observation, frozen=True, kw_only=True, tag="offsets_unread", gc=False):
+    """Records of `__consumer_offsets` were not read: what groups committed there is compared by polls only.
+
+    cluster: the cluster's name in rules.toml. partition: of the topic. first_offset, last_offset: what was not read;
+    null if that is unknown, as the log was truncated or the topic was created again. reason: why, as a clause.
+    """
+
+    key = ("cluster", "partition")
+    is_event = True
+
+    cluster: str
+    partition: int
+    first_offset: int | None = None
+    last_offset: int | None = None
+    reason: str
+
+
 class TopicSettings(Observation, frozen=True, kw_only=True, tag="topic_settings", gc=False):
     """The settings of a topic that decide what happens to its records.
 

@@ -133,7 +133,8 @@ class KafkaSource:
         )
         client_log = structlog.get_logger("librdkafka").bind(cluster=cluster)
         self._client = AdminClient(self._read_setup, client_log)
-        self._tail = CommitTail(cluster, self._read_properties, settings.groups.match, emit)
+        read_before = () if settings.commits == "poll" else known
+        self._tail = CommitTail(cluster, self._read_properties, settings.groups.match, emit, read_before)
         self._turns = GroupTurns(self._tail.is_followed)
         self._list_at = self._list_types_at = 0
         self._source_log = SourceLog(cluster, settings.groups, settings.topics, settings.declared)
@@ -209,7 +210,8 @@ class KafkaSource:
         """Take over what the log has shown since the last poll: it was emitted already."""
         if self._settings.commits == "poll":
             return
-        self._tail.set_partitions(self._state.offsets_partitions)
+        if self.read_at is not None:
+            self._tail.set_partitions(self._state.offsets_partitions, self.read_at)
         self._source_log.add_undecodable_records(self._tail.undecodable)
         commits, touched = self._tail.take()
         for commit in commits:

@@ -1,4 +1,7 @@
-"""Thread that reads `__consumer_offsets` from now on, without joining a group: committed records only."""
+"""Thread that reads `__consumer_offsets`, without joining a group: committed records only.
+
+It begins where an earlier run stopped, else at the end. Where reading has stood is kept when the client is replaced.
+"""
 
 import threading
 import time
@@ -8,17 +11,21 @@ import structlog
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from agent.config.credentials import CredentialError
-from agent.model.observations.kafka import OFFSETS_TOPIC, Commit
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import OFFSETS_TOPIC, Commit, OffsetsUnread
 from agent.sources.availability import now_ms
 from agent.sources.base import Emit
 from agent.sources.kafka.log_consumer import make_log_consumer
 from agent.sources.kafka.tail.commit_table import CommitTable, Records
-from agent.sources.kafka.tail.progress import Poll, Progress, Reading, read_statistics
+from agent.sources.kafka.tail.progress import BEHIND_MS, CATCH_UP_MS, Poll, Progress, Reading, read_statistics
+from agent.sources.kafka.tail.resumption import PositionJournal, Resumption
 
 _MAX_RECORDS = 10_000
 _POLL_S = 0.1
 _RETRY_S = 5.0
 _CLOSE_S = 3
+_WATERMARKS_S = 5
+_SILENT_MS = 10_000
 _FLUSH_MS = 1_000
 _STATISTICS_MS = 1_000
 _REFUSED_MS = 60_000
@@ -45,16 +52,25 @@ class CommitTail:
         read_properties: Callable[[], Mapping[str, str]],
         is_watched: Callable[[str], bool],
         emit: Emit,
+        known: Iterable[Observation] = (),
     ) -> None:
-        """read_properties: returns librdkafka's properties with the current secrets; may raise CredentialError."""
+        """read_properties: returns librdkafka's properties with the current secrets; may raise CredentialError.
+
+        known: the last observation of each subject of the cluster before this run.
+        """
         self.failure: str | None = None
         self._cluster = cluster
         self._read_properties = read_properties
         self._emit = emit
-        self._log = structlog.get_logger("librdkafka").bind(cluster=cluster)
+        self._client_log = structlog.get_logger("librdkafka").bind(cluster=cluster)
+        self._log = structlog.get_logger(__name__).bind(cluster=cluster)
         self._lock = threading.Lock()
         self._table = CommitTable(cluster, is_watched)
         self._progress = Progress()
+        self._resumption = Resumption(known, is_watched)
+        self._positions = PositionJournal(cluster)
+        self._next: dict[int, int] = {}
+        self._count_before = 0
         self._clock = _BrokerClock()
         self._emitted: list[Commit] = []
         self._touched: set[str] = set()
@@ -63,10 +79,32 @@ class CommitTail:
         self._crash: BaseException | None = None
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
+        self._resume()
 
-    def set_partitions(self, count: int) -> None:
-        """Read so many partitions. Raises what ended the thread, after starting it again."""
-        self._progress.count = count
+    def _resume(self) -> None:
+        """Continue where an earlier run stopped."""
+        positions, counts = self._resumption.positions, self._resumption.counts
+        commits, self._resumption.commits = self._resumption.commits, {}
+        self._progress.resume(positions, commits, counts)
+        for group, last in commits.items():
+            at = max(commit.at for commit in last)
+            self._table.follow(group, last, at, at)
+        self._next = {number: end.next_offset for number, end in positions.items()}
+        self._count_before = self._progress.count
+
+    def set_partitions(self, count: int, answered_at: int) -> None:
+        """Read so many partitions. Call it every few seconds. Raises what ended the thread, after starting it again.
+
+        answered_at: when brokers last answered a poll, ms. While none does, polling groups would not help.
+        """
+        with self._lock:
+            if now_ms() - answered_at > _SILENT_MS:
+                self._progress.wait(now_ms())
+            if self._progress.set_count(count, now_ms()):
+                self._log.warning("offsets_topic_replaced", partitions=count)
+                self._next.clear()
+                self._count_before = 0
+            self._lose(now_ms())
         crash, self._crash = self._crash, None
         if (self._thread is None and count) or crash is not None:
             self._thread = threading.Thread(target=self._run, name=f"commits-{self._cluster}", daemon=True)
@@ -101,6 +139,7 @@ class CommitTail:
         with self._lock:
             commits, self._emitted = self._emitted, []
             touched, self._touched = self._touched, set()
+            touched.update(self._progress.stalled_groups)
         return commits, touched
 
     def retain(self, groups: Collection[str]) -> list[str]:
@@ -135,11 +174,12 @@ class CommitTail:
                 finally:
                     consumer.close()
         except BaseException as error:  # noqa: BLE001 - raised by the next call of set_partitions
+            self._next.clear()  # reading the same records once more would fail again
             self._crash = error
 
     def _make_consumer(self, properties: Mapping[str, str]) -> Consumer:
         required = {"statistics.interval.ms": _STATISTICS_MS, "stats_cb": self._keep_statistics}
-        return make_log_consumer("commits", properties, self._log, defaults=_DEFAULTS, required=required)
+        return make_log_consumer("commits", properties, self._client_log, defaults=_DEFAULTS, required=required)
 
     def _keep_statistics(self, statistics: str) -> None:
         self._statistics = statistics
@@ -149,22 +189,41 @@ class CommitTail:
         assigned = 0
         self._read_at = now_ms()
         self._statistics = None  # of an earlier consumer
-        self._leave_out(range(self._progress.count))
         while not self._closing.is_set() and assigned <= self._progress.count and not self._is_outdated(properties):
             if assigned < self._progress.count:
-                offset = OFFSET_BEGINNING if assigned else OFFSET_END  # all of a partition that was added is new
-                added = [
-                    TopicPartition(OFFSETS_TOPIC, number, offset) for number in range(assigned, self._progress.count)
-                ]
-                consumer.incremental_assign(added)
-                assigned += len(added)
+                assigned = self._assign(consumer, range(assigned, self._progress.count))
             first = consumer.poll(_POLL_S)
             messages = [] if first is None else [first, *consumer.consume(_MAX_RECORDS - 1, 0)]
             records = [message for message in messages if message.error() is None]
+            self._take(records, now_ms())
             if len(records) < len(messages) and not self._handle_errors(consumer, messages):
+                self._leave_out(range(self._progress.count))
                 self._closing.wait(_REFUSED_MS / 1000)
                 return
-            self._take(records, now_ms())
+            for number in self._progress.too_far_behind(now_ms()):
+                self._skip(consumer, number, f"reading it took longer than {CATCH_UP_MS // 1_000} s")
+        if assigned <= self._progress.count:
+            self._keep_positions(consumer, assigned)
+
+    def _keep_positions(self, consumer: Consumer, assigned: int) -> None:
+        """Keep where reading stands, for the next consumer."""
+        with self._lock:
+            self._next |= {number: end.next_offset for number, end in self._progress.ends.items()}
+        for reached in consumer.position([TopicPartition(OFFSETS_TOPIC, number) for number in range(assigned)]):
+            if reached.offset >= 0:
+                self._next[reached.partition] = reached.offset
+
+    def _assign(self, consumer: Consumer, numbers: range) -> int:
+        """Begin to read these partitions; return how many are read then."""
+        offsets = {}
+        for number in numbers:
+            # All of a partition that was added is new.
+            is_added = 0 < self._count_before <= number
+            offsets[number] = self._next.get(number, OFFSET_BEGINNING if is_added else OFFSET_END)
+        self._leave_out([number for number, offset in offsets.items() if offset == OFFSET_END])
+        consumer.incremental_assign([TopicPartition(OFFSETS_TOPIC, *place) for place in offsets.items()])
+        self._count_before = numbers.stop
+        return numbers.stop
 
     def _is_outdated(self, properties: Mapping[str, str]) -> bool:
         """Return whether nothing has been read for long, and secrets have changed."""
@@ -183,20 +242,32 @@ class CommitTail:
         with self._lock:
             commits = self._table.release(self._release_before)
             if records:
-                taken = self._table.apply(_records(records), now, self._clock.behind)
-                commits += taken.commits
-                self._touched |= taken.touched
+                commits += self._apply(self._resumption.select_new(records), now)
             if statistics is not None:
                 made_us, readings = read_statistics(statistics)
+                at_end = [reading.partition for reading in readings if reading.is_at_end]
+                commits += self._apply(self._resumption.release(at_end), now)
                 commits += self._update(readings, now - (time.monotonic_ns() // 1_000 - made_us) // 1_000, now)
-                self._clock.sample(now, self._table.newest_at, is_current=self._progress.is_current)
+                is_current = self._progress.is_current and now - self._progress.held_at(now) < BEHIND_MS
+                self._clock.sample(now, self._table.newest_at, is_current=is_current)
             if now - self._flushed_at >= _FLUSH_MS or now < self._flushed_at:
                 self._flushed_at = now
                 commits += self._table.flush(now)
                 commits += self._table.heartbeats(self._progress.held_at(now))
             self._emitted += commits
+            positions = self._positions.take_due(self._progress.ends, self._progress.count, now)
         if commits and not self._closing.is_set():
             self._emit(commits)
+        if positions and not self._closing.is_set():
+            self._emit(positions)
+
+    def _apply(self, records: Sequence[Message], now: int) -> list[Commit]:
+        """Take records in; return what follows."""
+        if not records:
+            return []
+        taken = self._table.apply(_records(records), now, self._clock.behind)
+        self._touched |= taken.touched
+        return taken.commits
 
     def _update(self, readings: Sequence[Reading], at: int, now: int) -> list[Commit]:
         """Follow the groups that can be followed now, no longer follow those that cannot. at: of the readings, ms."""
@@ -206,9 +277,13 @@ class CommitTail:
         commits = []
         for poll in self._progress.update(readings, at):
             commits += self._table.follow(poll.group, poll.commits, poll.completed_at, now)
+        self._lose(now)
+        return commits
+
+    def _lose(self, now: int) -> None:
+        """No longer follow the groups that cannot be followed."""
         for group in self._progress.lose(now):
             self._table.unfollow(group)
-        return commits
 
     def _handle_errors(self, consumer: Consumer, messages: Sequence[Message]) -> bool:
         """Handle the errors among the messages; return whether reading can go on."""
@@ -222,18 +297,57 @@ class CommitTail:
                 return False
             number = message.partition()
             if error.code() == KafkaError._AUTO_OFFSET_RESET and number is not None:  # noqa: SLF001 - its public name
-                self._log.warning("offsets_topic_unread", partition=number, reason=error.str())
-                self._leave_out([number])
-                consumer.incremental_unassign([TopicPartition(OFFSETS_TOPIC, number)])
-                consumer.incremental_assign([TopicPartition(OFFSETS_TOPIC, number, OFFSET_END)])
+                self._skip(consumer, number, None)
         return True
+
+    def _skip(self, consumer: Consumer, number: int, reason: str | None) -> None:
+        """Go on where a partition can be read, and report what is not read.
+
+        reason: why what was written before the start is left out; None if brokers refused the offset to read next.
+        """
+        place = TopicPartition(OFFSETS_TOPIC, number)
+        unread: tuple[int | None, int | None]
+        (reached,) = consumer.position([place])
+        offset = reached.offset if reached.offset >= 0 else self._next.get(number, 0)
+        try:
+            start, end = consumer.get_watermark_offsets(place, _WATERMARKS_S)
+        except KafkaException as error:
+            self._log.warning("offsets_topic_unavailable", partition=number, reason=error.args[0].str())
+            resumed_at = offset  # is refused once more, if it was
+        else:
+            if reason is None and offset < start:
+                resumed_at, unread = start, (offset, start - 1)
+                reason = "they were removed before they were read"
+            else:
+                resumed_at, unread = end, (None, None) if reason is None else (offset, end - 1)
+                self._leave_out([number])
+            reason = reason or f"the log ends at {end}, and {offset} was to be read next: it was truncated or replaced"
+            self._report_unread(number, unread, reason)
+        consumer.incremental_unassign([place])
+        consumer.incremental_assign([TopicPartition(OFFSETS_TOPIC, number, resumed_at)])
+        self._next[number] = resumed_at
+
+    def _report_unread(self, number: int, unread: tuple[int | None, int | None], reason: str) -> None:
+        """Report the first and the last record of a partition that were not read; None if they are unknown."""
+        first, last = unread
+        if first is not None and last is not None and last < first:
+            return
+        self._log.warning("offsets_topic_unread", partition=number, first=first, last=last, reason=reason)
+        fact = OffsetsUnread(
+            at=now_ms(), cluster=self._cluster, partition=number, first_offset=first, last_offset=last, reason=reason
+        )
+        self._emit([fact])
 
     def _leave_out(self, partitions: Collection[int]) -> None:
         """Take note that records of these partitions are not read: what their groups commit meanwhile is polled."""
         with self._lock:
             self._progress.reset(partitions)
+            self._positions.discard(partitions)
+            self._resumption.release(partitions)
+            for number in partitions:
+                self._next.pop(number, None)
             for group in self._table.groups:
-                if self._progress.partition_of(group) in partitions:
+                if self._progress.partitions_of(group).intersection(partitions):
                     self._table.forget(group)
 
 

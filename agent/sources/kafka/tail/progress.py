@@ -1,20 +1,27 @@
 """How far `__consumer_offsets` has been read, and which groups can be followed there. Makes no calls.
 
 A group is followed once its partition is read up to its end and a poll has read its commits since: from then on each
-commit is seen in the log. While the reading of a partition stands still before its end (its leader is away, or an open
-transaction holds its last stable offset back), its groups are polled.
+commit is seen in the log. It stays followed while the partition's leader is away: what it commits meanwhile is read
+later. While an open transaction holds the last stable offset back, its groups are polled.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from agent.model.observations.kafka import OFFSETS_TOPIC, Commit
 from agent.sources.kafka.tail.records import partition_of
+from agent.sources.kafka.tail.resumption import End
 
 BEHIND_MS = 3_000
-"""How long a partition may not have been read up to its end nor moved on before its groups are polled."""
+"""How long an open transaction may hold up the reading of a partition before its groups are polled."""
+
+LOST_MS = 60_000
+"""How long the reading of a partition may stand still for another reason before its groups are polled."""
+
+CATCH_UP_MS = 120_000
+"""How long reading what was written before the start may take."""
 
 _SILENT_US = 2_000_000
 """How long a broker may not have sent anything: it answers a fetch after half a second if there is nothing new."""
@@ -51,13 +58,15 @@ _DECODER = msgspec.json.Decoder(_Statistics)
 class Reading(NamedTuple):
     """How far a partition has been read. next_offset: to be fetched next.
 
-    is_at_end: whether it was read up to its end. has_more: whether fetched records wait to be taken.
+    is_at_end: whether it was read up to its end. has_more: whether fetched records wait to be taken. is_held_back:
+    whether all was read up to an open transaction.
     """
 
     partition: int
     next_offset: int
     is_at_end: bool
     has_more: bool
+    is_held_back: bool = False
 
 
 def read_statistics(statistics: str) -> tuple[int, list[Reading]]:
@@ -73,6 +82,7 @@ def read_statistics(statistics: str) -> tuple[int, list[Reading]]:
             partition.next_offset,
             is_at_end=partition.broker in answering and _is_at_end(partition),
             has_more=partition.fetchq_cnt > 0,
+            is_held_back=partition.broker in answering and _is_held_back(partition),
         )
         for number, partition in (topic.partitions if topic else {}).items()
     ]
@@ -85,6 +95,12 @@ def _is_at_end(partition: _Partition) -> bool:
     return is_all_taken and is_stable and 0 <= partition.hi_offset <= partition.next_offset
 
 
+def _is_held_back(partition: _Partition) -> bool:
+    is_all_taken = partition.fetch_state == "active" and partition.fetchq_cnt == 0
+    is_unstable = 0 <= partition.ls_offset < partition.hi_offset
+    return is_all_taken and is_unstable and partition.next_offset >= partition.ls_offset
+
+
 class Poll(NamedTuple):
     """The commits of a group as a poll has read them. sent_at, completed_at: ms."""
 
@@ -95,29 +111,63 @@ class Poll(NamedTuple):
 
 
 class _Followed(NamedTuple):
-    """A partition that has been read up to its end. since: the first time; at: the last time, ms.
+    """A partition all of whose records are read. since: from those written then on; at: up to those, ms.
 
-    alive_at: when it was last seen to be at its end or to move on, ms.
+    next_offset: to be fetched next. alive_at: when it was last seen to be at its end or to move on, ms. is_catching_up:
+    whether it has not been at its end in this run. is_held_back: whether an open transaction holds it up.
     """
 
     since: int
     at: int
-    alive_at: int
     next_offset: int
+    alive_at: int
+    is_catching_up: bool = False
+    is_held_back: bool = False
 
 
 class Progress:
-    """Which partitions have been read up to their ends since when, and which groups are followed.
-
-    count: the number of partitions. Groups move to others if it changes, which Kafka does not support.
-    """
+    """Which partitions have been read up to their ends since when, and which groups are followed."""
 
     def __init__(self) -> None:
-        self.count = 0
         self._partitions: dict[int, _Followed] = {}
         self._polls: dict[str, Poll] = {}
-        self._groups: dict[str, int] = {}
+        self._groups: dict[str, None] = {}
+        self._counts: tuple[int, ...] = ()
         self._looked_at: int | None = None
+        self._catching_up_since: int | None = None
+
+    @property
+    def count(self) -> int:
+        """The number of partitions, 0 if it is unknown."""
+        return self._counts[-1] if self._counts else 0
+
+    def set_count(self, count: int, now: int) -> bool:
+        """Take note of the number of partitions; return whether it has decreased, so that the topic is another one.
+
+        All of a partition that was added is read. Coordinators use the number with which they were started: until they
+        are restarted a group's commits are in the partition that it had before.
+        """
+        before = self.count
+        if count == before:
+            return False
+        if count < before:
+            self._counts = (count,) if count else ()
+            self.reset(list(self._partitions))
+            return True
+        self._counts = (*self._counts, count)
+        if before:
+            for number in range(before, count):
+                self._partitions[number] = _Followed(0, 0, 0, now)
+        return False
+
+    def resume(self, positions: Mapping[int, End], groups: Iterable[str], counts: tuple[int, ...]) -> None:
+        """Follow these groups from where an earlier run stopped. counts: of partitions, ascending."""
+        self._counts = counts
+        self._partitions = {
+            number: _Followed(end.at, end.at, end.next_offset, end.at, is_catching_up=True)
+            for number, end in positions.items()
+        }
+        self._groups = dict.fromkeys(groups)
 
     @property
     def is_current(self) -> bool:
@@ -133,10 +183,19 @@ class Progress:
         """The followed groups."""
         return list(self._groups)
 
+    @property
+    def ends(self) -> dict[int, End]:
+        """Where partitions ended when they were last read up to their ends in this run."""
+        return {
+            number: End(partition.next_offset, partition.at)
+            for number, partition in self._partitions.items()
+            if partition.alive_at == partition.at and not partition.is_catching_up
+        }
+
     def add_poll(self, poll: Poll) -> None:
         """Take note of a poll, whose commits have been emitted."""
-        partition = self._partitions.get(self.partition_of(poll.group))
-        if partition is not None and poll.sent_at >= partition.since:
+        partitions = self._partitions_of(poll.group)
+        if partitions and all(poll.sent_at >= partition.since for partition in partitions):
             self._polls[poll.group] = poll
 
     def update(self, readings: Iterable[Reading], at: int) -> list[Poll]:
@@ -145,19 +204,23 @@ class Progress:
             known = self._partitions.get(reading.partition)
             if reading.is_at_end:
                 since = at if known is None else known.since
-                self._partitions[reading.partition] = _Followed(since, at, at, reading.next_offset)
-            elif known is not None and (reading.has_more or reading.next_offset != known.next_offset):
-                moved = known._replace(alive_at=at, next_offset=reading.next_offset)
-                self._partitions[reading.partition] = moved
+                self._partitions[reading.partition] = _Followed(since, at, reading.next_offset, at)
+            elif known is not None:
+                moved = reading.has_more or reading.next_offset != known.next_offset
+                self._partitions[reading.partition] = known._replace(
+                    alive_at=at if moved else known.alive_at,
+                    next_offset=reading.next_offset,
+                    is_held_back=reading.is_held_back,
+                )
         ready = [poll for poll in self._polls.values() if self._is_confirmed(poll)]
         for poll in ready:
             del self._polls[poll.group]
-            self._groups[poll.group] = self.partition_of(poll.group)
+            self._groups[poll.group] = None
         return ready
 
     def _is_confirmed(self, poll: Poll) -> bool:
-        partition = self._partitions.get(self.partition_of(poll.group))
-        return partition is not None and partition.at > poll.completed_at
+        partitions = self._partitions_of(poll.group)
+        return bool(partitions) and all(partition.at > poll.completed_at for partition in partitions)
 
     def lose(self, now: int) -> list[str]:
         """Return the groups that can no longer be followed: the reading of their partitions stands still.
@@ -165,22 +228,45 @@ class Progress:
         Call it every second: after a longer pause our process was suspended, and reading goes on where it was.
         """
         last, self._looked_at = self._looked_at, now
-        if last is not None and now - last > BEHIND_MS:
-            for number, partition in self._partitions.items():
-                self._partitions[number] = partition._replace(alive_at=now)
+        if last is None or now - last > BEHIND_MS:
+            self.wait(now)
         for number, partition in list(self._partitions.items()):
-            if now - partition.alive_at > BEHIND_MS:
+            if now - partition.alive_at > (BEHIND_MS if partition.is_held_back else LOST_MS):
                 del self._partitions[number]
         return self._drop()
 
+    def wait(self, now: int) -> None:
+        """Measure from now on (ms) for how long partitions stand still."""
+        for number, partition in self._partitions.items():
+            self._partitions[number] = partition._replace(alive_at=now)
+
+    @property
+    def stalled_groups(self) -> list[str]:
+        """The followed groups whose partitions stand still: their coordinators may be away."""
+        stalled = {
+            number
+            for number, partition in self._partitions.items()
+            if (self._looked_at or 0) - partition.alive_at > BEHIND_MS
+        }
+        return [group for group in self._groups if stalled.intersection(self.partitions_of(group))] if stalled else []
+
+    def too_far_behind(self, now: int) -> list[int]:
+        """Return the partitions of which what was written before the start takes too long to read."""
+        behind = [number for number, partition in self._partitions.items() if partition.is_catching_up]
+        if not behind:
+            return []
+        if self._catching_up_since is None:
+            self._catching_up_since = now
+        return behind if now - self._catching_up_since > CATCH_UP_MS else []
+
     def _drop(self) -> list[str]:
         """Follow no group whose partition is not read, and return them."""
-        lost = [group for group, number in self._groups.items() if number not in self._partitions]
+        if len(self._partitions) == self.count > 0:
+            return []
+        lost = [group for group in self._groups if not self._partitions_of(group)]
         for group in lost:
             del self._groups[group]
-        self._polls = {
-            group: poll for group, poll in self._polls.items() if self.partition_of(group) in self._partitions
-        }
+        self._polls = {group: poll for group, poll in self._polls.items() if self._partitions_of(group)}
         return lost
 
     def forget(self, group: str) -> None:
@@ -188,15 +274,20 @@ class Progress:
         self._groups.pop(group, None)
         self._polls.pop(group, None)
 
-    def reset(self, partitions: Iterable[int]) -> None:
-        """Take note that records of these partitions are not read: their groups are no longer followed."""
+    def reset(self, partitions: Iterable[int]) -> list[str]:
+        """Take note that records of these partitions are not read; return the groups no longer followed."""
         for partition in partitions:
             self._partitions.pop(partition, None)
-        self._drop()
+        return self._drop()
 
-    def partition_of(self, group: str) -> int:
-        """Return the partition that holds a group's commits; -1 if none is known."""
-        return partition_of(group, self.count) if self.count else -1
+    def partitions_of(self, group: str) -> set[int]:
+        """Return the partitions that may hold a group's commits: one, unless the topic was given more."""
+        return {partition_of(group, count) for count in self._counts}
+
+    def _partitions_of(self, group: str) -> list[_Followed]:
+        """Return the partitions of a group if all of them are read, else none."""
+        partitions = [self._partitions.get(number) for number in self.partitions_of(group)]
+        return [] if None in partitions else [partition for partition in partitions if partition is not None]
 
     def held_at(self, now: int) -> int:
         """Return the moment as of which all commits of followed groups have been seen, ms."""

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from agent.sources.kafka.tail.group_turns import GroupTurns
-from agent.sources.kafka.tail.progress import BEHIND_MS, Poll, Progress, Reading, read_statistics
+from agent.sources.kafka.tail.progress import BEHIND_MS, CATCH_UP_MS, LOST_MS, Poll, Progress, Reading, read_statistics
 from agent.sources.kafka.tail.records import partition_of
+from agent.sources.kafka.tail.resumption import End
 
 NOW = 1_795_000_000_000
 HOME = partition_of("group", 4)
@@ -49,14 +50,15 @@ def test_a_partition_that_may_have_more_to_read(differences: dict[str, Any]) -> 
     _, (reading,) = read_statistics(statistics(**differences))
     assert not reading.is_at_end
     assert reading.has_more == ("fetchq_cnt" in differences)
+    assert reading.is_held_back == (differences in ({"ls_offset": 38}, {"hi_offset": 41}))
 
 
 def at_end(partition: int = HOME, offset: int = 5) -> list[Reading]:
     return [Reading(partition, offset, is_at_end=True, has_more=False)]
 
 
-def behind(offset: int, *, has_more: bool = False) -> list[Reading]:
-    return [Reading(HOME, offset, is_at_end=False, has_more=has_more)]
+def behind(offset: int, *, has_more: bool = False, is_held_back: bool = False) -> list[Reading]:
+    return [Reading(HOME, offset, is_at_end=False, has_more=has_more, is_held_back=is_held_back)]
 
 
 def poll(sent_at: int, completed_at: int) -> Poll:
@@ -66,7 +68,7 @@ def poll(sent_at: int, completed_at: int) -> Poll:
 def current() -> Progress:
     """Return the progress of reading whose only known partition was read up to its end."""
     progress = Progress()
-    progress.count = 4
+    progress.set_count(4, NOW)
     assert progress.update(at_end(), NOW) == []
     return progress
 
@@ -106,10 +108,12 @@ def test_other_partitions_do_not_count() -> None:
     assert progress.held_at(NOW + 60) == NOW
 
 
-def test_a_group_is_polled_again_while_the_reading_of_its_partition_stands_still() -> None:
+def test_a_group_is_polled_again_while_a_transaction_holds_its_partition_up() -> None:
     progress = following()
-    progress.update(behind(5), NOW + 1_100)  # an open transaction
-    assert progress.lose(NOW + 100 + BEHIND_MS) == []
+    progress.lose(NOW + 100)
+    progress.update(behind(5, is_held_back=True), NOW + 1_100)
+    watch(progress, NOW + 1_100, NOW + 100 + BEHIND_MS)
+    assert progress.is_followed("group")
     assert progress.lose(NOW + 101 + BEHIND_MS) == ["group"]
     assert not progress.is_followed("group")
     progress.add_poll(poll(NOW + 20_000, NOW + 20_010))
@@ -118,8 +122,38 @@ def test_a_group_is_polled_again_while_the_reading_of_its_partition_stands_still
     assert len(progress.update(at_end(), NOW + 21_000)) == 1
 
 
+def test_a_group_stays_followed_while_the_leader_of_its_partition_is_away() -> None:
+    progress = following()
+    progress.lose(NOW + 100)
+    watch(progress, NOW + 1_000, NOW + BEHIND_MS)
+    assert progress.stalled_groups == []
+    watch(progress, NOW + BEHIND_MS, NOW + LOST_MS)
+    assert progress.stalled_groups == ["group"]
+    progress.update(behind(7, has_more=True), NOW + LOST_MS)
+    assert progress.lose(NOW + LOST_MS + 900) == []
+    assert progress.stalled_groups == []
+    watch(progress, NOW + LOST_MS + 900, NOW + 2 * LOST_MS)
+    assert progress.lose(NOW + 2 * LOST_MS + 1) == ["group"]
+
+
+def test_a_group_stays_followed_while_no_broker_answers_a_poll() -> None:
+    progress = following()
+    progress.lose(NOW + 100)
+    watch(progress, NOW + 1_000, NOW + LOST_MS)
+    progress.wait(NOW + LOST_MS)
+    watch(progress, NOW + LOST_MS, NOW + 2 * LOST_MS)
+    assert progress.is_followed("group")
+
+
+def watch(progress: Progress, begin: int, end: int) -> None:
+    """Look at the progress once a second, and find no group lost."""
+    for now in range(begin, end, 1_000):
+        assert progress.lose(now) == []
+
+
 def test_a_group_is_followed_through_what_was_written_while_nothing_was_read() -> None:
     progress = following()
+    progress.lose(NOW)
     for second in range(1, 40):
         progress.update(behind(5 + second) if second % 2 else behind(4 + second, has_more=True), NOW + second * 1_000)
         assert progress.lose(NOW + second * 1_000 + 900) == []
@@ -129,20 +163,61 @@ def test_a_group_is_followed_through_what_was_written_while_nothing_was_read() -
 def test_a_group_stays_followed_while_the_agent_is_suspended() -> None:
     progress = following()
     assert progress.lose(NOW + 1_000) == []
-    progress.update(behind(5), NOW + 60_000)  # as it was before
-    assert progress.lose(NOW + 60_000) == []
-    progress.update(behind(9, has_more=True), NOW + 61_000)
-    assert progress.lose(NOW + 61_000) == []
-    assert progress.held_at(NOW + 61_000) == NOW + 100
-    for second in range(62, 65):
-        assert progress.lose(NOW + second * 1_000) == []
-    assert progress.lose(NOW + 65_000) == ["group"]
+    progress.update(behind(5), NOW + 2 * LOST_MS)  # as it was before
+    assert progress.lose(NOW + 2 * LOST_MS) == []
+    progress.update(behind(9, has_more=True), NOW + 2 * LOST_MS + 1_000)
+    assert progress.lose(NOW + 2 * LOST_MS + 1_000) == []
+    assert progress.held_at(NOW + 2 * LOST_MS) == NOW + 100
 
 
 def test_a_group_is_polled_again_when_records_were_left_out() -> None:
     progress = following()
-    progress.reset([HOME])
+    assert progress.reset([HOME]) == ["group"]
     assert not progress.is_followed("group")
+
+
+def resumed() -> Progress:
+    """Return the progress of a run that continues where an earlier one stopped."""
+    progress = Progress()
+    progress.resume({number: End(5, NOW - 90_000) for number in range(4)}, ["group"], (4,))
+    return progress
+
+
+def test_a_group_is_followed_from_where_an_earlier_run_stopped() -> None:
+    progress = resumed()
+    assert progress.lose(NOW) == []
+    assert progress.set_count(4, NOW) is False
+    assert progress.is_followed("group")
+    assert progress.is_current
+    assert progress.ends == {}
+    assert progress.too_far_behind(NOW) == []
+    progress.update(at_end(offset=60), NOW + 2_000)
+    assert progress.ends == {HOME: End(60, NOW + 2_000)}
+    assert progress.held_at(NOW) == NOW - 90_000  # other partitions have not been read yet
+    others = sorted({0, 1, 2, 3} - {HOME})
+    assert progress.too_far_behind(NOW + CATCH_UP_MS) == []
+    assert progress.too_far_behind(NOW + CATCH_UP_MS + 1) == others
+    progress.reset(others)
+    assert progress.too_far_behind(NOW + CATCH_UP_MS + 2) == []
+
+
+def test_partitions_that_were_added_are_read_from_their_beginning() -> None:
+    """Coordinators use the earlier count until they are restarted: both partitions of a group must be read."""
+    progress = following()
+    progress.lose(NOW + 100)
+    assert progress.set_count(8, NOW + 200) is False
+    assert progress.lose(NOW + 200) == []
+    assert progress.is_followed("group")
+    assert progress.partitions_of("group") == {HOME, partition_of("group", 8)}
+    progress.reset([partition_of("group", 8)])
+    assert not progress.is_followed("group")
+
+
+def test_a_topic_with_fewer_partitions_than_before_is_another_one() -> None:
+    progress = resumed()
+    assert progress.set_count(2, NOW) is True
+    assert not progress.is_followed("group")
+    assert progress.partitions_of("group") == {partition_of("group", 2)}
 
 
 def test_groups_are_described_when_polled_touched_or_in_turn() -> None:
