@@ -85,7 +85,9 @@ def test_a_rewind_while_the_agent_is_suspended_is_reported(kafka_3_9: Cluster, s
     group = f"{topic}-group"
     groups = Groups(kafka_3_9, topic)
     groups.commit(group, 4_000)
-    clusters = {"main": {"bootstrap_servers": kafka_3_9.bootstrap_servers, "commits": "tail"}}
+    only = {"include": [f"{topic}*"]}  # other tests leave groups that are beyond the ends of logs
+    main = {"bootstrap_servers": kafka_3_9.bootstrap_servers, "commits": "tail", "groups": only, "topics": only}
+    clusters = {"main": main}
     with Agent(tmp_path / "agent", clusters, slack) as agent:
         agent.wait_until_watching()
 
