@@ -1,24 +1,26 @@
 """The commits of groups that make ordinary progress, in columns: without an object for each series or commit.
 
-A series is a group's committed offset of a partition. Here it has its last RECENT commits, and SPARSE older ones at
-least SPACING_MS apart. A series that a rule looks into has a `History` instead.
+A series is a group's committed offset of a partition. Here it has at least the commits that a `History` would keep, in
+a ring of KEPT. A series that has more of them, or that a rule looks into, has a `History` instead.
 """
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from agent.engine.history import FLOOR, RETENTION_MS
 from agent.engine.partition_columns import PartitionColumns
 from agent.model.commit_batch import UNKNOWN, CommitKey, Flags, Integers
 from agent.model.observations.base import Subject
 from agent.model.observations.kafka import Commit
 
-RECENT = 24
-SPARSE = 8
-SPACING_MS = 30_000
+KEPT = 96
+"""The most commits of a series: enough for one every 3.4 s."""
 
 _ROW = np.dtype([("at", "<u4"), ("offset", "<u4"), ("seen", "<u2"), ("since", "<u2")])
 """A commit. at, offset: above those of the series' first. seen: ms after at. since: ms before at; _NO_SINCE: None."""
@@ -58,8 +60,8 @@ class CommitColumns:
         self.last_at, self.last_offset, self.confirmed = (np.zeros(_ROWS, np.int64) for _ in range(3))
         self._first_at, self._first_offset = (np.zeros(_ROWS, np.int64) for _ in range(2))
         self.leader_epoch, self.partition = (np.zeros(_ROWS, np.int32) for _ in range(2))
-        self._recent, self._sparse, self._sparse_at = (np.zeros(_ROWS, np.uint32) for _ in range(3))
-        self._rows = np.zeros((_ROWS, RECENT + SPARSE), _ROW)
+        self._written = np.zeros(_ROWS, np.int64)
+        self._rows = np.zeros((KEPT, _ROWS), _ROW)  # what is not used takes no memory
 
     def __len__(self) -> int:
         """Return the number of series."""
@@ -86,7 +88,7 @@ class CommitColumns:
 
     def used(self) -> Integers:
         """Return the ids of all series."""
-        return np.flatnonzero(self._recent[: len(self.keys)])
+        return np.flatnonzero(self._written[: len(self.keys)])
 
     def of_partition(self, cluster: str, topic: str, partition: int) -> Integers:
         """Return the ids of the series of a partition."""
@@ -121,17 +123,20 @@ class CommitColumns:
             (at >= 0) & (at <= _MOST) & (offset >= 0) & (offset <= _MOST) & (seen >= 0) & (seen <= _LONGEST_MS)
             & (since >= 0) & (since <= _LONGEST_MS) & (rows.leader_epochs == self.leader_epoch[rows.ids])
         )  # fmt: skip
-        return fits
+        return fits & ~self._is_full(rows)
+
+    def _is_full(self, rows: Progress) -> Flags:
+        """Return whether the commit that would be overwritten has to be kept."""
+        written = self._written[rows.ids]
+        kept_at = self._first_at[rows.ids] + self._rows["at"][(written + FLOOR) % KEPT, rows.ids]
+        full: Flags = (written >= KEPT) & (kept_at >= rows.at - RETENTION_MS)
+        return full
 
     def add(self, rows: Progress) -> None:
         """Add a commit that fits to each of different series."""
-        ids, written = rows.ids, self._recent[rows.ids]
-        slots = written % RECENT
-        full = written >= RECENT
-        if full.any():
-            self._keep_sparsely(ids[full], self._rows[ids[full], slots[full]])
-        self._rows[ids, slots] = self._pack(rows)
-        self._recent[ids] = written + 1
+        ids = rows.ids
+        self._rows[self._written[ids] % KEPT, ids] = self._pack(rows)
+        self._written[ids] += 1
         self.last_at[ids] = self.confirmed[ids] = rows.at
         self.last_offset[ids] = rows.offsets
 
@@ -143,53 +148,32 @@ class CommitColumns:
         packed["since"] = np.where(rows.since == UNKNOWN, _NO_SINCE, rows.at - rows.since)
         return packed
 
-    def _keep_sparsely(self, ids: Integers, packed: NDArray[Any]) -> None:
-        """Keep a commit of each series among the older ones, if it is far enough from the last of them."""
-        is_kept = (self._sparse[ids] == 0) | (packed["at"] - self._sparse_at[ids] >= SPACING_MS)
-        ids, packed = ids[is_kept], packed[is_kept]
-        self._rows[ids, RECENT + self._sparse[ids] % SPARSE] = packed
-        self._sparse[ids] += np.uint32(1)
-        self._sparse_at[ids] = packed["at"]
-
     def recent_moves(self, ids: Integers, count: int) -> tuple[Integers, Integers, Flags]:
         """Return how long the last moves of series took, ms, how far they went, and which of them exist.
 
-        count: how many moves of each, below RECENT; newest first.
+        count: how many moves of each, below KEPT; newest first.
         """
-        steps = np.arange(1, count + 2)
-        slots = (self._recent[ids].astype(np.int64)[:, None] - steps) % RECENT
-        rows = self._rows[ids[:, None], slots]
+        written, steps = self._written[ids][:, None], np.arange(1, count + 2)
+        rows = self._rows[(written - steps) % KEPT, ids[:, None]]
         at, offsets = rows["at"].astype(np.int64), rows["offset"].astype(np.int64)
-        exists = steps[1:] <= self._recent[ids].astype(np.int64)[:, None]
-        return at[:, :-1] - at[:, 1:], offsets[:, :-1] - offsets[:, 1:], exists
+        return at[:, :-1] - at[:, 1:], offsets[:, :-1] - offsets[:, 1:], steps[1:] <= written
 
     def longest_pauses(self, ids: Integers) -> Integers:
         """Return the longest time between two commits that are kept of each series, ms; 0 if there is one only."""
-        at = self._rows["at"][ids].astype(np.int64)
-        places = np.arange(RECENT + SPARSE)
-        exists = np.where(places < RECENT, places, places - RECENT) < np.where(
-            places < RECENT, self._recent[ids][:, None], self._sparse[ids][:, None]
-        )
-        at = np.where(exists, at, at.max(axis=1, where=exists, initial=0)[:, None])
-        at.sort(axis=1)
-        longest: Integers = np.diff(at, axis=1).max(axis=1)
+        took, _, exists = self.recent_moves(ids, KEPT - 1)
+        longest: Integers = np.where(exists, took, 0).max(axis=1)
         return longest
 
     def oldest_offsets(self, ids: Integers) -> Integers:
         """Return the offset of the first commit that is kept of each series."""
-        recent, sparse = self._recent[ids].astype(np.int64), self._sparse[ids].astype(np.int64)
-        first_recent = np.where(recent > RECENT, recent % RECENT, 0)
-        first_sparse = RECENT + np.where(sparse > SPARSE, sparse % SPARSE, 0)
-        slots = np.where(sparse > 0, first_sparse, first_recent)
-        oldest: Integers = self._first_offset[ids] + self._rows["offset"][ids, slots]
+        slots = np.maximum(self._written[ids] - KEPT, 0) % KEPT
+        oldest: Integers = self._first_offset[ids] + self._rows["offset"][slots, ids]
         return oldest
 
     def rows_of(self, number: int) -> list[tuple[int, int | None, int | None, int, int | None]]:
         """Return the commits of a series, oldest first: at, seen_at, since, offset, leader epoch. From any thread."""
-        packed = self._rows[number].tolist()
-        recent, sparse = int(self._recent[number]), int(self._sparse[number])
-        slots = [RECENT + index % SPARSE for index in range(max(sparse - SPARSE, 0), sparse)]
-        slots += [index % RECENT for index in range(max(recent - RECENT, 0), recent)]
+        packed, written = self._rows[:, number].tolist(), int(self._written[number])
+        slots = [index % KEPT for index in range(max(written - KEPT, 0), written)]
         first_at, first_offset, epoch = (
             int(column[number]) for column in (self._first_at, self._first_offset, self.leader_epoch)
         )
@@ -209,8 +193,12 @@ class CommitColumns:
 
     def put(self, commits: Sequence[Commit], confirmed: int) -> bool:
         """Keep a series as columns if it fits: offsets that only advanced, by one leader epoch."""
-        older, recent = _spaced(commits)
-        kept = [*older, *recent]
+        if not commits:
+            return False
+        begin = bisect_left(commits, commits[-1].at - RETENTION_MS, key=attrgetter("at")) - FLOOR
+        kept = commits[max(begin, 0) :]
+        if len(kept) > KEPT:
+            return False
         first = kept[0]
         if any(commit.offset is None or commit.leader_epoch != first.leader_epoch for commit in kept):
             return False
@@ -224,15 +212,13 @@ class CommitColumns:
         self.leader_epoch[number] = UNKNOWN if first.leader_epoch is None else first.leader_epoch
         ids = np.full(len(kept), number)
         rows = Progress(ids, at, seen_at, since, offsets, self.leader_epoch[ids].astype(np.int64))
+        self._written[number] = 0
         if not self.fit(rows).all():
             self._free.append(number)
             return False
         packed = self._pack(rows)
-        self._rows[number, RECENT : RECENT + len(older)], self._rows[number, : len(recent)] = np.split(
-            packed, [len(older)]
-        )
-        self._recent[number], self._sparse[number] = len(recent), len(older)
-        self._sparse_at[number] = packed["at"][len(older) - 1] if older else 0
+        self._rows[: len(kept), number] = packed
+        self._written[number] = len(kept)
         self.last_at[number], self.last_offset[number] = at[-1], offsets[-1]
         self.confirmed[number] = confirmed
         self._register(number, first)
@@ -252,10 +238,19 @@ class CommitColumns:
         self.keys.append(None)
         self.clusters.append("")
         if number == len(self.last_at):
-            for name, column in vars(self).items():
-                if isinstance(column, np.ndarray):
-                    setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
+            self._grow()
         return number
+
+    def _grow(self) -> None:
+        """Make room for a quarter more series."""
+        more = len(self.last_at) // 4 + _ROWS
+        for name, column in vars(self).items():
+            if isinstance(column, np.ndarray) and column is not self._rows:
+                setattr(self, name, np.concatenate([column, np.zeros(more, column.dtype)]))
+        count, used = self._rows.shape[1], min(int(self._written.max()), KEPT)
+        rows = np.zeros((KEPT, count + more), _ROW)
+        rows[:used, :count] = self._rows[:used]
+        self._rows = rows
 
     def remove(self, number: int) -> None:
         """Forget a series."""
@@ -264,7 +259,7 @@ class CommitColumns:
         self._remove_from(self._of_group, (cluster, key.group), number)
         self._remove_from(self._of_partition, int(self.partition[number]), number)
         self.keys[number] = None
-        self._recent[number] = 0
+        self._written[number] = 0
         self._free.append(number)
 
     @staticmethod
@@ -272,12 +267,3 @@ class CommitColumns:
         index[name].remove(number)
         if not index[name]:
             del index[name]
-
-
-def _spaced(commits: Sequence[Commit]) -> tuple[Sequence[Commit], Sequence[Commit]]:
-    """Return some of the commits before the last RECENT, at least SPACING_MS apart and at most SPARSE, and these."""
-    older: list[Commit] = []
-    for commit in commits[: max(len(commits) - RECENT, 0)]:
-        if not older or commit.at - older[-1].at >= SPACING_MS:
-            older.append(commit)
-    return older[-SPARSE:], commits[-RECENT:]

@@ -42,8 +42,7 @@ class CompactList(Sequence[T]):
     def of_rows(cls, rows: Sequence[Sequence[int | None]], key: Sequence[Any], kind: type[T]) -> "CompactList[T]":
         """Return observations of one subject from the values of their other fields, in order, oldest first."""
         layout = _layout(kind)
-        names = [*(field.name for field in structs.fields(kind) if field.name not in kind.key), *kind.key]
-        newest = [kind(**dict(zip(names, (*row, *key), strict=True))) for row in rows[-_OBJECTS:]]
+        newest = [kind(**dict(zip(layout.names, (*row, *key), strict=True))) for row in rows[-_OBJECTS:]]
         older = rows[: -len(newest)] if newest else []
         found: CompactList[T] = cls()
         packed = array("q", [_NONE if value is None else value for row in older for value in row])
@@ -101,7 +100,8 @@ class CompactList(Sequence[T]):
 
     @staticmethod
     def _unpack(rows: "array[int]", objects: list[T], begin: int, end: int) -> list[T]:
-        width, _, make = _layout(objects[-1].__class__)
+        layout = _layout(objects[-1].__class__)
+        width, make = layout.width, layout.make
         values = iter(rows[begin * width : end * width])
         of = objects[-1]
         return [make(of, *row) for row in zip(*[values] * width, strict=True)]
@@ -122,9 +122,13 @@ class CompactList(Sequence[T]):
 
 
 class _Layout(NamedTuple):
-    """How observations of a kind become integers, and objects again: make(another of the subject, *values)."""
+    """How observations of a kind become integers, and objects again: make(another of the subject, *values).
+
+    width: how many integers one takes. names: of their fields, then of the key's.
+    """
 
     width: int
+    names: Sequence[str]
     values_of: Callable[[Any], Sequence[int | None]]
     make: Callable[..., Any]
 
@@ -136,7 +140,7 @@ def _layout(kind: type[Observation]) -> _Layout:
     own = [f"{name}=None if {name} == {_NONE} else {name}" for name in names]
     # Generated, as namedtuple does it: a call with a dict of the fields takes five times as long.
     make = eval(f"lambda of, {', '.join(names)}: kind({', '.join(same + own)})", {"kind": kind})  # noqa: S307
-    return _Layout(len(names), attrgetter(*names), make)
+    return _Layout(len(names), (*names, *kind.key), attrgetter(*names), make)
 
 
 def thinned(changes: Iterable[T], now: int) -> Iterator[T]:

@@ -9,13 +9,13 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from agent.engine.commit_columns import CommitColumns
+from agent.engine.compact_list import CompactList
 from agent.engine.history import (
     FINALIZATION_MS,
     LATENESS_MS,
     LONG_AGO,
     RETENTION_MS,
     Change,
-    ColumnHistory,
     History,
     Ticks,
 )
@@ -38,6 +38,26 @@ DependencyKey: TypeAlias = Hashable
 """A subject that was read by itself, or (kind, field names, values) of an index that was read as a whole."""
 
 T = TypeVar("T", bound=Observation)
+
+
+class _ColumnHistory(History[Commit]):
+    """A series in columns, as it was when its changes were first read; other threads may read it."""
+
+    __slots__ = ("_columns", "_number")
+
+    def __init__(self, columns: CommitColumns, number: int) -> None:
+        self.subject = columns.subject(number)
+        self.older = ()
+        self.confirmed = int(columns.confirmed[number])
+        self._columns, self._number = columns, number
+
+    def __getattr__(self, name: str) -> CompactList[Commit]:
+        """Unpack the changes when they are first read."""
+        if name != "changes":
+            raise AttributeError(name)
+        changes = CompactList.of_rows(self._columns.rows_of(self._number), self.subject[1:], Commit)
+        self.changes = changes
+        return changes
 
 
 class Facts:
@@ -114,7 +134,7 @@ class Facts:
 
     def _open(self, number: int) -> History[Commit]:
         """Keep a history for a series in columns from now on."""
-        history = ColumnHistory(self.commits, number)
+        history = _ColumnHistory(self.commits, number)
         self._add(history, history.changes[-1])
         self.commits.remove(number)
         return history
@@ -144,7 +164,7 @@ class Facts:
         if history is None and subject[0] == Commit.subject_kind:
             number = self.commits.find(subject)
             if number is not None:
-                history = ColumnHistory(self.commits, number) if self._reads is None else self._open(number)
+                history = _ColumnHistory(self.commits, number) if self._reads is None else self._open(number)
         return _EMPTY if history is None else history
 
     def history(self, kind: type[T], *key: Hashable) -> History[T]:
@@ -177,7 +197,7 @@ class Facts:
         found = index.members.get(values, ())
         if not numbers:
             return found
-        views: list[History[Any]] = [ColumnHistory(self.commits, number) for number in numbers]
+        views: list[History[Any]] = [_ColumnHistory(self.commits, number) for number in numbers]
         return sorted([*found, *views], key=sort_key)
 
     def _index(self, kind: type[Observation], names: tuple[str, ...]) -> SubjectIndex[History[Any]]:
@@ -194,7 +214,7 @@ class Facts:
         """Return the histories of all groups that may have committed more than this offset of a partition."""
         numbers = self.commits.of_partition(cluster, topic, partition)
         views = [
-            ColumnHistory(self.commits, number)
+            _ColumnHistory(self.commits, number)
             for number in numbers[self.commits.last_offset[numbers] > offset].tolist()
         ]
         index = self._index(Commit, ("cluster", "topic", "partition"))
@@ -265,7 +285,7 @@ class Facts:
 
     def all_histories(self) -> Iterable[History[Any]]:
         """Return the history of each subject."""
-        views = (ColumnHistory(self.commits, number) for number in self.commits.used().tolist())
+        views = (_ColumnHistory(self.commits, number) for number in self.commits.used().tolist())
         return [*self._histories.values(), *views]
 
     def peaks(self, commit: Commit) -> list[Commit]:

@@ -7,10 +7,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from agent.engine.commit_columns import CommitColumns
 from agent.engine.compact_list import CompactList, thinned
 from agent.model.observations.base import Observation, Subject, Tick, is_same_fact
-from agent.model.observations.kafka import Commit
 
 LATENESS_MS = 60_000
 """Allowed lateness: how far observations of different subjects may arrive out of order."""
@@ -123,26 +121,6 @@ class History(Generic[T]):
     def _bisect(self, at: int, bisect: Callable[..., int]) -> int:
         changes = self.changes
         return bisect(changes, at, key=_at) if isinstance(changes, list) else changes.bisect(at, bisect)
-
-
-class ColumnHistory(History[Commit]):
-    """A series in columns, as it was when its changes were first read; other threads may read it."""
-
-    __slots__ = ("_columns", "_number")
-
-    def __init__(self, columns: CommitColumns, number: int) -> None:
-        self.subject = columns.subject(number)
-        self.older = ()
-        self.confirmed = int(columns.confirmed[number])
-        self._columns, self._number = columns, number
-
-    def __getattr__(self, name: str) -> CompactList[Commit]:
-        """Unpack the changes when they are first read."""
-        if name != "changes":
-            raise AttributeError(name)
-        changes = CompactList.of_rows(self._columns.rows_of(self._number), self.subject[1:], Commit)
-        self.changes = changes
-        return changes
 
 
 class Ticks(History[Tick]):

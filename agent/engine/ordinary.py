@@ -51,6 +51,12 @@ class CommitProgress:
         """The log end offset as known last."""
         return self.of_partition("log_end")
 
+    def is_undisturbed(self, slack: int) -> Flags:
+        """Return whether until then no leader had changed nor log end decreased since `slack` ms before the commit."""
+        since = self.at - slack
+        undisturbed: Flags = (self.of_partition("changed_at") < since) & (self.of_partition("decreased_at") <= since)
+        return undisturbed
+
     def last_moves(self, rows: Flags, count: int) -> tuple[Integers, Integers, Flags]:
         """Return of these rows the moves before the last commit, see `CommitColumns.recent_moves`, and its own.
 

@@ -10,12 +10,14 @@ from agent.model.observations.kafka import LogOffsets, PartitionState
 Partition: TypeAlias = tuple[str, str, int]
 """(cluster, topic, partition)."""
 
-LONG_AGO = -(1 << 62)
+NEVER = -(1 << 62)
+"""Instead of a time or an offset that is not known."""
+
 _ROWS = 256
 
 
 class PartitionColumns:
-    """Partitions by number. Times are ms, LONG_AGO if there is none.
+    """Partitions by number. Times are ms; NEVER if nothing is known.
 
     read_at, log_start, log_end: of the newest reading of the log offsets; read_before_at, log_start_before,
     log_end_before: of the one before it. decreased_at: when the log end offset was last lower than before. changed_at:
@@ -45,7 +47,7 @@ class PartitionColumns:
             if number == len(self.read_at):
                 for name, column in vars(self).items():
                     if isinstance(column, np.ndarray):
-                        setattr(self, name, np.concatenate([column, np.full_like(column, LONG_AGO)]))
+                        setattr(self, name, np.concatenate([column, np.full_like(column, NEVER)]))
         return number
 
     def update(self, observation: LogOffsets | PartitionState) -> None:
@@ -63,4 +65,4 @@ class PartitionColumns:
 
 
 def _filled() -> Integers:
-    return np.full(_ROWS, LONG_AGO, np.int64)
+    return np.full(_ROWS, NEVER, np.int64)

@@ -151,6 +151,9 @@ class Rule(ConfigModel):
     scope_keys: ClassVar[tuple[str, ...]] = ()
     """The names in `others` of this rule's scopes."""
 
+    ignores_all_progress: ClassVar[bool] = False
+    """Whether `scopes` returns nothing for a commit that is further than the one before it."""
+
     severity: ChosenSeverity | None = None
     """Replaces the default severity. Findings that are info because of a label stay info."""
 
@@ -171,7 +174,7 @@ class Rule(ConfigModel):
 
     def ignores_progress(self, progress: CommitProgress) -> Flags:
         """Return the commits for which `scopes` would return nothing. A rule that observes commits may name some."""
-        return np.zeros(len(progress), np.bool_)
+        return np.full(len(progress), self.ignores_all_progress)
 
     def ignores_series(self, series: SeriesAtRest, facts: Facts) -> Flags:
         """Return the series for which `revisit` would return nothing. A rule that revisits commits may name some."""

@@ -5,8 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
-import numpy as np
-
 from agent.engine.facts import Facts
 from agent.engine.history import LATENESS_MS, LONG_AGO, History
 from agent.engine.ordinary import CommitProgress
@@ -122,9 +120,7 @@ class HiddenReset(GroupRule):
         return [Scope(cluster, group, topic, partition) for group in groups if self.applies_to(group, topic)]
 
     def ignores_progress(self, progress: CommitProgress) -> Flags:
-        since = progress.at - CLOCK_SLACK_MS
-        is_same = (progress.of_partition("changed_at") < since) & (progress.of_partition("decreased_at") <= since)
-        return np.asarray(is_same)
+        return progress.is_undisturbed(CLOCK_SLACK_MS)
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Yield the standstill after the first leader change or truncation that no commit followed."""

@@ -4,13 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
-
 from agent.engine.facts import Facts
 from agent.engine.history import LATENESS_MS, History
-from agent.engine.ordinary import CommitProgress
 from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
-from agent.model.commit_batch import Flags
 from agent.model.findings import Finding, Records, reader
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets, PartitionState
@@ -61,6 +57,7 @@ class NewPartitionSkipped(GroupRule):
         ),
     }
     observes = (Commit, GroupState, PartitionState)
+    ignores_all_progress = True
 
     min_records: int = 1000
     """The fewest skipped records reported."""
@@ -94,10 +91,6 @@ class NewPartitionSkipped(GroupRule):
             if abs(first.at - observation.at) <= LATENESS_MS and self.applies_to(*place[:2])
             if _find_assignment(Scope(cluster, *place), facts) is not None
         ]
-
-    def ignores_progress(self, progress: CommitProgress) -> Flags:
-        """Return all: each of them comes after a first commit."""
-        return np.ones(len(progress), np.bool_)
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         start = _find_start(scope, facts)

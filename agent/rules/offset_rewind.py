@@ -4,14 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
 from msgspec.structs import replace
 
 from agent.engine.facts import Facts
 from agent.engine.history import LATENESS_MS, LONG_AFTER, History
-from agent.engine.ordinary import CommitProgress
 from agent.engine.rule import Advice, CauseCheck, ChosenSeverity, GroupRule, Scope, ended, recovered
-from agent.model.commit_batch import Flags
 from agent.model.findings import Finding, Records, Severity, reader
 from agent.model.observations.base import Observation
 from agent.model.observations.flink import Position
@@ -120,6 +117,7 @@ class OffsetRewind(GroupRule):
     }
     """Advice after a truncation, by whether records are reprocessed as well; log_truncated says what prevents it."""
     observes = (Commit, Position)
+    ignores_all_progress = True
 
     min_records: int = 1000
     """The smallest rewind reported, in records; of a small topic, more than half of what the reader had read."""
@@ -182,9 +180,6 @@ class OffsetRewind(GroupRule):
             return ()
         name = observation.group if isinstance(observation, Commit) else observation.name
         return (_scope(observation),) if self.applies_to(name, observation.topic) else ()
-
-    def ignores_progress(self, progress: CommitProgress) -> Flags:
-        return np.ones(len(progress), np.bool_)
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         history = _offsets(scope, facts)

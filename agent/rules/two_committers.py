@@ -4,14 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import ClassVar
 
-import numpy as np
 from msgspec.structs import replace
 
 from agent.engine.facts import Facts
 from agent.engine.history import FINALIZATION_MS, FLOOR
-from agent.engine.ordinary import CommitProgress
 from agent.engine.rule import Advice, GroupRule, Scope, recovered
-from agent.model.commit_batch import Flags
 from agent.model.findings import Finding, reader
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit
@@ -48,6 +45,7 @@ class TwoCommitters(GroupRule):
         ),
     }
     observes = (Commit,)
+    ignores_all_progress = True
 
     @classmethod
     def timeline(cls, finding: Finding, day: str) -> str:
@@ -69,9 +67,6 @@ class TwoCommitters(GroupRule):
         recent = changes[-FLOOR:]
         moved_back = sum((after.offset or 0) < (before.offset or 0) for before, after in pairwise(recent))
         return (Scope(cluster, group, topic, partition),) if moved_back >= _TURNS else ()
-
-    def ignores_progress(self, progress: CommitProgress) -> Flags:
-        return np.ones(len(progress), np.bool_)
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         commits = [commit for commit in facts.history(Commit, *scope.series) if commit.offset is not None]

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.config.settings import load
-from agent.engine.commit_columns import RECENT, SPACING_MS, SPARSE, CommitColumns, Progress
+from agent.engine.commit_columns import KEPT, CommitColumns, Progress
 from agent.engine.engine import Engine
 from agent.engine.evaluator import Evaluator
 from agent.engine.facts import Facts
+from agent.engine.history import FLOOR, RETENTION_MS, History
 from agent.engine.partition_columns import PartitionColumns
 from agent.engine.rule import GroupRule, Scope
 from agent.model.commit_batch import UNKNOWN, CommitBatch, CommitKey
@@ -48,19 +49,26 @@ def column_of(commits: list[Commit]) -> tuple[CommitColumns, int]:
     return columns, number
 
 
-@given(st.lists(st.integers(1, 40_000), min_size=1, max_size=200))
-def test_the_last_commits_are_exact_and_older_ones_spaced(steps: list[int]) -> None:
-    times = np.cumsum(steps)
-    commits = [commit(at / 1000, 100 + index) for index, at in enumerate(times.tolist())]
-    columns, number = column_of(commits)
-    kept = columns.rows_of(number)
-    offsets = [offset for *_, offset, _ in kept]
-    assert offsets[-RECENT:] == [made.offset for made in commits[-RECENT:]]
-    older = [at for at, *_ in kept[:-RECENT]]
-    assert len(older) <= SPARSE
-    assert all(later - earlier >= SPACING_MS for earlier, later in pairwise(older))
-    assert kept[0][3] == int(columns.oldest_offsets(np.array([number]))[0])
-    pauses = [later[0] - earlier[0] for earlier, later in pairwise(kept)]
+@given(st.lists(st.integers(1, 40_000), min_size=1, max_size=300))
+def test_columns_keep_what_a_history_keeps_or_do_not_fit(steps: list[int]) -> None:
+    commits = [commit(at / 1000, 100 + index) for index, at in enumerate(np.cumsum(steps).tolist())]
+    columns, number = column_of(commits[:1])
+    history: History[Commit] = History(compact=True)
+    for made in commits:
+        history.add(made)
+        if made is not commits[0]:
+            added = row(number, made.at, made.offset or 0)
+            if not columns.fit(added).all():
+                needed = [kept for kept in history if kept.at >= made.at - RETENTION_MS]
+                assert len(needed) + FLOOR > KEPT
+                return
+            columns.add(added)
+    offsets = [offset for *_, offset, _ in columns.rows_of(number)]
+    needed = [made for made in history if made.at >= commits[-1].at - RETENTION_MS]
+    assert len(offsets) >= min(len(commits), len(needed) + FLOOR)
+    assert offsets == [made.offset for made in commits[-len(offsets) :]]
+    assert offsets[0] == int(columns.oldest_offsets(np.array([number]))[0])
+    pauses = [later.at - earlier.at for earlier, later in pairwise(commits[-len(offsets) :])]
     assert int(columns.longest_pauses(np.array([number]))[0]) == max(pauses, default=0)
 
 
@@ -109,7 +117,7 @@ def test_ordinary_progress_opens_no_history_and_a_rewind_does() -> None:
         assert not facts.is_open(series)
     assert watching.take([commit(61, 100)])
     assert facts.is_open(series)
-    assert len(facts.history(Commit, "main", "g", "t", 0).changes) == RECENT + 3
+    assert len(facts.history(Commit, "main", "g", "t", 0).changes) == 61
 
 
 class Watchful(GroupRule):

@@ -221,7 +221,7 @@ def test_check_requests_survive_late_facts_and_restarts(
 
 HOURS_LONG = {
     "consumer_stalled", "consumer_stopped", "lag", "new_partition_skipped", "offset_expiring", "retention_margin",
-    "restored_from_old", "two_committers", "two-committers", "old-restore-after-failed-checkpoints",
+    "restored_from_old", "review", "two_committers", "two-committers", "old-restore-after-failed-checkpoints",
 }  # fmt: skip
 """Rules and correlations of what takes longer than these five minutes; testbed/model simulates hours."""
 

@@ -7,8 +7,9 @@ import numpy as np
 
 from agent.engine.condition_rule import intervals_where
 from agent.engine.facts import Facts
-from agent.engine.history import LATENESS_MS, LONG_AGO, History
+from agent.engine.history import LATENESS_MS, History
 from agent.engine.ordinary import CommitProgress
+from agent.engine.partition_columns import NEVER
 from agent.engine.suspensions import suspensions
 from agent.model.commit_batch import Flags
 from agent.model.observations.base import Availability, Unavailable
@@ -64,7 +65,7 @@ def is_near_log_end(progress: CommitProgress) -> Flags:
     is_read_before = (progress.at >= progress.read_before_at) & (progress.at < progress.read_at)
     known = np.where(is_read_before, progress.of_partition("log_end_before"), progress.log_end)
     is_dated = is_read_before | (progress.at >= progress.read_at)
-    is_near: Flags = (progress.read_at == LONG_AGO) | (is_dated & (progress.offset <= known + _NEAR_END))
+    is_near: Flags = (progress.read_at == NEVER) | (is_dated & (progress.offset <= known + _NEAR_END))
     return is_near
 
 
