@@ -5,9 +5,7 @@ a ring of KEPT. A series that has more of them, or that a rule looks into, has a
 """
 
 from array import array
-from bisect import bisect_left
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -192,17 +190,11 @@ class CommitColumns:
     # --- series
 
     def put(self, commits: Sequence[Commit], confirmed: int) -> bool:
-        """Keep a series as columns if it fits: offsets that only advanced, by one leader epoch."""
-        if not commits:
+        """Keep a series, of up to KEPT commits, as columns if it fits: it only advanced, with one leader epoch."""
+        first = commits[0]
+        if any(commit.offset is None or commit.leader_epoch != first.leader_epoch for commit in commits):
             return False
-        begin = bisect_left(commits, commits[-1].at - RETENTION_MS, key=attrgetter("at")) - FLOOR
-        kept = commits[max(begin, 0) :]
-        if len(kept) > KEPT:
-            return False
-        first = kept[0]
-        if any(commit.offset is None or commit.leader_epoch != first.leader_epoch for commit in kept):
-            return False
-        fields = [(commit.at, commit.seen_at, commit.since, commit.offset) for commit in kept]
+        fields = [(commit.at, commit.seen_at, commit.since, commit.offset) for commit in commits]
         columns = np.array([[UNKNOWN if value is None else value for value in row] for row in fields], np.int64).T
         at, seen_at, since, offsets = columns
         if (np.diff(offsets) <= 0).any():
@@ -210,15 +202,15 @@ class CommitColumns:
         number = self._free.pop() if self._free else self._append()
         self._first_at[number], self._first_offset[number] = at[0], offsets[0]
         self.leader_epoch[number] = UNKNOWN if first.leader_epoch is None else first.leader_epoch
-        ids = np.full(len(kept), number)
+        ids = np.full(len(commits), number)
         rows = Progress(ids, at, seen_at, since, offsets, self.leader_epoch[ids].astype(np.int64))
         self._written[number] = 0
         if not self.fit(rows).all():
             self._free.append(number)
             return False
         packed = self._pack(rows)
-        self._rows[: len(kept), number] = packed
-        self._written[number] = len(kept)
+        self._rows[: len(commits), number] = packed
+        self._written[number] = len(commits)
         self.last_at[number], self.last_offset[number] = at[-1], offsets[-1]
         self.confirmed[number] = confirmed
         self._register(number, first)

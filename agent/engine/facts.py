@@ -8,10 +8,11 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from agent.engine.commit_columns import CommitColumns
+from agent.engine.commit_columns import KEPT, CommitColumns
 from agent.engine.compact_list import CompactList
 from agent.engine.history import (
     FINALIZATION_MS,
+    FLOOR,
     LATENESS_MS,
     LONG_AGO,
     RETENTION_MS,
@@ -141,7 +142,8 @@ class Facts:
 
     def close(self, history: History[Commit]) -> None:
         """Keep a series as columns if it fits, once nothing depends on it."""
-        if self.commits.put(history.changes, history.confirmed):
+        kept = history.count_from(history.changes[-1].at - RETENTION_MS) + FLOOR
+        if kept <= KEPT and self.commits.put(history.changes[-kept:], history.confirmed):
             for index in self._indexes.get(Commit, {}).values():
                 index.remove(history)
             del self._histories[history.subject]

@@ -100,6 +100,10 @@ class History(Generic[T]):
             return []
         return changes[self._bisect(begin, bisect_right) : self._bisect(end, bisect_right)]
 
+    def count_from(self, at: int) -> int:
+        """Return how many changes there are from that moment on."""
+        return len(self.changes) - self._bisect(at, bisect_left)
+
     def add(self, observation: T) -> Change:
         """Append an observation unless it is stale or says nothing new."""
         if observation.at < self.confirmed:
