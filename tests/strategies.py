@@ -45,7 +45,7 @@ def delay(observations: Sequence[Observation], delays: Sequence[int], wobble: in
     """Return the observations in order of arrival.
 
     Each subject is delayed by one of `delays`, ms, and each observation by up to `wobble` more, in all at most by the
-    allowed lateness. Each subject's own order is kept.
+    allowed lateness. Each subject's own order is kept. Ticks are the agent's own: late ones would show a suspension.
     """
     delay_of: dict[Subject, int] = {}
     latest: dict[Subject, int] = {}
@@ -53,7 +53,8 @@ def delay(observations: Sequence[Observation], delays: Sequence[int], wobble: in
     for number, observation in enumerate(observations):
         subject = observation.subject
         subject_delay = delay_of.setdefault(subject, delays[len(delay_of) % len(delays)])
-        late = min(subject_delay + (number * 7_919 % wobble if wobble else 0), LATENESS_MS)
+        is_tick = isinstance(observation, Tick)
+        late = 0 if is_tick else min(subject_delay + (number * 7_919 % wobble if wobble else 0), LATENESS_MS)
         arrival = max(observation.at + late, observation.seen)
         latest[subject] = max(arrival, latest.get(subject, arrival))
         keyed.append((latest[subject], subject_delay, number))
