@@ -63,13 +63,6 @@ class Engine:
         self._evaluate(self.now, changed)
         return list(changed.values())
 
-    def take_commits(self, batch: CommitBatch) -> list[Incident]:
-        """Return the incidents that commits changed, as `take` does."""
-        changed: dict[str, Incident] = {}
-        self._take_commits(batch, changed)
-        self._evaluate(self.now, changed)
-        return list(changed.values())
-
     def _take_each(self, observations: Iterable[Observation], changed: dict[str, Incident]) -> None:
         facts = self._evaluator.facts
         for observation in observations:
