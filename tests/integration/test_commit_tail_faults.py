@@ -9,9 +9,10 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import NewPartitions
 
+from agent.model.commit_batch import CommitKey
 from agent.model.observations.kafka import OFFSETS_TOPIC, Commit, OffsetsPosition, OffsetsUnread
 from agent.sources.kafka.source import KafkaSource
-from agent.sources.kafka.tail.records import CommitKey, encode_key
+from agent.sources.kafka.tail.records import encode_key
 from testbed.agent import Agent
 from testbed.kafka import Cluster
 from testbed.waiting import wait_until

@@ -11,14 +11,12 @@ from sys import intern
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from agent.model.commit_batch import CommitKey, Flags, Integers
 from agent.model.observations.kafka import Commit
 from agent.sources.base import HEARTBEAT_MS
 from agent.sources.kafka.tail.records import (
-    CommitKey,
     GroupKey,
-    Integers,
     UndecodableError,
     decode_key,
     decode_values,
@@ -37,8 +35,6 @@ _HEARTBEATS = 300
 
 _ROWS = 1_024
 _REASONS = 20
-
-Flags = NDArray[np.bool_]
 
 
 class Records(NamedTuple):

@@ -6,14 +6,13 @@ The layouts are those of Kafka's OffsetCommitKey, OffsetCommitValue (versions 0 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from agent.model.commit_batch import CommitKey, Integers
 from agent.model.text import visible
-
-Integers: TypeAlias = NDArray[np.int64]
 
 _COMMIT_KEYS = (0, 1)
 _GROUP_KEYS = range(2, 24)
@@ -24,14 +23,6 @@ _WRITTEN_KEY = 1
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
-
-
-class CommitKey(NamedTuple):
-    """What a commit is about."""
-
-    group: str
-    topic: str
-    partition: int
 
 
 class GroupKey(NamedTuple):

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.model.commit_batch import CommitKey
 from agent.model.observations.kafka import Commit
 from agent.sources.base import HEARTBEAT_MS
 from agent.sources.kafka.tail.commit_table import CommitTable, Records
-from agent.sources.kafka.tail.records import CommitKey, encode_key
+from agent.sources.kafka.tail.records import encode_key
 
 NOW = 1_795_000_000_500
 KEY = CommitKey("group", "topic", 3)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.model.commit_batch import CommitKey
 from agent.sources.kafka.tail.records import (
-    CommitKey,
     GroupKey,
     UndecodableError,
     decode_key,
