@@ -203,24 +203,23 @@ def _members_until(history: History[GroupState], topic: str, partition: int, at:
 
 def was_written_by(history: History[LogOffsets], offset: int, at: int) -> bool:
     """Return whether the record at the offset is known to have been written by that moment. Cheap."""
-    changes: Sequence[LogOffsets] = history.changes
+    changes = history.changes
     if not changes or changes[-1].log_end <= offset:
         return False
-    if changes[0].at > at:
-        if changes[0].log_end <= offset:
-            return False
-        changes = history.older
-    index = bisect_right(changes, at, key=attrgetter("at"))
-    return index > 0 and changes[index - 1].log_end > offset
+    if changes[0].at > at and changes[0].log_end <= offset:
+        return False
+    return _log_end_by(history, at) > offset
 
 
 def written_by(facts: Facts, at: int, partition: tuple[str, str, int]) -> int:
     """Return an offset from which on `was_written_by` is False for that moment."""
-    history = facts.history(LogOffsets, *partition)
+    return _log_end_by(facts.history(LogOffsets, *partition), at)
+
+
+def _log_end_by(history: History[LogOffsets], at: int) -> int:
+    """Return the log end as of that moment, however long ago; LONG_AGO if it was not known by then."""
     changes: Sequence[LogOffsets] = history.changes
-    if not changes:
-        return LONG_AGO
-    if changes[0].at > at:
+    if changes and changes[0].at > at:
         changes = history.older
     index = bisect_right(changes, at, key=attrgetter("at"))
     return changes[index - 1].log_end if index else LONG_AGO
