@@ -10,7 +10,7 @@ import random
 import re
 import struct
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -118,7 +118,7 @@ class Target(NamedTuple):
     error: tuple[type[Exception], ...] = ()
 
 
-def _check(observations: Sequence[Observation]) -> None:
+def _check(observations: Collection[Observation]) -> None:
     """Take these observations as the pipeline does, and print them as `backflow replay` does."""
     for observation in encodable(observations):
         to_json(not_after(observation, _NOW))

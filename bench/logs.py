@@ -14,7 +14,7 @@ import resource
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import cycle
 from pathlib import Path
@@ -82,7 +82,7 @@ def ours(path: Path, folder: Path) -> tuple[int, float, float]:
     seen = 0
     size = path.stat().st_size
 
-    def emit(batch: Sequence[Observation]) -> None:
+    def emit(batch: Collection[Observation]) -> None:
         nonlocal seen
         seen += len({fact.text for fact in batch if isinstance(fact, LogLine)})
 

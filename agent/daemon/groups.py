@@ -118,12 +118,19 @@ def group_progress(
     ]
 
 
-def count_subjects(histories: Iterable[History[Any]]) -> dict[str, dict[str, int]]:
-    """Return the number of brokers, topics, partitions and groups of each Kafka cluster, as last observed."""
+def count_subjects(
+    last_known: Iterable[Observation], groups_with_offsets: Iterable[tuple[str, str]]
+) -> dict[str, dict[str, int]]:
+    """Return the number of brokers, topics, partitions and groups of each Kafka cluster.
+
+    last_known: the last observation of each subject. groups_with_offsets: their clusters and names.
+    """
     found: dict[str, dict[str, set[object]]] = defaultdict(lambda: defaultdict(set))
     deleted: dict[str, set[object]] = defaultdict(set)
-    for history in histories:
-        match history.last:
+    for cluster, group in groups_with_offsets:
+        found[cluster]["groups"].add(group)
+    for observation in last_known:
+        match observation:
             case BrokerRegistration(cluster=cluster, broker=broker) as registration if not registration.gone:
                 found[cluster]["brokers"].add(broker)
             case PartitionState(cluster=cluster, topic=topic, partition=partition, replicas=()):
@@ -133,8 +140,6 @@ def count_subjects(histories: Iterable[History[Any]]) -> dict[str, dict[str, int
                 | LogOffsets(cluster=cluster, topic=topic, partition=partition)
             ):
                 found[cluster]["partitions"].add((topic, partition))
-            case Commit(cluster=cluster, group=group, offset=int()):
-                found[cluster]["groups"].add(group)
             case GroupState(cluster=cluster, group=group, state=state) if state != "Dead":
                 found[cluster]["groups"].add(group)
     counts = {}

@@ -20,6 +20,7 @@ from agent.daemon.state_keeper import STATE, StateKeeper
 from agent.engine.check_requests import CheckRequest, CheckResult
 from agent.engine.engine import Engine
 from agent.engine.history import FINALIZATION_MS, LATENESS_MS, LONG_AFTER
+from agent.model.commit_batch import CommitBatch
 from agent.model.encoding import encodable
 from agent.model.findings import Finding, Incident
 from agent.model.observations.base import Observation, Subject, Tick, not_after
@@ -132,7 +133,10 @@ class Pipeline:
     def put(self, batch: Batch) -> None:
         """Queue a batch; from any thread. Nothing in it may be dated later than now: time would run ahead."""
         now = now_ms()
-        self._inputs.put([not_after(observation, now) for observation in encodable(batch)])
+        if isinstance(batch, CommitBatch):
+            self._inputs.put(batch.not_after(now))
+        else:
+            self._inputs.put([not_after(observation, now) for observation in encodable(batch)])
 
     def put_check_result(self, result: CheckResult) -> None:
         """Queue the result of a check; from any thread."""
@@ -187,11 +191,15 @@ class Pipeline:
 
     def take(self, batch: Batch) -> None:
         """Process one batch completely, with what was reported of the agent itself."""
-        self._evaluate([*batch, *reports] if (reports := self._health.drain()) else batch)
+        self._evaluate(batch)
+        if reports := self._health.drain():
+            self._evaluate(reports)
         now = self._engine.now
         if self._unsaved or now - self._flushed_at >= _FLUSH_MS:
             self._flushed_at = now
             self._write(now)
+        if isinstance(batch, CommitBatch):
+            return
         ticks = [observation.at for observation in batch if isinstance(observation, Tick)]
         if ticks:
             self.ticks += len(ticks)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
+from agent.model.commit_batch import CommitBatch
 from agent.model.observations.base import Availability, Observation, Unavailable
 from agent.model.observations.flink import FlinkJob, JobManagerLeader
 from agent.model.observations.kafka import BrokerRegistration, Commit, GroupState, LogOffsets, PartitionState
@@ -45,8 +46,9 @@ class StartupLog:
         """Take note of the batch and pass it on."""
         if not self._is_done:
             # ZooKeeper's servers are asked whatever the path after their names is.
-            self._observed += [fact for fact in batch if not isinstance(fact, Availability | ZooKeeperHealth)]
-            for fact in batch:
+            told = batch.one_per_group() if isinstance(batch, CommitBatch) else batch
+            self._observed += [fact for fact in told if not isinstance(fact, Availability | ZooKeeperHealth)]
+            for fact in told:
                 if isinstance(fact, Unavailable) and (fact.group, fact.topic, fact.partition) == (None, None, None):
                     self._unavailable[fact.source] = fact.reason
                 elif isinstance(fact, Availability):

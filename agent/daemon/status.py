@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from agent.checks.runner import Checks
 from agent.daemon.groups import GroupProgress, count_subjects, group_progress
@@ -29,10 +29,9 @@ from agent.daemon.reports import (
     SourceStatus,
 )
 from agent.engine.engine import Engine
-from agent.engine.history import History
 from agent.engine.impact_and_root_cause import worst_first
 from agent.model.findings import Incident, Status
-from agent.model.observations.base import Unavailable
+from agent.model.observations.base import Observation, Unavailable
 from agent.model.observations.checks import CheckRun
 from agent.model.text import count, span, unavailable_parts, visible
 from agent.notify.dispatcher import Dispatcher, now_ms
@@ -114,7 +113,7 @@ class StatusReader:
     def status(self) -> AgentStatus:
         """Return everything but groups and what is stored of incidents."""
         now, parts = now_ms(), self.parts
-        view, problems = _View([], [], []), list[str]()
+        view, problems = _View([], [], [], set()), list[str]()
         try:
             view = parts.pipeline.read(_view, self.patience)
         except TimeoutError:
@@ -135,7 +134,7 @@ class StatusReader:
             is_complete=is_complete,
             problems=tuple(map(visible, problems)),
             sources=sources,
-            subjects=count_subjects(view.histories),
+            subjects=count_subjects(view.last_known, view.groups_with_offsets),
             queued=parts.pipeline.queued,
             delay_ms=parts.pipeline.delay,
             receivers=receivers,
@@ -282,12 +281,13 @@ class _View(NamedTuple):
 
     incidents: list[Incident]
     unavailable: list[Unavailable]
-    histories: list[History[Any]]
+    last_known: list[Observation]
+    groups_with_offsets: set[tuple[str, str]]
 
 
 def _view(engine: Engine, store: IncidentStore) -> _View:
     del store
-    return _View(engine.incidents, engine.unavailable(), engine.histories())
+    return _View(engine.incidents, engine.unavailable(), engine.last_known(), engine.groups_with_offsets())
 
 
 def _read_incident(incident_id: str, engine: Engine, store: IncidentStore) -> IncidentRecord | None:

@@ -57,6 +57,7 @@ class CommitColumns:
         self._of_partition: dict[int, array[int]] = {}
         self.last_at, self.last_offset, self.confirmed = (np.zeros(_ROWS, np.int64) for _ in range(3))
         self._first_at, self._first_offset = (np.zeros(_ROWS, np.int64) for _ in range(2))
+        self._longest_pause = np.zeros(_ROWS, np.int64)  # or longer than that, if that commit is no longer kept
         self.leader_epoch, self.partition = (np.zeros(_ROWS, np.int32) for _ in range(2))
         self._written = np.zeros(_ROWS, np.int64)
         self._rows = np.zeros((KEPT, _ROWS), _ROW)  # what is not used takes no memory
@@ -83,6 +84,11 @@ class CommitColumns:
     def group(self, number: int) -> tuple[str, str]:
         """Return the cluster and the group of a series."""
         return self.clusters[number], cast("CommitKey", self.keys[number]).group
+
+    @property
+    def groups(self) -> set[tuple[str, str]]:
+        """The cluster and group of all series."""
+        return set(self._of_group)
 
     def used(self) -> Integers:
         """Return the ids of all series."""
@@ -135,6 +141,7 @@ class CommitColumns:
         ids = rows.ids
         self._rows[self._written[ids] % KEPT, ids] = self._pack(rows)
         self._written[ids] += 1
+        self._longest_pause[ids] = np.maximum(self._longest_pause[ids], rows.at - self.last_at[ids])
         self.last_at[ids] = self.confirmed[ids] = rows.at
         self.last_offset[ids] = rows.offsets
 
@@ -156,11 +163,12 @@ class CommitColumns:
         at, offsets = rows["at"].astype(np.int64), rows["offset"].astype(np.int64)
         return at[:, :-1] - at[:, 1:], offsets[:, :-1] - offsets[:, 1:], steps[1:] <= written
 
-    def longest_pauses(self, ids: Integers) -> Integers:
-        """Return the longest time between two commits that are kept of each series, ms; 0 if there is one only."""
-        took, _, exists = self.recent_moves(ids, KEPT - 1)
-        longest: Integers = np.where(exists, took, 0).max(axis=1)
-        return longest
+    def has_paused(self, ids: Integers, limit: int) -> Flags:
+        """Return which series have at least `limit` ms between two commits that are kept."""
+        paused: Flags = self._longest_pause[ids] >= limit
+        took, _, exists = self.recent_moves(ids[paused], KEPT - 1)
+        self._longest_pause[ids[paused]] = np.where(exists, took, 0).max(axis=1)
+        return self._longest_pause[ids] >= limit
 
     def oldest_offsets(self, ids: Integers) -> Integers:
         """Return the offset of the first commit that is kept of each series."""
@@ -212,6 +220,7 @@ class CommitColumns:
         self._rows[: len(commits), number] = packed
         self._written[number] = len(commits)
         self.last_at[number], self.last_offset[number] = at[-1], offsets[-1]
+        self._longest_pause[number] = np.diff(at).max(initial=0)
         self.confirmed[number] = confirmed
         self._register(number, first)
         return True

@@ -51,15 +51,18 @@ class Engine:
         Time never skips a moment at which an evaluation is due, so batches may be cut anywhere.
         """
         changed: dict[str, Incident] = {}
-        for cluster, run in groupby(map(not_after_seen, observations), key=_cluster_of_commit):
-            several = list(run)
-            batch = None
-            if cluster is not None and len(several) >= self._least_columns:
-                batch = CommitBatch.of(several)
-            if batch is None:
-                self._take_each(several, changed)
-            else:
-                self._take_commits(batch, changed)
+        if isinstance(observations, CommitBatch) and len(observations) >= self._least_columns:
+            self._take_commits(observations, changed)
+        else:
+            for cluster, run in groupby(map(not_after_seen, observations), key=_cluster_of_commit):
+                several = list(run)
+                batch = None
+                if cluster is not None and len(several) >= self._least_columns:
+                    batch = CommitBatch.of(several)
+                if batch is None:
+                    self._take_each(several, changed)
+                else:
+                    self._take_commits(batch, changed)
         self._evaluate(self.now, changed)
         return list(changed.values())
 
@@ -108,6 +111,15 @@ class Engine:
     def histories(self) -> list[History[Any]]:
         """Return the history of each subject; other threads may read what they hold, not change it."""
         return list(self._evaluator.facts.all_histories())
+
+    def last_known(self) -> list[Observation]:
+        """Return the last observation of each subject but committed offsets."""
+        histories = self._evaluator.facts.open_histories()
+        return [history.changes[-1] for history in histories if history.subject[0] != Commit.subject_kind]
+
+    def groups_with_offsets(self) -> set[tuple[str, str]]:
+        """Return the cluster and group of all committed offsets."""
+        return self._evaluator.facts.groups_with_offsets()
 
     def history(self, kind: type[T], *key: Hashable) -> History[T]:
         """Return the history of the subject with these key values; empty if never seen."""

@@ -134,9 +134,9 @@ class Evaluator:
         rules = [rule for _, rule in self._observers_of(Commit)]
         for rows in one_per_key(batch.numbers):
             remaining = absorb_ordinary(batch.select(rows), self.facts, rules, self._set_aside)
-            if remaining.rows < len(rows) and self._revisit_at == LONG_AFTER and Commit in self._revisitors:
+            if len(remaining) < len(rows) and self._revisit_at == LONG_AFTER and Commit in self._revisitors:
                 self._revisit_at = _next_revisit(max(self.facts.now, batch.latest))
-            for commit in remaining.commits():
+            for commit in remaining:
                 is_open = self.facts.is_open(commit.subject)
                 _, is_looked_into = self._absorb(commit)
                 if not (is_open or is_looked_into or self._is_depended_on(commit)):

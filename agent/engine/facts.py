@@ -160,6 +160,11 @@ class Facts:
         """Return the histories of commits, without the series in columns."""
         return [history for history in self._histories.values() if history.subject[0] == Commit.subject_kind]
 
+    def groups_with_offsets(self) -> set[tuple[str, str]]:
+        """Return the cluster and group of all committed offsets."""
+        last = [history.changes[-1] for history in self.open_commits()]
+        return self.commits.groups | {(commit.cluster, commit.group) for commit in last if commit.offset is not None}
+
     def _find(self, subject: Subject) -> History[Any]:
         """Return the history of a subject; while reads are recorded, that of a series in columns is opened."""
         history = self._histories.get(subject)

@@ -111,6 +111,6 @@ class SeriesAtRest:
             found[row] = known[group]
         return found
 
-    def longest_pauses(self, rows: Flags) -> Integers:
-        """Return the longest time between two commits of these series, as far as kept, ms."""
-        return self._columns.longest_pauses(self._ids[rows])
+    def has_paused(self, rows: Flags, limit: int) -> Flags:
+        """Return which of these series have at least `limit` ms between two commits, as far as kept."""
+        return self._columns.has_paused(self._ids[rows], limit)

@@ -20,14 +20,15 @@ class PartitionColumns:
     """Partitions by number. Times are ms; NEVER if nothing is known.
 
     read_at, log_start, log_end: of the newest reading of the log offsets; read_before_at, log_start_before,
-    log_end_before: of the one before it. decreased_at: when the log end offset was last lower than before. changed_at:
-    when the leader, replicas or ISR last changed.
+    log_end_before: of the one before it. decreased_at: when the log end offset was last lower than before. state_at: of
+    the newest state; changed_at: when the leader, replicas or ISR last changed.
     """
 
     def __init__(self) -> None:
         self._numbers: dict[Partition, int] = {}
         self.names: list[Partition] = []
-        self.read_at, self.read_before_at, self.decreased_at, self.changed_at = (_filled() for _ in range(4))
+        self.read_at, self.read_before_at, self.decreased_at = (_filled() for _ in range(3))
+        self.state_at, self.changed_at = (_filled() for _ in range(2))
         self.log_start, self.log_end, self.log_start_before, self.log_end_before = (_filled() for _ in range(4))
 
     def __len__(self) -> int:
@@ -54,7 +55,9 @@ class PartitionColumns:
         """Take in a change of the log offsets or of the state of a partition; those of each come in order."""
         number = self.number_of((observation.cluster, observation.topic, observation.partition))
         if isinstance(observation, PartitionState):
-            self.changed_at[number] = observation.at
+            if self.state_at[number] != NEVER:
+                self.changed_at[number] = observation.at
+            self.state_at[number] = observation.at
             return
         self.read_before_at[number] = self.read_at[number]
         self.log_start_before[number], self.log_end_before[number] = self.log_start[number], self.log_end[number]

@@ -1,6 +1,7 @@
 """Commits as columns: many of them pass from the source through journal and engine without an object for each."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -24,8 +25,9 @@ class CommitKey(NamedTuple):
     partition: int
 
 
-class CommitBatch(NamedTuple):
-    """Commits of a cluster, those of each key in order; one per row.
+@dataclass(frozen=True, slots=True, eq=False)
+class CommitBatch(Collection[Commit]):
+    """Commits of a cluster, those of each key in order; one per row. Iterating makes an observation of each.
 
     keys: the distinct keys. numbers: of the key of each row in `keys`. at, seen_at, since: ms, see `Observation`;
     UNKNOWN for None. offsets, leader_epochs: UNKNOWN for None.
@@ -65,10 +67,11 @@ class CommitBatch(NamedTuple):
         ]
         return cls(commits[0].cluster, list(numbers), *np.array(rows, np.int64).T)
 
-    @property
-    def rows(self) -> int:
-        """How many commits there are."""
+    def __len__(self) -> int:
         return len(self.numbers)
+
+    def __contains__(self, observation: object) -> bool:
+        return any(commit == observation for commit in self)
 
     @property
     def latest(self) -> int:
@@ -77,7 +80,12 @@ class CommitBatch(NamedTuple):
 
     def select(self, rows: Integers | Flags | slice) -> "CommitBatch":
         """Return these rows."""
-        return self._replace(**{name: getattr(self, name)[rows] for name in _COLUMNS})
+        return replace(self, **{name: getattr(self, name)[rows] for name in _COLUMNS})
+
+    def one_per_group(self) -> "CommitBatch":
+        """Return one commit of each group."""
+        row_of = {self.keys[number].group: row for row, number in enumerate(self.numbers.tolist())}
+        return self.select(np.array(list(row_of.values()), np.int64))
 
     def not_after_seen(self) -> "CommitBatch":
         """Return the commits dated no later than they were seen: the clock that dates them may be ahead of ours."""
@@ -85,10 +93,14 @@ class CommitBatch(NamedTuple):
         if not is_ahead.any():
             return self
         at = np.where(is_ahead, self.seen_at, self.at)
-        return self._replace(at=at, since=np.minimum(self.since, at))
+        return replace(self, at=at, since=np.minimum(self.since, at))
 
-    def commits(self) -> Iterator[Commit]:
-        """Yield the rows as observations."""
+    def not_after(self, now: int) -> "CommitBatch":
+        """Return the commits dated and seen no later than now (ms)."""
+        is_late = (self.at > now) | (self.seen_at > now)
+        return replace(self, seen_at=np.where(is_late, now, self.seen_at)).not_after_seen() if is_late.any() else self
+
+    def __iter__(self) -> Iterator[Commit]:
         columns = (getattr(self, name).tolist() for name in _COLUMNS)
         for number, at, *values in zip(*columns, strict=True):
             seen_at, since, offset, leader_epoch = (None if value == UNKNOWN else value for value in values)

@@ -1,7 +1,7 @@
 """Observations as JSON lines and TOML tables, with times as RFC 3339 strings in UTC."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Union
 
@@ -69,7 +69,7 @@ def printable(text: str) -> str:
     return text
 
 
-def encodable(batch: Sequence[Observation]) -> Sequence[Observation]:
+def encodable(batch: Collection[Observation]) -> Collection[Observation]:
     """Return the observations with all their strings `printable`: journal, state and receivers take only UTF-8."""
     try:
         # Names that Kafka's client read are UTF-8, and there are many of them.

@@ -91,7 +91,7 @@ class ConsumerStalled(GroupRule):
     def ignores_series(self, series: SeriesAtRest, facts: Facts) -> Flags:
         is_read = (series.last_at <= series.now - FINALIZATION_MS) & (series.last_offset + MARKER >= series.log_end)
         is_moving = ~is_read & (series.now - series.last_at < self.after)
-        is_moving[is_moving] = series.longest_pauses(is_moving) < self.after
+        is_moving[is_moving] = ~series.has_paused(is_moving, self.after)
         ignored: Flags = is_read | is_moving
 
         def is_empty(cluster: str, group: str) -> bool:

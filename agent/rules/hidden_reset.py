@@ -110,8 +110,8 @@ class HiddenReset(GroupRule):
                 has_decreased = _has_decreased(facts.history(LogOffsets, cluster, topic, partition), at - 1)
                 groups = groups_of(facts, cluster, topic, partition) if has_decreased else []
             case Commit(cluster=cluster, topic=topic, partition=partition, at=at):
-                state = facts.history(PartitionState, cluster, topic, partition).last
-                has_changed = state is not None and state.at >= at - CLOCK_SLACK_MS
+                states = facts.history(PartitionState, cluster, topic, partition).changes
+                has_changed = len(states) > 1 and states[-1].at >= at - CLOCK_SLACK_MS
                 readings = facts.history(LogOffsets, cluster, topic, partition)
                 is_late = has_changed or _has_decreased(readings, at - CLOCK_SLACK_MS)
                 groups = [observation.group] if is_late else []

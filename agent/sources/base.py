@@ -1,6 +1,6 @@
 """The interface of a source, and the detector that turns polled observations into changes."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 from typing import Protocol
 
@@ -8,7 +8,7 @@ import msgspec
 
 from agent.model.observations.base import Observation, Subject, is_same_fact
 
-Batch = Sequence[Observation]
+Batch = Collection[Observation]
 Emit = Callable[[Batch], None]
 
 SCOPE = 3

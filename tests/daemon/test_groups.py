@@ -118,4 +118,7 @@ def test_subjects_are_counted_without_what_is_gone() -> None:
         commit(0, 1),
     ):
         facts.absorb(observation)
-    assert count_subjects(facts.all_histories()) == {CLUSTER: {"brokers": 1, "topics": 1, "partitions": 2, "groups": 1}}
+    last_known = [history.changes[-1] for history in facts.open_histories()]
+    assert count_subjects(last_known, facts.groups_with_offsets()) == {
+        CLUSTER: {"brokers": 1, "topics": 1, "partitions": 2, "groups": 1}
+    }

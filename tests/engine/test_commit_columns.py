@@ -69,7 +69,8 @@ def test_columns_keep_what_a_history_keeps_or_do_not_fit(steps: list[int]) -> No
     assert offsets == [made.offset for made in commits[-len(offsets) :]]
     assert offsets[0] == int(columns.oldest_offsets(np.array([number]))[0])
     pauses = [later.at - earlier.at for earlier, later in pairwise(commits[-len(offsets) :])]
-    assert int(columns.longest_pauses(np.array([number]))[0]) == max(pauses, default=0)
+    for limit in (1, *pauses, max(pauses, default=0) + 1):
+        assert columns.has_paused(np.array([number]), limit).tolist() == [max(pauses, default=0) >= limit]
 
 
 def test_a_closed_history_is_what_its_columns_return() -> None:
@@ -164,7 +165,7 @@ def test_a_batch_becomes_the_same_commits_again() -> None:
     made = [commit(1, 5), commit(2, None), commit(3, 7, 1)]
     batch = CommitBatch.of(made)
     assert batch is not None
-    assert list(batch.commits()) == made
+    assert list(batch) == made
     assert batch.keys == [CommitKey("g", "t", 0), CommitKey("g", "t", 1)]
     assert batch.latest == after(3)
     assert CommitBatch.of([]) is None

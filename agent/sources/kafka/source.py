@@ -135,7 +135,8 @@ class KafkaSource:
         self._client = AdminClient(self._read_setup, client_log)
         read_before = () if settings.commits == "poll" else known
         self._tail = CommitTail(cluster, self._read_properties, settings.groups.match, emit, read_before)
-        self._turns = GroupTurns(self._tail.is_followed)
+        self._followed: frozenset[str] = frozenset()
+        self._turns = GroupTurns(self._is_followed)
         self._list_at = self._list_types_at = 0
         self._source_log = SourceLog(cluster, settings.groups, settings.topics, settings.declared)
         self._polling = threading.Lock()
@@ -162,7 +163,7 @@ class KafkaSource:
                 send_requests()
                 for completed in self._client.collect(_WAIT_MS):
                     if isinstance(completed.call.request, protocol.ListCommits):
-                        if self._tail.is_followed(completed.call.request.group):
+                        if self._is_followed(completed.call.request.group):
                             continue  # requested before it was: the log tells more
                         polls += _as_poll(completed)
                     self._state.apply(completed)
@@ -213,12 +214,20 @@ class KafkaSource:
         if self.read_at is not None:
             self._tail.set_partitions(self._state.offsets_partitions, self.read_at)
         self._source_log.add_undecodable_records(self._tail.undecodable)
-        commits, touched = self._tail.take()
-        for commit in commits:
+        taken = self._tail.take_over(self._state.groups)
+        for commit in taken.commits:
             self._detector.add(commit)
-        self._state.add_groups(touched)
-        self._turns.touch(touched)
-        self._state.apply_followed(self._tail.retain(self._state.groups), commits, now_ms())
+        for group in taken.followed - self._followed:
+            for place in self._state.committed.of(group):
+                self._detector.forget((Commit.subject_kind, self.cluster, group, *place))
+        self._followed = taken.followed
+        self._state.add_groups(taken.touched)
+        self._turns.touch(taken.touched)
+        self._state.apply_followed(taken.followed, taken.commits, self._tail.standing, now_ms())
+
+    def _is_followed(self, group: str) -> bool:
+        """Return whether the group is not polled. One that was lost is only once its last commits are taken over."""
+        return group in self._followed or self._tail.is_followed(group)
 
     def _unreadable_commits(self) -> Reasons:
         """Return why the offsets topic cannot be read if it has to be; if it need not be, log it once."""
@@ -291,7 +300,7 @@ class KafkaSource:
         """Request commits of groups whose coordinator has just answered: one that refuses crashes librdkafka."""
         in_flight = {call.key for call in self._client.in_flight}
         for group in self._state.readable_groups:
-            if ("states", group) not in in_flight and not self._tail.is_followed(group):
+            if ("states", group) not in in_flight and not self._is_followed(group):
                 is_share = self._state.type_of(group) == "share"
                 complete = not self._state.committed.is_settled(group) or self._settings.commits != "poll"
                 request = (

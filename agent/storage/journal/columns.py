@@ -59,9 +59,13 @@ class Columns:
         ]
         self.schema = pa.schema([("position", pa.int64()), *((field.name, field.type) for field in self._fields)])
 
-    def batch(self, positions: Sequence[int], observations: Sequence[Observation]) -> pa.RecordBatch:
-        """Return the observations as a record batch. Raises one of MISFITS if a value does not fit its column."""
-        columns = [pa.array(positions, type=pa.int64())]
+    def batch(self, rows: Sequence[tuple[int, Observation]]) -> pa.RecordBatch:
+        """Return positions and observations as a record batch.
+
+        Raises one of MISFITS if a value does not fit its column.
+        """
+        observations = [observation for _, observation in rows]
+        columns = [pa.array([position for position, _ in rows], type=pa.int64())]
         for field in self._fields:
             values: Any = list(map(field.get, observations))
             columns.append(pa.array(msgspec.to_builtins(values) if field.nested else values, type=field.type))

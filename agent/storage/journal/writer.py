@@ -4,16 +4,20 @@ import fcntl
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
+from agent.model.commit_batch import CommitBatch
 from agent.model.observations import KINDS
 from agent.model.observations.base import Observation
+from agent.model.observations.kafka import Commit
 from agent.storage.journal.columns import MISFITS
+from agent.storage.journal.commit_rows import to_arrow
 from agent.storage.journal.reader import COLUMNS, entries, warn
 from agent.storage.journal.retention import remove_expired
 from agent.storage.journal.segments import DAY_MS, Stream, Unreadable, find, recover, seal
@@ -31,6 +35,11 @@ VERSION = 1
 """Of the journal's format: files of a higher one cannot be read."""
 
 _VERSION_FILE = "version"
+
+_Row: TypeAlias = tuple[int, Observation]
+"""A position and the observation there."""
+
+_Part: TypeAlias = list[_Row] | pa.RecordBatch
 
 
 class JournalError(Exception):
@@ -63,7 +72,7 @@ class Journal:
         """
         self._directory, self._unreadable = directory, unreadable
         self._segment_bytes, self._segment_ms, self._sealed = segment_bytes, segment_ms, sealed
-        self._waiting: defaultdict[tuple[str, int], tuple[list[int], list[Observation]]] = defaultdict(lambda: ([], []))
+        self._waiting: defaultdict[tuple[str, int], list[_Part]] = defaultdict(list)
         self._dropped = 0
         self._open: dict[tuple[str, int], Stream] = {}
         self._lock: IO[str] | None = None
@@ -90,20 +99,18 @@ class Journal:
         self.position += missing
         return missing
 
-    def append(self, observations: Sequence[Observation]) -> int:
+    def append(self, observations: Collection[Observation]) -> int:
         """Keep observations in memory until the next flush; return the next position."""
-        kinds = set(map(type, observations))
-        days = {observation.at // DAY_MS for observation in observations}
-        if len(kinds) == len(days) == 1:
-            positions, waiting = self._waiting[_NAMES[kinds.pop()], days.pop()]
-            positions.extend(range(self.position, self.position + len(observations)))
-            waiting.extend(observations)
+        if isinstance(observations, CommitBatch):
+            rows, days = to_arrow(self.position, observations), observations.at // DAY_MS
+            for day in np.unique(days).tolist():
+                self._waiting[_NAMES[Commit], day].append(rows.filter(pa.array(days == day)))
         else:
             for position, observation in enumerate(observations, self.position):
-                key = _NAMES[type(observation)], observation.at // DAY_MS
-                positions, waiting = self._waiting[key]
-                positions.append(position)
-                waiting.append(observation)
+                parts = self._waiting[_NAMES[type(observation)], observation.at // DAY_MS]
+                if not parts or not isinstance(parts[-1], list):
+                    parts.append([])
+                parts[-1].append((position, observation))
         self.position += len(observations)
         return self.position
 
@@ -116,7 +123,7 @@ class Journal:
             self._check_directory()
             self._flush()
         except JournalError as error:
-            waiting = sum(len(positions) for positions, _ in self._waiting.values())
+            waiting = sum(len(part) for parts in self._waiting.values() for part in parts)
             if waiting > MAX_WAITING:
                 self._waiting.clear()
                 self._dropped += waiting
@@ -140,13 +147,14 @@ class Journal:
             self._lock = _locked(self._directory)
 
     def _flush(self) -> None:
-        for (kind, day), (positions, observations) in list(self._waiting.items()):
-            batch = self._batch(kind, positions, observations)
+        for (kind, day), parts in list(self._waiting.items()):
+            batch = pa.concat_batches([self._batch(kind, part) if isinstance(part, list) else part for part in parts])
             try:
                 if batch.num_rows:
                     stream = self._open.get((kind, day))
                     if stream is None:
-                        stream = Stream(self._directory, kind, day, positions[0], batch.schema)
+                        first = batch.column("position")[0].as_py()
+                        stream = Stream(self._directory, kind, day, first, batch.schema)
                         self._open[kind, day] = stream
                     stream.write(batch)
             except OSError as error:
@@ -190,20 +198,20 @@ class Journal:
         for key in [key for key, stream in self._open.items() if stream.path.parent == folder]:
             self._open.pop(key).close()
 
-    def _batch(self, kind: str, positions: Sequence[int], observations: Sequence[Observation]) -> pa.RecordBatch:
+    def _batch(self, kind: str, rows: Sequence[_Row]) -> pa.RecordBatch:
         """Return a batch without values that fit no column: one wrong value must not keep the rest from the disk."""
         columns = COLUMNS[kind]
         try:
-            return columns.batch(positions, observations)
+            return columns.batch(rows)
         except MISFITS:
             fitting = []
-            for entry in zip(positions, observations, strict=True):
+            for row in rows:
                 try:
-                    columns.batch(entry[:1], entry[1:])
-                    fitting.append(entry)
+                    columns.batch([row])
+                    fitting.append(row)
                 except MISFITS as error:
-                    self._unreadable(self._directory / kind, f"cannot be written: {entry[1]}: {error}")
-            return columns.batch([position for position, _ in fitting], [observation for _, observation in fitting])
+                    self._unreadable(self._directory / kind, f"cannot be written: {row[1]}: {error}")
+            return columns.batch(fitting)
 
     def _seal(self, key: tuple[str, int]) -> None:
         stream = self._open.pop(key)

@@ -21,7 +21,7 @@ from agent.sources.kafka.state.permissions import Acl
 from agent.sources.kafka.state.reasons import COORDINATOR_SILENT, commit_reason, explain_silences, group_reasons
 from agent.sources.kafka.state.settings_state import SettingsState
 from agent.sources.kafka.state.share_offsets import ShareGroupOffsets
-from agent.sources.kafka.state.stable_offsets import StableOffsets, positions
+from agent.sources.kafka.state.stable_offsets import FindStanding, StableOffsets, positions
 from agent.sources.kafka.state.streams_discovery import StreamsApplications
 from agent.sources.kafka.state.visibility import Visibility
 from agent.sources.kafka.state.watched_partitions import WatchedPartitions
@@ -150,13 +150,18 @@ class ClusterState:
         """Add the selected ones of groups that were seen otherwise than in a list."""
         self._groups.add(dict.fromkeys(groups))
 
-    def apply_followed(self, groups: Collection[str], commits: Iterable[Commit], at: int) -> None:
-        """Update with commits that were read in the log and emitted. groups: all that are followed there."""
+    def apply_followed(
+        self, groups: Collection[str], commits: Iterable[Commit], find_standing: FindStanding, at: int
+    ) -> None:
+        """Update with commits that were read in the log. groups: all that are followed there.
+
+        find_standing: returns the partitions in which one of these has stood still.
+        """
         for commit in commits:
             self.committed.apply(commit)
         for group in groups:
             self._unavailable.pop(("commits", group), None)
-            self._stable_offsets.apply_unchanged(group, self.committed.of(group), at)
+        self._stable_offsets.apply_followed(groups, find_standing, at)
 
     def begin_poll(self) -> None:
         """Forget whether brokers responded to the previous poll."""

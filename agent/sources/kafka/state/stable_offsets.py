@@ -1,8 +1,8 @@
 """Last stable offsets: which are worth reading, and which of those read are worth emitting. Makes no calls."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -15,6 +15,10 @@ _STANDSTILL_MS = 10_000
 
 _SAMPLE_MS = 60_000
 """How often the last stable offsets of all watched partitions are read."""
+
+
+FindStanding: TypeAlias = Callable[[int, Mapping[TopicPartition, int]], set[TopicPartition]]
+"""Returns the partitions in which a group has stood still below these log ends since that moment (ms)."""
 
 
 class Position(NamedTuple):
@@ -50,6 +54,9 @@ class StableOffsets:
         self._waiting: dict[str, set[TopicPartition]] = {}
         self._applied_at: dict[str, int] = {}
         self._waiting_groups: Counter[TopicPartition] = Counter()
+        self._waiting_followed: set[TopicPartition] = set()
+        self._followed: Collection[str] = frozenset()
+        self._followed_at = 0
         self._below: dict[TopicPartition, LastStableOffset] = {}
         self._standing: set[TopicPartition] = set()
         self._moving: set[TopicPartition] = set()
@@ -75,8 +82,18 @@ class StableOffsets:
         if at - self._applied_at.get(group, 0) >= _STANDSTILL_MS:
             self.apply_commits(group, positions, at)
 
+    def apply_followed(self, groups: Collection[str], find_standing: FindStanding, at: int) -> None:
+        """Update on which partitions groups that are followed in the log stand still, every _STANDSTILL_MS."""
+        if groups != self._followed:
+            for group in groups:
+                self.forget_group(group)
+            self._followed = groups
+        if at - self._followed_at >= _STANDSTILL_MS:
+            self._followed_at = at
+            self._waiting_followed = find_standing(at - _STANDSTILL_MS, self._ends) if groups else set()
+
     def forget_group(self, group: str) -> None:
-        """Forget a group that no longer exists."""
+        """Forget a group: it no longer exists, or is followed in the log."""
         self._replace(group, set())
         self._waiting.pop(group, None)
         self._applied_at.pop(group, None)
@@ -110,7 +127,7 @@ class StableOffsets:
             self._sampled_at = now
             self._moving.clear()
             return dict(by_leader)
-        due = (self._standing | self._waiting_groups.keys()) - self._moving
+        due = (self._standing | self._waiting_groups.keys() | self._waiting_followed) - self._moving
         if not due:
             return {}
         selected = {leader: [place for place in partitions if place in due] for leader, partitions in by_leader.items()}
@@ -148,7 +165,8 @@ class StableOffsets:
             else:
                 self._moving.add(place)
             (self._standing.add if stands_still else self._standing.discard)(place)
-            if place in self._emitted or stands_still or (is_below and place in self._waiting_groups):
+            has_waiting = place in self._waiting_groups or place in self._waiting_followed
+            if place in self._emitted or stands_still or (is_below and has_waiting):
                 emitted.append(fact if is_below else msgspec.structs.replace(fact, held_back=False))
                 (self._emitted.add if is_below else self._emitted.discard)(place)
         return emitted

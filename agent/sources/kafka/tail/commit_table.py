@@ -6,13 +6,13 @@ held until a poll has shown whether the topic is still the same: a topic that is
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from sys import intern
 from typing import NamedTuple
 
 import numpy as np
 
-from agent.model.commit_batch import CommitKey, Flags, Integers
+from agent.model.commit_batch import UNKNOWN, CommitBatch, CommitKey, Flags, Integers
 from agent.model.observations.kafka import Commit
 from agent.sources.base import HEARTBEAT_MS
 from agent.sources.kafka.tail.records import (
@@ -23,7 +23,7 @@ from agent.sources.kafka.tail.records import (
     encode_key,
 )
 
-_UNKNOWN, _DELETED = -2, -1
+_UNREAD, _DELETED = -2, UNKNOWN
 """Instead of an offset: no commit has been read; the offset was deleted or has expired."""
 
 _IGNORED = -1
@@ -51,7 +51,7 @@ class Records(NamedTuple):
 class Taken(NamedTuple):
     """What records brought: commits to observe, and groups that are new or whose members may have changed."""
 
-    commits: list[Commit]
+    commits: CommitBatch
     touched: set[str]
 
 
@@ -67,6 +67,27 @@ class _Rows(NamedTuple):
     def select(self, which: Flags | Integers) -> "_Rows":
         """Return these rows."""
         return _Rows(*(column[which] for column in self))
+
+
+class _Observed(NamedTuple):
+    """Commits to observe, by the numbers of their keys, in order. at, seen_at: ms; UNKNOWN: seen at that moment."""
+
+    numbers: Integers
+    at: Integers
+    seen_at: Integers
+    offsets: Integers
+    leader_epochs: Integers
+
+    def select(self, which: Flags) -> "_Observed":
+        """Return these commits."""
+        return _Observed(*(column[which] for column in self))
+
+    def followed_by(self, others: "_Observed") -> "_Observed":
+        """Return these commits and then the others."""
+        return _Observed(*map(np.concatenate, zip(self, others, strict=True)))
+
+
+_NOTHING = _Observed(*(np.zeros(0, np.int64) for _ in _Observed._fields))
 
 
 class CommitTable:
@@ -85,8 +106,9 @@ class CommitTable:
         self._free: list[int] = []
         self._keys_of: dict[str, list[int]] = defaultdict(list)
         self._followed_groups: set[str] = set()
-        self._held: list[tuple[int, Commit]] = []
+        self._held = _NOTHING
         self._held_since: dict[int, int] = {}
+        self._changes: list[Commit] = []
         self._offset, self._at, self._dated = (np.zeros(_ROWS, np.int64) for _ in range(3))
         self._leader_epoch = np.zeros(_ROWS, np.int32)
         self._waits, self._followed = np.zeros(_ROWS, np.bool_), np.zeros(_ROWS, np.bool_)
@@ -107,7 +129,7 @@ class CommitTable:
                 for number, key in zip(found, records.keys, strict=True)
             ]
         rows = self._rows(np.array(found, np.int64), records)
-        return Taken(self._take(rows, now, behind) if len(rows.keys) else [], touched)
+        return Taken(self._take(rows, now, behind), touched)
 
     def _add(self, raw: bytes, touched: set[str]) -> int:
         """Return the number of a key that has none, and remember it."""
@@ -145,7 +167,7 @@ class CommitTable:
                 self._grow()
         self._numbers[raw] = number
         self._keys_of[key.group].append(number)
-        self._offset[number], self._at[number], self._dated[number], self._waits[number] = _UNKNOWN, 0, 0, False
+        self._offset[number], self._at[number], self._dated[number], self._waits[number] = _UNREAD, 0, 0, False
         self._followed[number] = key.group in self._followed_groups
         return number
 
@@ -176,16 +198,18 @@ class CommitTable:
         rows = _Rows(numbers[order], decoded.offsets, decoded.leader_epochs, decoded.timestamps, order).select(is_valid)
         return rows.select(np.argsort(rows.keys, kind="stable"))
 
-    def _take(self, rows: _Rows, now: int, behind: int) -> list[Commit]:
+    def _take(self, rows: _Rows, now: int, behind: int) -> CommitBatch:
         """Put rows that are sorted by key into the columns; return the commits to observe, in order of their records.
 
         Of a second, the last commit is observed, once a later one shows that it is the last.
         """
+        if not len(rows.keys):
+            return self._batch(_NOTHING)
         self.newest_at = max(self.newest_at, int(rows.at.max()))
         before, _ = self._before(rows)
-        rows = rows.select((rows.offsets != before) & ~((rows.offsets == _DELETED) & (before == _UNKNOWN)))
+        rows = rows.select((rows.offsets != before) & ~((rows.offsets == _DELETED) & (before == _UNREAD)))
         if not len(rows.keys):
-            return []
+            return self._batch(_NOTHING)
         before, is_first = self._before(rows)
         is_last = np.append(is_first[1:], True)
         is_urgent = (rows.offsets < before) | (before == _DELETED)
@@ -198,6 +222,7 @@ class CommitTable:
         stored = self._stored(stored.keys)._replace(order=2 * stored.order)
         for number in np.unique(rows.keys[followed & (before < 0)]).tolist():
             self._held_since.setdefault(number, now)
+        self._changes += self._as_commits(rows.select(followed & ((before < 0) | (rows.offsets < 0))))
         observed = rows.select(is_observed)
         observed = observed._replace(order=2 * observed.order + 1)
         self._put(rows.select(is_last), ~is_observed[is_last])
@@ -217,41 +242,56 @@ class CommitTable:
     def _stored(self, keys: Integers) -> _Rows:
         return _Rows(keys, self._offset[keys], self._leader_epoch[keys].astype(np.int64), self._at[keys], keys)
 
-    def _observe(self, rows: _Rows, now: int, behind: int = 0) -> list[Commit]:
+    def _observe(self, rows: _Rows, now: int, behind: int = 0) -> CommitBatch:
         """Return rows as observations; those of a key are dated in order. Those of held keys are held."""
-        fields = (rows.keys, rows.offsets, rows.leader_epochs, np.minimum(rows.at + behind, now))
-        commits = []
-        for number, offset, leader_epoch, committed_at in zip(*(column.tolist() for column in fields), strict=True):
-            group, topic, partition = self._keys[number]
-            at = max(committed_at, int(self._dated[number]))
-            self._dated[number] = at
-            commit = Commit(
-                at=at,
-                seen_at=now if now > at else None,
-                cluster=self._cluster,
-                group=group,
-                topic=topic,
-                partition=partition,
-                offset=offset if offset >= 0 else None,
-                leader_epoch=leader_epoch if leader_epoch >= 0 else None,
-            )
-            if number in self._held_since:
-                self._held.append((number, commit))
-            else:
-                commits.append(commit)
-        return commits
+        at = self._date(rows.keys, np.minimum(rows.at + behind, now))
+        seen_at = np.where(at < now, now, UNKNOWN)
+        observed = _Observed(rows.keys, at, seen_at, rows.offsets, rows.leader_epochs)
+        if self._held_since:
+            is_held = np.isin(observed.numbers, list(self._held_since))
+            self._held = self._held.followed_by(observed.select(is_held))
+            observed = observed.select(~is_held)
+        return self._batch(observed)
+
+    def _date(self, numbers: Integers, at: Integers) -> Integers:
+        """Return the times (ms) of commits, none before an earlier one of its key, and keep the last of each."""
+        at = np.maximum(at, self._dated[numbers])
+        if not len(numbers):
+            return at
+        order = np.argsort(numbers, kind="stable")
+        ordered = numbers[order]
+        is_first = np.append(True, ordered[1:] != ordered[:-1])
+        if not is_first.all():
+            start = at.min()
+            apart = np.cumsum(is_first) * (at.max() - start + 1)  # so that no key's times reach the next key's
+            at[order] = np.maximum.accumulate(at[order] - start + apart) - apart + start
+        is_last = np.append(is_first[1:], True)
+        self._dated[ordered[is_last]] = at[order][is_last]
+        return at
+
+    def _batch(self, observed: _Observed) -> CommitBatch:
+        numbers, rows = np.unique(observed.numbers, return_inverse=True)
+        keys = [self._keys[number] for number in numbers.tolist()]
+        since = np.full(len(rows), UNKNOWN)
+        _, at, seen_at, offsets, leader_epochs = observed
+        return CommitBatch(self._cluster, keys, rows, at, seen_at, since, offsets, leader_epochs)
+
+    def _as_commits(self, rows: _Rows) -> list[Commit]:
+        """Return rows as observations that say where a key stands, without having been observed."""
+        observed = _Observed(rows.keys, rows.at, np.full(len(rows.keys), UNKNOWN), rows.offsets, rows.leader_epochs)
+        return list(self._batch(observed))
 
     # --- time
 
-    def release(self, before: int) -> list[Commit]:
+    def release(self, before: int) -> CommitBatch:
         """Return, in order, the commits of keys that have been held since before that moment (ms)."""
         for number in [number for number, since in self._held_since.items() if since < before]:
             del self._held_since[number]
-        released = [commit for number, commit in self._held if number not in self._held_since]
-        self._held = [(number, commit) for number, commit in self._held if number in self._held_since]
-        return released
+        is_held = np.isin(self._held.numbers, list(self._held_since))
+        released, self._held = self._held.select(~is_held), self._held.select(is_held)
+        return self._batch(released)
 
-    def flush(self, now: int) -> list[Commit]:
+    def flush(self, now: int) -> CommitBatch:
         """Return the commits of earlier seconds that have not been observed yet. Call it about once a second."""
         used = slice(0, len(self._keys))
         is_over = self._at[used] // _THINNED_MS < now // _THINNED_MS
@@ -259,10 +299,11 @@ class CommitTable:
         self._waits[due] = False
         commits = self._observe(self._stored(due), now)
         for number in np.flatnonzero((self._offset[used] == _DELETED) & self._followed[used]).tolist():
-            self._remove(number)
+            if number not in self._held_since:
+                self._remove(number)
         return commits
 
-    def heartbeats(self, held_at: int) -> list[Commit]:
+    def heartbeats(self, held_at: int) -> CommitBatch:
         """Return commits that have not changed for long, as of a moment (ms) by which all records had been read."""
         used = slice(0, len(self._keys))
         is_live = self._followed[used] & (self._offset[used] >= 0) & ~self._waits[used]
@@ -277,7 +318,31 @@ class CommitTable:
         """The groups of all keys."""
         return list(self._keys_of)
 
-    def follow(self, group: str, polled: Iterable[Commit], at: int, now: int) -> list[Commit]:
+    def take_changes(self) -> list[Commit]:
+        """Return, each once, the commits of followed groups with which a key got its first offset or lost its offset.
+
+        Also those of groups that are no longer followed, as observed last.
+        """
+        changes, self._changes = self._changes, []
+        return changes
+
+    def standing(self, since: int, ends: Mapping[tuple[str, int], int]) -> set[tuple[str, int]]:
+        """Return the partitions in which a followed group has stood still below the log end since that moment (ms).
+
+        ends: the log ends by topic and partition.
+        """
+        used = slice(0, len(self._keys))
+        stands = self._followed[used] & (self._offset[used] >= 0) & (self._at[used] <= since)
+        numbers = np.flatnonzero(stands)
+        keys = map(self._keys.__getitem__, numbers.tolist())
+        offsets = self._offset[numbers].tolist()
+        return {
+            (key.topic, key.partition)
+            for key, offset in zip(keys, offsets, strict=True)
+            if offset < ends.get((key.topic, key.partition), 0)
+        }
+
+    def follow(self, group: str, polled: Iterable[Commit], at: int, now: int) -> CommitBatch:
         """Follow a group from now on; return its last commits in the log that differ from those polled.
 
         polled: its commits, as read at `at` (ms). All records that had been written by then have been taken in.
@@ -286,29 +351,35 @@ class CommitTable:
         for commit in polled:
             number = self._number_of(CommitKey(group, commit.topic, commit.partition))
             offsets[number] = commit.offset
-            if self._offset[number] == _UNKNOWN and commit.offset is not None:
+            if self._offset[number] == _UNREAD and commit.offset is not None:
                 self._offset[number], self._at[number] = commit.offset, commit.at
                 self._leader_epoch[number] = -1 if commit.leader_epoch is None else commit.leader_epoch
         self._followed_groups.add(group)
         keys = np.array(self._keys_of.get(group, []), np.int64)
         self._followed[keys], self._waits[keys] = True, False
         self._dated[keys] = np.maximum(self._dated[keys], at)
-        differs = [number for number in keys.tolist() if self._offset[number] not in (_UNKNOWN, offsets.get(number))]
+        differs = [number for number in keys.tolist() if self._offset[number] not in (_UNREAD, offsets.get(number))]
         return self._observe(self._stored(np.array(differs, np.int64)), now)
 
-    def unfollow(self, group: str) -> None:
-        """Observe no more commits of a group until it is followed again."""
+    def unfollow(self, group: str, now: int) -> CommitBatch:
+        """Observe no more commits of a group until it is followed again; return those that had to wait."""
+        keys = np.array(self._keys_of.get(group, []) if group in self._followed_groups else [], np.int64)
+        waiting = self._observe(self._stored(keys[self._waits[keys]]), now)
+        self._changes += self._as_commits(self._stored(keys[self._offset[keys] >= 0])._replace(at=self._dated[keys]))
         self._followed_groups.discard(group)
-        self._followed[self._keys_of.get(group, [])] = False
+        self._waits[keys] = self._followed[keys] = False
+        return waiting
 
     def forget(self, group: str) -> None:
         """Forget the last commits of a group: it no longer exists, or records of it may have been left out."""
-        self.unfollow(group)
+        self._followed_groups.discard(group)
         for number in list(self._keys_of.get(group, [])):
             self._remove(number)
 
     def _remove(self, number: int) -> None:
-        """Forget a key."""
+        """Forget a key, and its commits that are held."""
+        if self._held_since.pop(number, None) is not None:
+            self._held = self._held.select(self._held.numbers != number)
         raw = encode_key(self._keys[number])
         for version in (b"\0\0", b"\0\1"):
             self._numbers.pop(version + raw[2:], None)
@@ -316,5 +387,5 @@ class CommitTable:
         self._keys_of[group].remove(number)
         if not self._keys_of[group]:
             del self._keys_of[group]
-        self._offset[number], self._followed[number] = _UNKNOWN, False
+        self._offset[number], self._followed[number] = _UNREAD, False
         self._free.append(number)

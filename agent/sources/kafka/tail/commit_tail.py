@@ -6,11 +6,13 @@ It begins where an earlier run stopped, else at the end. Where reading has stood
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import structlog
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from agent.config.credentials import CredentialError
+from agent.model.commit_batch import CommitBatch
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import OFFSETS_TOPIC, Commit, OffsetsUnread
 from agent.sources.availability import now_ms
@@ -38,6 +40,18 @@ _SKEW_WINDOW_MS = 60_000
 """Brokers' clocks are behind if no commit of this time was read sooner than _SKEW_MS after its timestamp."""
 
 _DEFAULTS = {"queued.max.messages.kbytes": "16384"}
+
+
+class TakenOver(NamedTuple):
+    """What polls need to know of what was read in the log.
+
+    followed: the groups that are followed. commits: see `CommitTable.take_changes`. touched: groups that are new or
+    whose members may have changed.
+    """
+
+    followed: frozenset[str]
+    commits: list[Commit]
+    touched: set[str]
 
 
 class CommitTail:
@@ -72,7 +86,7 @@ class CommitTail:
         self._next: dict[int, int] = {}
         self._count_before = 0
         self._clock = _BrokerClock()
-        self._emitted: list[Commit] = []
+        self._unemitted: list[CommitBatch] = []
         self._touched: set[str] = set()
         self._statistics: str | None = None
         self._flushed_at = self._read_at = self._release_before = 0
@@ -134,21 +148,20 @@ class CommitTail:
         with self._lock:
             return dict(self._table.undecodable)
 
-    def take(self) -> tuple[list[Commit], set[str]]:
-        """Return the commits emitted since the last call, and groups that are new or whose members may have changed."""
-        with self._lock:
-            commits, self._emitted = self._emitted, []
-            touched, self._touched = self._touched, set()
-            touched.update(self._progress.stalled_groups)
-        return commits, touched
-
-    def retain(self, groups: Collection[str]) -> list[str]:
-        """Forget all groups but these, as they no longer exist; return those that are followed."""
+    def take_over(self, groups: Collection[str]) -> TakenOver:
+        """Return what has changed since the last call. Forgets all groups but these, as they no longer exist."""
         with self._lock:
             for group in set(self._progress.groups).difference(groups):
                 self._progress.forget(group)
                 self._table.forget(group)
-            return self._progress.groups
+            touched, self._touched = self._touched, set()
+            touched.update(self._progress.stalled_groups)
+            return TakenOver(frozenset(self._progress.groups), self._table.take_changes(), touched)
+
+    def standing(self, since: int, ends: Mapping[tuple[str, int], int]) -> set[tuple[str, int]]:
+        """Return the partitions in which a followed group stands still, see `CommitTable.standing`."""
+        with self._lock:
+            return self._table.standing(since, ends)
 
     def close(self) -> None:
         """End the thread within 3 s."""
@@ -240,50 +253,43 @@ class CommitTail:
         """Take records in, then what librdkafka's statistics, made before they were read, say; emit what follows."""
         statistics, self._statistics = self._statistics, None
         with self._lock:
-            commits = self._table.release(self._release_before)
+            batches, self._unemitted = [*self._unemitted, self._table.release(self._release_before)], []
             if records:
-                commits += self._apply(self._resumption.select_new(records), now)
+                batches.append(self._apply(self._resumption.select_new(records), now))
             if statistics is not None:
                 made_us, readings = read_statistics(statistics)
                 at_end = [reading.partition for reading in readings if reading.is_at_end]
-                commits += self._apply(self._resumption.release(at_end), now)
-                commits += self._update(readings, now - (time.monotonic_ns() // 1_000 - made_us) // 1_000, now)
+                batches.append(self._apply(self._resumption.release(at_end), now))
+                batches += self._update(readings, now - (time.monotonic_ns() // 1_000 - made_us) // 1_000, now)
                 is_current = self._progress.is_current and now - self._progress.held_at(now) < BEHIND_MS
                 self._clock.sample(now, self._table.newest_at, is_current=is_current)
             if now - self._flushed_at >= _FLUSH_MS or now < self._flushed_at:
                 self._flushed_at = now
-                commits += self._table.flush(now)
-                commits += self._table.heartbeats(self._progress.held_at(now))
-            self._emitted += commits
+                batches += [self._table.flush(now), self._table.heartbeats(self._progress.held_at(now))]
             positions = self._positions.take_due(self._progress.ends, self._progress.count, now)
-        if commits and not self._closing.is_set():
-            self._emit(commits)
-        if positions and not self._closing.is_set():
-            self._emit(positions)
+        for batch in [*batches, positions]:
+            if batch and not self._closing.is_set():
+                self._emit(batch)
 
-    def _apply(self, records: Sequence[Message], now: int) -> list[Commit]:
+    def _apply(self, records: Sequence[Message], now: int) -> CommitBatch:
         """Take records in; return what follows."""
-        if not records:
-            return []
         taken = self._table.apply(_records(records), now, self._clock.behind)
         self._touched |= taken.touched
         return taken.commits
 
-    def _update(self, readings: Sequence[Reading], at: int, now: int) -> list[Commit]:
+    def _update(self, readings: Sequence[Reading], at: int, now: int) -> list[CommitBatch]:
         """Follow the groups that can be followed now, no longer follow those that cannot. at: of the readings, ms."""
         if any(reading.is_at_end for reading in readings):
             self.failure = None
             self._read_at = now
-        commits = []
-        for poll in self._progress.update(readings, at):
-            commits += self._table.follow(poll.group, poll.commits, poll.completed_at, now)
+        polls = self._progress.update(readings, at)
+        batches = [self._table.follow(poll.group, poll.commits, poll.completed_at, now) for poll in polls]
         self._lose(now)
-        return commits
+        return batches
 
     def _lose(self, now: int) -> None:
         """No longer follow the groups that cannot be followed."""
-        for group in self._progress.lose(now):
-            self._table.unfollow(group)
+        self._unemitted += [self._table.unfollow(group, now) for group in self._progress.lose(now)]
 
     def _handle_errors(self, consumer: Consumer, messages: Sequence[Message]) -> bool:
         """Handle the errors among the messages; return whether reading can go on."""
@@ -348,6 +354,7 @@ class CommitTail:
                 self._next.pop(number, None)
             for group in self._table.groups:
                 if self._progress.partitions_of(group).intersection(partitions):
+                    self._unemitted.append(self._table.unfollow(group, now_ms()))
                     self._table.forget(group)
 
 
