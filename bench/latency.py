@@ -39,7 +39,8 @@ END = 50_000
 """Records in each partition."""
 BACK = 10_000
 _AT_ONCE = 50
-_PAUSE_S = 1.5, 3.0
+_PAUSE_S = 6.5, 8.0
+"""Between rewinds. More than ten a minute would be one incident, a storm."""
 _SETTLE_S = 20
 """How long all groups are watched before the first rewind: a reader's rhythm shows within that time."""
 
