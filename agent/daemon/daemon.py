@@ -27,7 +27,7 @@ from agent.daemon.systemd import Systemd
 from agent.daemon.wiring import make_archiver, make_receivers, make_slack_presses, make_sources
 from agent.engine.check_requests import CheckResult
 from agent.engine.engine import Engine
-from agent.model.observations.base import Available, Tick, Unavailable
+from agent.model.observations.base import Available, Unavailable
 from agent.model.observations.checks import CheckRun
 from agent.model.text import count, span
 from agent.notify.dispatcher import Dispatcher, now_ms
@@ -245,7 +245,7 @@ class Daemon:
         if self._presses is not None:
             report_buttons(self._presses, self._health)
         self._health.tick()
-        self._pipeline.put([Tick(at=now_ms())])
+        self._pipeline.tick()
 
     def _report_hung_sources(self) -> None:
         """Report a source whose poll does not end as unavailable."""

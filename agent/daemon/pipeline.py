@@ -16,6 +16,7 @@ import structlog
 from msgspec.structs import replace
 
 from agent.daemon.health import Health
+from agent.daemon.inputs import Inputs
 from agent.daemon.state_keeper import STATE, StateKeeper
 from agent.engine.check_requests import CheckRequest, CheckResult
 from agent.engine.engine import Engine
@@ -92,7 +93,7 @@ class Pipeline:
         self._retention, self._is_archived = retention, is_archived
         self._wake = wake
         self._run_check = run_check
-        self._inputs: queue.SimpleQueue[Batch | CheckResult | None] = queue.SimpleQueue()
+        self._inputs: Inputs[Batch | CheckResult | None] = Inputs()
         self._views: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._delay, self._ticked_at = 0, monotonic_ms()
         self._unsaved: dict[str, Incident] = {}
@@ -131,12 +132,21 @@ class Pipeline:
         self._save(self._engine.now)
 
     def put(self, batch: Batch) -> None:
-        """Queue a batch; from any thread. Nothing in it may be dated later than now: time would run ahead."""
+        """Queue a batch, once there is room for it; from any thread.
+
+        Nothing in it may be dated later than now: time would run ahead.
+        """
         now = now_ms()
+        dated: Batch
         if isinstance(batch, CommitBatch):
-            self._inputs.put(batch.not_after(now))
+            dated = batch.not_after(now)
         else:
-            self._inputs.put([not_after(observation, now) for observation in encodable(batch)])
+            dated = [not_after(observation, now) for observation in encodable(batch)]
+        self._inputs.put(dated, len(dated), waits=True)
+
+    def tick(self) -> None:
+        """Queue a tick; from any thread."""
+        self._inputs.put([Tick(at=now_ms())], 1)
 
     def put_check_result(self, result: CheckResult) -> None:
         """Queue the result of a check; from any thread."""
@@ -165,8 +175,8 @@ class Pipeline:
 
     @property
     def queued(self) -> int:
-        """How many batches wait."""
-        return self._inputs.qsize()
+        """How many observations wait."""
+        return self._inputs.waiting
 
     @property
     def delay(self) -> int:
@@ -181,6 +191,7 @@ class Pipeline:
     def close(self, timeout: float) -> bool:
         """Process what is queued and stop; return whether that was done within `timeout` seconds."""
         self._inputs.put(None)
+        self._inputs.close()
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -253,6 +264,8 @@ class Pipeline:
         except BaseException as error:
             self.failure = error
             raise
+        finally:
+            self._inputs.close()
 
     def _add_unsaved(self, changed: Iterable[Incident]) -> None:
         self._unsaved.update((incident.id, incident) for incident in changed)

@@ -99,7 +99,7 @@ class AgentStatus(Struct, frozen=True, kw_only=True):
 
     problems: everything that is wrong, a sentence each. is_complete: whether the pipeline has answered in time: if not,
     incidents, unavailability and subjects are not known. subjects: how many brokers, topics, partitions and groups are
-    watched, by cluster. queued: batches that wait for the pipeline; delay_ms: for how long. running_checks,
+    watched, by cluster. queued: observations that wait for the pipeline; delay_ms: for how long. running_checks,
     waiting_checks: runs of checks in progress, and runs that wait or are not due yet.
     """
 

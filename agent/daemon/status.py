@@ -117,7 +117,7 @@ class StatusReader:
         try:
             view = parts.pipeline.read(_view, self.patience)
         except TimeoutError:
-            waiting = f"batches that wait: {parts.pipeline.queued:,}"
+            waiting = f"observations that wait: {parts.pipeline.queued:,}"
             problems.append(f"The pipeline has not answered within {self.patience:.0f} s; {waiting}")
         is_complete = not problems
         sources = tuple(_source_status(source, view.unavailable) for source in parts.sources)

@@ -96,7 +96,7 @@ class _Metrics(Collector):
     def _pipeline(self) -> Iterator[Metric]:
         pipeline = self._reader.parts.pipeline
         yield GaugeMetricFamily(
-            "backflow_pipeline_queued_batches", "Batches of observations that wait.", value=pipeline.queued
+            "backflow_pipeline_queued_observations", "Observations that wait for the pipeline.", value=pipeline.queued
         )
         yield GaugeMetricFamily(
             "backflow_pipeline_delay_seconds", "How long a batch waits before evaluation.", value=pipeline.delay / 1000
