@@ -6,15 +6,18 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from agent.config.settings import load
 from agent.daemon.pipeline import Pipeline
 from agent.engine.check_requests import CheckRequest, CheckResult
 from agent.engine.engine import Engine
+from agent.model.commit_batch import CommitBatch
 from agent.model.findings import Finding, Severity, Status, finding_json
 from agent.model.observations.base import Observation, Tick
 from agent.model.observations.checks import CheckFinding, CheckRun
@@ -324,6 +327,24 @@ def test_batch_that_fails_does_not_end_the_pipeline(tmp_path: Path) -> None:
         wait_until(store.incidents, "the incident", 60)
         assert pipeline.close(10)
         assert pipeline.failure is None
+
+
+def test_commits_in_columns_make_the_same_incident(tmp_path: Path) -> None:
+    commits = [fact for fact in RESET if isinstance(fact, Commit)]
+    batch = CommitBatch.of(commits)
+    assert batch is not None
+    ahead = replace(batch, at=np.append(batch.at[:-1], now_ms() + 3_600_000))
+    with opened(tmp_path) as (pipeline, store, engine):
+        pipeline.start()
+        pipeline.put([fact for fact in RESET if not isinstance(fact, Commit)])
+        pipeline.put(batch)
+        wait_until(store.incidents, "the incident", 60)
+        pipeline.put(ahead)
+        assert pipeline.close(10)
+        assert engine.now <= now_ms()
+    journaled = [fact for _, fact in entries(tmp_path / "journal") if isinstance(fact, Commit)]
+    assert journaled[: len(commits)] == commits
+    assert journaled[-1].at <= now_ms()
 
 
 def test_clock_that_was_ahead_hides_nothing_after_a_restart(tmp_path: Path) -> None:

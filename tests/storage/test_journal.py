@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from contextlib import closing
+from itertools import groupby
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from pyarrow import parquet
 
+from agent.model.commit_batch import CommitBatch
 from agent.model.observations import KINDS
 from agent.model.observations.base import Observation, Tick
 from agent.model.observations.kafka import BrokerRegistration, Commit, GroupState, LogOffsets, Member
@@ -80,6 +82,23 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     return st.from_type(hint)
 
 
+def samples_of_commits() -> st.SearchStrategy[Observation]:
+    """Return commits of one cluster around midnight."""
+    times, offsets = st.integers(MIDNIGHT - 5, MIDNIGHT + 5), st.one_of(st.none(), st.integers(0, 1 << 60))
+    return st.builds(
+        Commit,
+        at=times,
+        seen_at=st.one_of(st.none(), times),
+        since=st.one_of(st.none(), times),
+        cluster=st.just("main"),
+        group=st.sampled_from(["g", "h"]),
+        topic=st.just("t"),
+        partition=st.integers(0, 2),
+        offset=offsets,
+        leader_epoch=st.one_of(st.none(), st.integers(0, 9)),
+    )
+
+
 OBSERVATIONS = st.one_of([values(kind) for kind in KINDS.values()])
 
 
@@ -102,6 +121,25 @@ def test_observations_are_read_in_the_order_written(
             journal.flush()
         if sealed:
             journal.seal(now=0)
+            journal.seal(now=1 << 62)
+        written = [observation for observations in flushed for observation in observations]
+        assert list(entries(Path(folder))) == list(enumerate(written))
+
+
+@given(st.lists(st.lists(st.one_of(samples_of_commits(), OBSERVATIONS), max_size=5), max_size=4), st.booleans())
+def test_commits_in_columns_are_read_like_others(
+    flushed: list[list[Observation]],
+    sealed: bool,  # noqa: FBT001 - drawn by Hypothesis
+) -> None:
+    """Whatever comes before and after them in the same flush, on several dates."""
+    with tempfile.TemporaryDirectory() as folder, closing(Journal(Path(folder))) as journal:
+        for observations in flushed:
+            for is_commit, run in groupby(observations, key=lambda observation: isinstance(observation, Commit)):
+                several = list(run)
+                batch = CommitBatch.of(several) if is_commit else None
+                assert journal.append(several if batch is None else batch) == journal.position
+            journal.flush()
+        if sealed:
             journal.seal(now=1 << 62)
         written = [observation for observations in flushed for observation in observations]
         assert list(entries(Path(folder))) == list(enumerate(written))

@@ -1,5 +1,7 @@
 """Which last stable offsets are read and emitted."""
 
+from collections.abc import Mapping
+
 from msgspec.structs import replace
 
 from agent.model.observations.kafka import Commit, LastStableOffset
@@ -54,6 +56,25 @@ def test_a_group_behind_an_open_transaction_has_it_observed() -> None:
     state.apply_commits("g", {("t", 0): Position(100, _NOW)}, _NOW)
     assert state.apply([_stable(100)]) == [replace(_stable(100), held_back=False)]
     assert state.apply([_stable(100)]) == []
+
+
+def test_groups_that_are_followed_in_the_log_are_looked_at_every_ten_seconds() -> None:
+    state, asked = _state(), list[int]()
+
+    def find_standing(since: int, ends: Mapping[tuple[str, int], int]) -> set[tuple[str, int]]:
+        asked.append(since - _NOW)
+        assert ends == {("t", 0): 100, ("t", 1): 100}
+        return {("t", 0)}
+
+    _stand_still(state)
+    state.apply_followed(frozenset({"g"}), find_standing, _NOW)
+    assert state.select(_BY_LEADER, _NOW + 1) == {1: [("t", 0)]}
+    assert state.apply([_stable(50)]) == [_stable(50)]
+    for second in (4, 9, 10):
+        state.apply_followed(frozenset({"g"}), find_standing, _NOW + second * 1_000)
+    assert asked == [-10_000, 0]
+    state.apply_followed(frozenset(), find_standing, _NOW + 20_000)
+    assert asked == [-10_000, 0]
 
 
 def test_a_group_that_stands_still_for_another_reason_costs_a_read_a_minute() -> None:

@@ -122,6 +122,42 @@ def test_what_the_log_says_later_than_a_poll_is_observed_when_a_group_is_followe
     assert not watched.follow(KEY.group, polled(3), NOW + 60, NOW + 70)
 
 
+def test_what_waits_of_a_group_that_is_lost_is_observed_and_polls_continue_from_there() -> None:
+    watched = table(followed=10)
+    watched.apply(commits((20, NOW + 10)), NOW + 20)
+    assert moves(watched.unfollow(KEY.group, NOW + 30)) == [(20, 10)]
+    assert moves(watched.take_changes()) == [(20, 10)]
+    assert not watched.flush(NOW + 5_000)
+    assert watched.take_changes() == []
+
+
+def test_first_offsets_and_deletions_are_passed_on_to_polls() -> None:
+    watched = table(followed=10)
+    watched.apply(commits((20, NOW + 10), (None, NOW + 20), (5, NOW + 30), (6, NOW + 40)), NOW + 50)
+    assert moves(watched.take_changes()) == [(None, 20), (5, 30)]
+
+
+def test_a_group_that_is_forgotten_leaves_nothing_that_is_held() -> None:
+    watched = table(followed=10)
+    watched.apply(commits((None, NOW + 10), (5, NOW + 20)), NOW + 30)
+    watched.forget(KEY.group)
+    other = CommitKey("another", KEY.topic, KEY.partition)
+    watched.follow(other.group, [], NOW, NOW)
+    watched.apply(records((other, 7, NOW + 40)), NOW + 40)
+    assert not watched.flush(NOW + 5_000)
+    assert [(commit.group, commit.offset) for commit in watched.release(NOW + 9_000)] == [("another", 7)]
+
+
+def test_partitions_on_which_a_followed_group_stands_still_below_the_log_end_are_found() -> None:
+    watched = table(followed=10)
+    place = (KEY.topic, KEY.partition)
+    assert watched.standing(NOW - 1, {place: 11}) == set()
+    assert watched.standing(NOW, {place: 11}) == {place}
+    assert watched.standing(NOW, {place: 10}) == watched.standing(NOW, {}) == set()
+    watched.unfollow(KEY.group, NOW)
+    assert watched.standing(NOW, {place: 11}) == set()
+
+
 def test_records_that_were_left_out_make_a_poll_the_truth() -> None:
     watched = table(followed=90)
     watched.forget(KEY.group)
