@@ -315,13 +315,14 @@ class KafkaSource:
             if isinstance(call.request, protocol.ListOffsets)
             for partition in call.request.partitions
         }
-        for leader, led in self._state.partitions_by_leader().items():
+        for leader, led in self._state.partitions_by_leader(now_ms()).items():
             target = ("offsets", leader)
             partitions = [partition for partition in led if (target, partition) not in in_flight]
             for start in range(0, len(partitions), _PARTITIONS_PER_CALL):
                 chunk = partitions[start : start + _PARTITIONS_PER_CALL]
-                request = protocol.ListOffsets(leader, chunk, complete=not self._state.logs.are_settled(chunk))
-                self._client.send((*target, chunk[0]), request, target)
+                if self._state.logs.is_due(chunk, now_ms()):
+                    request = protocol.ListOffsets(leader, chunk, complete=not self._state.logs.are_settled(chunk))
+                    self._client.send((*target, chunk[0]), request, target)
 
     def _request_topics_and_stable_offsets(self) -> None:
         topics = self._state.watched_topics

@@ -21,7 +21,7 @@ from agent.sources.kafka.state.permissions import Acl
 from agent.sources.kafka.state.reasons import COORDINATOR_SILENT, commit_reason, explain_silences, group_reasons
 from agent.sources.kafka.state.settings_state import SettingsState
 from agent.sources.kafka.state.share_offsets import ShareGroupOffsets
-from agent.sources.kafka.state.stable_offsets import FindStanding, StableOffsets, positions
+from agent.sources.kafka.state.stable_offsets import FindStanding, StableOffsets, moved_back, positions
 from agent.sources.kafka.state.streams_discovery import StreamsApplications
 from agent.sources.kafka.state.visibility import Visibility
 from agent.sources.kafka.state.watched_partitions import WatchedPartitions
@@ -114,9 +114,10 @@ class ClusterState:
         """All topics of the cluster. Safe to call from any thread."""
         return list(self._watched.leaders)
 
-    def partitions_by_leader(self) -> Mapping[int, Sequence[TopicPartition]]:
-        """Return the partitions whose log offsets are watched; those without a leader become unavailable."""
+    def partitions_by_leader(self, now: int) -> Mapping[int, Sequence[TopicPartition]]:
+        """Return the partitions whose log offsets are watched; those without a leader become unavailable. now: ms."""
         self._update_watched()
+        self.logs.wake(self._share_offsets.partitions, now)  # their positions follow from log ends
         for partition in self._watched.without_leader:
             self.logs.lose(partition, "the partition has no leader")
         return self._watched.by_leader
@@ -159,6 +160,7 @@ class ClusterState:
         """
         for commit in commits:
             self.committed.apply(commit)
+            self.logs.wake([(commit.topic, commit.partition)], at)
         for group in groups:
             self._unavailable.pop(("commits", group), None)
         self._stable_offsets.apply_followed(groups, find_standing, at)
@@ -290,7 +292,10 @@ class ClusterState:
         self._metadata_at = at
         self._visibility.apply_metadata(before, metadata.topics, at)
         for topic, leaders in before.items():
-            for partition in leaders.keys() - self._watched.leaders.get(topic, {}).keys():
+            current = self._watched.leaders.get(topic, {})
+            if current != leaders:
+                self.logs.wake(((topic, partition) for partition, _ in current.items() - leaders.items()), at)
+            for partition in leaders.keys() - current.keys():
                 self._forget_log((topic, partition))
         brokers = set(metadata.brokers)
         self.client_is_stale = self.client_is_stale or not self._brokers <= brokers
@@ -315,6 +320,7 @@ class ClusterState:
             for topic, partition in deleted
         ]
         committed |= {place: before[place] for place in missing - set(deleted)}
+        self.logs.wake(moved_back(before, committed), at)
         self.committed.replace(group, committed, settled=not missing and not reasons)
         self._stable_offsets.apply_commits(group, committed, at)
         if group in self._missing and not self._visibility.vanished.is_undecided(group):

@@ -1,6 +1,6 @@
 """Log offsets of partitions: which results are current, and which partitions have none. Makes no calls."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -10,6 +10,12 @@ from agent.sources.availability import Reasons, Unit
 from agent.sources.kafka.admin import protocol
 from agent.sources.kafka.admin.protocol import TopicPartition
 from agent.sources.kafka.state.reasons import LEADER_SILENT, log_reason
+
+_LIVE_MS = 60_000
+"""For how long after a change, or a sign of one, the log offsets of a partition are read in every poll."""
+
+_TURN_MS = 7_000
+"""How often the others are read: a truncation is to be reported within ten seconds."""
 
 T = TypeVar("T", LogOffsets, protocol.PartitionFailure)
 
@@ -31,6 +37,18 @@ class LogState:
     def __init__(self) -> None:
         self.unavailable: Reasons = {}
         self._read_at: dict[TopicPartition, int] = {}
+        self._last: dict[TopicPartition, tuple[int, int]] = {}
+        self._live_until: dict[TopicPartition, int] = {}
+
+    def is_due(self, partitions: Sequence[TopicPartition], now: int) -> bool:
+        """Return whether to read the log offsets of partitions, which are read together, in this poll."""
+        if now - self._read_at.get(partitions[0], 0) >= _TURN_MS or not self.are_settled(partitions):
+            return True
+        return any(now < self._live_until.get(place, 0) for place in partitions)
+
+    def wake(self, partitions: Iterable[TopicPartition], now: int) -> None:
+        """Take note that something has happened to partitions, so that their log offsets may change."""
+        self._live_until.update(dict.fromkeys(partitions, now + _LIVE_MS))
 
     def are_settled(self, partitions: Iterable[TopicPartition]) -> bool:
         """Return whether the last log offsets of the partitions are known, so that only changes are of interest."""
@@ -60,8 +78,12 @@ class LogState:
                 if place not in mentioned and place in self._read_at and sent_at >= self._read_at[place]
             ]
         for offsets in logs:
-            self._read_at[offsets.topic, offsets.partition] = sent_at
-            self.unavailable.pop(Unit(None, offsets.topic, offsets.partition), None)
+            place = (offsets.topic, offsets.partition)
+            if self._last.get(place) != (offsets.log_start, offsets.log_end):
+                self._last[place] = offsets.log_start, offsets.log_end
+                self.wake([place], sent_at)
+            self._read_at[place] = sent_at
+            self.unavailable.pop(Unit(None, *place), None)
         for failed in failures:
             self.lose((failed.topic, failed.partition), explain(failed))
         self._read_at.update(dict.fromkeys(unchanged, sent_at))
@@ -86,7 +108,8 @@ class LogState:
 
     def forget(self, partition: TopicPartition) -> None:
         """Forget a partition that no longer exists."""
-        self._read_at.pop(partition, None)
+        for by_partition in (self._read_at, self._last, self._live_until):
+            by_partition.pop(partition, None)
         self.unavailable.pop(Unit(None, *partition), None)
 
     def _current(self, results: list[T], sent_at: int, leaders: Mapping[str, Mapping[int, int]]) -> Iterator[T]:

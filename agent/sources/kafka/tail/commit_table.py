@@ -222,7 +222,7 @@ class CommitTable:
         stored = self._stored(stored.keys)._replace(order=2 * stored.order)
         for number in np.unique(rows.keys[followed & (before < 0)]).tolist():
             self._held_since.setdefault(number, now)
-        self._changes += self._as_commits(rows.select(followed & ((before < 0) | (rows.offsets < 0))))
+        self._changes += self._as_commits(rows.select(followed & ((before < 0) | (rows.offsets < before))))
         observed = rows.select(is_observed)
         observed = observed._replace(order=2 * observed.order + 1)
         self._put(rows.select(is_last), ~is_observed[is_last])
@@ -319,9 +319,9 @@ class CommitTable:
         return list(self._keys_of)
 
     def take_changes(self) -> list[Commit]:
-        """Return, each once, the commits of followed groups with which a key got its first offset or lost its offset.
+        """Return, each once, the commits of followed groups that did not just advance their key.
 
-        Also those of groups that are no longer followed, as observed last.
+        They were its first, moved back, or deleted it. Also the last ones of groups that are no longer followed.
         """
         changes, self._changes = self._changes, []
         return changes

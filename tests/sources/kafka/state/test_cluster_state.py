@@ -1,6 +1,6 @@
 """What ClusterState makes of results: late ones, refusals, incomplete ones."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 import pytest
@@ -231,6 +231,59 @@ def test_a_partition_that_a_result_leaves_out_is_unchanged() -> None:
     ]
 
 
+def _rested(end: int = 10) -> ClusterState:
+    """Return a state in which t[0] has had the same log end for two minutes, up to _LATER."""
+    state = _state()
+    _apply_metadata(state, [1], {0: 1})
+    for sent_at in (5, _LATER):
+        assert state.logs.is_due([("t", 0)], sent_at)
+        _apply_end(state, end, sent_at=sent_at)
+    return state
+
+
+def test_a_log_at_rest_is_read_in_turn() -> None:
+    state = _rested()
+    assert not state.logs.is_due([("t", 0)], _LATER + 6_999)
+    assert state.logs.is_due([("t", 0)], _LATER + 7_000)
+    _apply_end(state, 11, sent_at=_LATER + 7_000)
+    assert state.logs.is_due([("t", 0)], _LATER + 8_000)
+
+
+def _elect(state: ClusterState) -> None:
+    _apply(state, protocol.FetchMetadata([]), protocol.Metadata([1, 2], {"t": {0: 2}}), at=_LATER)
+
+
+def _fail(state: ClusterState) -> None:
+    _apply_end(state, None, sent_at=_LATER)
+
+
+def _follow(state: ClusterState) -> None:
+    """A group that is followed in the log has moved back."""
+    state.apply_followed(frozenset({"g"}), [_commit(0, 5)], lambda *_: set(), _LATER)
+
+
+def _poll(state: ClusterState) -> None:
+    _apply_commits(state, 5)
+    state.logs._live_until.clear()
+    _apply(state, protocol.ListCommits("g"), protocol.Commits([_commit(0, 4)], []), at=_LATER)
+
+
+@pytest.mark.parametrize("happen", [_elect, _fail, _follow, _poll])
+def test_a_log_at_rest_is_read_at_once_when_something_happens(happen: Callable[[ClusterState], None]) -> None:
+    state = _rested()
+    assert not state.logs.is_due([("t", 0)], _LATER + 1_000)
+    happen(state)
+    assert state.logs.is_due([("t", 0)], _LATER + 1_000)
+
+
+def test_progress_does_not_have_a_log_at_rest_read() -> None:
+    state = _rested()
+    _apply_commits(state, 5)
+    state.logs._live_until.clear()
+    _apply(state, protocol.ListCommits("g"), protocol.Commits([_commit(0, 6)], []), at=_LATER)
+    assert not state.logs.is_due([("t", 0)], _LATER + 1_000)
+
+
 def test_log_offsets_are_not_settled_while_a_leader_is_away() -> None:
     state = _state()
     _apply_metadata(state, [1], {0: 1})
@@ -297,7 +350,7 @@ def test_abandoned_log_offsets_are_unavailable_until_read_again() -> None:
 def test_an_offline_partition_is_unavailable_and_not_requested() -> None:
     state = _state()
     _apply_metadata(state, [1], {0: -1, 1: 1})
-    assert state.partitions_by_leader() == {1: [("t", 1)]}
+    assert state.partitions_by_leader(_LATER) == {1: [("t", 1)]}
     assert _unavailable(state) == {
         Unit(None, "t", 0): "Cannot read the log offsets of t[0]: the partition has no leader"
     }
@@ -450,7 +503,7 @@ def test_open_transactions_are_requested_of_the_leader() -> None:
     state = _state()
     _apply_metadata(state, [1], {0: 1})
     _apply_end(state, 100, sent_at=1)
-    assert state.partitions_by_leader() == state.due_stable_offsets(100_000) == {1: [("t", 0)]}
+    assert state.partitions_by_leader(_LATER) == state.due_stable_offsets(100_000) == {1: [("t", 0)]}
     for at in (1, 2):
         stable = LastStableOffset(at=at, cluster="main", topic="t", partition=0, offset=40)
         _apply(state, protocol.ListStableOffsets([("t", 0)]), protocol.StableOffsets([stable]))
