@@ -216,7 +216,8 @@ class KafkaSource:
         self._source_log.add_undecodable_records(self._tail.undecodable)
         taken = self._tail.take_over(self._state.groups)
         for commit in taken.commits:
-            self._detector.add(commit)
+            if commit.group not in taken.followed:
+                self._detector.add(commit)
         for group in taken.followed - self._followed:
             for place in self._state.committed.of(group):
                 self._detector.forget((Commit.subject_kind, self.cluster, group, *place))

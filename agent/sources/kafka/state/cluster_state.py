@@ -21,7 +21,7 @@ from agent.sources.kafka.state.permissions import Acl
 from agent.sources.kafka.state.reasons import COORDINATOR_SILENT, commit_reason, explain_silences, group_reasons
 from agent.sources.kafka.state.settings_state import SettingsState
 from agent.sources.kafka.state.share_offsets import ShareGroupOffsets
-from agent.sources.kafka.state.stable_offsets import FindStanding, StableOffsets, moved_back, positions
+from agent.sources.kafka.state.stable_offsets import FindStanding, StableOffsets, positions
 from agent.sources.kafka.state.streams_discovery import StreamsApplications
 from agent.sources.kafka.state.visibility import Visibility
 from agent.sources.kafka.state.watched_partitions import WatchedPartitions
@@ -320,7 +320,7 @@ class ClusterState:
             for topic, partition in deleted
         ]
         committed |= {place: before[place] for place in missing - set(deleted)}
-        self.logs.wake(moved_back(before, committed), at)
+        self.logs.wake((place for place, _ in before.items() ^ committed.items()), at)
         self.committed.replace(group, committed, settled=not missing and not reasons)
         self._stable_offsets.apply_commits(group, committed, at)
         if group in self._missing and not self._visibility.vanished.is_undecided(group):

@@ -12,7 +12,10 @@ from agent.sources.kafka.admin.protocol import TopicPartition
 from agent.sources.kafka.state.reasons import LEADER_SILENT, log_reason
 
 _LIVE_MS = 60_000
-"""For how long after a change, or a sign of one, the log offsets of a partition are read in every poll."""
+"""For how long after a change, or a sign of one, the log offsets of a partition are read in every poll.
+
+A commit is a sign: no log end should be older than a commit after a rest, or the commit would seem to be beyond it.
+"""
 
 _TURN_MS = 7_000
 """How often the others are read: a truncation is to be reported within ten seconds."""

@@ -1,7 +1,7 @@
 """Last stable offsets: which are worth reading, and which of those read are worth emitting. Makes no calls."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -39,16 +39,6 @@ def positions(
             last = before.get(place)
             current[place] = last if last and last.offset == commit.offset else Position(commit.offset, at)
     return current
-
-
-def moved_back(
-    before: Mapping[TopicPartition, Position], after: Mapping[TopicPartition, Position]
-) -> Iterator[TopicPartition]:
-    """Yield the partitions in which a group's committed offset decreased, appeared or was deleted."""
-    for place in before.keys() | after.keys():
-        old, new = before.get(place), after.get(place)
-        if old is None or new is None or new.offset < old.offset:
-            yield place
 
 
 class StableOffsets:

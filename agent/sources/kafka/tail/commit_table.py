@@ -30,6 +30,8 @@ _IGNORED = -1
 """Instead of a key's number: the record is no commit of a watched group."""
 
 _THINNED_MS = 1_000
+_REST_MS = 30_000
+"""After so long without a commit, a group may have read what was written since the log offsets were read."""
 _HEARTBEATS = 300
 """Heartbeats of all keys are spread over about so many calls."""
 
@@ -213,16 +215,16 @@ class CommitTable:
         before, is_first = self._before(rows)
         is_last = np.append(is_first[1:], True)
         is_urgent = (rows.offsets < before) | (before == _DELETED)
-        second = rows.at // _THINNED_MS
-        second_before = np.where(is_first, self._at[rows.keys] // _THINNED_MS, np.roll(second, 1))
-        completes = is_urgent | (second > second_before)
+        at_before = np.where(is_first, self._at[rows.keys], np.roll(rows.at, 1))
+        completes = is_urgent | (rows.at // _THINNED_MS > at_before // _THINNED_MS)
         followed = self._followed[rows.keys]
         is_observed = followed & (is_urgent | (~is_last & np.append(completes[1:], False)))
         stored = rows.select(followed & is_first & completes & self._waits[rows.keys])
         stored = self._stored(stored.keys)._replace(order=2 * stored.order)
         for number in np.unique(rows.keys[followed & (before < 0)]).tolist():
             self._held_since.setdefault(number, now)
-        self._changes += self._as_commits(rows.select(followed & ((before < 0) | (rows.offsets < before))))
+        is_notable = (before < 0) | (rows.offsets < before) | (rows.at - at_before >= _REST_MS)
+        self._changes += self._as_commits(rows.select(followed & is_notable))
         observed = rows.select(is_observed)
         observed = observed._replace(order=2 * observed.order + 1)
         self._put(rows.select(is_last), ~is_observed[is_last])
@@ -319,9 +321,10 @@ class CommitTable:
         return list(self._keys_of)
 
     def take_changes(self) -> list[Commit]:
-        """Return, each once, the commits of followed groups that did not just advance their key.
+        """Return, each once, the commits of followed groups that are more than ordinary progress.
 
-        They were its first, moved back, or deleted it. Also the last ones of groups that are no longer followed.
+        They are the first of their key, move back, delete its offset, or come after a rest. Also the last ones of
+        groups that are no longer followed.
         """
         changes, self._changes = self._changes, []
         return changes

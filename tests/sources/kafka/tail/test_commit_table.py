@@ -131,10 +131,14 @@ def test_what_waits_of_a_group_that_is_lost_is_observed_and_polls_continue_from_
     assert watched.take_changes() == []
 
 
-def test_first_offsets_and_deletions_are_passed_on_to_polls() -> None:
+def test_what_is_more_than_ordinary_progress_is_passed_on_to_polls() -> None:
     watched = table(followed=10)
     watched.apply(commits((20, NOW + 10), (None, NOW + 20), (5, NOW + 30), (6, NOW + 40)), NOW + 50)
     assert moves(watched.take_changes()) == [(None, 20), (5, 30)]
+    watched.apply(commits((7, NOW + 30_039), (8, NOW + 60_039), (7, NOW + 60_040)), NOW + 60_040)
+    assert moves(watched.take_changes()) == [(8, 60_039), (7, 60_040)]
+    watched.apply(commits((8, NOW + 90_040)), NOW + 90_040)
+    assert moves(watched.take_changes()) == [(8, 90_040)]
 
 
 def test_a_group_that_is_forgotten_leaves_nothing_that_is_held() -> None:
