@@ -46,9 +46,9 @@ class StartupLog:
         """Take note of the batch and pass it on."""
         if not self._is_done:
             # ZooKeeper's servers are asked whatever the path after their names is.
-            told = batch.one_per_group() if isinstance(batch, CommitBatch) else batch
-            self._observed += [fact for fact in told if not isinstance(fact, Availability | ZooKeeperHealth)]
-            for fact in told:
+            facts = batch.one_per_group() if isinstance(batch, CommitBatch) else batch
+            self._observed += [fact for fact in facts if not isinstance(fact, Availability | ZooKeeperHealth)]
+            for fact in facts:
                 if isinstance(fact, Unavailable) and (fact.group, fact.topic, fact.partition) == (None, None, None):
                     self._unavailable[fact.source] = fact.reason
                 elif isinstance(fact, Availability):
