@@ -24,6 +24,9 @@ from agent.sources.kafka.tail.resumption import PositionJournal, Resumption
 
 _MAX_RECORDS = 10_000
 _POLL_S = 0.1
+_LINGER_S = 0.01
+_BUSY = 32
+"""After so many records at a time, more are waited for: a few at a time would cost many times as much each."""
 _RETRY_S = 5.0
 _CLOSE_S = 3
 _WATERMARKS_S = 5
@@ -199,14 +202,15 @@ class CommitTail:
 
     def _consume(self, consumer: Consumer, properties: Mapping[str, str]) -> None:
         """Read until closed, refused, or the client has to be replaced."""
-        assigned = 0
+        assigned, linger = 0, 0.0
         self._read_at = now_ms()
         self._statistics = None  # of an earlier consumer
         while not self._closing.is_set() and assigned <= self._progress.count and not self._is_outdated(properties):
             if assigned < self._progress.count:
                 assigned = self._assign(consumer, range(assigned, self._progress.count))
             first = consumer.poll(_POLL_S)
-            messages = [] if first is None else [first, *consumer.consume(_MAX_RECORDS - 1, 0)]
+            messages = [] if first is None else [first, *consumer.consume(_MAX_RECORDS - 1, linger)]
+            linger = _LINGER_S if len(messages) >= _BUSY else 0
             records = [message for message in messages if message.error() is None]
             self._take(records, now_ms())
             if len(records) < len(messages) and not self._handle_errors(consumer, messages):
