@@ -20,6 +20,7 @@ from agent.model.observations.kafka import Commit
 from agent.model.times import millis
 from agent.storage.journal.columns import Columns
 from spark_checks.journal.files import find_pieces
+from spark_checks.offset_history import CONF
 from spark_checks.offsets.arrays import Ints
 from spark_checks.offsets.commits import CommitFilter, search
 from spark_checks.offsets.coverage import Clock
@@ -110,7 +111,7 @@ def main(count: int, directory: Path) -> None:
     peer_took = time.monotonic() - began
 
     began = time.monotonic()
-    with session("bench", f"local[{os.cpu_count()}]") as spark:
+    with session("bench", f"local[{os.cpu_count()}]", CONF) as spark:
         spark.range(1).count()
         started = time.monotonic() - began
         began = time.monotonic()
