@@ -188,6 +188,45 @@ def test_repeated_request_runs_once_with_the_latest_content(scripted: Scripted, 
         assert Path("ran").read_text() == "11"
 
 
+def test_spark_starts_while_a_check_settles(scripted: Scripted, tmp_path: Path) -> None:
+    scripted("")
+    with running(tmp_path, TOML.replace('settle = "0s"', 'settle = "50s"')) as (checks, results):
+        checks.request(request())
+        wait_until(lambda: written(Path("servers")), "the process")
+        assert checks.load == (0, 1)
+        assert results.empty()
+
+
+def test_spark_does_not_start_long_before_a_check(scripted: Scripted, tmp_path: Path) -> None:
+    scripted("")
+    toml = TOML.replace('replica_divergence = { settle = "0s"', 'replica_divergence = { settle = "2h"')
+    with running(tmp_path, toml) as (checks, results):
+        checks.request(request())
+        checks.request(request("offset_history", id="8"))
+        assert results.get(timeout=30).request == request("offset_history", id="8")
+        assert written(Path("servers")).split()[-1] == "offset_history"
+        assert checks.load == (0, 1)
+
+
+@pytest.mark.parametrize("spark", ['session_idle = "0s"', 'session_idle = "1s"'])
+def test_idle_spark_ends(scripted: Scripted, tmp_path: Path, spark: str) -> None:
+    scripted("Path('session').write_text(str(os.getsid(0)))")
+    with running(tmp_path, f"{TOML}{spark}") as (checks, results):
+        checks.request(request())
+        results.get(timeout=30)
+        session = int(written(Path("session")))
+        wait_until(lambda: not session_processes(session), "its end", 20)
+
+
+def test_spark_that_is_always_ready_starts_and_is_replaced(scripted: Scripted, tmp_path: Path) -> None:
+    scripted("")
+    with running(tmp_path, f"{TOML}always_ready = true\nsession_checks = 1") as (checks, results):
+        wait_until(lambda: written(Path("servers")), "the first process")
+        checks.request(request())
+        results.get(timeout=30)
+        wait_until(lambda: written(Path("servers")).count("\n") == 2, "the second process")
+
+
 def test_stop_ends_the_check_without_a_result(scripted: Scripted, tmp_path: Path) -> None:
     scripted("Path('pid').write_text(str(os.getpid())); time.sleep(600)")
     with running(tmp_path) as (checks, results):
