@@ -12,6 +12,9 @@ from spark_checks.options import SESSION_SETTINGS, Check, Options
 from spark_checks.session import JVM_OPTIONS, session
 from spark_checks.shares import map_shares
 
+_TIDY = {"spark.cleaner.periodicGC.interval": "1min"}
+"""Spark removes the shuffle files of a check that has ended when the JVM collects garbage; by default in 30 minutes."""
+
 _REHEARSED = pa.schema({"number": pa.int64()})
 
 
@@ -25,7 +28,8 @@ def kept_session(first: Check | None, options: Options) -> Iterator[OpenSession]
     progress("starting Spark")
     conf = dict(options.conf) if first is None else settings_of(first, options)
     own = sql_settings(conf, options.conf)
-    with session("checks", options.master, {key: conf[key] for key in conf if key not in own}) as spark:
+    shared = {key: value for key, value in conf.items() if key not in own}
+    with session("checks", options.master, {**_TIDY, **shared}) as spark:
         rehearse(spark)
 
         @contextmanager
