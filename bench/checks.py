@@ -2,17 +2,18 @@
 
 Run as `python -m bench.checks [COMMITS] [--times N] [--settle S]`. The daemon's queue of checks runs them on a journal
 of its own: one million commits by default, which Spark reads whole, as a request reads 14 days before its window.
-Printed are seconds from the moment a request is due, and what the idle session holds and uses.
+Printed are seconds from the moment a request is due, and CPU time from then on, which other load changes little.
 """
 
 import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
+from typing import NamedTuple
 
 import psutil
 
@@ -24,7 +25,8 @@ from agent.model.observations.checks import CheckRun
 from bench.family import needs
 from bench.history import STARTED, write
 
-_IDLE_S = 90
+_WORKERS_S = 75  # Spark ends its Python workers after a minute
+_IDLE_S = 60
 _TOML = """
 agent.state_directory = "{directory}"
 [clusters.main]
@@ -32,6 +34,13 @@ bootstrap_servers = "127.0.0.1:9092"
 [checks.offset_history]
 settle = "{settle}s"
 """
+
+
+class Cost(NamedTuple):
+    """What a request needed. passed: until its result, cpu: of all processes of the check; s."""
+
+    passed: float
+    cpu: float
 
 
 class Queue:
@@ -43,8 +52,8 @@ class Queue:
         self._results: SimpleQueue[CheckResult] = SimpleQueue()
         self.checks = Checks(loads(toml, "rules.toml", need_clusters=True), self._results.put)
 
-    def ask(self, number: int) -> float:
-        """Return the seconds from when a request is due until its result. Raises RuntimeError if the check fails."""
+    def ask(self, number: int) -> Cost:
+        """Make a request and return its cost from when it is due. Raises RuntimeError if the check fails."""
         group = f"group-{number}"
         request = CheckRequest(
             id=str(number),
@@ -55,14 +64,15 @@ class Queue:
             until=STARTED + 60_000,
             groups=(group,),
         )
-        asked = time.monotonic()
         self.checks.request(request)
+        time.sleep(self._settle)
+        began, used = time.monotonic(), _cpu()
         result = self._results.get()
-        took = time.monotonic() - asked - self._settle
+        cost = Cost(time.monotonic() - began, _cpu() - used)
         run = result.observations[-1]
         if not isinstance(run, CheckRun) or run.outcome == "failed":
             raise RuntimeError("\n".join(result.lines))
-        return took
+        return cost
 
 
 @contextmanager
@@ -79,24 +89,44 @@ def opened(directory: Path, settle: float = 0) -> Iterator[Queue]:
 def main(commits: int, times: int, settle: float, directory: Path) -> None:
     """Measure and print."""
     write(directory / "journal", commits)
-    first, warm = [], []
+    first, kept, ahead = list[Cost](), list[Cost](), list[Cost]()
     for number in range(times):
         with opened(directory) as queue:
             first.append(queue.ask(number))
-            warm += [queue.ask(number + again) for again in range(1, 4)]
-    with opened(directory, settle) as queue:
-        ahead = queue.ask(0)
-        (server,) = psutil.Process().children()
-        before = sum(need.cpu for need in needs(server.pid).values())
-        time.sleep(_IDLE_S)
-        idle = (sum(need.cpu for need in needs(server.pid).values()) - before) / _IDLE_S
-        held = session_memory(server.pid) >> 20
-    print(f"{commits:,} commits; seconds, medians and worst of {times} sessions")
-    for what, seconds in (("Spark starts with the request", first), ("Spark was kept", warm)):
-        ratio = statistics.median(seconds) / statistics.median(first)
-        print(f"{what:<40} {statistics.median(seconds):6.1f} {max(seconds):6.1f}  {ratio:.2f} of a first check")
-    print(f"{f'Spark started during settle ({settle:g} s)':<40} {ahead:6.1f}")
-    print(f"an idle session holds {held:,} MiB and uses {idle:.1%} of a core")
+            kept += [queue.ask(number + again) for again in range(1, 4)]
+        with opened(directory, settle) as queue:
+            ahead.append(queue.ask(number))
+            held, used = _idle() if number == times - 1 else (0, 0.0)
+    print(f"{commits:,} commits; median and longest of {times} sessions, CPU time (median), ratio of times and of CPU")
+    for what, costs in (
+        ("Spark starts with the request", first),
+        (f"Spark starts {settle:g} s ahead", ahead),
+        ("Spark was kept", kept),
+    ):
+        passed, cpu = _medians(costs)
+        ratios = (value / whole for value, whole in zip((passed, cpu), _medians(first), strict=True))
+        longest = max(cost.passed for cost in costs)
+        print(f"{what:<32} {passed:6.1f} s {longest:6.1f} s {cpu:6.1f} s ", *(f" {ratio:.2f}" for ratio in ratios))
+    print(f"an idle session holds {held >> 20:,} MiB and uses {used:.1%} of a core")
+
+
+def _medians(costs: Sequence[Cost]) -> Cost:
+    return Cost(*(statistics.median(values) for values in zip(*costs, strict=True)))
+
+
+def _cpu() -> float:
+    """Return the CPU time that the process of the checks and all below it have used; 0 if there is none."""
+    return sum(need.cpu for child in psutil.Process().children() for need in needs(child.pid).values())
+
+
+def _idle() -> tuple[int, float]:
+    """Return the memory of an idle session, bytes, and how much of a core it uses."""
+    (server,) = psutil.Process().children()
+    time.sleep(_WORKERS_S)
+    before = needs(server.pid)
+    time.sleep(_IDLE_S)
+    after = needs(server.pid)
+    return session_memory(server.pid), sum(after[pid].cpu - before[pid].cpu for pid in after) / _IDLE_S
 
 
 if __name__ == "__main__":
