@@ -71,7 +71,11 @@ class KeptProcess:
             server = self._running_server(arguments[0])
         except OSError as error:
             return Outcome.not_started(error)
-        outcome = server.run(arguments, limits, stop)
+        try:
+            outcome = server.run(arguments, limits, stop)
+        except Exception:  # the check may still run there
+            self.close("an internal error")
+            raise
         server.idle_since = self._clock()
         if outcome.outcome == "failed":
             self.close("a check failed" if not stop.is_set() else "the agent stops")

@@ -123,8 +123,7 @@ class Checks:
 
     def _work(self) -> None:
         with KeptProcess(self._settings.spark) as process:
-            if self._settings.spark.always_ready:
-                _prepare(process)
+            self._keep_ready(process)
             while (job := self._next(process)) is not None:
                 result = self._run(job, process)
                 if result is None:
@@ -132,8 +131,11 @@ class Checks:
                 with self._changed:
                     self._running.discard(job.id)
                 self._on_result(result)
-                if self._settings.spark.always_ready:
-                    _prepare(process)
+                self._keep_ready(process)
+
+    def _keep_ready(self, process: KeptProcess) -> None:
+        if self._settings.spark.enabled and self._settings.spark.always_ready:
+            _prepare(process)
 
     def _next(self, process: KeptProcess) -> _Job | None:
         """Wait for the next job that is due; None once stopped. Spark starts ahead of it, or ends if it is idle."""
