@@ -29,6 +29,8 @@ CPU time to start Spark, run a job and stop, 6.5 s with these flags).
 _DEFAULTS: Mapping[str, str] = {
     "spark.driver.memory": "1g",
     "spark.log.level": "WARN",
+    # Spark 4.0 passes it to the workers of some plans only, and then starts a fork server and workers for each kind.
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
