@@ -1,7 +1,8 @@
-"""offset_history against DuckDB's `lag() over (...)` on the same journal: seconds and their ratio, of one run.
+"""offset_history against DuckDB's `lag() over (...)` on the same journal: seconds and their ratios, of one run.
 
 Run as `python -m bench.history [COMMITS] [--directory DIR]`; 100 million commits by default, written first where DIR
-does not hold them yet. Spark's start is measured apart, as a daemon's machine pays it once a check.
+does not hold them yet. Spark's start is measured apart; the daemon does it ahead of a check. CPU times are those of all
+processes together; their ratio changes little with other load.
 """
 
 import argparse
@@ -19,7 +20,9 @@ from pyarrow import parquet
 from agent.model.observations.kafka import Commit
 from agent.model.times import millis
 from agent.storage.journal.columns import Columns
+from bench.family import need
 from spark_checks.journal.files import find_pieces
+from spark_checks.offset_history import CONF
 from spark_checks.offsets.arrays import Ints
 from spark_checks.offsets.commits import CommitFilter, search
 from spark_checks.offsets.coverage import Clock
@@ -103,25 +106,27 @@ def main(count: int, directory: Path) -> None:
     size = sum(path.stat().st_size for path in journal.rglob("*.parquet"))
     print(f"{count:,} commits of {GROUPS * PARTITIONS:,} keys, {size / count:.1f} bytes each, {os.cpu_count()} cores")
 
-    began = time.monotonic()
+    own = os.getpid()
+    began, used = time.monotonic(), need(own).cpu
     with duckdb.connect() as peer:
         peer.execute(f"SET temp_directory = '{directory / 'duckdb'}'")
         theirs = peer.execute(QUERY.format(files=f"{journal}/commit/*/*.parquet", least=_LEAST)).fetchall()
-    peer_took = time.monotonic() - began
+    peer_took, peer_cpu = time.monotonic() - began, need(own).cpu - used
 
     began = time.monotonic()
-    with session("bench", f"local[{os.cpu_count()}]") as spark:
+    with session("bench", f"local[{os.cpu_count()}]", CONF) as spark:
         spark.range(1).count()
         started = time.monotonic() - began
-        began = time.monotonic()
+        began, used = time.monotonic(), need(own).cpu
         pieces = find_pieces(journal, "commit", STARTED, STARTED + (1 << 40), print)
         wanted = CommitFilter("main", bool, bool, STARTED, STARTED + (1 << 40), _LEAST, Clock())
         moves = search(spark, pieces, wanted, print)
-        took = time.monotonic() - began
+        took, cpu = time.monotonic() - began, need(own).cpu - used
     rewinds = ((key, move) for key, move in moves if move.offset < move.before_offset)
     ours = sorted((*key, move.position, move.before_offset, move.offset) for key, move in rewinds)
-    print(f"{'DuckDB lag() over (...)':<32} {peer_took:7.1f} s  {len(theirs)} rewinds")
-    print(f"{'offset_history in Spark':<32} {took:7.1f} s  {len(ours)} rewinds  {took / peer_took:.2f} x DuckDB")
+    print(f"{'DuckDB lag() over (...)':<32} {peer_took:7.1f} s {peer_cpu:7.1f} s CPU  {len(theirs)} rewinds")
+    print(f"{'offset_history in Spark':<32} {took:7.1f} s {cpu:7.1f} s CPU  {len(ours)} rewinds")
+    print(f"{'ratio':<32} {took / peer_took:7.2f} {cpu / peer_cpu:9.2f}")
     print(f"{'Spark start, apart':<32} {started:7.1f} s")
     if ours != sorted(theirs):
         msg = "the two did not find the same rewinds"

@@ -20,7 +20,8 @@ from spark_checks.progress import event_log
 SHIPPED = ("agent", "spark_checks")
 """The packages sent to Python workers on other machines; their dependencies must be installed there."""
 
-QUICK_START: Mapping[str, str] = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+JVM_OPTIONS = "spark.driver.extraJavaOptions"
+QUICK_START: Mapping[str, str] = {JVM_OPTIONS: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 """For a check that does little in the JVM: half the CPU time of a start goes to compiling what runs once (seen: 12 s of
 CPU time to start Spark, run a job and stop, 6.5 s with these flags).
 """
@@ -28,6 +29,8 @@ CPU time to start Spark, run a job and stop, 6.5 s with these flags).
 _DEFAULTS: Mapping[str, str] = {
     "spark.driver.memory": "1g",
     "spark.log.level": "WARN",
+    # Spark 4.0 passes it to the workers of some plans only, and then starts a fork server and workers for each kind.
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -113,7 +116,7 @@ def _start(name: str, master: str, given: Mapping[str, str], folder: Path) -> Sp
     # The driver reads only the environment: `spark.pyspark.python` is a setting of spark-submit (SparkSubmit.scala).
     os.environ["PYSPARK_PYTHON"] = conf.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON", sys.executable)
     # For the JVM that only builds the command of the other one.
-    os.environ.setdefault("SPARK_LAUNCHER_OPTS", QUICK_START["spark.driver.extraJavaOptions"])
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", QUICK_START[JVM_OPTIONS])
     accumulators.AccumulatorServer = _AccumulatorServer  # type: ignore[misc]
     builder = SparkSession.builder.master(master).appName(f"backflow {name}")
     for key, value in conf.items():

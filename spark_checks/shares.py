@@ -1,17 +1,17 @@
-"""Work shared out to Spark's tasks: a DataFrame with a row for each share, of which each task gets one.
+"""Work shared out to Spark's tasks, a share for each task, as DataFrames.
 
-The same calls run on classic Spark and through Spark Connect. Shares travel as pickles, as PySpark's functions do.
+The same calls run on classic Spark and through Spark Connect. Shares travel as pickles within PySpark's function.
 """
 
+import io
 import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
+from contextlib import redirect_stdout
 from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import from_arrow_schema
 
 TASKS_PER_CORE = 4
@@ -27,13 +27,13 @@ S = TypeVar("S")
 R = TypeVar("R")
 
 
-@cache
 def cores(spark: SparkSession) -> int:
     """Return how many tasks run at once, as Spark slices data by default: in a plan, without a job."""
-    (plan,) = spark.sql("EXPLAIN SELECT * FROM range(1)").collect()
-    found = _SLICES.search(plan[0])
+    with redirect_stdout(io.StringIO()) as plan:
+        spark.range(1).explain()  # SQL's EXPLAIN would need Spark's parser, which takes 0.5 s of CPU time to load
+    found = _SLICES.search(plan.getvalue())
     if found is None:
-        msg = f"Spark's plan does not say into how many slices it divides a range: {plan[0]}"
+        msg = f"Spark's plan does not say into how many slices it divides a range: {plan.getvalue()}"
         raise RuntimeError(msg)
     return int(found[1])
 
@@ -45,16 +45,16 @@ def map_shares(
     if not shares:
         return spark.createDataFrame([], from_arrow_schema(schema))
 
+    pickled = [pickle.dumps(share) for share in shares]
+
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            for share in batch["share"]:
-                yield from function(pickle.loads(share.as_py()))  # noqa: S301 - the driver wrote it
+            for number in batch["id"]:
+                yield from function(pickle.loads(pickled[number.as_py()]))  # noqa: S301 - the driver wrote it
 
-    pickled = pa.array(map(pickle.dumps, shares), pa.binary())
-    numbered = spark.createDataFrame(pa.table({"id": pa.array(range(len(shares)), pa.int64()), "share": pickled}))
-    # Hashed or dealt out, several shares could meet in one task; a range has exactly one number in each.
-    tasks = spark.range(0, len(shares), 1, len(shares))
-    return tasks.join(sql.broadcast(numbered), "id").select("share").mapInArrow(read, from_arrow_schema(schema))
+    # Hashed or dealt out, several numbers could meet in one task; a range has exactly one in each.
+    numbers = spark.range(0, len(shares), 1, len(shares))
+    return numbers.mapInArrow(read, from_arrow_schema(schema))
 
 
 def run_shares(spark: SparkSession, shares: Sequence[S], function: Callable[[S], R]) -> list[R]:

@@ -8,12 +8,16 @@ Spark puts its zip of PySpark's sources and a jar first on a worker's path. Each
 import sys
 from importlib import import_module
 
+_PRELOADED = ("spark_checks.logs.replicas", "spark_checks.offsets.commits")
+"""What workers call; with their imports, these cover almost all that any check needs there."""
+
 
 def main() -> None:
     """Serve as `pyspark.daemon` does. Nothing may import PySpark before the path is cleaned."""
     sys.path[:] = [place for place in sys.path if not place.endswith((".zip", ".jar"))]
     sys.path_importer_cache.clear()
-    import_module("spark_checks.logs.replicas")  # once, for all forks
+    for module in _PRELOADED:  # once, for all forks
+        import_module(module)
     import_module("pyspark.daemon").manager()
 
 

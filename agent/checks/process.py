@@ -1,5 +1,6 @@
-"""One Spark check as a process: started, read, held to its limits, and ended with all processes it started."""
+"""The process of a Spark check: started, read, held to its limits, and ended with all processes it started."""
 
+import json
 import os
 import selectors
 import signal
@@ -10,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Literal, NamedTuple
+from typing import IO, Literal, NamedTuple, Self
 
 import psutil
 
@@ -25,7 +26,8 @@ _LOG_LINES, _SUMMARY_LINES, _LINE_CHARACTERS = 60, 15, 300
 _LINE_BYTES = 1 << 20
 _POLL_S = 0.5
 _DRAIN_S = 10.0  # for what is left in the pipes of a check that has ended
-_PROGRESS = "progress: "
+_STOP_S = 2.0  # for Spark to stop by itself
+_PROGRESS, _ENDED = "progress: ", "ended: "
 
 
 class Limits(NamedTuple):
@@ -49,6 +51,11 @@ class Outcome(NamedTuple):
     findings: tuple[Finding, ...] = ()
     left_out: int = 0
     status: int | None = None
+
+    @classmethod
+    def not_started(cls, error: OSError) -> Self:
+        """Return the outcome of a check whose process could not be started."""
+        return cls("failed", f"it could not be started: {error}")
 
     @property
     def failure(self) -> str:
@@ -76,21 +83,81 @@ def run_check(
     gets, such as the credentials of an archive.
     on_progress: called with each progress text. on_finding: called with each finding and its line.
     """
-    # A check ends with its parent, even if that is killed (prctl(2), PR_SET_PDEATHSIG), and its JVM with it.
-    command = ["setpriv", "--pdeathsig", "KILL", "--", *python_module("spark_checks", *arguments)]
     try:
-        process = subprocess.Popen(
-            command,
+        process = CheckProcess(python_module("spark_checks", *arguments), variables, configured)
+    except OSError as error:
+        return Outcome.not_started(error)
+    with process:
+        return process.wait(limits, stop, on_progress, on_finding)
+
+
+class CheckProcess:
+    """A process that runs one check or, as a server, one after the other; its lower priority is that of all it starts.
+
+    It ends with the thread that started it, even if that is killed (prctl(2), PR_SET_PDEATHSIG), and its JVM with it.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        variables: tuple[str, ...],
+        configured: Mapping[str, str] | None = None,
+        *,
+        is_server: bool = False,
+    ) -> None:
+        """Start it with the environment variables of `run_check`. Raises OSError."""
+        self._process = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", "--", *command],
             env={**python_environment((*SPARK, *variables)), **(configured or {})},
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if is_server else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-    except OSError as error:
-        return Outcome("failed", f"it could not be started: {error}")
-    with process:
-        return _Run(process, limits, on_progress, on_finding).wait(stop)
+        _lower_priority(self._process.pid)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        kill_session(self._process.pid)
+        with suppress(BrokenPipeError):  # a request that an ended server has not read
+            self._process.__exit__(None, None, None)
+
+    @property
+    def pid(self) -> int:
+        """Its process id, which is that of its session."""
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def request(self, arguments: Sequence[str]) -> None:
+        """Pass a check's arguments to a server. If that has ended, `wait` returns the reason."""
+        requests = _pipe(self._process.stdin)
+        with suppress(BrokenPipeError):
+            requests.write(json.dumps(arguments).encode() + b"\n")
+            requests.flush()
+
+    def wait(
+        self,
+        limits: Limits,
+        stop: threading.Event,
+        on_progress: Callable[[str], None] = lambda _: None,
+        on_finding: Callable[[Finding, str], None] = lambda *_: None,
+    ) -> Outcome:
+        """Read its output until the check has ended, or end the process if the check exceeds a limit."""
+        return _Run(self._process, limits, on_progress, on_finding).wait(stop)
+
+    def close(self) -> None:
+        """End a server that runs no check; let it stop Spark, which frees what it has on a cluster."""
+        with suppress(BrokenPipeError):
+            _pipe(self._process.stdin).close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_STOP_S)
+        self.__exit__()
 
 
 class _Run:
@@ -108,30 +175,29 @@ class _Run:
         self._findings: dict[tuple[str, int], Finding] = {}
         self._left_out = 0
         self._output_error = ""
+        self._status: int | None = None
+        self._has_whole_log = False
 
     def wait(self, stop: threading.Event) -> Outcome:
         """Read its output until it has ended or exceeds a limit."""
-        process, started = self._process, time.monotonic()
-        _lower_priority(process.pid)
-        stopped = ""
-        try:
-            with selectors.DefaultSelector() as selector:
-                lines = {
-                    selector.register(_pipe(process.stdout), selectors.EVENT_READ).fd: _Lines(self._take_finding),
-                    selector.register(_pipe(process.stderr), selectors.EVENT_READ).fd: _Lines(self._take_log),
-                }
-                checked = started
-                while process.poll() is None and not stopped:
-                    _read(selector, lines, _POLL_S)
-                    if time.monotonic() - checked >= _POLL_S or stop.is_set():
-                        checked = time.monotonic()
-                        stopped = self._reason_to_stop(stop, checked - started)
-                kill_session(process.pid)
-                ended = time.monotonic()
-                while selector.get_map() and time.monotonic() - ended < _DRAIN_S:
-                    _read(selector, lines, _POLL_S)
-        finally:
+        process, checked = self._process, time.monotonic()
+        stopped, started = "", checked
+        with selectors.DefaultSelector() as selector:
+            lines = {
+                selector.register(_pipe(process.stdout), selectors.EVENT_READ).fd: _Lines(self._take_output),
+                selector.register(_pipe(process.stderr), selectors.EVENT_READ).fd: _Lines(self._take_log),
+            }
+            while process.poll() is None and not stopped:
+                _read(selector, lines, _POLL_S)
+                if self._status is not None and self._has_whole_log:
+                    return self._outcome(self._status, "")
+                if time.monotonic() - checked >= _POLL_S or stop.is_set():
+                    checked = time.monotonic()
+                    stopped = self._reason_to_stop(stop, checked - started)
             kill_session(process.pid)
+            ended = time.monotonic()
+            while selector.get_map() and time.monotonic() - ended < _DRAIN_S:
+                _read(selector, lines, _POLL_S)
         return self._outcome(process.wait(), stopped)
 
     def _reason_to_stop(self, stop: threading.Event, seconds: float) -> str:
@@ -145,7 +211,11 @@ class _Run:
             return f"it was stopped: it used {used >> 20:,} MiB, more than its limit of {memory_limit >> 20:,} MiB"
         return ""
 
-    def _take_finding(self, line: str) -> None:
+    def _take_output(self, line: str) -> None:
+        """Take a finding, or the line with which a server ends the output of a check."""
+        if line.startswith(_ENDED):
+            self._status = int(line.removeprefix(_ENDED))
+            return
         try:
             finding = finding_from_json(line)
         except ValueError as error:
@@ -163,6 +233,8 @@ class _Run:
     def _take_log(self, line: str) -> None:
         if line.startswith(_PROGRESS):
             self._on_progress(line.removeprefix(_PROGRESS))
+        elif line.startswith(_ENDED):
+            self._has_whole_log = True
         elif line.strip():
             self._log.append(line.rstrip()[:_LINE_CHARACTERS])
 

@@ -17,9 +17,9 @@ from agent.checks.arguments import (
     requested_options,
     result_options,
     scheduled_options,
-    spark_options,
 )
-from agent.checks.process import Limits, Outcome, run_check
+from agent.checks.kept_process import KeptProcess
+from agent.checks.process import Limits, Outcome
 from agent.config.settings import Settings
 from agent.engine.check_requests import CheckRequest, CheckResult
 from agent.model.findings import Finding, finding_json
@@ -29,6 +29,9 @@ from agent.rules import CHECK_RULES
 
 _LINES = 5
 """How many findings a result lists."""
+
+_AHEAD_MS = 60_000
+"""How long before a check is due Spark starts."""
 
 log = structlog.get_logger(__name__)
 
@@ -119,33 +122,50 @@ class Checks:
             self._changed.notify()
 
     def _work(self) -> None:
-        while (job := self._next()) is not None:
-            result = self._run(job)
-            if result is None:
-                return  # the request stays stored and runs after the next start
-            with self._changed:
-                self._running.discard(job.id)
-            self._on_result(result)
+        with KeptProcess(self._settings.spark) as process:
+            self._keep_ready(process)
+            while (job := self._next(process)) is not None:
+                result = self._run(job, process)
+                if result is None:
+                    return  # the request stays stored and runs after the next start
+                with self._changed:
+                    self._running.discard(job.id)
+                self._on_result(result)
+                self._keep_ready(process)
 
-    def _next(self) -> _Job | None:
-        """Wait for the next job that is due; None once stopped."""
-        with self._changed:
-            while not self._stop.is_set():
-                job = min(self._waiting.values(), default=None)
-                wait = None if job is None else (job.due - now_ms()) / 1000
-                if job is not None and wait is not None and wait <= 0:
+    def _keep_ready(self, process: KeptProcess) -> None:
+        if self._settings.spark.enabled and self._settings.spark.always_ready:
+            _prepare(process)
+
+    def _next(self, process: KeptProcess) -> _Job | None:
+        """Wait for the next job that is due; None once stopped. Spark starts ahead of it, or ends if it is idle."""
+        prepared: tuple[str, ...] | None = None
+        while not self._stop.is_set():
+            with self._changed:
+                job, now = min(self._waiting.values(), default=None), now_ms()
+                if job is not None and job.due <= now:
                     self._running.add(job.id)
                     return self._waiting.pop(job.id)
-                self._changed.wait(wait)
+                soon = job if job is not None and job.due - now <= _AHEAD_MS else None
+                idle_left = process.seconds_left if soon is None else None
+                if (soon is None or soon.id == prepared) and (idle_left is None or idle_left > 0):
+                    event = None if job is None else (job.due - now - (_AHEAD_MS if soon is None else 0)) / 1000
+                    self._changed.wait(min((left for left in (event, idle_left) if left is not None), default=None))
+                    continue
+            if soon is None:
+                process.close("it was idle")
+            else:
+                prepared = soon.id
+                _prepare(process, soon.check)
         return None
 
-    def _run(self, job: _Job) -> CheckResult | None:
+    def _run(self, job: _Job, process: KeptProcess) -> CheckResult | None:
         started_at = now_ms()
         log.info("check_started", check=job.check, cluster=job.cluster, request=job.request and job.request.id)
         with tempfile.TemporaryDirectory(prefix="backflow-check-") as scratch:
             report = Path(scratch, "report")
             try:
-                outcome = self._outcome(job, report, started_at)
+                outcome = self._outcome(job, process, report, started_at)
             except Exception as error:  # an internal error is reported like any failure, and the next check runs
                 log.exception("check_run_failed", check=job.check, cluster=job.cluster)
                 outcome = Outcome("failed", f"internal error: {error!r}; the agent's log has the details")
@@ -156,7 +176,7 @@ class Checks:
             log.info("check_finished", check=job.check, cluster=job.cluster, outcome=outcome.outcome, **failure)
             return _result(job, outcome, started_at, report, complete=self._is_complete(job))
 
-    def _outcome(self, job: _Job, report: Path, now: int) -> Outcome:
+    def _outcome(self, job: _Job, process: KeptProcess, report: Path, now: int) -> Outcome:
         settings, check = self._settings, self._settings.checks[job.check]
         if job.request is None:
             options = [
@@ -167,19 +187,25 @@ class Checks:
             options = [*requested_options(job.request), *result_options(job.request, settings)]
         arguments = [
             job.check, "--cluster", job.cluster, *input_options(job.check, settings, job.cluster),
-            *client_options(job.check, settings, job.cluster, report.parent), *options,
-            *spark_options(settings.spark, report.parent), "--report", str(report),
+            *client_options(job.check, settings, job.cluster, report.parent), *options, "--report", str(report),
         ]  # fmt: skip
         limits = Limits(
             check.time_limit or settings.spark.time_limit, check.memory_limit or settings.spark.memory_limit
         )
-        return run_check(arguments, limits, self._stop, variables=settings.spark.environment)
+        return process.run(arguments, limits, self._stop)
 
     def _is_complete(self, job: _Job) -> bool:
         """Return whether the run examines everything, without a window or a filter."""
         if job.request is None:
             return self._settings.checks[job.check].window is None
         return not requested_options(job.request)
+
+
+def _prepare(process: KeptProcess, check: str | None = None) -> None:
+    try:
+        process.prepare(check)
+    except OSError as error:  # the next run tries again, and reports it
+        log.warning("check_process_not_started", reason=str(error))
 
 
 def _result(job: _Job, outcome: Outcome, started_at: int, report: Path, *, complete: bool) -> CheckResult:

@@ -126,7 +126,15 @@ class Spark(ConfigModel):
     time_limit: PositiveDuration = 1_800_000
     """How long one check may run."""
     concurrency: int = Field(1, ge=1)
-    """How many checks run at the same time; others wait."""
+    """How many checks run at the same time; others wait. Each has a Spark session of its own."""
+    session_idle: Duration = 600_000
+    """How long a Spark session is kept after a check, so that the next check need not start one. An idle session holds
+    about 800 MiB of memory, and on a cluster its executors. `"0s"`: it ends after each check."""
+    session_checks: int = Field(20, ge=1)
+    """After how many checks a session is replaced by a new one."""
+    always_ready: bool = False
+    """Whether a session starts with the agent and is kept however long it is idle. Default: it starts up to a minute
+    before a check is due, for an incident while `settle` passes."""
 
 
 class Check(ConfigModel):

@@ -98,8 +98,9 @@ def search(
     spark: SparkSession, pieces: Sequence[Piece], wanted: CommitFilter, unreadable: Unreadable
 ) -> list[tuple[Key, Move]]:
     """Return all rewinds and jumps of the commits in these pieces, in no order. Skips damaged pieces."""
-    shares, rows_read = share_out(pieces, cores(spark)), sum(piece.rows for piece in pieces)
-    buckets = max(cores(spark) * _BUCKETS_PER_TASK, min(rows_read // _JOINED_ROWS, _BUCKETS))
+    at_once, rows_read = cores(spark), sum(piece.rows for piece in pieces)
+    shares = share_out(pieces, at_once)
+    buckets = max(at_once * _BUCKETS_PER_TASK, min(rows_read // _JOINED_ROWS, _BUCKETS))
     shuffled = map_shares(spark, shares, partial(_search_share, wanted, buckets), _SHUFFLED)
     rows = _join_buckets(shuffled, buckets, wanted.min_records)
     late = frozenset(key for key, what, _ in rows if what == _LATE)

@@ -14,6 +14,7 @@ def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scripted:
     package = tmp_path / "spark_checks"
     package.mkdir()
     (package / "__init__.py").touch()
+    (package / "server.py").write_text(_SERVER, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
 
@@ -26,6 +27,18 @@ def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scripted:
 def written(path: Path) -> str:
     return path.read_text(encoding="utf-8") if path.exists() else ""
 
+
+_SERVER = """
+import json, subprocess, sys
+from pathlib import Path
+with Path("servers").open("a") as servers:
+    servers.write(" ".join(sys.argv[1:]) + "\\n")
+for line in sys.stdin:
+    command = [sys.executable, "-m", "spark_checks", *json.loads(line)]
+    status = subprocess.run(command, stdin=subprocess.DEVNULL).returncode
+    print(f"\\nended: {status}", file=sys.stderr, flush=True)
+    print(f"ended: {status}", flush=True)
+"""
 
 _HEAD = """
 import json, os, subprocess, sys, time

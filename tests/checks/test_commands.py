@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from agent.checks.process import session_processes
 from agent.cli.main import main
 from agent.rules import CHECKS
-from spark_checks.__main__ import check_names
+from spark_checks.command import check_names
 from testbed.waiting import wait_until
 from tests.checks.conftest import Scripted, written
 

@@ -1,16 +1,16 @@
 """The daemon's queue of checks: requests, results, and what a stop leaves."""
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-import psutil
 import pytest
 
-from agent.checks.process import session_memory
+from agent.checks.process import session_memory, session_processes
 from agent.checks.runner import Checks
 from agent.config.settings import loads
 from agent.engine.check_requests import CheckRequest, CheckResult
@@ -59,20 +59,25 @@ def test_configuration_and_request_become_options(scripted: Scripted, tmp_path: 
         checks.request(request(topics=("t", "u[1]")))
         assert results.get(timeout=30).request == request(topics=("t", "u[1]"))
         arguments = json.loads(Path("arguments").read_text())
-        scratch = str(Path(arguments[-1]).parent)
-        assert arguments[:-1] == [
-            "replica_divergence", "--cluster", "main", "--path", "1=/a", "--path", "2=/b", "--path", "2=hdfs://c",
-            "--topic", "t", "--topic", "u[[]1]", "--master", "local[*]", "--conf", "spark.driver.memory=1g",
-            "--conf", f"spark.local.dir={scratch}", "--conf", "spark.jars.packages=a:b:1", "--conf", "spark.ui.port=1",
-            "--report",
+        report = arguments[arguments.index("--report") + 1]
+        folder = next(text for text in arguments if text.startswith("spark.local.dir=")).partition("=")[2]
+        spark = [
+            "--master", "local[*]", "--conf", "spark.driver.memory=1g",
+            "--conf", f"spark.local.dir={folder}", "--conf", "spark.jars.packages=a:b:1", "--conf", "spark.ui.port=1",
         ]  # fmt: skip
-        assert not Path(scratch).exists()
+        assert arguments == [
+            "replica_divergence", "--cluster", "main", "--path", "1=/a", "--path", "2=/b", "--path", "2=hdfs://c",
+            "--topic", "t", "--topic", "u[[]1]", "--report", report, *spark,
+        ]  # fmt: skip
+        assert not Path(report).parent.exists()
         checks.request(request("offset_history", groups=("g",)))
         results.get(timeout=30)
         assert json.loads(Path("arguments").read_text())[:11] == [
             "offset_history", "--cluster", "main", "--journal", f"{tmp_path}/journal",
             "--from", "2026-11-20T23:25:12.900Z", "--to", "2026-11-20T23:25:13.900Z", "--group", "g",
         ]  # fmt: skip
+    assert written(Path("servers")) == " ".join([*spark, "replica_divergence"]) + "\n"
+    assert not Path(folder).exists()
 
 
 def test_findings_become_observations_and_summary_lines(scripted: Scripted, tmp_path: Path) -> None:
@@ -183,13 +188,53 @@ def test_repeated_request_runs_once_with_the_latest_content(scripted: Scripted, 
         assert Path("ran").read_text() == "11"
 
 
+def test_spark_starts_while_a_check_settles(scripted: Scripted, tmp_path: Path) -> None:
+    scripted("")
+    with running(tmp_path, TOML.replace('settle = "0s"', 'settle = "50s"')) as (checks, results):
+        checks.request(request())
+        wait_until(lambda: written(Path("servers")), "the process")
+        assert checks.load == (0, 1)
+        assert results.empty()
+
+
+def test_spark_does_not_start_long_before_a_check(scripted: Scripted, tmp_path: Path) -> None:
+    scripted("")
+    toml = TOML.replace('replica_divergence = { settle = "0s"', 'replica_divergence = { settle = "2h"')
+    with running(tmp_path, toml) as (checks, results):
+        checks.request(request())
+        checks.request(request("offset_history", id="8"))
+        assert results.get(timeout=30).request == request("offset_history", id="8")
+        assert written(Path("servers")).split()[-1] == "offset_history"
+        assert checks.load == (0, 1)
+
+
+@pytest.mark.parametrize("spark", ['session_idle = "0s"', 'session_idle = "1s"'])
+def test_idle_spark_ends(scripted: Scripted, tmp_path: Path, spark: str) -> None:
+    scripted("Path('session').write_text(str(os.getsid(0)))")
+    with running(tmp_path, f"{TOML}{spark}") as (checks, results):
+        checks.request(request())
+        results.get(timeout=30)
+        session = int(written(Path("session")))
+        wait_until(lambda: not session_processes(session), "its end", 20)
+
+
+def test_spark_that_is_always_ready_starts_and_is_replaced(scripted: Scripted, tmp_path: Path) -> None:
+    scripted("")
+    with running(tmp_path, f"{TOML}always_ready = true\nsession_checks = 1") as (checks, results):
+        wait_until(lambda: written(Path("servers")), "the first process")
+        checks.request(request())
+        results.get(timeout=30)
+        wait_until(lambda: written(Path("servers")).count("\n") == 2, "the second process")
+
+
 def test_stop_ends_the_check_without_a_result(scripted: Scripted, tmp_path: Path) -> None:
     scripted("Path('pid').write_text(str(os.getpid())); time.sleep(600)")
     with running(tmp_path) as (checks, results):
         checks.request(request())
         checks.request(request(id="8"))
         pid = int(wait_until(lambda: written(Path("pid")), "the check to run"))
-        assert session_memory(pid) > 1 << 20
+        session = os.getsid(pid)
+        assert session_memory(session) > 1 << 20
         checks.close()
-        assert not psutil.pid_exists(pid)
+        assert not session_processes(session)
         assert results.empty()

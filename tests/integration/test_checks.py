@@ -23,6 +23,7 @@ from tests.integration.scenes import findings, has, now
 pytestmark = pytest.mark.integration
 
 SPARK = '[spark]\nmaster = "local[1]"\ndriver_memory = "512m"\n'
+UNKEPT = f'{SPARK}session_idle = "0s"\n'
 
 
 def watching(directory: Path, table: str, spark: str = SPARK) -> Agent:
@@ -46,9 +47,10 @@ def ran(outcome: str, since: int = 0) -> Callable[[Observation], bool]:
 
 
 def check(agent: Agent) -> psutil.Process | None:
+    """Return the process that runs checks."""
     with suppress(psutil.Error):  # it may just have ended
         children = psutil.Process(agent.pid).children()
-        return next((process for process in children if "spark_checks" in process.cmdline()), None)
+        return next((process for process in children if "spark_checks.server" in process.cmdline()), None)
     return None
 
 
@@ -67,7 +69,7 @@ def failed(incident: dict[str, Any]) -> bool:
 
 
 def test_running_check_does_not_grow_the_daemon(tmp_path: Path) -> None:
-    with watching(tmp_path, 'schedule = "15s"') as agent:
+    with watching(tmp_path, 'schedule = "15s"', UNKEPT) as agent:
         agent.wait_until_watching()
         agent.wait_until_evaluated(now() + 5_000)
         daemon = psutil.Process(agent.pid)
@@ -171,3 +173,25 @@ def test_stop_does_not_wait_for_a_check(tmp_path: Path) -> None:
         assert time.monotonic() - begun < 10
         assert agent.exit_status == 0
         assert not session_processes(started.pid)
+
+
+def test_checks_share_a_session_until_its_jvm_is_killed(tmp_path: Path) -> None:
+    with watching(tmp_path, 'schedule = "3s"') as agent:
+        agent.wait_until_watching()
+        first = agent.wait_for(ran("clean"), "a run")
+        kept = wait_until(lambda: java(agent), "the JVM of the session")
+        agent.wait_for(ran("clean", first.at), "the next run")
+        assert java(agent) == kept
+        kept.kill()
+        agent.wait_for(ran("clean", now()), "a run in a new session")
+        assert wait_until(lambda: java(agent), "another JVM") != kept
+        assert not [fact for fact in agent.observations() if ran("failed")(fact)]
+
+
+def test_idle_session_ends_with_its_daemon(tmp_path: Path) -> None:
+    with watching(tmp_path, 'schedule = "3s"') as agent:
+        agent.wait_until_watching()
+        agent.wait_for(ran("clean"), "a run")
+        kept = wait_until(lambda: check(agent), "the process of the session")
+        agent.kill()
+        wait_until(lambda: not session_processes(kept.pid), "its end", 30)

@@ -6,12 +6,16 @@ The tests of the checks with their oracles run there unchanged, in a pytest of i
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from agent.checks.kept_process import KeptProcess
+from agent.checks.process import Limits
+from agent.config.checks import Spark
 from agent.model.observations.kafka import Commit
 from agent.model.times import rfc3339
 from agent.storage.journal.writer import Journal
@@ -130,6 +134,20 @@ def test_cluster_and_server_find_what_one_machine_finds(
     assert '"partition":7' in local
     assert run_check(check, *paths, "--master", cluster.master, *SMALL, cwd=tmp_path) == local
     assert run_check(check, *paths, "--remote", server.remote, cwd=tmp_path) == local
+
+
+@pytest.mark.parametrize("place", ["cluster", "server"])
+def test_kept_process_runs_checks_on_cluster_and_server(
+    place: str, cluster: SparkCluster, server: SparkConnectServer, inputs: dict[str, list[str]]
+) -> None:
+    conf = {"spark.executor.memory": "512m"}
+    on_cluster = Spark(master=cluster.master, driver_memory="512m", conf=conf)
+    with KeptProcess(on_cluster if place == "cluster" else Spark(remote=server.remote)) as process:
+        process.prepare("log_segments")
+        checks = ("log_segments", "offset_history", "log_segments")
+        outcomes = [process.run([check, *inputs[check]], Limits(), threading.Event()) for check in checks]
+    assert [(outcome.outcome, outcome.reason) for outcome in outcomes] == [("found", "")] * 3
+    assert outcomes[0].findings == outcomes[2].findings
 
 
 @pytest.mark.timeout(1500)

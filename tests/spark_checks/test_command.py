@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from agent.model.findings import finding_from_json
-from spark_checks.__main__ import load_check, parse
+from spark_checks.command import load_check, parse
 from spark_checks.options import Options, WrongUseError, common_options
 from spark_checks.session import settings
 from testbed.waiting import wait_until

@@ -33,7 +33,11 @@ def test_packages_of_a_check_and_given_ones_are_combined() -> None:
 
 def test_spark_connect_takes_settings_of_sql_only() -> None:
     given = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "4"}
-    assert connect_settings(given) == {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "4"}
+    assert connect_settings(given) == {
+        "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "4",
+    }
 
 
 def test_checks_use_data_frames_only() -> None:

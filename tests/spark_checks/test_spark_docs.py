@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from spark_checks.__main__ import check_names, load_check
+from spark_checks.command import check_names, load_check
 from spark_checks.options import COMMON
 
 TEXT = (Path(__file__).parents[2] / "docs" / "explanation" / "spark-checks.md").read_text(encoding="utf-8")
