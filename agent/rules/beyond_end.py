@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar
 
 from agent.engine.facts import Facts
+from agent.engine.history import History
 from agent.engine.ordinary import CommitProgress
 from agent.engine.rule import Advice, GroupRule, Scope, recovered
 from agent.model.commit_batch import Flags
@@ -14,6 +15,7 @@ from agent.model.text import count, place
 from agent.rules.queries.advice import REUSED_OFFSETS, prevent_truncation
 from agent.rules.queries.causes import check_recreation
 from agent.rules.queries.partitions import (
+    CLOCK_SLACK_MS,
     confirm_truncation,
     earliest,
     find_deletion,
@@ -84,7 +86,7 @@ class BeyondEnd(GroupRule):
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         reported: int | None = None
         for reading in facts.history(LogOffsets, *scope.in_partition):
-            commit = facts.history(Commit, *scope.series).as_of(reading.at - 1)
+            commit = _committed_before(facts.history(Commit, *scope.series), reading)
             offset = commit.offset if commit is not None else None
             if commit is None or offset is None or offset <= reading.log_end or is_foreign_offset(facts, commit):
                 reported = None
@@ -123,3 +125,15 @@ class BeyondEnd(GroupRule):
             records=Records(lost=offset - reading.log_end),
             checks=[check_recreation(facts, scope.in_partition, commit.at, reading.at)],
         )
+
+
+def _committed_before(history: History[Commit], reading: LogOffsets) -> Commit | None:
+    """Return the commit that held when log offsets were read; None if it may have been made after that.
+
+    The coordinator's clock dates commits that are read in the log. What was seen by then was made by then.
+    """
+    commit = history.as_of(reading.at - 1)
+    if commit is None or commit.seen <= reading.at or commit.at <= reading.at - CLOCK_SLACK_MS:
+        return commit
+    before = history.as_of(reading.at - CLOCK_SLACK_MS)
+    return None if before is None else min(commit, before, key=lambda made: made.offset or 0)
