@@ -20,10 +20,20 @@ import click
 
 import spark_checks
 from agent.cli.common import CLEAN, FAILED, FOUND, WRONG
+from agent.config.requirements import OWN_PACKAGES
 from agent.model.findings import finding_json
 from agent.model.text import count
-from spark_checks.options import Check, Options, Report, WrongUseError, common_options, parse_options, refuse_options
-from spark_checks.session import SHIPPED, merge_settings, session
+from spark_checks.options import (
+    Check,
+    Options,
+    Report,
+    WrongUseError,
+    common_options,
+    parse_options,
+    refuse_options,
+    refuse_spark_options,
+)
+from spark_checks.session import merge_settings, session
 
 _CAUSE = re.compile(r"(?:^|: )(?:agent|spark_checks)[\w.]+Error: (.+)|org\.apache\.spark\.Spark\w*Exception: (.+)")
 
@@ -49,8 +59,8 @@ def load_check(name: str) -> Check:
     return cast("Check", module)
 
 
-def parse(name: str, check: Check, arguments: Sequence[str]) -> Options:
-    """Return the options of a command line.
+def parse(name: str, check: Check, arguments: Sequence[str], *, submitted: bool = False) -> Options:
+    """Return the options of a command line. submitted: whether spark-submit started this process.
 
     Raises WrongUseError with all mistakes, click.exceptions.Exit after --help.
     """
@@ -60,18 +70,20 @@ def parse(name: str, check: Check, arguments: Sequence[str]) -> Options:
         values = command.make_context(command.name, list(arguments)).params
     except click.UsageError as error:
         raise WrongUseError([error.format_message()]) from error
+    refused = list(refuse_spark_options(values)) if submitted else []
     options, mistakes = parse_options(values)
+    mistakes[:0] = refused
     mistakes += [*refuse_options(check, options), *check.mistakes(options)]
     if mistakes:
         raise WrongUseError(mistakes)
-    return options
+    return options._replace(submitted=submitted)
 
 
 def run(name: str, check: Check, options: Options) -> Report:
     """Run the check in a Spark session of its own and write the report, if asked for."""
     _progress("starting Spark" if options.remote is None else f"connecting to {options.remote}")
     conf = merge_settings(getattr(check, "CONF", {}), options.conf)
-    with session(name, options.master, conf, remote=options.remote) as spark:
+    with session(name, options.master, conf, remote=options.remote, submitted=options.submitted) as spark:
         report = check.run(spark, options, _progress)
     if options.report is not None:
         options.report.mkdir(parents=True, exist_ok=True)
@@ -81,8 +93,11 @@ def run(name: str, check: Check, options: Options) -> Report:
     return report
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command and return its exit status."""
+def main(arguments: Sequence[str], *, submitted: bool = False) -> int:
+    """Run the command and return its exit status. submitted: whether spark-submit started this process.
+
+    To Spark, an application with any status but 0 has failed; so findings do not change the status of a submitted one.
+    """
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
     name, *rest = arguments or ["--help"]
     try:
@@ -90,14 +105,14 @@ def main(arguments: Sequence[str]) -> int:
             click.echo(f"Usage: python -m spark_checks NAME [OPTIONS]\n\nChecks: {', '.join(check_names())}")
             return CLEAN
         check = load_check(name)
-        options = parse(name, check, rest)
+        options = parse(name, check, rest, submitted=submitted)
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except WrongUseError as error:
         click.echo("\n".join(error.mistakes), err=True)
         return WRONG
     home = os.environ.get("JAVA_HOME")
-    if options.remote is None and shutil.which("java" if not home else f"{home}/bin/java") is None:
+    if options.remote is None and not submitted and shutil.which("java" if not home else f"{home}/bin/java") is None:
         where = f"in JAVA_HOME, {home}" if home else "on the PATH"
         click.echo(f"Spark needs Java, but none is {where}: install a JDK, 17 or newer, or set JAVA_HOME.", err=True)
         return FAILED
@@ -117,7 +132,7 @@ def main(arguments: Sequence[str]) -> int:
         click.echo(f"The check {name} failed: {_describe_unread(report.unread)}", err=True)
         return FAILED
     _progress("done: " + report.summary)
-    return FOUND if report.findings else CLEAN
+    return FOUND if report.findings and not submitted else CLEAN
 
 
 def _modules() -> list[str]:
@@ -136,7 +151,7 @@ def _external_cause(error: Exception) -> str | None:
     """
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}"
-    if type(error).__module__.partition(".")[0] in SHIPPED:
+    if type(error).__module__.partition(".")[0] in OWN_PACKAGES:
         return str(error)
     causes = [found[1] or found[2] for line in _lines(error) if (found := _CAUSE.search(line))]
     return causes[0] if causes else None
