@@ -137,12 +137,12 @@ def test_cluster_and_server_find_what_one_machine_finds(
     assert run_check(check, *paths, "--remote", server.remote, cwd=tmp_path) == local
 
 
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(3000)
 def test_oracles_agree_on_the_cluster(cluster: SparkCluster) -> None:
     assert " passed" in run_oracles(cluster.master)
 
 
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(3000)
 def test_oracles_agree_through_spark_connect(server: SparkConnectServer) -> None:
     assert " passed" in run_oracles(server.remote)
 

@@ -1,0 +1,148 @@
+"""The demos' journals, archived by the agent while it runs and the server fails now and then.
+
+Nothing is missing in the archive, nothing is there twice, and the checks that read the journal find the same in both.
+"""
+
+import shutil
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from agent.model.findings import Finding
+from agent.model.times import rfc3339
+from agent.storage.journal.archive import Archive
+from agent.storage.journal.places import JournalFiles
+from agent.storage.journal.reader import entries
+from spark_checks.__main__ import load_check, parse
+from testbed.agent import Agent
+from testbed.demos import SCENARIOS
+from testbed.object_store import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore
+from testbed.proxy import Proxy
+from testbed.slack import Slack
+from testbed.waiting import wait_until
+from tests.storage.test_archive import fail
+
+pytestmark = [pytest.mark.integration, pytest.mark.acceptance, pytest.mark.timeout(1500)]
+
+AGENT = "agent-1"
+KAFKA, FLINK = ("--cluster", "demo"), ("--flink", "jobs")
+CHECKS: Mapping[str, Mapping[str, Sequence[str]]] = {
+    "reset": {"offset_history": KAFKA},
+    "log-divergence": {"offset_history": KAFKA},
+    "flink-reset": {"offset_history": KAFKA, "job_history": FLINK},
+    "job-resurrected": {"job_history": FLINK},
+    "streams-state": {"offset_history": KAFKA},
+}
+"""The checks that read nothing but the journal, by demo, and the options that select what they examine."""
+
+FOUND = frozenset({("reset", "offset_history"), ("flink-reset", "offset_history"), ("job-resurrected", "job_history")})
+"""Where something must be found."""
+
+_FAULT_S = 2.0
+
+
+@contextmanager
+def failing(server: ObjectStore, link: Proxy) -> Iterator[None]:
+    """Cut the link to the server for a while, then freeze the server, and so on."""
+    ended = threading.Event()
+
+    def fail_now_and_then() -> None:
+        for break_it, repair_it in cycle(((link.cut, link.heal), (server.freeze, server.thaw))):
+            if ended.wait(2 * _FAULT_S):
+                return
+            break_it()
+            ended.wait(_FAULT_S)
+            repair_it()
+
+    thread = threading.Thread(target=fail_now_and_then, name="faults")
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@pytest.fixture
+def server(spark: SparkSession, tmp_path: Path) -> Iterator[ObjectStore]:
+    """A server that this process and Spark's workers reach by AWS's variables."""
+    with ObjectStore(tmp_path / "server") as store, pytest.MonkeyPatch.context() as patch:
+        for name, value in store.variables().items():
+            patch.setenv(name, value)
+            patch.setitem(spark.sparkContext.environment, name, value)
+        yield store
+
+
+def archiving_agents(link: Proxy, secrets: Path, url: str) -> tuple[type[Agent], list[Agent]]:
+    """Return the agent that a demo is to start in place of its own, one that archives; and those that are made."""
+    for name, secret in (("access", ACCESS_KEY), ("secret", SECRET_KEY)):
+        (secrets / name).write_text(secret)
+    archive = (
+        f'[journal]\narchive = "{url}"\n'
+        f'[journal.s3]\nendpoint = "http://{link.address}"\nregion = "{REGION}"\n'
+        f'access_key = {{ file = "{secrets}/access" }}\nsecret_key = {{ file = "{secrets}/secret" }}\n'
+    )
+    made: list[Agent] = []
+
+    class Archiving(Agent):
+        def __init__(
+            self,
+            directory: Path,
+            clusters: Mapping[str, Mapping[str, Any]],
+            slack: Slack | None = None,
+            tables: str = "",
+            **options: Any,
+        ) -> None:
+            tables = f'name = "{AGENT}"\n{tables}\n{archive}'
+            super().__init__(directory, clusters, slack, tables, program="testbed.short_segments", **options)
+            made.append(self)
+
+    return Archiving, made
+
+
+def findings(spark: SparkSession, name: str, *options: str) -> list[Finding]:
+    check = load_check(name)
+    report = check.run(spark, parse(name, check, options), lambda _: None)
+    assert not report.unread
+    return list(report.findings)
+
+
+@pytest.mark.parametrize("demo", SCENARIOS)
+def test_the_archive_of_a_demo_is_its_journal(
+    demo: str, spark: SparkSession, server: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"s3://{server.bucket}/fleet"
+    with Proxy("127.0.0.1", server.port) as link:
+        archiving, made = archiving_agents(link, tmp_path, url)
+        monkeypatch.setattr(f"{SCENARIOS[demo].__module__}.Agent", archiving)
+        with failing(server, link):
+            assert SCENARIOS[demo](tmp_path / "demo", 7) == 0
+        (agent,) = made
+        failures = agent.log.read_text(encoding="utf-8").count("archive_failed")
+        assert failures
+        local = agent.state / "journal"
+        expected = list(entries(local, unreadable=fail))
+        end, until = expected[-1][0], max(observation.at for _, observation in expected) + 1
+        shutil.copytree(local, tmp_path / "journal")
+        archived = JournalFiles(AGENT, None, Archive(url))
+        before = len(list(entries(archived, unreadable=fail)))
+        assert before > len(expected) // 2  # while the agent ran
+        with agent:  # what was sealed last is archived after the next start
+            wait_until(lambda: _count_until(archived, end) == len(expected), "the rest of the journal", 120, every=1)
+            agent.stop()
+    assert [entry for entry in entries(archived, unreadable=fail) if entry[0] <= end] == expected
+    for name, options in CHECKS[demo].items():
+        window = (*options, "--to", rfc3339(until))
+        found = findings(spark, name, "--journal", str(tmp_path / "journal"), *window)
+        assert findings(spark, name, "--journal", url, *window) == found
+        assert found or (demo, name) not in FOUND
+
+
+def _count_until(place: JournalFiles, end: int) -> int:
+    return sum(position <= end for position, _ in entries(place, unreadable=fail))
