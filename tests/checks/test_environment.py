@@ -8,9 +8,11 @@ from importlib.metadata import Distribution, version
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from packaging.utils import canonicalize_name
 
 from agent.checks.environment import PYTHON, REQUIREMENT, VERSION, PackingError, find_distributions, pack
+from agent.cli.main import main
 
 
 def names(distributions: list[Distribution]) -> set[str]:
@@ -72,3 +74,10 @@ def test_the_interpreter_is_the_one_of_the_hosts(tmp_path: Path) -> None:
         assert b"home = /opt/python/bin\n" in settings.read()
     assert shutil.which(PYTHON) is not None
     assert Path(sys.base_prefix) in PYTHON.parents
+
+
+def test_the_command_says_why_it_cannot_write(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = CliRunner().invoke(main, ["spark-package", "--out", str(tmp_path / "file" / "spark")])
+    assert result.exit_code == 3
+    assert result.stderr.startswith(f"the files in {tmp_path}/file/spark are not complete: [Errno 20] Not a directory")

@@ -7,7 +7,6 @@ import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -44,21 +43,36 @@ CHECKS: Mapping[str, Mapping[str, Sequence[str]]] = {
 FOUND = frozenset({("reset", "offset_history"), ("flink-reset", "offset_history"), ("job-resurrected", "job_history")})
 """Where something must be found."""
 
-_FAULT_S = 2.0
+_PAUSE_S = 3.0
+
+
+def failures(agents: Sequence[Agent]) -> int:
+    """Return how often an agent has logged that the archive fails."""
+    return sum(agent.log.read_text(encoding="utf-8").count("archive_failed") for agent in agents if agent.log.exists())
 
 
 @contextmanager
-def failing(server: ObjectStore, link: Proxy) -> Iterator[None]:
-    """Cut the link to the server for a while, then freeze the server, and so on."""
+def failing(server: ObjectStore, link: Proxy, agents: Sequence[Agent]) -> Iterator[None]:
+    """While an agent runs, cut the link to the server until the agent notices, then freeze the server, and so on."""
     ended = threading.Event()
 
+    def is_over() -> bool:
+        return ended.is_set() or not any(agent.running for agent in agents)
+
+    def cut_until_noticed() -> None:
+        before = failures(agents)
+        link.cut()
+        wait_until(lambda: is_over() or failures(agents) > before, "the agent to notice", 200)
+        link.heal()
+
     def fail_now_and_then() -> None:
-        for break_it, repair_it in cycle(((link.cut, link.heal), (server.freeze, server.thaw))):
-            if ended.wait(2 * _FAULT_S):
-                return
-            break_it()
-            ended.wait(_FAULT_S)
-            repair_it()
+        while not ended.wait(_PAUSE_S):
+            if not is_over():
+                cut_until_noticed()
+                ended.wait(_PAUSE_S)
+                server.freeze()
+                ended.wait(_PAUSE_S)
+                server.thaw()
 
     thread = threading.Thread(target=fail_now_and_then, name="faults")
     thread.start()
@@ -121,11 +135,10 @@ def test_the_archive_of_a_demo_is_its_journal(
     with Proxy("127.0.0.1", server.port) as link:
         archiving, made = archiving_agents(link, tmp_path, url)
         monkeypatch.setattr(f"{SCENARIOS[demo].__module__}.Agent", archiving)
-        with failing(server, link):
+        with failing(server, link, made):
             assert SCENARIOS[demo](tmp_path / "demo", 7) == 0
         (agent,) = made
-        failures = agent.log.read_text(encoding="utf-8").count("archive_failed")
-        assert failures
+        assert failures(made) > 1
         local = agent.state / "journal"
         expected = list(entries(local, unreadable=fail))
         end, until = expected[-1][0], max(observation.at for _, observation in expected) + 1
