@@ -29,7 +29,7 @@ from tests.storage.test_archive import fail
 
 pytestmark = [pytest.mark.integration, pytest.mark.acceptance, pytest.mark.timeout(1500)]
 
-AGENT = "agent-1"
+AGENT, BUCKET = "agent-1", "demos"
 KAFKA, FLINK = ("--cluster", "demo"), ("--flink", "jobs")
 CHECKS: Mapping[str, Mapping[str, Sequence[str]]] = {
     "reset": {"offset_history": KAFKA},
@@ -83,13 +83,14 @@ def failing(server: ObjectStore, link: Proxy, agents: Sequence[Agent]) -> Iterat
         thread.join()
 
 
-@pytest.fixture
-def server(spark: SparkSession, tmp_path: Path) -> Iterator[ObjectStore]:
-    """A server that this process and Spark's workers reach by AWS's variables."""
-    with ObjectStore(tmp_path / "server") as store, pytest.MonkeyPatch.context() as patch:
+@pytest.fixture(scope="module")
+def server(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    """A server that this process and Spark's workers, which keep a connection by bucket, reach by AWS's variables."""
+    with ObjectStore(tmp_path_factory.mktemp("server")) as store, pytest.MonkeyPatch.context() as patch:
         for name, value in store.variables().items():
             patch.setenv(name, value)
             patch.setitem(spark.sparkContext.environment, name, value)
+        store.files().create_dir(BUCKET)
         yield store
 
 
@@ -131,7 +132,7 @@ def findings(spark: SparkSession, name: str, *options: str) -> list[Finding]:
 def test_the_archive_of_a_demo_is_its_journal(
     demo: str, spark: SparkSession, server: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = f"s3://{server.bucket}/fleet"
+    url = f"s3://{BUCKET}/{demo}"
     with Proxy("127.0.0.1", server.port) as link:
         archiving, made = archiving_agents(link, tmp_path, url)
         monkeypatch.setattr(f"{SCENARIOS[demo].__module__}.Agent", archiving)
