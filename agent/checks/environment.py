@@ -62,15 +62,18 @@ def pack(target: Path, distributions: Sequence[Distribution], python: Path = PYT
     """
     folder = Path("lib", f"python{VERSION}", "site-packages")
     partial = target.with_name(f".{target.name}.tmp")
-    with tarfile.open(partial, "w:gz", compresslevel=_COMPRESSION) as archive:
-        settings = f"home = {python.parent}\ninclude-system-site-packages = false\nversion = {VERSION}\n"
-        _add_text(archive, "pyvenv.cfg", settings)
-        _add_link(archive, "bin/python", str(python))
-        _add_link(archive, "bin/python3", "python")
-        for packed in distributions:
-            for source, place in sorted(_files(packed)):
-                archive.add(source, str(folder / place), recursive=False, filter=_anonymous)
-    partial.replace(target)
+    try:
+        with tarfile.open(partial, "w:gz", compresslevel=_COMPRESSION) as archive:
+            settings = f"home = {python.parent}\ninclude-system-site-packages = false\nversion = {VERSION}\n"
+            _add_text(archive, "pyvenv.cfg", settings)
+            _add_link(archive, "bin/python", str(python))
+            _add_link(archive, "bin/python3", "python")
+            for packed in distributions:
+                for source, place in sorted(_files(packed)):
+                    archive.add(source, str(folder / place), recursive=False, filter=_anonymous)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _distribution(name: str) -> Distribution:
@@ -92,9 +95,10 @@ def _files(packed: Distribution) -> Iterator[tuple[Path, Path]]:
         raise PackingError(msg)
     is_own = canonicalize_name(packed.name) == _OWN
     for file in packed.files:
-        top = file.parts[0]
-        if top not in ("..", "/") and not (is_own and not top.endswith(".dist-info")):
-            yield Path(str(packed.locate_file(file))), Path(*file.parts)
+        top, source = file.parts[0], Path(str(packed.locate_file(file)))
+        is_cleaned = source.suffix == ".pyc" and not source.exists()  # images often go without compiled files
+        if top not in ("..", "/") and not is_cleaned and not (is_own and not top.endswith(".dist-info")):
+            yield source, Path(*file.parts)
     for package in OWN_PACKAGES if is_own else ():  # an editable installation lists none of their files
         spec = find_spec(package)
         for home in map(Path, (spec.submodule_search_locations or ()) if spec else ()):

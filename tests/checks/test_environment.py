@@ -42,7 +42,20 @@ def test_a_package_without_a_list_of_files_is_named(tmp_path: Path) -> None:
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign\nVersion: 1\n")
     with pytest.raises(PackingError, match="foreign was not installed by pip"):
         pack(tmp_path / "env.tar.gz", [Distribution.at(folder)])
-    assert not (tmp_path / "env.tar.gz").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["foreign.dist-info"]
+
+
+def test_files_that_are_gone_fail_unless_they_are_compiled_ones(tmp_path: Path) -> None:
+    folder = tmp_path / "own.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: own\nVersion: 1\n")
+    (folder / "RECORD").write_text("own/__pycache__/a.cpython-311.pyc,,\nown.dist-info/METADATA,,\n../bin/own,,\n")
+    pack(tmp_path / "env.tar.gz", [Distribution.at(folder)])
+    with tarfile.open(tmp_path / "env.tar.gz") as archive:
+        assert [Path(name).name for name in archive.getnames()] == ["pyvenv.cfg", "python", "python3", "METADATA"]
+    (folder / "RECORD").write_text("own/a.py,,\n")
+    with pytest.raises(FileNotFoundError, match=r"own/a\.py"):
+        pack(tmp_path / "env.tar.gz", [Distribution.at(folder)])
 
 
 def test_the_unpacked_interpreter_imports_from_the_archive(tmp_path: Path) -> None:
