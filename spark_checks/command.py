@@ -22,10 +22,20 @@ from pyspark.sql import SparkSession
 
 import spark_checks
 from agent.cli.common import CLEAN, FAILED, FOUND, WRONG
+from agent.config.requirements import OWN_PACKAGES
 from agent.model.findings import finding_json
 from agent.model.text import count
-from spark_checks.options import Check, Options, Report, WrongUseError, common_options, parse_options, refuse_options
-from spark_checks.session import SHIPPED, merge_settings, session
+from spark_checks.options import (
+    Check,
+    Options,
+    Report,
+    WrongUseError,
+    common_options,
+    parse_options,
+    refuse_options,
+    refuse_spark_options,
+)
+from spark_checks.session import merge_settings, session
 
 OpenSession: TypeAlias = Callable[[str, Check, Options], AbstractContextManager[SparkSession]]
 """Provides the Spark session in which a check of this name runs, with its settings."""
@@ -54,8 +64,8 @@ def load_check(name: str) -> Check:
     return cast("Check", module)
 
 
-def parse(name: str, check: Check, arguments: Sequence[str]) -> Options:
-    """Return the options of a command line.
+def parse(name: str, check: Check, arguments: Sequence[str], *, submitted: bool = False) -> Options:
+    """Return the options of a command line. submitted: whether spark-submit started this process.
 
     Raises WrongUseError with all mistakes, click.exceptions.Exit after --help.
     """
@@ -65,11 +75,13 @@ def parse(name: str, check: Check, arguments: Sequence[str]) -> Options:
         values = command.make_context(command.name, list(arguments)).params
     except click.UsageError as error:
         raise WrongUseError([error.format_message()]) from error
+    refused = list(refuse_spark_options(values)) if submitted else []
     options, mistakes = parse_options(values)
+    mistakes[:0] = refused
     mistakes += [*refuse_options(check, options), *check.mistakes(options)]
     if mistakes:
         raise WrongUseError(mistakes)
-    return options
+    return options._replace(submitted=submitted)
 
 
 def settings_of(check: Check, options: Options) -> dict[str, str]:
@@ -81,18 +93,23 @@ def settings_of(check: Check, options: Options) -> dict[str, str]:
 def own_session(name: str, check: Check, options: Options) -> AbstractContextManager[SparkSession]:
     """Provide a session for one check."""
     progress("starting Spark" if options.remote is None else f"connecting to {options.remote}")
-    return session(name, options.master, settings_of(check, options), remote=options.remote)
+    conf = settings_of(check, options)
+    return session(name, options.master, conf, remote=options.remote, submitted=options.submitted)
 
 
-def run_command(arguments: Sequence[str], open_session: OpenSession) -> int:
-    """Run a check, print its findings and return the exit status. arguments: its name and its options."""
+def run_command(arguments: Sequence[str], open_session: OpenSession, *, submitted: bool = False) -> int:
+    """Run a check, print its findings and return the exit status. arguments: its name and its options.
+
+    submitted: whether spark-submit started this process. To Spark, an application with any status but 0 has failed, so
+    findings do not change the status then.
+    """
     name, *rest = arguments or ["--help"]
     try:
         if name in ("-h", "--help"):
             click.echo(f"Usage: python -m spark_checks NAME [OPTIONS]\n\nChecks: {', '.join(check_names())}")
             return CLEAN
         check = load_check(name)
-        options = parse(name, check, rest)
+        options = parse(name, check, rest, submitted=submitted)
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except WrongUseError as error:
@@ -116,13 +133,17 @@ def run_command(arguments: Sequence[str], open_session: OpenSession) -> int:
         click.echo(f"The check {name} failed: {_describe_unread(report.unread)}", err=True)
         return FAILED
     progress("done: " + report.summary)
-    return FOUND if report.findings else CLEAN
+    return FOUND if report.findings and not submitted else CLEAN
 
 
 def find_java_problem(options: Options) -> str | None:
     """Return why Spark cannot start without a JDK; None if it can, or if a server has it."""
     home = os.environ.get("JAVA_HOME")
-    if options.remote is not None or shutil.which("java" if not home else f"{home}/bin/java") is not None:
+    if (
+        options.remote is not None
+        or options.submitted
+        or shutil.which("java" if not home else f"{home}/bin/java") is not None
+    ):
         return None
     where = f"in JAVA_HOME, {home}" if home else "on the PATH"
     return f"Spark needs Java, but none is {where}: install a JDK, 17 or newer, or set JAVA_HOME."
@@ -166,7 +187,7 @@ def external_cause(error: Exception) -> str | None:
     """
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}"
-    if type(error).__module__.partition(".")[0] in SHIPPED:
+    if type(error).__module__.partition(".")[0] in OWN_PACKAGES:
         return str(error)
     causes = [found[1] or found[2] for line in _lines(error) if (found := _CAUSE.search(line))]
     return causes[0] if causes else None

@@ -27,7 +27,7 @@ WHOLE_LOGS: Mapping[str, str] = {
 
 
 SESSION_SETTINGS = "spark.sql."
-"""How the names of the settings begin that a Spark Connect server takes for a session."""
+"""How the names of the settings begin that a running Spark takes for a session."""
 
 
 class WrongUseError(Exception):
@@ -41,8 +41,8 @@ class WrongUseError(Exception):
 class Options(NamedTuple):
     """Options of a check. since, until: the window of --from and --to, event time, ms; None: unbounded.
 
-    topics, groups: shell patterns; empty: all. remote: a Spark Connect server in place of a master. own: the values of
-    the check's own PARAMS, by name.
+    topics, groups: shell patterns; empty: all. remote: a Spark Connect server in place of a master. submitted: whether
+    spark-submit started this process, with master and settings. own: the values of the check's own PARAMS, by name.
     """
 
     cluster: str = "main"
@@ -52,6 +52,7 @@ class Options(NamedTuple):
     until: int | None = None
     master: str = "local[*]"
     remote: str | None = None
+    submitted: bool = False
     conf: Mapping[str, str] = {}
     report: Path | None = None
     own: Mapping[str, Any] = {}
@@ -119,6 +120,13 @@ def refuse_options(check: Check, options: Options) -> Iterator[str]:
     for option in COMMON:
         if option.name in reasons and getattr(options, option.name) not in (None, ()):
             yield f"{option.opts[0]}: {reasons[option.name]}"
+
+
+def refuse_spark_options(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each given option that spark-submit takes itself. values: parsed ones."""
+    for name in ("master", "remote", "conf"):
+        if values[name]:
+            yield f"--{name}: this belongs to spark-submit; write it before the name of the application's file."
 
 
 def parse_options(values: Mapping[str, Any]) -> tuple[Options, list[str]]:

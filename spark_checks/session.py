@@ -13,12 +13,10 @@ from pyspark import accumulators
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
+from agent.config.requirements import OWN_PACKAGES
 from spark_checks.jars import PACKAGES, with_verified_jars
 from spark_checks.options import SESSION_SETTINGS
 from spark_checks.progress import event_log
-
-SHIPPED = ("agent", "spark_checks")
-"""The packages sent to Python workers on other machines; their dependencies must be installed there."""
 
 JVM_OPTIONS = "spark.driver.extraJavaOptions"
 QUICK_START: Mapping[str, str] = {JVM_OPTIONS: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
@@ -59,21 +57,27 @@ def settings(master: str, conf: Mapping[str, str]) -> dict[str, str]:
     return {**_DEFAULTS, **(_LOCAL if _is_local(master) else {}), **conf}
 
 
-def connect_settings(conf: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings that a Spark Connect server takes for a session; all others are those of the server."""
+def session_settings(conf: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that a running Spark takes for a session; all others were chosen when it started."""
     return {key: value for key, value in {**_DEFAULTS, **conf}.items() if key.startswith(SESSION_SETTINGS)}
 
 
 @contextmanager
 def session(
-    name: str, master: str = "local[*]", conf: Mapping[str, str] | None = None, *, remote: str | None = None
+    name: str,
+    master: str = "local[*]",
+    conf: Mapping[str, str] | None = None,
+    *,
+    remote: str | None = None,
+    submitted: bool = False,
 ) -> Iterator[SparkSession]:
     """Provide a Spark session and stop it at the end.
 
     conf: any `spark.*` setting. `spark.pyspark.python` selects the workers' Python; by default the one that runs this,
     which must then exist at the same path on every worker. remote: a Spark Connect server (sc://HOST:PORT) in place of
-    a master; of the settings it takes those of SQL. Raises RuntimeError if this process has a session already,
-    PackagesError and JarsError.
+    a master. submitted: whether spark-submit started this process; the master is then that of its command line. Both
+    take only the settings of SQL. Raises RuntimeError if this process has a session already, PackagesError and
+    JarsError.
     """
     if SparkSession.getActiveSession() is not None:
         msg = "This process already has a Spark session, with settings of its own."
@@ -81,12 +85,13 @@ def session(
     given = conf or {}
     own_folders = (place for place in given.get("spark.local.dir", "").split(",") if Path(place).is_absolute())
     with tempfile.TemporaryDirectory(prefix="backflow-", dir=next(own_folders, None)) as folder:
-        spark = _connect(remote) if remote else _start(name, master, given, Path(folder))
+        is_running = submitted or remote is not None
+        spark = _join(name, remote) if is_running else _start(name, master, given, Path(folder))
         try:
-            if remote:
-                for key, value in connect_settings(given).items():
+            if is_running:
+                for key, value in session_settings(given).items():
                     spark.conf.set(key, value)
-            if remote or not _is_local(master):
+            if is_running or not _is_local(master):
                 spark.addArtifacts(str(_zip_packages(Path(folder) / "backflow.zip")), pyfile=True)
             yield spark
         finally:
@@ -103,8 +108,10 @@ class _AccumulatorServer(accumulators.AccumulatorServer):
         self.server_shutdown = True
 
 
-def _connect(remote: str) -> SparkSession:
-    return SparkSession.builder.remote(remote).getOrCreate()
+def _join(name: str, remote: str | None) -> SparkSession:
+    """Return a session of a Spark Connect server, or of the Spark that spark-submit has started."""
+    builder = SparkSession.builder
+    return (builder.remote(remote) if remote else builder.appName(f"backflow {name}")).getOrCreate()
 
 
 def _start(name: str, master: str, given: Mapping[str, str], folder: Path) -> SparkSession:
@@ -150,7 +157,7 @@ def _is_local(master: str) -> bool:
 
 def _zip_packages(target: Path) -> Path:
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for package in SHIPPED:
+        for package in OWN_PACKAGES:
             spec = find_spec(package)
             for place in (spec.submodule_search_locations or ()) if spec else ():
                 for path in sorted(Path(place).rglob("*.py")):

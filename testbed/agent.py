@@ -34,12 +34,13 @@ class Agent(Process):
         *,
         checks: bool = False,
         options: Mapping[str, str] | None = None,
+        program: str = "agent",
     ) -> None:
         """Write the configuration; the process is started separately.
 
         directory: holds configuration, state and log. clusters: the [clusters.NAME] tables. tables: TOML that is
         appended to the shipped rules. checks: whether Spark checks run, which need 1 GiB and a core. options: options
-        of the shipped rules to change, in TOML, by `table.option`.
+        of the shipped rules to change, in TOML, by `table.option`. program: the module that runs the agent.
         """
         directory.mkdir(parents=True, exist_ok=True)
         self.config = directory / "rules.toml"
@@ -57,7 +58,7 @@ class Agent(Process):
             lines.append(f'[slack]\nchannel = "alerts"\ntoken_env = "{_SLACK_ENV}"\nbase_url = "{slack.url}"')
             os.environ[_SLACK_ENV] = slack.token
         self.config.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        command = [sys.executable, "-m", "agent", "run", "--config", str(self.config)]
+        command = [sys.executable, "-m", program, "run", "--config", str(self.config)]
         super().__init__("the agent", command, directory / "agent.log")
 
     def wait_until_watching(self) -> None:

@@ -112,6 +112,19 @@ KAFKA_TOOLS = Distribution(
 )
 """The command line tools that operators use; kafka-transactions.sh is org.apache.kafka.tools.TransactionsCommand."""
 
+HADOOP = Distribution(
+    "hadoop",
+    "3.4.1",
+    (
+        "org.apache.hadoop:hadoop-client-minicluster:3.4.1",
+        "org.bouncycastle:bcpkix-jdk18on:1.78.1",  # the next two are needed, and left out of the one before
+        "org.glassfish.jaxb:jaxb-runtime:2.3.1",
+        "ch.qos.reload4j:reload4j:1.2.25",
+        "org.slf4j:slf4j-reload4j:1.7.36",
+    ),
+)
+"""Hadoop of the version that PySpark's jars have; the servers of YARN are in the jar for Hadoop's own tests."""
+
 
 class ArtifactError(Exception):
     """Java or jars are missing; the message says what to do."""
@@ -130,6 +143,11 @@ def java() -> str:
         msg = f"Java 17 or newer is needed to run Kafka, but {path} reports: {output.partition(chr(10))[0]}."
         raise ArtifactError(msg)
     return path
+
+
+def java_home() -> Path:
+    """Return the folder of the Java that `java` returns. Raises ArtifactError."""
+    return Path(java()).resolve().parents[1]
 
 
 def jars(distribution: Distribution) -> Path:

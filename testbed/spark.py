@@ -1,14 +1,16 @@
-"""A Spark standalone cluster and a Spark Connect server on loopback, as processes."""
+"""A Spark standalone cluster and a Spark Connect server on loopback, as processes; and spark-submit."""
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
+from subprocess import CompletedProcess, run
 from types import TracebackType
 from typing import Self
 
-from testbed.artifacts import ArtifactError
+from testbed.artifacts import ArtifactError, java_home
 from testbed.processes import Process, free_port
 
 _CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -17,16 +19,16 @@ _CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
 class SparkCluster:
     """A master and its workers, from PySpark's jars; entering the context starts them. master: its URL.
 
-    Each worker has one core and as much memory as its executor takes; executors die with their worker.
+    Executors die with their worker.
     """
 
-    def __init__(self, workdir: Path, *, workers: int = 2, memory: str = "1g") -> None:
-        """Prepare the processes. workdir: holds logs and executors' folders. memory: a worker's, as in Spark."""
+    def __init__(self, workdir: Path, *, workers: int = 2, cores: int = 1, memory: str = "1g") -> None:
+        """Prepare the processes. workdir: holds logs and executors' folders. cores, memory: a worker's, as in Spark."""
         port = free_port()
         self.master = f"spark://127.0.0.1:{port}"
         arguments = ("--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
         self._master = _process("master", ("spark-class", "org.apache.spark.deploy.master.Master", *arguments), workdir)
-        own = ("--host", "127.0.0.1", "--webui-port", "0", "--cores", "1")
+        own = ("--host", "127.0.0.1", "--webui-port", "0", "--cores", str(cores))
         self.workers = [
             _process(
                 f"worker-{number}",
@@ -98,7 +100,7 @@ class SparkConnectServer:
 
 
 def _process(name: str, command: tuple[str, ...], workdir: Path, memory: str = "256m") -> Process:
-    home, (program, *arguments) = _home(), command
+    home, (program, *arguments) = spark_home(), command
     workdir.mkdir(parents=True, exist_ok=True)
     # spark-class sets what a worker builds its executors' commands from, then becomes the JVM.
     settings = (f"SPARK_HOME={home}", "SPARK_LOCAL_IP=127.0.0.1", f"SPARK_DAEMON_MEMORY={memory}")
@@ -106,7 +108,23 @@ def _process(name: str, command: tuple[str, ...], workdir: Path, memory: str = "
     return Process(f"Spark's {name}", [*environment, str(home / "bin" / program), *arguments], workdir / f"{name}.log")
 
 
-def _home() -> Path:
+def submit(arguments: Sequence[str], workdir: Path, variables: Mapping[str, str]) -> CompletedProcess[str]:
+    """Run spark-submit on loopback until the application has ended, in an environment with these variables.
+
+    Of the environment of this process it inherits only the path.
+    """
+    environment = {"PATH": os.environ["PATH"], "JAVA_HOME": str(java_home()), "SPARK_HOME": str(spark_home())}
+    return run(
+        [str(spark_home() / "bin" / "spark-submit"), *arguments],
+        cwd=workdir,
+        env={**environment, "SPARK_LOCAL_IP": "127.0.0.1", **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def spark_home() -> Path:
     """Return PySpark's folder. PySpark is located, not imported: an import would take a second."""
     spec = find_spec("pyspark")
     for place in (spec.submodule_search_locations or ()) if spec else ():

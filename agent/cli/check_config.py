@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from agent.cli.common import EPILOG, WRONG, config_option, config_path, fail, load_or_exit, silence_logs
-from agent.cli.doctor import examine_receivers
+from agent.cli.doctor import examine_archive, examine_receivers
 from agent.config.problems import Problem, describe_path
 from agent.config.requirements import find_spark_problem
 from agent.config.settings import Settings
@@ -18,7 +18,9 @@ from agent.model.text import join_names
 @click.command("check-config", epilog=EPILOG)
 @config_option
 @click.option(
-    "--connect", is_flag=True, help="Also try tokens, channels, scopes and logins of receivers. Notifies no one."
+    "--connect",
+    is_flag=True,
+    help="Also try tokens, channels, scopes and logins of receivers, which notifies no one, and the journal's archive.",
 )
 def check_config_command(config: Path | None, *, connect: bool) -> None:
     """Validate the configuration and list all mistakes with their lines.
@@ -54,7 +56,7 @@ def check_config_command(config: Path | None, *, connect: bool) -> None:
 
 
 def _refusals(settings: Settings, path: Path) -> Iterator[Problem]:
-    """Yield each receiver that cannot be reached or would not deliver, with the line of its table."""
+    """Yield each receiver that would not deliver, with the line of its table, and an archive that takes no files."""
     silence_logs()
     places = find_places(path.read_text(encoding="utf-8-sig"))
     tables: dict[str, KeyPath] = {
@@ -66,3 +68,8 @@ def _refusals(settings: Settings, path: Path) -> Iterator[Problem]:
             line = places[key].line if key in places else 1  # of several receivers: a secret that only the service has
             reason = verdict.problem.splitlines()[0]
             yield Problem(str(path), line, describe_path(key), f"{verdict.name}: {reason}")
+    for verdict in examine_archive(settings.journal):
+        if verdict.problem is not None:
+            key = ("journal", "archive")
+            reason = verdict.problem.splitlines()[0]
+            yield Problem(str(path), places[key].line, describe_path(key), f"{settings.journal.archive}: {reason}")

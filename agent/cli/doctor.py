@@ -1,5 +1,7 @@
 """The command `doctor`: connect to everything that is configured, and say what works and what does not."""
 
+import os
+import secrets
 import shutil
 import sys
 import tempfile
@@ -8,12 +10,13 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
 from agent.cli.common import CLEAN, EPILOG, FOUND, config_option, load_or_exit, silence_logs, wait_option
 from agent.config.credentials import CredentialError
+from agent.config.journal import Journal
 from agent.config.problems import describe_path
 from agent.config.requirements import find_spark_problem
 from agent.config.settings import Settings
@@ -24,6 +27,11 @@ from agent.model.findings import observed_part
 from agent.model.observations.base import Availability, Observation, Subject, Unavailable
 from agent.notify.base import Identifiable, NotDelivered
 from agent.sources.base import Batch, Emit, Source
+
+if TYPE_CHECKING:
+    from agent.storage.journal.archive import Archive
+
+_ARCHIVE = "journal archive"
 
 _POLLS = 3
 """How often a source is polled at least: what only parts of a cluster refuse shows itself later."""
@@ -49,8 +57,9 @@ class Verdict(NamedTuple):
 def doctor_command(config: Path | None, wait: int) -> None:
     """Connect to everything that is configured; list what works and what does not. Exits with 1 if anything does not.
 
-    It reads only, sends no notification (`backflow test-alert` does), and can run beside the agent. Run it as the
-    agent's user: files and credentials are read as that user reads them.
+    It sends no notification (`backflow test-alert` does), and can run beside the agent. It writes nothing but a small
+    file to the journal's archive, which it removes. Run it as the agent's user: files and credentials are read as that
+    user reads them.
     """
     settings = load_or_exit(config, need_clusters=False)
     silence_logs()
@@ -69,6 +78,7 @@ def _verdicts(settings: Settings, wait: int) -> Iterator[Verdict]:
     yield from _examine_sources(settings, wait)
     yield from examine_receivers(settings)
     yield _examine_state(settings.agent.state_directory)
+    yield from examine_archive(settings.journal)
     if settings.spark.enabled:
         problem = find_spark_problem()
         yield Verdict("Spark checks", "", f"{problem}. Without, set enabled = false in [spark]." if problem else None)
@@ -200,6 +210,46 @@ def examine_receivers(settings: Settings) -> Iterator[Verdict]:
             yield Verdict("Slack buttons", socket.identify())
         except NotDelivered as error:
             yield Verdict("Slack buttons", "", f"{error}\nUntil then, no button in Slack has an effect.")
+
+
+def examine_archive(journal: Journal) -> Iterator[Verdict]:
+    """Yield whether files can be written to the journal's archive, read and removed; nothing without an archive."""
+    from agent.storage.journal.archive import Archive  # noqa: PLC0415 - pyarrow takes a moment to load
+
+    if journal.archive is None:
+        return
+    try:
+        probe_archive(Archive(journal.archive, os.environ | journal.s3.variables()))
+    except CredentialError as error:
+        yield Verdict(_ARCHIVE, journal.archive, str(error))
+    except OSError as error:
+        reason = (str(error).splitlines() or [repr(error)])[0]
+        consequence = "Until then, the journal stays on the local disk, where retention does not remove it."
+        yield Verdict(_ARCHIVE, journal.archive, f"{reason}\n{consequence}")
+    else:
+        yield Verdict(_ARCHIVE, f"{journal.archive}: a file was written, read and removed")
+
+
+def probe_archive(archive: "Archive") -> None:
+    """Write a small file to the archive, read it and remove it. Raises OSError."""
+    from pyarrow import fs  # noqa: PLC0415 - it takes a moment to load
+
+    from agent.storage.journal.archive import OBJECT_STORES, measure  # noqa: PLC0415 - likewise
+
+    folder = archive.root
+    # Folders are the agent's to create, which may run as another user.
+    while archive.files.type_name not in OBJECT_STORES and "/" in folder:
+        if archive.files.get_file_info(folder).type is not fs.FileType.NotFound:
+            break
+        folder = folder.rpartition("/")[0]
+    # Names that begin with an underscore are ignored by readers.
+    target = f"{folder}/_backflow-{secrets.token_hex(8)}"
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(b"backflow doctor\n")
+        file.flush()
+        file.seek(0)
+        archive.put(Path(file.name), measure(file), target)
+    archive.files.delete_file(target)
 
 
 def _examine_state(directory: Path) -> Verdict:

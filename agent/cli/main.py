@@ -18,6 +18,7 @@ from agent.cli.rule_tests import test_rules_command
 from agent.cli.run import run_command
 from agent.cli.schema import schema_command
 from agent.cli.silence import silence_command
+from agent.cli.spark_package import spark_package_command
 from agent.cli.status import groups_command, status_command
 
 
@@ -50,6 +51,7 @@ for command in (
     backup_command,
     check_command,
     digest_command,
+    spark_package_command,
     demo_command,
 ):
     main.add_command(command)

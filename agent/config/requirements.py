@@ -7,6 +7,9 @@ from importlib.util import find_spec
 
 from agent.config.child_processes import JAVA, child_environment
 
+OWN_PACKAGES = ("agent", "spark_checks")
+"""Backflow's own packages that Spark's Python workers import."""
+
 JAVA_VERSION = 17
 """The oldest Java that Spark 4 runs on."""
 

@@ -108,7 +108,7 @@ def kafka_errors(store: DeclaredStore) -> Iterator[None]:
     except (Py4JError, PySparkException) as error:
         if _NO_CONNECTOR in str(error):
             # Sent with a session, it would work for the first one only: it registers its settings once in a JVM.
-            msg = f"the Spark Connect server has no Kafka connector; start it with --packages {CONNECTOR}"
+            msg = f"Spark has no Kafka connector: start its server, or spark-submit, with --packages {CONNECTOR}"
             raise KafkaError(msg) from error
         causes = _CAUSE.findall(str(error))
         if not causes:

@@ -70,7 +70,7 @@ def _break(
         progress("the agent watches; it has the log directories of the brokers")
         truth = power_loss(cluster, TOPIC, keep={FOLLOWER: keep}, leader=FOLLOWER, progress=progress)
         progress("waiting for the Spark checks of the running brokers' disks")
-        wait_until(lambda: any(map(has_both_faults, agent.unmerged())), "an incident with both faults", 120, every=1)
+        wait_until(lambda: any(map(has_both_faults, agent.unmerged())), "an incident with both faults", 300, every=1)
         wait_until(lambda: any(map(has_both_reports, agent.unmerged())), "both check results in the thread", 60)
         agent.stop()
     return truth, agent.incidents()

@@ -40,6 +40,7 @@ stores = [
 ]
 """
 )
+ARCHIVED = TOML.replace("[clusters", 'name = "host-1"\n[journal]\narchive = "file:///a"\n[clusters')
 SPARK = ["--master", "local[2]", "--conf", "spark.driver.memory=1g", "--conf"]
 
 
@@ -85,6 +86,9 @@ def test_unknown_check_exits_with_2() -> None:
          [*SPARK, "--cluster", "main", "--bootstrap-servers", "k:9092", "--journal", "state/journal",
           "--store", "x/y=int"]),
         (STORES, ["changelog_restore", "--bootstrap-servers", "b:1"], [*SPARK, "--bootstrap-servers", "b:1"]),
+        (ARCHIVED, ["offset_history"],
+         [*SPARK, "--cluster", "main", "--journal", "state/journal", "--archive", "file:///a", "--agent", "host-1"]),
+        (ARCHIVED, ["review"], [*SPARK, "--cluster", "main", "--journal", "state/journal"]),
     ],
 )  # fmt: skip
 def test_options_from_the_configuration_come_first(

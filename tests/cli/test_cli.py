@@ -39,6 +39,7 @@ def test_help_lists_all_commands_and_exit_statuses() -> None:
         "incidents",
         "check",
         "digest",
+        "spark-package",
         "demo",
     ):
         assert command in result.output

@@ -111,3 +111,31 @@ def test_a_cluster_that_refuses_is_named(tmp_path: Path) -> None:
     assert status == 1
     assert lines[0] == "PROBLEM   far/kafka"
     assert "Connection refused" in lines[1]
+
+
+def test_an_archive_is_tried_with_a_file_that_is_removed(tmp_path: Path, slack: Slack) -> None:
+    """The archive's own folder is left to the agent, which may run as another user."""
+    table = slack_table(tmp_path, slack, slack.token)
+    (tmp_path / "disk").mkdir()
+    url = f"file://{tmp_path}/disk/new/archive"
+    status, lines = run(tmp_path, f'{table}[journal]\narchive = "{url}"\n')
+    assert (status, lines[-1]) == (
+        0,
+        f"ok        journal archive           {url}: a file was written, read and removed",
+    )
+    assert not list((tmp_path / "disk").iterdir())
+
+
+def test_an_archive_that_takes_no_files_is_explained(tmp_path: Path, slack: Slack) -> None:
+    """By doctor, and by check-config with the line of the option."""
+    (tmp_path / "file").touch()
+    url = f"file://{tmp_path}/file/archive"
+    tables = f'{slack_table(tmp_path, slack, slack.token)}[journal]\narchive = "{url}"\n'
+    status, lines = run(tmp_path, tables)
+    assert (status, lines[-3]) == (1, f"PROBLEM   journal archive           {url}")
+    assert "non-directory entry exists" in lines[-2]
+    assert lines[-1].strip().startswith("Until then, the journal stays on the local disk")
+    assert start(tmp_path, "check-config", tables).returncode == 0
+    refused = start(tmp_path, "check-config", tables, "--connect")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith(f"{tmp_path}/rules.toml:10: [journal] archive: {url}: ")

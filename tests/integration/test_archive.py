@@ -179,6 +179,26 @@ def test_the_agent_archives_its_journal_and_is_killed(server: ObjectStore, link:
     assert os.environ.get("AWS_ACCESS_KEY_ID") is None
 
 
+def test_doctor_says_whether_the_server_takes_files(server: ObjectStore, link: Proxy, tmp_path: Path) -> None:
+    config = tmp_path / "rules.toml"
+
+    def doctor(bucket: str) -> str:
+        config.write_text(
+            f'[spark]\nenabled = false\n[journal]\narchive = "s3://{bucket}/fleet"\n'
+            f'[journal.s3]\nendpoint = "http://127.0.0.1:{link.port}"\nregion = "{REGION}"\n'
+        )
+        command = [sys.executable, "-m", "agent", "doctor", "--config", str(config)]
+        environment = {**os.environ, **server.variables(), "STATE_DIRECTORY": str(tmp_path)}
+        done = subprocess.run(command, capture_output=True, check=False, text=True, env=environment)
+        return done.stdout.partition("journal archive")[2]
+
+    assert doctor(server.bucket).strip() == f"s3://{server.bucket}/fleet: a file was written, read and removed"
+    assert list_files(server) == []
+    assert "NO_SUCH_BUCKET" in doctor("another")
+    link.cut()
+    assert "AWS Error NETWORK_CONNECTION" in doctor(server.bucket)
+
+
 def _kind_and_name(path: str) -> tuple[str, str]:
     parts = Path(path).parts
     return parts[-5], parts[-1]

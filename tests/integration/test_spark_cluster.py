@@ -1,13 +1,15 @@
-"""The checks on a real Spark standalone cluster of two workers, and on a Spark Connect server; both share our paths.
+"""The checks on a real Spark standalone cluster of two workers, a Spark Connect server and YARN; all share our paths.
 
-The tests of the checks with their oracles run there unchanged, in a pytest of its own.
+The tests of the checks with their oracles run there unchanged, in a pytest of its own. spark-submit runs them where
+Backflow is not installed.
 """
 
 import os
 import subprocess
 import sys
+import tarfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -20,17 +22,20 @@ from agent.model.observations.kafka import Commit
 from agent.model.times import rfc3339
 from agent.storage.journal.writer import Journal
 from spark_checks.jars import verified_jars
-from testbed.spark import SparkCluster, SparkConnectServer
+from testbed.spark import SparkCluster, SparkConnectServer, spark_home, submit
+from testbed.yarn import YarnCluster
 from tests.spark_checks import disks
 
 pytestmark = [pytest.mark.integration, pytest.mark.acceptance]  # takes minutes on a busy machine
 
-SMALL = ("--conf", "spark.executor.memory=512m", "--conf", "spark.driver.memory=512m")
+SMALL_CONF = {"spark.executor.memory": "512m", "spark.driver.memory": "512m"}
+SMALL = tuple(part for key, value in SMALL_CONF.items() for part in ("--conf", f"{key}={value}"))
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    with SparkCluster(tmp_path_factory.mktemp("spark")) as running:
+    # Two sessions at once (tests/spark_checks/places.py) of two cores each.
+    with SparkCluster(tmp_path_factory.mktemp("spark"), cores=2) as running:
         yield running
 
 
@@ -81,7 +86,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkConnectSer
 
 
 ROOT = Path(__file__).parents[2]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
 ORACLES = (
     *(
         "test_changelog_restore",
@@ -150,12 +155,12 @@ def test_kept_process_runs_checks_on_cluster_and_server(
     assert outcomes[0].findings == outcomes[2].findings
 
 
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(3000)
 def test_oracles_agree_on_the_cluster(cluster: SparkCluster) -> None:
     assert " passed" in run_oracles(cluster.master)
 
 
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(3000)
 def test_oracles_agree_through_spark_connect(server: SparkConnectServer) -> None:
     assert " passed" in run_oracles(server.remote)
 
@@ -200,3 +205,109 @@ def origins(place: str, cwd: Path) -> list[list[str]]:
     places = [line.split() for line in done.stdout.splitlines()]
     assert places
     return places
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that `backflow spark-package` writes."""
+    directory = tmp_path_factory.mktemp("package")
+    subprocess.run([sys.executable, "-m", "agent", "spark-package", "--out", str(directory)], check=True, cwd=ROOT)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def unpacked(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The environment, unpacked on the host of a driver."""
+    directory = tmp_path_factory.mktemp("unpacked")
+    with tarfile.open(package / "backflow-env.tar.gz") as archive:
+        archive.extractall(directory, filter="tar")  # the link to Python is absolute
+    return directory
+
+
+@pytest.fixture(scope="module")
+def expected(journal: list[str], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What offset_history finds on one machine."""
+    folder = tmp_path_factory.mktemp("local")
+    return run_check("offset_history", *journal, "--master", "local[2]", *SMALL, cwd=folder).splitlines()
+
+
+@pytest.fixture(scope="module")
+def yarn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[YarnCluster]:
+    with YarnCluster(tmp_path_factory.mktemp("yarn")) as running:
+        yield running
+
+
+def submission(package: Path, *place: str, conf: Mapping[str, str]) -> list[str]:
+    """Return the arguments of spark-submit up to the application. place: its options for the cluster."""
+    own = {**SMALL_CONF, "spark.pyspark.python": "./env/bin/python", **conf}
+    settings = (part for key, value in own.items() for part in ("--conf", f"{key}={value}"))
+    archive = ("--archives", f"{package / 'backflow-env.tar.gz'}#env")
+    return [*place, *archive, *settings, str(package / "backflow-check.py")]
+
+
+def findings_in(output: str) -> list[str]:
+    """Return the findings among what a driver has printed: Spark merges its standard output and error."""
+    return [line for line in output.splitlines() if line.startswith("{")]
+
+
+def assert_backflow_is_not_installed(python: Path) -> None:
+    """Check that the interpreter, without the archive, has neither Backflow nor what its checks import."""
+    for package in ("agent", "msgspec", "pyarrow"):
+        assert subprocess.run([python, "-I", "-c", f"import {package}"], capture_output=True, check=False).returncode
+
+
+@pytest.mark.timeout(900)
+def test_spark_submit_brings_all_to_the_workers(
+    cluster: SparkCluster, package: Path, unpacked: Path, journal: list[str], expected: list[str]
+) -> None:
+    """In client mode, the only one that a standalone cluster has for Python."""
+    assert_backflow_is_not_installed((unpacked / "bin/python").resolve())
+    driver = {"spark.pyspark.driver.python": str(unpacked / "bin/python")}
+    arguments = submission(package, "--master", cluster.master, conf=driver)
+    done = submit([*arguments, "offset_history", *journal], unpacked, {})
+    assert done.returncode == 0, done.stderr
+    assert findings_in(done.stdout) == expected
+
+
+@pytest.mark.timeout(900)
+def test_spark_submit_has_the_exit_status_of_the_check(package: Path, unpacked: Path, tmp_path: Path) -> None:
+    driver = {"spark.pyspark.driver.python": str(unpacked / "bin/python")}
+    arguments = submission(package, "--master", "local[1]", conf=driver)
+    done = submit([*arguments, "offset_history", "--journal", str(tmp_path), "--master", "local"], tmp_path, {})
+    assert done.returncode == 2, done.stderr
+    assert "--master: this belongs to spark-submit" in done.stdout
+
+
+@pytest.mark.timeout(900)
+def test_a_check_brings_the_archive_to_the_workers(
+    cluster: SparkCluster, package: Path, journal: list[str], expected: list[str], tmp_path: Path
+) -> None:
+    archive = {
+        "spark.archives": f"{package / 'backflow-env.tar.gz'}#env",
+        "spark.pyspark.python": "./env/bin/python",
+        **SMALL_CONF,
+    }
+    settings = [part for key, value in archive.items() for part in ("--conf", f"{key}={value}")]
+    found = run_check("offset_history", *journal, "--master", cluster.master, *settings, cwd=tmp_path)
+    assert found.splitlines() == expected
+
+
+@pytest.mark.timeout(900)
+def test_yarn_runs_the_driver_in_cluster_mode(
+    yarn: YarnCluster, package: Path, journal: list[str], expected: list[str], tmp_path: Path
+) -> None:
+    conf = {
+        "spark.yarn.jars": f"local:{spark_home()}/jars/*",  # 400 MB that this host has already
+        "spark.yarn.stagingDir": tmp_path.as_uri(),
+        "spark.yarn.maxAppAttempts": "1",
+        "spark.yarn.am.waitTime": "600s",
+        "spark.yarn.appMasterEnv.SPARK_LOCAL_IP": "127.0.0.1",
+        "spark.executorEnv.SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    place = ("--master", "yarn", "--deploy-mode", "cluster", "--num-executors", "2")
+    arguments = submission(package, *place, conf=conf)
+    done = submit([*arguments, "offset_history", *journal], tmp_path, {"HADOOP_CONF_DIR": str(yarn.configuration)})
+    assert done.returncode == 0, done.stderr
+    driver, *executors = yarn.outputs()
+    assert findings_in(driver) == expected
+    assert len(executors) == 2

@@ -6,12 +6,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_checks.session import QUICK_START, session
-from tests.spark_checks.places import MASTER, REMOTE
+from tests.spark_checks.places import MASTER, REMOTE, SHARE
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """A session on two cores, settings as the checks have them."""
-    small = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g", "spark.executor.memory": "512m"}
+    small = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g", **SHARE}
     with session("tests", MASTER, {**small, **QUICK_START}, remote=REMOTE) as started:
         yield started

@@ -8,5 +8,12 @@ import os
 _PLACE = os.environ.get("BACKFLOW_TEST_SPARK", "local[2]")
 REMOTE = _PLACE if _PLACE.startswith("sc://") else None
 MASTER = "local[2]" if REMOTE else _PLACE
-OPTIONS = ("--remote", REMOTE) if REMOTE else ("--master", MASTER, "--conf", "spark.executor.memory=512m")
+SHARE = {"spark.executor.memory": "512m", "spark.cores.max": "2"}
+"""What each session takes of a cluster: tests start commands, with sessions of their own, while they have one."""
+
+OPTIONS = (
+    ("--remote", REMOTE)
+    if REMOTE
+    else ("--master", MASTER, *(part for key, value in SHARE.items() for part in ("--conf", f"{key}={value}")))
+)
 """The same for the command line of a check."""

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from agent.model.findings import finding_from_json
+from spark_checks.__main__ import main
 from spark_checks.command import load_check, parse
 from spark_checks.options import Options, WrongUseError, common_options
 from spark_checks.session import settings
@@ -131,6 +132,19 @@ def test_spark_connect_server_excludes_a_master_and_its_settings(broker: Path) -
     given = ["--remote", "sc://spark-1:15002", "--conf", "spark.sql.x=1"]
     assert parse("log_segments", check, [*path, *given]).remote == "sc://spark-1:15002"
     assert (parse("log_segments", check, path).remote, parse("log_segments", check, path).master) == (None, "local[*]")
+
+
+def test_spark_options_of_a_submitted_check_belong_to_spark_submit(
+    broker: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = ("log_segments", "--path", f"2005={broker}")
+    place = ("--master", "local[1]", "--remote", "sc://host:1", "--conf", "spark.x=1")
+    assert main([*paths, *place], submitted=True) == 2
+    lines = capsys.readouterr().err.splitlines()
+    for option, line in zip(place[::2], lines, strict=False):
+        assert line == f"{option}: this belongs to spark-submit; write it before the name of the application's file."
+    name, *rest = paths
+    assert parse(name, load_check(name), rest, submitted=True).submitted
 
 
 def test_unknown_check_or_option_lists_valid_ones() -> None:

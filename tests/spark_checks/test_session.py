@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import spark_checks
-from spark_checks.session import _AccumulatorServer, connect_settings, merge_settings, session
+from spark_checks.session import _AccumulatorServer, merge_settings, session, session_settings
 from spark_checks.shares import run_shares
 
 
@@ -31,9 +31,9 @@ def test_packages_of_a_check_and_given_ones_are_combined() -> None:
     assert merge_settings({}, {"spark.jars.packages": "c:d:2"}) == {"spark.jars.packages": "c:d:2"}
 
 
-def test_spark_connect_takes_settings_of_sql_only() -> None:
+def test_a_running_spark_takes_settings_of_sql_only() -> None:
     given = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "4"}
-    assert connect_settings(given) == {
+    assert session_settings(given) == {
         "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "4",

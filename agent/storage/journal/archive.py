@@ -24,7 +24,7 @@ _CONNECT_S, _REQUEST_S, _ATTEMPTS = 10, 30, 3
 _MOST_LISTINGS = 8
 """Dates that are listed one by one; of more, all of a kind are listed at once."""
 
-_OBJECT_STORES = frozenset({"s3", "gcs"})
+OBJECT_STORES = frozenset({"s3", "gcs"})
 """File systems on which a file appears only when all of it is there."""
 
 
@@ -97,7 +97,7 @@ class Archive:
 
     def put(self, source: Path, content: Content, target: str) -> None:
         """Copy a local file to a path of the archive, and return when what can be read there is the same."""
-        is_store = self.files.type_name in _OBJECT_STORES
+        is_store = self.files.type_name in OBJECT_STORES
         folder, _, name = target.rpartition("/")
         # Names that begin with an underscore are ignored by readers.
         path = target if is_store else f"{folder}/_{name}.tmp"

@@ -103,10 +103,10 @@ class Journal:
         """Keep observations in memory until the next flush; return the next position."""
         if isinstance(observations, CommitBatch):
             rows, days = to_arrow(self.position, observations), observations.at // DAY_MS
-            each = np.unique(days).tolist()
-            for day in each:
-                of_day = rows if len(each) == 1 else rows.filter(pa.array(days == day))
-                self._waiting[_NAMES[Commit], day].append(of_day)
+            distinct_days = np.unique(days).tolist()
+            for day in distinct_days:
+                part = rows if len(distinct_days) == 1 else rows.filter(pa.array(days == day))
+                self._waiting[_NAMES[Commit], day].append(part)
         else:
             for position, observation in enumerate(observations, self.position):
                 parts = self._waiting[_NAMES[type(observation)], observation.at // DAY_MS]
