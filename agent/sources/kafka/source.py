@@ -225,6 +225,7 @@ class KafkaSource:
         self._state.add_groups(taken.touched)
         self._turns.touch(taken.touched)
         self._state.apply_followed(taken.followed, taken.commits, self._tail.standing, now_ms())
+        self._state.logs.wake(taken.stirred, now_ms())
 
     def _is_followed(self, group: str) -> bool:
         """Return whether the group is not polled. One that was lost is only once its last commits are taken over."""

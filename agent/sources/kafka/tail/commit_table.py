@@ -111,6 +111,7 @@ class CommitTable:
         self._held = _NOTHING
         self._held_since: dict[int, int] = {}
         self._changes: list[Commit] = []
+        self._stirred: set[tuple[str, int]] = set()
         self._offset, self._at, self._dated = (np.zeros(_ROWS, np.int64) for _ in range(3))
         self._leader_epoch = np.zeros(_ROWS, np.int32)
         self._waits, self._followed = np.zeros(_ROWS, np.bool_), np.zeros(_ROWS, np.bool_)
@@ -223,8 +224,9 @@ class CommitTable:
         stored = self._stored(stored.keys)._replace(order=2 * stored.order)
         for number in np.unique(rows.keys[followed & (before < 0)]).tolist():
             self._held_since.setdefault(number, now)
-        is_notable = (before < 0) | (rows.offsets < before) | (rows.at - at_before >= _REST_MS)
-        self._changes += self._as_commits(rows.select(followed & is_notable))
+        self._changes += self._as_commits(rows.select(followed & ((before < 0) | (rows.offsets < before))))
+        rested = np.unique(rows.keys[followed & (rows.at - at_before >= _REST_MS)]).tolist()
+        self._stirred |= {(key.topic, key.partition) for key in map(self._keys.__getitem__, rested)}
         observed = rows.select(is_observed)
         observed = observed._replace(order=2 * observed.order + 1)
         self._put(rows.select(is_last), ~is_observed[is_last])
@@ -321,13 +323,17 @@ class CommitTable:
         return list(self._keys_of)
 
     def take_changes(self) -> list[Commit]:
-        """Return, each once, the commits of followed groups that are more than ordinary progress.
+        """Return, each once, the commits of followed groups that did not just advance their key.
 
-        They are the first of their key, move back, delete its offset, or come after a rest. Also the last ones of
-        groups that are no longer followed.
+        They are its first, move back, or delete its offset. Also the last ones of groups that are no longer followed.
         """
         changes, self._changes = self._changes, []
         return changes
+
+    def take_stirred(self) -> set[tuple[str, int]]:
+        """Return, each once, the partitions in which a followed group has committed after a rest."""
+        stirred, self._stirred = self._stirred, set()
+        return stirred
 
     def standing(self, since: int, ends: Mapping[tuple[str, int], int]) -> set[tuple[str, int]]:
         """Return the partitions in which a followed group has stood still below the log end since that moment (ms).

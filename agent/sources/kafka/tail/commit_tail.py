@@ -48,12 +48,13 @@ _DEFAULTS = {"queued.max.messages.kbytes": "16384"}
 class TakenOver(NamedTuple):
     """What polls need to know of what was read in the log.
 
-    followed: the groups that are followed. commits: see `CommitTable.take_changes`. touched: groups that are new or
-    whose members may have changed.
+    followed: the groups that are followed. commits: see `CommitTable.take_changes`. stirred: the partitions in which a
+    followed group has committed after a rest. touched: groups that are new or whose members may have changed.
     """
 
     followed: frozenset[str]
     commits: list[Commit]
+    stirred: set[tuple[str, int]]
     touched: set[str]
 
 
@@ -159,7 +160,8 @@ class CommitTail:
                 self._table.forget(group)
             touched, self._touched = self._touched, set()
             touched.update(self._progress.stalled_groups)
-            return TakenOver(frozenset(self._progress.groups), self._table.take_changes(), touched)
+            followed = frozenset(self._progress.groups)
+            return TakenOver(followed, self._table.take_changes(), self._table.take_stirred(), touched)
 
     def standing(self, since: int, ends: Mapping[tuple[str, int], int]) -> set[tuple[str, int]]:
         """Return the partitions in which a followed group stands still, see `CommitTable.standing`."""

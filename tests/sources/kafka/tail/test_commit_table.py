@@ -135,10 +135,17 @@ def test_what_is_more_than_ordinary_progress_is_passed_on_to_polls() -> None:
     watched = table(followed=10)
     watched.apply(commits((20, NOW + 10), (None, NOW + 20), (5, NOW + 30), (6, NOW + 40)), NOW + 50)
     assert moves(watched.take_changes()) == [(None, 20), (5, 30)]
-    watched.apply(commits((7, NOW + 30_039), (8, NOW + 60_039), (7, NOW + 60_040)), NOW + 60_040)
-    assert moves(watched.take_changes()) == [(8, 60_039), (7, 60_040)]
-    watched.apply(commits((8, NOW + 90_040)), NOW + 90_040)
-    assert moves(watched.take_changes()) == [(8, 90_040)]
+    watched.apply(commits((7, NOW + 50), (8, NOW + 60), (7, NOW + 70)), NOW + 80)
+    assert moves(watched.take_changes()) == [(7, 70)]
+
+
+def test_a_partition_is_stirred_when_a_group_commits_there_after_a_rest() -> None:
+    watched, place = table(followed=10), (KEY.topic, KEY.partition)
+    watched.apply(commits((11, NOW + 29_999)), NOW + 30_000)
+    assert watched.take_stirred() == set()
+    watched.apply(commits((12, NOW + 30_000), (13, NOW + 60_000)), NOW + 60_000)
+    assert watched.take_stirred() == {place}
+    assert watched.take_stirred() == set()
 
 
 def test_a_group_that_is_forgotten_leaves_nothing_that_is_held() -> None:
