@@ -1,6 +1,6 @@
 """The pure core in one piece: observations in, changed incidents out. Live, in replay and in tests it is the same."""
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from itertools import groupby, pairwise
 from typing import Any, TypeVar
 
@@ -51,20 +51,24 @@ class Engine:
         Time never skips a moment at which an evaluation is due, so batches may be cut anywhere.
         """
         changed: dict[str, Incident] = {}
-        if isinstance(observations, CommitBatch) and len(observations) >= self._least_columns:
-            self._take_commits(observations, changed)
-        else:
-            for cluster, run in groupby(map(not_after_seen, observations), key=_cluster_of_commit):
-                several = list(run)
-                batch = None
-                if cluster is not None and len(several) >= self._least_columns:
-                    batch = CommitBatch.of(several)
-                if batch is None:
-                    self._take_each(several, changed)
-                else:
-                    self._take_commits(batch, changed)
+        for run in self._runs(observations):
+            if isinstance(run, CommitBatch):
+                self._take_commits(run, changed)
+            else:
+                self._take_each(run, changed)
         self._evaluate(self.now, changed)
         return list(changed.values())
+
+    def _runs(self, observations: Iterable[Observation]) -> Iterator[CommitBatch | list[Observation]]:
+        """Yield the observations in their order, many commits in succession as columns."""
+        if isinstance(observations, CommitBatch) and len(observations) >= self._least_columns:
+            yield observations
+            return
+        for cluster, run in groupby(map(not_after_seen, observations), key=_cluster_of_commit):
+            several = list(run)
+            is_worth = cluster is not None and len(several) >= self._least_columns
+            batch = CommitBatch.of(several) if is_worth else None
+            yield several if batch is None else batch
 
     def _take_each(self, observations: Iterable[Observation], changed: dict[str, Incident]) -> None:
         facts = self._evaluator.facts

@@ -45,7 +45,7 @@ class LogState:
 
     def is_due(self, partitions: Sequence[TopicPartition], now: int) -> bool:
         """Return whether to read the log offsets of partitions, which are read together, in this poll."""
-        if now - self._read_at.get(partitions[0], 0) >= _TURN_MS or not self.are_settled(partitions):
+        if not 0 <= now - self._read_at.get(partitions[0], 0) < _TURN_MS or not self.are_settled(partitions):
             return True
         return any(now < self._live_until.get(place, 0) for place in partitions)
 
