@@ -20,7 +20,7 @@ RUN /opt/backflow/bin/pip install --no-cache-dir --no-deps . \
 FROM python:3.11-slim-bookworm
 RUN useradd --system --uid 10001 --home-dir /var/lib/backflow --create-home backflow
 COPY --from=build /opt/backflow /opt/backflow
-ENV PATH=/opt/backflow/bin:$PATH PYTHONUNBUFFERED=1 STATE_DIRECTORY=/var/lib/backflow
+ENV PATH=/opt/backflow/bin:$PATH PYTHONUNBUFFERED=1 ARROW_DEFAULT_MEMORY_POOL=system STATE_DIRECTORY=/var/lib/backflow
 USER 10001
 WORKDIR /var/lib/backflow
 VOLUME ["/var/lib/backflow"]

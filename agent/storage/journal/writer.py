@@ -223,6 +223,7 @@ class Journal:
         except OSError as error:
             msg = f"{stream.path} cannot be sealed: {error}; it can be read as it is and is sealed at the next start"
             raise JournalError(msg) from error
+        pa.default_memory_pool().release_unused()  # several times the segment, which would stay with the process
         self._sealed()
 
 
