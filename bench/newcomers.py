@@ -10,6 +10,7 @@ import argparse
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -68,10 +69,10 @@ class Newcomers(Worker):
         self._pool.shutdown()
 
 
-def size_of(directory: Path) -> float:
-    """Return the size of all files below a directory, MiB; those that vanish meanwhile do not count."""
+def size_of(paths: Iterable[Path]) -> float:
+    """Return the size of all these files, MiB; those that vanish meanwhile do not count."""
     total = 0
-    for path in directory.rglob("*"):
+    for path in paths:
         try:
             total += path.stat().st_size
         except FileNotFoundError:
@@ -100,11 +101,10 @@ def measure(cluster: Cluster, directory: Path, commits: str, minutes: int, hourl
             by_process = needs(agent.pid)
             held.append(by_process.pop(agent.pid).memory)
             child = sum(each.memory for each in by_process.values())
-            files = {path.name: size_of(path) for path in (directory / commits).rglob("*") if path.is_dir()}
-            state = sum(path.stat().st_size for path in (directory / commits).rglob("state.sqlite3*")) / _MIB
+            journal, state = (size_of(agent.state.glob(name)) for name in ("journal/**/*", "state.sqlite3*"))
             print(
                 f"| {commits} | {minute} | {newcomers.left:,} | {held[-1]:.1f} | {child:.1f} "
-                f"| {files.get('journal', 0):.1f} | {state:.2f} |",
+                f"| {journal:.1f} | {state:.2f} |",
                 flush=True,
             )
         half = held[len(held) // 2 :]

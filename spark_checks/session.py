@@ -6,14 +6,13 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 
 from pyspark import accumulators
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from agent.config.requirements import OWN_PACKAGES
+from agent.config.requirements import own_files
 from spark_checks.jars import PACKAGES, with_verified_jars
 from spark_checks.options import SESSION_SETTINGS
 from spark_checks.progress import event_log
@@ -157,9 +156,7 @@ def _is_local(master: str) -> bool:
 
 def _zip_packages(target: Path) -> Path:
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for package in OWN_PACKAGES:
-            spec = find_spec(package)
-            for place in (spec.submodule_search_locations or ()) if spec else ():
-                for path in sorted(Path(place).rglob("*.py")):
-                    archive.write(path, path.relative_to(Path(place).parent))
+        for path, place in own_files():
+            if path.suffix == ".py":
+                archive.write(path, place)
     return target

@@ -14,10 +14,9 @@ ACCESS_KEY, SECRET_KEY, REGION = "testbed", "opens-nothing", "us-east-1"
 class ObjectStore(Process):
     """A server on a free loopback port. What it stores is lost when it stops; frozen, it does not answer."""
 
-    bucket = "journals"
-
-    def __init__(self, workdir: Path) -> None:
-        """workdir: for its log."""
+    def __init__(self, workdir: Path, bucket: str = "journals") -> None:
+        """workdir: for its log. bucket: the name of its bucket; clients may keep their connection by it."""
+        self.bucket = bucket
         self.port = free_port()
         command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
         super().__init__("the object store", command, workdir / "object-store.log")

@@ -135,6 +135,34 @@ class Process:
         self.kill()
 
 
+class ProcessGroup:
+    """Processes that start in order and end in the opposite one; entering the context starts them."""
+
+    def __init__(self, *processes: Process) -> None:
+        """Prepare the group. processes: end their own children at SIGTERM, which a kill would leave behind."""
+        self._processes = processes
+        self._running = contextlib.ExitStack()
+
+    def wait_until_ready(self) -> None:
+        """Wait until the processes, which have started, can be used. Raises ProcessEndedError, TimeoutError."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as starting:
+            for process in self._processes:
+                starting.callback(process.kill)
+                starting.callback(process.stop)  # runs before the kill
+                process.start()
+            self.wait_until_ready()
+            self._running = starting.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._running.close()
+
+
 def free_port() -> int:
     """Return a free port on loopback.
 

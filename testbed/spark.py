@@ -3,20 +3,17 @@
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from subprocess import CompletedProcess, run
-from types import TracebackType
-from typing import Self
 
 from testbed.artifacts import ArtifactError, java_home
-from testbed.processes import Process, free_port
+from testbed.processes import Process, ProcessGroup, free_port
 
 _CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
-class SparkCluster:
+class SparkCluster(ProcessGroup):
     """A master and its workers, from PySpark's jars; entering the context starts them. master: its URL.
 
     Executors die with their worker.
@@ -40,27 +37,16 @@ class SparkCluster:
             )
             for number in range(1, workers + 1)
         ]
-        self._running = ExitStack()
+        super().__init__(self._master, *self.workers)
 
-    def __enter__(self) -> Self:
-        with ExitStack() as starting:
-            for process in (self._master, *self.workers):
-                starting.callback(process.kill)
-                starting.callback(process.stop)  # runs first: a worker that gets SIGTERM ends its executors
-                process.start()
-            self._master.wait_for_line("I have been elected leader")
-            for worker in self.workers:
-                worker.wait_for_line("Successfully registered with master")
-            self._running = starting.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._running.close()
+    def wait_until_ready(self) -> None:
+        """Wait until all workers are known to the master. Raises ProcessEndedError, TimeoutError."""
+        self._master.wait_for_line("I have been elected leader")
+        for worker in self.workers:
+            worker.wait_for_line("Successfully registered with master")
 
 
-class SparkConnectServer:
+class SparkConnectServer(ProcessGroup):
     """A Spark Connect server, from PySpark's jars; entering the context starts it. remote: its URL.
 
     Its Python workers run in `workdir`, where none of our packages are.
@@ -83,20 +69,11 @@ class SparkConnectServer:
         settings = (part for key, value in conf.items() for part in ("--conf", f"{key}={value}"))
         arguments = ("spark-submit", "--class", _CONNECT, "--master", "local[2]", *settings)
         self.process = _process("Connect server", arguments, workdir, memory)
+        super().__init__(self.process)
 
-    def __enter__(self) -> Self:
-        with ExitStack() as starting:
-            starting.callback(self.process.kill)
-            starting.callback(self.process.stop)
-            self.process.start()
-            self.process.wait_for_line("Spark Connect server started at")
-            self._running = starting.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._running.close()
+    def wait_until_ready(self) -> None:
+        """Wait until it listens. Raises ProcessEndedError, TimeoutError."""
+        self.process.wait_for_line("Spark Connect server started at")
 
 
 def _process(name: str, command: tuple[str, ...], workdir: Path, memory: str = "256m") -> Process:

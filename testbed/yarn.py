@@ -1,21 +1,18 @@
 """A YARN cluster on loopback, as processes: Hadoop's ResourceManager and one NodeManager."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 from xml.sax.saxutils import escape
 
 from testbed.artifacts import HADOOP, class_path, java_home
-from testbed.processes import Process, free_port
+from testbed.processes import Process, ProcessGroup, free_port
 from testbed.servers import java_command
 
 _SERVER = "org.apache.hadoop.yarn.server"
 _HEAP_MB = 256
 
 
-class YarnCluster:
+class YarnCluster(ProcessGroup):
     """A cluster whose containers are processes of this user; entering the context starts it.
 
     configuration: the folder that HADOOP_CONF_DIR names for clients. file: URLs are its file system.
@@ -47,7 +44,7 @@ class YarnCluster:
         (self.configuration / "yarn-site.xml").write_text(site, encoding="utf-8")
         self._manager = self._process("ResourceManager", "resourcemanager", workdir)
         self._node = self._process("NodeManager", "nodemanager", workdir)
-        self._running = ExitStack()
+        super().__init__(self._manager, self._node)
 
     def _process(self, name: str, package: str, workdir: Path) -> Process:
         path = ("-cp", f"{self.configuration}:{class_path(HADOOP)}")
@@ -62,21 +59,10 @@ class YarnCluster:
         for path in sorted(self._logs.glob("application_*/container_*/stdout")):
             yield path.read_text(encoding="utf-8")
 
-    def __enter__(self) -> Self:
-        with ExitStack() as starting:
-            for process in (self._manager, self._node):
-                starting.callback(process.kill)
-                starting.callback(process.stop)  # runs first: a NodeManager that gets SIGTERM ends its containers
-                process.start()
-            self._manager.wait_for_line("Transitioned to active state")
-            self._manager.wait_for_line("from NEW to RUNNING")
-            self._running = starting.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._running.close()
+    def wait_until_ready(self) -> None:
+        """Wait until the node is known to the manager. Raises ProcessEndedError, TimeoutError."""
+        self._manager.wait_for_line("Transitioned to active state")
+        self._manager.wait_for_line("from NEW to RUNNING")
 
 
 _PORTS = ("scheduler.", "resource-tracker.", "admin.", "webapp.")

@@ -7,14 +7,13 @@ import sys
 import tarfile
 from collections.abc import Iterator, Sequence
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
-from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from agent.config.requirements import OWN_PACKAGES
+from agent.config.requirements import own_files
 
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 """Python's version of the environment: packages with native code run on no other."""
@@ -99,12 +98,8 @@ def _files(packed: Distribution) -> Iterator[tuple[Path, Path]]:
         is_cleaned = source.suffix == ".pyc" and not source.exists()  # images often go without compiled files
         if top not in ("..", "/") and not is_cleaned and not (is_own and not top.endswith(".dist-info")):
             yield source, Path(*file.parts)
-    for package in OWN_PACKAGES if is_own else ():  # an editable installation lists none of their files
-        spec = find_spec(package)
-        for home in map(Path, (spec.submodule_search_locations or ()) if spec else ()):
-            for path in home.rglob("*"):
-                if path.is_file() and path.suffix != ".pyc":
-                    yield path, path.relative_to(home.parent)
+    if is_own:  # an editable installation lists none of its packages' files
+        yield from own_files()
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -3,12 +3,25 @@
 import os
 import re
 import subprocess
+from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 
 from agent.config.child_processes import JAVA, child_environment
 
 OWN_PACKAGES = ("agent", "spark_checks")
 """Backflow's own packages that Spark's Python workers import."""
+
+
+def own_files() -> Iterator[tuple[Path, Path]]:
+    """Yield each file of our own packages except compiled ones, and its path below the folder of the packages."""
+    for package in OWN_PACKAGES:
+        spec = find_spec(package)
+        for home in map(Path, (spec.submodule_search_locations or ()) if spec else ()):
+            for path in sorted(home.rglob("*")):
+                if path.is_file() and path.suffix != ".pyc":
+                    yield path, path.relative_to(home.parent)
+
 
 JAVA_VERSION = 17
 """The oldest Java that Spark 4 runs on."""

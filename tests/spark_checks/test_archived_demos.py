@@ -25,6 +25,7 @@ from testbed.object_store import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore
 from testbed.proxy import Proxy
 from testbed.slack import Slack
 from testbed.waiting import wait_until
+from tests.spark_checks.places import reachable_store
 from tests.storage.test_archive import fail
 
 pytestmark = [pytest.mark.integration, pytest.mark.acceptance, pytest.mark.timeout(1500)]
@@ -85,12 +86,8 @@ def failing(server: ObjectStore, link: Proxy, agents: Sequence[Agent]) -> Iterat
 
 @pytest.fixture(scope="module")
 def server(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    """A server that this process and Spark's workers, which keep a connection by bucket, reach by AWS's variables."""
-    with ObjectStore(tmp_path_factory.mktemp("server")) as store, pytest.MonkeyPatch.context() as patch:
-        for name, value in store.variables().items():
-            patch.setenv(name, value)
-            patch.setitem(spark.sparkContext.environment, name, value)
-        store.files().create_dir(BUCKET)
+    """A server for all demos."""
+    with reachable_store(spark, tmp_path_factory.mktemp("server"), BUCKET) as store:
         yield store
 
 

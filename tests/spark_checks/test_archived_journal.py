@@ -11,8 +11,8 @@ from agent.storage.journal.archive import Archive
 from agent.storage.journal.archiver import Archiver
 from spark_checks import offset_history
 from spark_checks.options import Options
-from testbed.object_store import ObjectStore
 from tests.spark_checks.histories import CLUSTER, drawn
+from tests.spark_checks.places import reachable_store
 from tests.spark_checks.test_offset_history import found, options, write
 
 pytestmark = pytest.mark.integration
@@ -20,11 +20,8 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(scope="module")
 def bucket(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A bucket that this process and Spark's workers, which keep their connection, reach by AWS's variables."""
-    with ObjectStore(tmp_path_factory.mktemp("server")) as server, pytest.MonkeyPatch.context() as patch:
-        for name, value in server.variables().items():
-            patch.setenv(name, value)
-            patch.setitem(spark.sparkContext.environment, name, value)
+    """A bucket for all tests."""
+    with reachable_store(spark, tmp_path_factory.mktemp("server"), "journals") as server:
         yield server.bucket
 
 

@@ -26,14 +26,6 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False, timeout=200)
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Path:
-    """Return a log directory whose offsets decrease once."""
-    entries = [*disks.log(2, "none", 30), *disks.log(2, "none", 40, start=20)]
-    disks.write(tmp_path / "logs", "t", 0, {0: b"".join(entries)})
-    return tmp_path / "logs"
-
-
 def test_findings_are_json_lines_and_summary_is_a_sentence(broker: Path, tmp_path: Path) -> None:
     done = run("log_segments", "--path", f"2005={broker}", "--cluster", "eu", "--report", str(tmp_path / "r"), *CORE)
     assert done.returncode == 1, done.stderr

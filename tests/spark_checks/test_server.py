@@ -13,7 +13,6 @@ import pytest
 from agent.model.findings import finding_from_json
 from spark_checks.kept_session import sql_settings, suits
 from spark_checks.session import QUICK_START
-from tests.spark_checks import disks
 
 SPARK = ["--master", "local[1]", "--conf", "spark.driver.memory=512m"]
 CONNECTOR = {"spark.jars.packages": "a:b:1"}
@@ -59,14 +58,6 @@ def serving(log: Path, *arguments: str) -> Iterator[Server]:
             process.stdin.close()
             assert process.wait(60) == 0
     server.log = log.read_text(encoding="utf-8")
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Path:
-    """Return a log directory whose offsets decrease once."""
-    entries = [*disks.log(2, "none", 30), *disks.log(2, "none", 40, start=20)]
-    disks.write(tmp_path / "logs", "t", 0, {0: b"".join(entries)})
-    return tmp_path / "logs"
 
 
 def test_checks_run_one_after_the_other_until_the_input_ends(broker: Path, tmp_path: Path) -> None:

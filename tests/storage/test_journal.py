@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from itertools import groupby
 from pathlib import Path
@@ -108,6 +109,25 @@ def test_every_kind_has_columns() -> None:
         assert Columns(kind).schema.names == ["position", *kind.__struct_fields__]
 
 
+def check_order(
+    journal: Journal,
+    folder: Path,
+    flushed: Sequence[Sequence[Observation]],
+    *,
+    sealed: bool,
+    append: Callable[[Sequence[Observation]], object],
+) -> None:
+    """Write what is flushed together, then read all: nothing is missing, twice or in another order."""
+    for observations in flushed:
+        append(observations)
+        journal.flush()
+    if sealed:
+        journal.seal(now=0)  # notices the open segments
+        journal.seal(now=1 << 62)
+    written = [observation for observations in flushed for observation in observations]
+    assert list(entries(folder)) == list(enumerate(written))
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.lists(OBSERVATIONS, max_size=8), max_size=4), st.booleans())
 def test_observations_are_read_in_the_order_written(
@@ -116,14 +136,7 @@ def test_observations_are_read_in_the_order_written(
 ) -> None:
     """Every kind and value, sealed or not, across kinds and dates."""
     with tempfile.TemporaryDirectory() as folder, closing(Journal(Path(folder))) as journal:
-        for observations in flushed:
-            journal.append(observations)
-            journal.flush()
-        if sealed:
-            journal.seal(now=0)
-            journal.seal(now=1 << 62)
-        written = [observation for observations in flushed for observation in observations]
-        assert list(entries(Path(folder))) == list(enumerate(written))
+        check_order(journal, Path(folder), flushed, sealed=sealed, append=journal.append)
 
 
 @given(st.lists(st.lists(st.one_of(samples_of_commits(), OBSERVATIONS), max_size=5), max_size=4), st.booleans())
@@ -133,16 +146,14 @@ def test_commits_in_columns_are_read_like_others(
 ) -> None:
     """Whatever comes before and after them in the same flush, on several dates."""
     with tempfile.TemporaryDirectory() as folder, closing(Journal(Path(folder))) as journal:
-        for observations in flushed:
+
+        def append(observations: Sequence[Observation]) -> None:
             for is_commit, run in groupby(observations, key=lambda observation: isinstance(observation, Commit)):
                 several = list(run)
                 batch = CommitBatch.of(several) if is_commit else None
                 assert journal.append(several if batch is None else batch) == journal.position
-            journal.flush()
-        if sealed:
-            journal.seal(now=1 << 62)
-        written = [observation for observations in flushed for observation in observations]
-        assert list(entries(Path(folder))) == list(enumerate(written))
+
+        check_order(journal, Path(folder), flushed, sealed=sealed, append=append)
 
 
 def test_positions_continue_after_a_restart(tmp_path: Path) -> None:
