@@ -45,16 +45,16 @@ def absorb_ordinary(
     for rule in rules:
         if is_progress.any():
             progress = CommitProgress(columns, rows.select(is_progress))
-            is_progress[is_progress] = _ignored(rule, progress, set_aside)
+            is_progress[is_progress] = _ignored(rule, progress, facts, set_aside)
     columns.add(rows.select(is_progress))
     is_remaining = ~is_known
     is_remaining[is_known] = is_later & ~is_same & ~is_progress
     return batch.select(is_remaining)
 
 
-def _ignored(rule: Rule, progress: CommitProgress, set_aside: Callable[[str, Exception], None]) -> Flags:
+def _ignored(rule: Rule, progress: CommitProgress, facts: Facts, set_aside: Callable[[str, Exception], None]) -> Flags:
     try:
-        return rule.ignores_progress(progress)
+        return rule.ignores_progress(progress, facts)
     except Exception as error:  # noqa: BLE001 - a defect of one rule must not silence the others
         set_aside(f"rule {rule.kind}", error)
         return np.zeros(len(progress), np.bool_)

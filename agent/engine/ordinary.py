@@ -11,7 +11,7 @@ import numpy as np
 
 from agent.engine.commit_columns import CommitColumns, Progress
 from agent.engine.partition_columns import Partition
-from agent.model.commit_batch import Flags, Integers
+from agent.model.commit_batch import UNKNOWN, Flags, Integers
 
 
 class CommitProgress:
@@ -24,6 +24,7 @@ class CommitProgress:
     def __init__(self, columns: CommitColumns, rows: Progress) -> None:
         self._columns, self._ids = columns, rows.ids
         self.at, self.offset = rows.at, rows.offsets
+        self._since = rows.since
         self.offset_before = columns.last_offset[rows.ids]
         self._partition = columns.partition[rows.ids]
 
@@ -56,6 +57,15 @@ class CommitProgress:
         since = self.at - slack
         undisturbed: Flags = (self.of_partition("changed_at") < since) & (self.of_partition("decreased_at") <= since)
         return undisturbed
+
+    def where(self, rows: Flags, holds: Callable[[str, str, int, int], bool]) -> Flags:
+        """Return for which of these rows something holds, by cluster, group, start and at; False for the others."""
+        found = np.zeros(len(rows), np.bool_)
+        for row in np.flatnonzero(rows).tolist():
+            at, since = int(self.at[row]), int(self._since[row])
+            group = self._columns.group(int(self._ids[row]))
+            found[row] = holds(*group, at if since == UNKNOWN else min(since, at), at)
+        return found
 
     def last_moves(self, rows: Flags, count: int) -> tuple[Integers, Integers, Flags]:
         """Return of these rows the moves before the last commit, see `CommitColumns.recent_moves`, and its own.

@@ -172,8 +172,9 @@ class Rule(ConfigModel):
         """
         raise NotImplementedError
 
-    def ignores_progress(self, progress: CommitProgress) -> Flags:
+    def ignores_progress(self, progress: CommitProgress, facts: Facts) -> Flags:
         """Return the commits for which `scopes` would return nothing. A rule that observes commits may name some."""
+        del facts
         return np.full(len(progress), self.ignores_all_progress)
 
     def ignores_series(self, series: SeriesAtRest, facts: Facts) -> Flags:

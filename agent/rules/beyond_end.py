@@ -79,7 +79,8 @@ class BeyondEnd(GroupRule):
                 return ()
         return [Scope(cluster, group, topic, partition) for group in groups if self.applies_to(group, topic)]
 
-    def ignores_progress(self, progress: CommitProgress) -> Flags:
+    def ignores_progress(self, progress: CommitProgress, facts: Facts) -> Flags:
+        del facts
         is_below = (progress.offset <= progress.log_end) & (progress.at >= progress.read_before_at)
         return (progress.at >= progress.read_at) | is_below
 

@@ -68,7 +68,8 @@ class ForeignOffset(GroupRule):
             if self.applies_to(commit.group, commit.topic) and is_beyond_usual_growth(facts, commit)
         ]
 
-    def ignores_progress(self, progress: CommitProgress) -> Flags:
+    def ignores_progress(self, progress: CommitProgress, facts: Facts) -> Flags:
+        del facts
         return is_near_log_end(progress)
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:

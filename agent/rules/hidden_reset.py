@@ -119,7 +119,8 @@ class HiddenReset(GroupRule):
                 return ()
         return [Scope(cluster, group, topic, partition) for group in groups if self.applies_to(group, topic)]
 
-    def ignores_progress(self, progress: CommitProgress) -> Flags:
+    def ignores_progress(self, progress: CommitProgress, facts: Facts) -> Flags:
+        del facts
         return progress.is_undisturbed(CLOCK_SLACK_MS)
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:

@@ -17,7 +17,12 @@ from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets, TopicSettings
 from agent.model.text import count, place
 from agent.rules.queries.causes import FORGOTTEN, check_commit_causes, why_forgotten
-from agent.rules.queries.operators import histories_of_group, is_moved_by_operator, is_stopped
+from agent.rules.queries.operators import (
+    histories_of_group,
+    is_moved_by_operator,
+    is_stopped,
+    may_be_moved_by_operator,
+)
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, drop_unmoved, earliest, find_deletion, is_recreated
 from agent.rules.queries.positions import (
     absent_until,
@@ -33,6 +38,7 @@ _RHYTHM = 3
 
 _RECENT = 8
 _PACE = 20
+_SECOND_MS = 1_000
 
 
 class _Jump(NamedTuple):
@@ -60,7 +66,7 @@ class _Jump(NamedTuple):
 
         Commits may come in bunches after a coordinator was down for a moment: measured over a second at least.
         """
-        return self.skipped * 1000 / max(self.after.at - self.before.start, 1000)
+        return self.skipped * 1000 / max(self.after.at - self.before.start, _SECOND_MS)
 
 
 class OffsetJump(GroupRule):
@@ -132,7 +138,7 @@ class OffsetJump(GroupRule):
             if self.applies_to(commit.group, commit.topic)
         ]
 
-    def ignores_progress(self, progress: CommitProgress) -> Flags:
+    def ignores_progress(self, progress: CommitProgress, facts: Facts) -> Flags:
         ignored = progress.offset - progress.offset_before < self.min_records
         is_in_log = progress.offset_before >= progress.of_partition("log_start")
         was_in_log = (progress.at >= progress.read_before_at) & (
@@ -142,7 +148,12 @@ class OffsetJump(GroupRule):
         took, advance, exists = progress.last_moves(rows, _RECENT - 1)
         is_known = exists[:, 1:].sum(axis=1) >= _RHYTHM
         longest, furthest = (np.where(exists[:, 1:], moves[:, 1:], 0).max(axis=1) for moves in (took, advance))
-        ignored[rows] = is_known & (took[:, 0] <= 3 * longest) & (advance[:, 0] <= 2 * furthest)
+        is_even = (took[:, 0] <= 3 * longest) & (advance[:, 0] <= 2 * furthest)
+        is_slow = advance[:, 0] * 1000 <= self._least_rate * np.maximum(took[:, 0], _SECOND_MS)
+        ignored[rows] = is_known & (is_even | is_slow)
+        is_left = rows.copy()
+        is_left[rows] = is_known & ~is_even & is_slow
+        ignored &= ~progress.where(is_left, lambda *move: may_be_moved_by_operator(facts, *move))
         return ignored
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
@@ -183,7 +194,7 @@ class OffsetJump(GroupRule):
             known = drop_unmoved(recent)
             if len(known) > 1 and (
                 len(known) < len(recent)
-                or not self._is_readable(known, facts)
+                or not (self._is_readable(known, facts) or self._is_slow(known, facts))
                 or _is_below_log_start(facts, known[-2], after)
             ):
                 return True
@@ -222,8 +233,7 @@ class OffsetJump(GroupRule):
         if settings is not None and (settings.is_compacted or jump.rate > self.max_rate):
             return not settings.is_compacted
         pace = self._find_pace(jump, earlier, facts)
-        # A sink that was slow may be fast again, and the true pace of its consumers higher than was ever observed.
-        least = 0 if jump.is_out_of_range else self.max_rate / 20
+        least = 0 if jump.is_out_of_range else self._least_rate
         return has_unread and pace > 0 and jump.rate > max(self.surge * pace, least)
 
     def _find_pace(self, jump: _Jump, earlier: list[Commit], facts: Facts) -> float:
@@ -270,6 +280,22 @@ class OffsetJump(GroupRule):
         )
         return replace(finding, severity=Severity(self.operator_reset)) if by_operator else finding
 
+    @property
+    def _least_rate(self) -> float:
+        """Records per second that a group may have read, whatever its pace was, if its offset was in the log.
+
+        A sink that was slow may be fast again, and the true pace of its consumers higher than was ever observed.
+        """
+        return self.max_rate / 20
+
+    def _is_slow(self, commits: list[Commit], facts: Facts) -> bool:
+        """Return whether the last of these moves, if it was in the log, is for certain none that is reported. Cheap."""
+        before, after = commits[-2:]
+        advance, took = (after.offset or 0) - (before.offset or 0), max(after.at - before.at, _SECOND_MS)
+        if len(commits) <= _RHYTHM + 1 or advance * 1000 > self._least_rate * took:
+            return False
+        return not may_be_moved_by_operator(facts, after.cluster, after.group, after.start, after.at)
+
     def _is_readable(self, commits: list[Commit], facts: Facts) -> bool:
         """Return whether the last of these moves went little further, in little more time, than those before. Cheap.
 
@@ -279,7 +305,7 @@ class OffsetJump(GroupRule):
             (after.at - before.at, (after.offset or 0) - (before.offset or 0)) for before, after in pairwise(commits)
         ]
         if len(earlier) < _RHYTHM:
-            return advance * 1000 <= self.max_rate * max(took, 1000) and not is_stopped(facts, commits[-1])
+            return advance * 1000 <= self.max_rate * max(took, _SECOND_MS) and not is_stopped(facts, commits[-1])
         return took <= 3 * max(earlier)[0] and advance <= 2 * max(earlier_advance for _, earlier_advance in earlier)
 
 

@@ -120,7 +120,8 @@ class RetentionOverrun(GroupRule):
                 return ()
         return [Scope(cluster, group, topic, partition) for group in groups if self.applies_to(group, topic)]
 
-    def ignores_progress(self, progress: CommitProgress) -> Flags:
+    def ignores_progress(self, progress: CommitProgress, facts: Facts) -> Flags:
+        del facts
         return np.asarray(progress.offset_before >= progress.of_partition("log_start"))
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:

@@ -18,10 +18,10 @@ from agent.engine.partition_columns import PartitionColumns
 from agent.engine.rule import GroupRule, Scope
 from agent.model.commit_batch import UNKNOWN, CommitBatch, CommitKey
 from agent.model.observations.base import Observation
-from agent.model.observations.kafka import Commit
+from agent.model.observations.kafka import Commit, Member
 from testbed.model.scenario import draw
 from testbed.model.score import run
-from tests.builders import after, commit, log_offsets, partition_state
+from tests.builders import after, commit, group_state, log_offsets, partition_state, tick
 
 SHIPPED = load(Path(__file__).parents[2] / "rules.toml", need_clusters=False)
 NEVER = 1 << 30
@@ -119,6 +119,23 @@ def test_ordinary_progress_opens_no_history_and_a_rewind_does() -> None:
     assert watching.take([commit(61, 100)])
     assert facts.is_open(series)
     assert len(facts.history(Commit, "main", "g", "t", 0).changes) == 61
+
+
+def test_a_consumer_that_reads_unevenly_opens_no_history_and_an_operator_does() -> None:
+    """A move that is far for the group's pace, but that any consumer can make, is an operator's in an Empty group."""
+    watching = engine(1)
+    series = commit(0, 0).subject
+    watching.take([group_state(-60, "Stable", (Member(id="m"),)), log_offsets(-60, 1_000_000)])
+    offset = 10_000
+    for second in range(60):
+        offset += 30_000 if second % 9 == 8 else 1_100
+        watching.take([commit(second, offset)])
+        assert not watching._evaluator.facts.is_open(series)
+    watching.take([group_state(62, "Empty"), commit(90, 800_000)])
+    assert watching._evaluator.facts.is_open(series)
+    watching.take([tick(300)])
+    (found,) = [finding for incident in watching.incidents for finding in incident.findings]
+    assert (found.kind, found.labels) == ("offset_jump", ("operator_reset",))
 
 
 class Watchful(GroupRule):

@@ -51,6 +51,13 @@ def is_moved_by_operator(facts: Facts, before: Commit, after: Commit) -> bool:
     return (had_members and not _has_unseen_consumers(facts, before, after)) or _is_silent_around(facts, after)
 
 
+def may_be_moved_by_operator(facts: Facts, cluster: str, group: str, start: int, at: int) -> bool:
+    """Return whether an operator may have made the group's move, in (start, at] (ms), as far as known by now. Cheap."""
+    reading = _reading_before(facts, cluster, group, start, at)
+    is_streams = facts.history(StreamsApplication, cluster, group).last is not None
+    return is_streams or (reading is not None and is_empty(reading))
+
+
 def operator_known_at(facts: Facts, after: Commit) -> int:
     """Return when it is known whether an operator made a move, in ms.
 
@@ -153,19 +160,23 @@ def _is_streams_reset(facts: Facts, before: Commit, after: Commit) -> bool:
     )
 
 
+def _reading_before(facts: Facts, cluster: str, group: str, start: int, at: int) -> GroupState | None:
+    """Return the group's state in the reading before a move in (start, at]."""
+    return facts.history(GroupState, cluster, group).as_of(min(at - 1, start + _SAME_POLL_MS))
+
+
 def _is_empty_around(facts: Facts, before: Commit, after: Commit) -> bool:
     """Return whether the group is Empty in the readings before and after the move."""
     if after.at - after.start > LATENESS_MS:
         return False  # in a longer time without readings, consumers may have come and gone
-    history = facts.history(GroupState, after.cluster, after.group)
-    reading = history.as_of(min(after.at - 1, after.start + _SAME_POLL_MS))
+    reading = _reading_before(facts, after.cluster, after.group, after.start, after.at)
     if reading is None or not is_empty(reading):
         return False
     # A later state counts if it may have begun by the move; without `since`, with clock slack. The poll that shows the
     # move has read the state just before it.
     return all(
         is_empty(state)
-        for state in history.after(reading.at)
+        for state in facts.history(GroupState, after.cluster, after.group).after(reading.at)
         if state.at <= after.at + LATENESS_MS
         if (state.at - CLOCK_SLACK_MS if state.since is None else state.since + _SAME_POLL_MS) <= after.at
         and state.at > before.at
