@@ -6,9 +6,10 @@ from pathlib import Path
 import click
 
 from agent.cli.common import EPILOG, FOUND, WRONG, config_option, fail, load_or_exit
-from agent.cli.replay import RecordingError, batches, read
+from agent.cli.replay import RecordingError, read
 from agent.config.credentials import CredentialError
 from agent.engine.engine import Engine
+from agent.engine.recorded import batches
 
 
 @click.command("backtest", epilog=EPILOG)
@@ -32,7 +33,7 @@ def backtest_command(journal: str, truth: Path, config: Path | None) -> None:
     settings = load_or_exit(config, need_clusters=False)
     try:
         known = from_json(truth.read_bytes())
-        recorded = list(batches(read(journal, settings.journal)))
+        recorded = list(map(list, batches(read(journal, settings.journal))))
     except (RecordingError, CredentialError) as error:
         fail(WRONG, str(error))
     except ValueError as error:

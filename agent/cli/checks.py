@@ -3,16 +3,14 @@
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import click
 from rich.console import Console
-from rich.live import Live
 from rich.progress import Progress
-from rich.spinner import Spinner
 
 from agent.checks.arguments import (
     INPUT_OPTIONS,
@@ -24,7 +22,7 @@ from agent.checks.arguments import (
     spark_options,
 )
 from agent.checks.process import Limits, Outcome, run_check
-from agent.cli.common import EPILOG, FAILED, FOUND, WRONG, config_option, fail, load_or_exit, parsed_by
+from agent.cli.common import EPILOG, FAILED, FOUND, WRONG, config_option, fail, load_or_exit, parsed_by, progress
 from agent.config.checks import size
 from agent.config.child_processes import ARCHIVE, SPARK, python_environment, python_module
 from agent.config.credentials import CredentialError
@@ -150,7 +148,7 @@ def _run(name: str, options: Sequence[str], settings: Settings, *, as_json: bool
         fail(FAILED, problem)
     summary = ""
     with ExitStack() as display:
-        show = display.enter_context(_progress(name))
+        show = display.enter_context(progress(name))
 
         def on_progress(text: str) -> None:
             nonlocal summary
@@ -190,18 +188,6 @@ def _describe(finding: Finding) -> str:
     where = f"{place(subject)}{on}: "
     where = "" if finding.detail.startswith(where) else where
     return f"{finding.severity.upper():<8}  {where}{finding.detail}\n          {' · '.join(notes)}"
-
-
-@contextmanager
-def _progress(name: str) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows progress on standard error: one changing line on a terminal, else line by line."""
-    if sys.stderr.isatty():
-        spinner = Spinner("dots", f"{name}: starting")
-        # Standard output is not redirected: it may be a file.
-        with Live(spinner, console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False):
-            yield lambda text: spinner.update(text=f"{name}: {text}")
-    else:
-        yield lambda text: click.echo(f"{name}: {text}", err=True)
 
 
 def _failure(name: str, outcome: Outcome) -> str:

@@ -3,12 +3,16 @@
 import logging
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
 import click
 import structlog
+from rich.console import Console
+from rich.live import Live
+from rich.spinner import Spinner
 
 from agent.config.problems import SettingsError
 from agent.config.settings import Settings, load, shipped
@@ -115,3 +119,15 @@ def print_incidents(incidents: list[Incident], *, as_json: bool) -> None:
             click.echo("\n".join(report(incident).lines()) + "\n")
     if not as_json and not incidents:
         click.echo("no incidents")
+
+
+@contextmanager
+def progress(name: str) -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows progress on standard error: one changing line on a terminal, else line by line."""
+    if sys.stderr.isatty():
+        spinner = Spinner("dots", f"{name}: starting")
+        # Standard output is not redirected: it may be a file.
+        with Live(spinner, console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False):
+            yield lambda text: spinner.update(text=f"{name}: {text}")
+    else:
+        yield lambda text: click.echo(f"{name}: {text}", err=True)

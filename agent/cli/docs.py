@@ -21,6 +21,7 @@ from agent.config.credentials import Credential
 from agent.config.problems import NAMED_TABLES
 from agent.config.settings import LISTED_MODELS, NAMED_MODELS, SECTIONS, load, shipped
 from agent.engine.engine import Engine
+from agent.engine.recorded import moments
 from agent.engine.rule import Rule
 from agent.model.config_types import ConfigModel
 from agent.model.encoding import to_json
@@ -195,7 +196,7 @@ def observations_page() -> str:
 def incidents_page() -> str:
     """Return the reference of the JSON of incidents and findings, with a real example."""
     settings = load(shipped(), need_clusters=False)
-    (incident,) = replay(_EXAMPLE, Engine(settings.rules, settings.correlations, settings.incidents))
+    (incident,) = replay(moments(_EXAMPLE), Engine(settings.rules, settings.correlations, settings.incidents))
     fields = incident_fields(incident)
     parts = [_INCIDENTS % json.dumps(fields, indent=2, ensure_ascii=False)]
     for title, struct, keys in (

@@ -3,26 +3,31 @@
 Ticks need not be recorded: the engine evaluates at every moment it waits for.
 """
 
-import heapq
 import os
 import sys
-from collections.abc import Iterable, Iterator
-from itertools import groupby
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
+from time import monotonic
 
 import click
 
-from agent.cli.common import EPILOG, FOUND, WRONG, config_option, fail, load_or_exit, print_incidents
+from agent.cli.common import EPILOG, FOUND, WRONG, config_option, fail, load_or_exit, print_incidents, progress
 from agent.config.credentials import CredentialError
 from agent.config.journal import Journal, archive_url
 from agent.engine.engine import Engine
-from agent.engine.history import LATENESS_MS, LONG_AGO
+from agent.engine.history import LONG_AGO
+from agent.engine.recorded import batches, last_seen
+from agent.model.batches import Chunk
 from agent.model.encoding import from_json
 from agent.model.findings import Incident
-from agent.model.observations.base import Observation, Subject, not_after_seen
+from agent.model.observations.base import Observation
+from agent.model.text import count
+from agent.model.times import second
 from agent.storage.journal import reader
 from agent.storage.journal.places import is_url, open_journals
 from agent.storage.journal.writer import JournalRefusedError, check_version
+
+_SHOW_EVERY_S = 2.0
 
 
 class RecordingError(Exception):
@@ -51,8 +56,10 @@ def replay_command(
     """
     settings = load_or_exit(config, need_clusters=False)
     try:
-        recorded = read(path, settings.journal, archive, agents)
-        incidents = replay(recorded, Engine(settings.rules, settings.correlations, settings.incidents))
+        recordings = read(path, settings.journal, archive, agents)
+        with progress("replay") as show:
+            observed = batches(_followed(recordings, show))
+            incidents = replay(observed, Engine(settings.rules, settings.correlations, settings.incidents))
     except RecordingError as error:
         fail(WRONG, str(error))
     except (OSError, CredentialError) as error:
@@ -61,17 +68,34 @@ def replay_command(
     sys.exit(FOUND if incidents else 0)
 
 
+def _followed(recordings: Iterable[Iterable[Chunk]], show: Callable[[str], None]) -> list[Iterable[Chunk]]:
+    """Return the recordings; what has been read of them is shown now and then."""
+    taken, newest, due = 0, LONG_AGO, monotonic() + _SHOW_EVERY_S
+
+    def follow(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+        nonlocal taken, newest, due
+        for chunk in chunks:
+            yield chunk
+            taken += sum(map(len, chunk))
+            newest = max([newest, *map(last_seen, chunk)])
+            if monotonic() >= due:
+                due = monotonic() + _SHOW_EVERY_S
+                show(f"{count(taken, 'observation')}, up to {second(newest)} UTC")
+
+    return list(map(follow, recordings))
+
+
 def read(
     path: str, settings: Journal, archive: str | None = None, agents: tuple[str, ...] = ()
-) -> Iterable[Observation]:
-    """Return the observations of a journal, of an archive, of both together, or of a file of JSON lines.
+) -> list[Iterable[Chunk]]:
+    """Return what each agent recorded in a journal, an archive, both together, or a file of JSON lines.
 
     settings: how to reach an archive. agents: patterns of names. Raises RecordingError, CredentialError, OSError.
     """
     if not is_url(path):
         local = Path(path)
         if archive is None and not local.is_dir():
-            return read_lines(local)
+            return [[[read_lines(local)]]]
         if not _is_journal(local):
             hint = f"; did you mean {local / 'journal'}?" if _is_journal(local / "journal") else ""
             raise RecordingError([f"{path}: is not a journal{hint}"])
@@ -80,7 +104,7 @@ def read(
         except JournalRefusedError as error:
             raise RecordingError([str(error)]) from error
         if archive is None:
-            return reader.read(local)
+            return [reader.chunks(local)]
     try:
         for url in filter(None, (path if is_url(path) else None, archive)):
             archive_url(url)
@@ -89,7 +113,7 @@ def read(
         raise RecordingError([str(error)]) from error
     if not journals:
         raise RecordingError([f"{path}: there is no journal in this archive"])
-    return reader.read_all(journals)
+    return list(map(reader.chunks, journals))
 
 
 def _is_journal(directory: Path) -> bool:
@@ -115,46 +139,11 @@ def read_lines(path: Path) -> list[Observation]:
     return observations
 
 
-def replay(observations: Iterable[Observation], engine: Engine) -> list[Incident]:
-    """Return all incidents that the observations make, in order of opening, in their state after the last one."""
+def replay(observed: Iterable[Collection[Observation]], engine: Engine) -> list[Incident]:
+    """Return all incidents that batches of observations make, in order of opening, in their state after the last."""
     incidents: dict[str, Incident] = {}
-    for batch in batches(observations):
+    for batch in observed:
         incidents.update((incident.id, incident) for incident in engine.take(batch))
     incidents.update((incident.id, incident) for incident in engine.catch_up())
     kept = [found for found in incidents.values() if found.merged_into is not None or found.causes or found.findings]
     return sorted(kept, key=lambda incident: (incident.opened_at, incident.id))
-
-
-def batches(observations: Iterable[Observation]) -> Iterator[list[Observation]]:
-    """Yield the observations of each moment in the order in which they were seen, as a daemon gets them.
-
-    Out of order by up to the allowed lateness is sorted.
-    """
-    dated = map(not_after_seen, observations)
-    for _, batch in groupby(in_time_order(without_history(dated)), key=lambda observation: observation.seen):
-        yield list(batch)
-
-
-def without_history(observations: Iterable[Observation]) -> Iterator[Observation]:
-    """Yield the observations except those older than the latest of the same subject."""
-    latest: dict[Subject, int] = {}
-    for observation in observations:
-        if observation.at >= latest.get(observation.subject, observation.at):
-            latest[observation.subject] = observation.at
-            yield observation
-
-
-def in_time_order(observations: Iterable[Observation]) -> Iterator[Observation]:
-    """Yield the observations by when they were seen, those of one moment by subject; the order of each is kept.
-
-    One subject may be a minute early and another a minute late.
-    """
-    waiting: list[tuple[int, str, int, Observation]] = []
-    newest = LONG_AGO
-    for number, observation in enumerate(observations):
-        newest = max(newest, observation.seen)
-        heapq.heappush(waiting, (observation.seen, repr(observation.subject), number, observation))
-        while waiting[0][0] < newest - 2 * LATENESS_MS:
-            yield heapq.heappop(waiting)[-1]
-    while waiting:
-        yield heapq.heappop(waiting)[-1]

@@ -36,6 +36,7 @@ from agent.config.problems import did_you_mean, mistakes_in
 from agent.config.settings import Settings
 from agent.config.toml_places import KeyPath, find_places
 from agent.engine.engine import Engine
+from agent.engine.recorded import moments
 from agent.model.config_types import ConfigModel, duration
 from agent.model.encoding import from_fields
 from agent.model.findings import Finding, Incident, finding_fields, incident_fields
@@ -142,7 +143,7 @@ def _run(test: RuleTest, defaults: Mapping[str, Any], settings: Settings) -> Ite
         for name, correlation in settings.correlations.items()
         if all(step.optional or set(step.rules) & set(rules) for step in correlation.steps)
     }
-    incidents = replay(list(_observations(test, defaults)), Engine(rules, correlations))
+    incidents = replay(moments(_observations(test, defaults)), Engine(rules, correlations))
     findings = [finding_fields(finding) for incident in incidents for finding in (*incident.causes, *incident.findings)]
     yield from _compare("finding", list(_expected("findings", test.findings, Finding)), findings)
     if test.incidents is not None:

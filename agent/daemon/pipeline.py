@@ -21,7 +21,7 @@ from agent.daemon.state_keeper import STATE, StateKeeper
 from agent.engine.check_requests import CheckRequest, CheckResult
 from agent.engine.engine import Engine
 from agent.engine.history import FINALIZATION_MS, LATENESS_MS, LONG_AFTER
-from agent.model.commit_batch import CommitBatch
+from agent.model.batches import ObservationBatch
 from agent.model.encoding import encodable
 from agent.model.findings import Finding, Incident
 from agent.model.observations.base import Observation, Subject, Tick, not_after
@@ -138,7 +138,7 @@ class Pipeline:
         """
         now = now_ms()
         dated: Batch
-        if isinstance(batch, CommitBatch):
+        if isinstance(batch, ObservationBatch):
             dated = batch.not_after(now)
         else:
             dated = [not_after(observation, now) for observation in encodable(batch)]
@@ -209,7 +209,7 @@ class Pipeline:
         if self._unsaved or now - self._flushed_at >= _FLUSH_MS:
             self._flushed_at = now
             self._write(now)
-        if isinstance(batch, CommitBatch):
+        if isinstance(batch, ObservationBatch):
             return
         ticks = [observation.at for observation in batch if isinstance(observation, Tick)]
         if ticks:

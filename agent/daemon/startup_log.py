@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
-from agent.model.commit_batch import CommitBatch
+from agent.model.batches import CommitBatch
 from agent.model.observations.base import Availability, Observation, Unavailable
 from agent.model.observations.flink import FlinkJob, JobManagerLeader
 from agent.model.observations.kafka import BrokerRegistration, Commit, GroupState, LogOffsets, PartitionState

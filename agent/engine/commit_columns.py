@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from agent.engine.history import FLOOR, RETENTION_MS
 from agent.engine.partition_columns import PartitionColumns
-from agent.model.commit_batch import UNKNOWN, CommitKey, Flags, Integers
+from agent.model.batches import UNKNOWN, CommitKey, Flags, Integers
 from agent.model.observations.base import Subject
 from agent.model.observations.kafka import Commit
 
@@ -144,6 +144,7 @@ class CommitColumns:
         self._longest_pause[ids] = np.maximum(self._longest_pause[ids], rows.at - self.last_at[ids])
         self.last_at[ids] = self.confirmed[ids] = rows.at
         self.last_offset[ids] = rows.offsets
+        self.partitions.commit(self.partition[ids].astype(np.int64), rows.offsets)
 
     def _pack(self, rows: Progress) -> NDArray[Any]:
         packed = np.empty(len(rows.ids), _ROW)

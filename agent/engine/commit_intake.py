@@ -9,7 +9,7 @@ from agent.engine.facts import Facts
 from agent.engine.history import History
 from agent.engine.ordinary import CommitProgress, SeriesAtRest
 from agent.engine.rule import Rule
-from agent.model.commit_batch import CommitBatch, Flags, Integers
+from agent.model.batches import CommitBatch, Flags, Integers
 from agent.model.observations.kafka import Commit
 
 
@@ -32,7 +32,7 @@ def absorb_ordinary(
     """
     columns = facts.commits
     find = columns.ids_of(batch.cluster).get
-    ids = np.array([find(key, -1) for key in batch.keys], np.int64)[batch.numbers]
+    ids = np.array([find(batch.keys[number], -1) for number in batch.numbers.tolist()], np.int64)
     is_known = ids >= 0
     known = batch.select(is_known)
     rows = Progress(ids[is_known], known.at, known.seen_at, known.since, known.offsets, known.leader_epochs)

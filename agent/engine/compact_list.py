@@ -4,13 +4,15 @@ One thread changes it; others may read it meanwhile.
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar, overload
 
+import numpy as np
 from msgspec import structs
 
+from agent.model.batches import Integers
 from agent.model.observations.base import Observation
 
 T = TypeVar("T", bound=Observation)
@@ -20,6 +22,9 @@ _OBJECTS = 9
 
 _AT_ONCE = 8
 """How many become integers at once."""
+
+_ROWS_AT_ONCE = 64
+"""How many that were added as integers become objects when they are read, at most."""
 
 _NONE = -(1 << 63)
 """Stands for None. No offset and no time is that low."""
@@ -31,11 +36,13 @@ _MINUTE_MS = 60_000
 class CompactList(Sequence[T]):
     """Observations of one subject, of a kind with `is_compact`; the newest are appended at the end."""
 
-    __slots__ = ("_parts",)
+    __slots__ = ("_parts", "_view")
 
     def __init__(self, items: Iterable[T] = ()) -> None:
-        # Replaced as one, so that what another thread reads fits together: rows of integers, how many, then objects.
-        self._parts: tuple[array[int], int, list[T]] = (array("q"), 0, list(items))
+        # Replaced as one, so that what another thread reads fits together: rows of integers, how many, then objects,
+        # then rows again. The latter only grow; without objects there are none.
+        self._parts: tuple[array[int], int, list[T], array[int]] = (array("q"), 0, list(items), array("q"))
+        self._view: tuple[array[int], int, list[T]] | None = None
         self._pack(len(self._parts[2]) - _OBJECTS)
 
     @classmethod
@@ -46,33 +53,72 @@ class CompactList(Sequence[T]):
         older = rows[: -len(newest)] if newest else []
         found: CompactList[T] = cls()
         packed = array("q", [_NONE if value is None else value for row in older for value in row])
-        found._parts = packed, len(packed) // layout.width, newest
+        found._parts = packed, len(packed) // layout.width, newest, array("q")
         return found
 
     def append(self, item: T) -> None:
         """Add an observation."""
+        if self._parts[3]:
+            rows, packed, objects = self._read()
+            self._parts, self._view = (rows, packed, list(objects), array("q")), None
         objects = self._parts[2]
         objects.append(item)
         if len(objects) >= _OBJECTS + _AT_ONCE:
-            self._pack(_AT_ONCE)
+            self._pack(len(objects) - _OBJECTS)
+
+    def append_row(self, row: bytes) -> None:
+        """Add an observation of `packed_rows` to others."""
+        added = self._parts[3]
+        added.frombytes(row)  # at once, for other threads
+        if len(added) * added.itemsize >= _ROWS_AT_ONCE * len(row):
+            rows, packed, objects = self._read()
+            self._parts, self._view = (rows, packed, list(objects), array("q")), None
+            self._pack(len(objects) - 1)
+
+    @property
+    def sample(self) -> T:
+        """Any of the observations."""
+        return self._parts[2][-1]
+
+    def at(self, index: int) -> int:
+        """Return when the observation at this index, which is not negative, held first, ms."""
+        rows, packed, _, _ = self._parts
+        return rows[index * (len(rows) // packed)] if index < packed else self[index].at
+
+    def _read(self) -> "tuple[array[int], int, Sequence[T]]":
+        """Return the rows, how many these are, and all that follows as objects."""
+        rows, packed, objects, added = self._parts
+        if not added:
+            return rows, packed, objects
+        layout = _layout(objects[-1].__class__)
+        count = len(added) // layout.width
+        view = self._view
+        if view is None or view[0] is not added or view[1] != count:
+            view = added, count, objects + self._unpack(added, objects, 0, count)
+            self._view = view
+        return rows, packed, view[2]
 
     def bisect(self, at: int, bisect: Callable[..., int]) -> int:
         """Return what bisect_left or bisect_right returns for that moment (ms) among the observations' `at`."""
-        rows, packed, objects = self._parts
-        if packed and at < objects[0].at:
+        rows, packed, oldest, _ = self._parts
+        if packed and at < oldest[0].at:
             return bisect(rows[:: len(rows) // packed], at)
+        _, packed, objects = self._read()
         return packed + bisect(objects, at, key=_AT)
 
     def __delitem__(self, first: slice) -> None:
         """Remove the first observations up to an index."""
-        rows, packed, objects = self._parts
+        rows, packed, objects, added = self._parts
         count = len(range(len(self))[first])
         width = len(rows) // max(packed, 1)
-        self._parts = rows[count * width :], max(packed - count, 0), objects[max(count - packed, 0) :]
+        if count > packed and added:
+            _, _, current = self._read()
+            objects, added = list(current), array("q")
+        self._parts = rows[count * width :], max(packed - count, 0), objects[max(count - packed, 0) :], added
 
     def __len__(self) -> int:
-        _, packed, objects = self._parts
-        return packed + len(objects)
+        _, packed, objects, added = self._parts
+        return packed + len(objects) + (len(added) // _layout(objects[-1].__class__).width if added else 0)
 
     def __iter__(self) -> Iterator[T]:
         return iter(self[:])
@@ -84,7 +130,7 @@ class CompactList(Sequence[T]):
     def __getitem__(self, index: slice) -> list[T]: ...
 
     def __getitem__(self, index: int | slice) -> T | list[T]:
-        rows, packed, objects = self._parts
+        rows, packed, objects = self._read()
         if not isinstance(index, slice):
             if -len(objects) <= index < 0:
                 return objects[index]
@@ -92,14 +138,14 @@ class CompactList(Sequence[T]):
             return objects[place - packed] if place >= packed else self._unpack(rows, objects, place, place + 1)[0]
         begin, end, step = index.start, index.stop, index.step
         if end is step is None and begin is not None and -len(objects) <= begin < 0:
-            return objects[begin:]
+            return list(objects[begin:])
         begin, end, step = index.indices(packed + len(objects))
         low, high = (begin, end) if step > 0 else (end + 1, begin + 1)
         unpacked = self._unpack(rows, objects, low, min(high, packed)) if low < packed else []
-        return (unpacked + objects[max(low - packed, 0) : max(high - packed, 0)])[::step]
+        return [*unpacked, *objects[max(low - packed, 0) : max(high - packed, 0)]][::step]
 
     @staticmethod
-    def _unpack(rows: "array[int]", objects: list[T], begin: int, end: int) -> list[T]:
+    def _unpack(rows: "array[int]", objects: Sequence[T], begin: int, end: int) -> list[T]:
         layout = _layout(objects[-1].__class__)
         width, make = layout.width, layout.make
         values = iter(rows[begin * width : end * width])
@@ -110,15 +156,15 @@ class CompactList(Sequence[T]):
         """Keep the first objects as integers, unless one does not fit."""
         if count <= 0:
             return
-        rows, packed, objects = self._parts
+        rows, packed, objects, added = self._parts
         values_of = _layout(objects[-1].__class__).values_of
         try:
-            added = array(
+            own = array(
                 "q", [_NONE if value is None else value for item in objects[:count] for value in values_of(item)]
             )
         except OverflowError:
             return
-        self._parts = rows + added, packed + count, objects[count:]
+        self._parts = rows + own, packed + count, objects[count:], added
 
 
 class _Layout(NamedTuple):
@@ -141,6 +187,14 @@ def _layout(kind: type[Observation]) -> _Layout:
     # Generated, as namedtuple does it: a call with a dict of the fields takes five times as long.
     make = eval(f"lambda of, {', '.join(names)}: kind({', '.join(same + own)})", {"kind": kind})  # noqa: S307
     return _Layout(len(names), (*names, *kind.key), attrgetter(*names), make)
+
+
+def packed_rows(kind: type[Observation], fields: Mapping[str, Integers], unknown: int) -> list[bytes]:
+    """Return each row of columns for `CompactList.append_row`. fields: by the names of the kind's. unknown: is None."""
+    layout = _layout(kind)
+    values = np.column_stack([fields[name] for name in layout.names[: layout.width]])
+    packed, size = np.where(values == unknown, _NONE, values).tobytes(), layout.width * values.itemsize
+    return [packed[begin : begin + size] for begin in range(0, len(packed), size)]
 
 
 def thinned(changes: Iterable[T], now: int) -> Iterator[T]:

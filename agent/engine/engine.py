@@ -12,15 +12,18 @@ from agent.engine.evaluator import Changes, Evaluator, SetAside, propagate
 from agent.engine.history import History
 from agent.engine.incidents import LIFETIMES, Incidents, Lifetimes
 from agent.engine.rule import Rule
-from agent.model.commit_batch import CommitBatch
+from agent.model.batches import CommitBatch, LogOffsetsBatch, ObservationBatch
 from agent.model.findings import FindingKey, Incident
 from agent.model.observations.base import Observation, Unavailable, not_after_seen
-from agent.model.observations.kafka import Commit
+from agent.model.observations.kafka import Commit, LogOffsets
 
 T = TypeVar("T", bound=Observation)
 
 LEAST_COLUMNS = 32
-"""Fewer commits than these are taken in faster one by one."""
+"""Fewer observations than these are taken in faster one by one."""
+
+_BATCHES: Mapping[type[Observation], type[ObservationBatch[Any]]] = {Commit: CommitBatch, LogOffsets: LogOffsetsBatch}
+"""What is taken in as columns."""
 
 _SECOND_MS = 1_000
 
@@ -38,7 +41,7 @@ class Engine:
     ) -> None:
         """rules and correlations: by their names in rules.toml. set_aside: takes what fails; the rest goes on.
 
-        least_columns: from how many commits in succession on they are taken in as columns.
+        least_columns: from how many commits or log offsets in succession on they are taken in as columns.
         """
         self._least_columns = least_columns
         self._set_aside = set_aside
@@ -52,22 +55,21 @@ class Engine:
         """
         changed: dict[str, Incident] = {}
         for run in self._runs(observations):
-            if isinstance(run, CommitBatch):
-                self._take_commits(run, changed)
+            if isinstance(run, ObservationBatch):
+                self._take_columns(run, changed)
             else:
                 self._take_each(run, changed)
         self._evaluate(self.now, changed)
         return list(changed.values())
 
-    def _runs(self, observations: Iterable[Observation]) -> Iterator[CommitBatch | list[Observation]]:
-        """Yield the observations in their order, many commits in succession as columns."""
-        if isinstance(observations, CommitBatch) and len(observations) >= self._least_columns:
+    def _runs(self, observations: Iterable[Observation]) -> Iterator[ObservationBatch[Any] | list[Observation]]:
+        """Yield the observations in their order, many of a kind in succession as columns."""
+        if isinstance(observations, ObservationBatch) and len(observations) >= self._least_columns:
             yield observations
             return
-        for cluster, run in groupby(map(not_after_seen, observations), key=_cluster_of_commit):
+        for kind, run in groupby(map(not_after_seen, observations), key=_kind_in_columns):
             several = list(run)
-            is_worth = cluster is not None and len(several) >= self._least_columns
-            batch = CommitBatch.of(several) if is_worth else None
+            batch = _BATCHES[kind[0]].of(several) if kind and len(several) >= self._least_columns else None
             yield several if batch is None else batch
 
     def _take_each(self, observations: Iterable[Observation], changed: dict[str, Incident]) -> None:
@@ -79,14 +81,14 @@ class Engine:
             self._evaluate_before(seen, changed)
             facts.now = max(facts.now, seen)
 
-    def _take_commits(self, batch: CommitBatch, changed: dict[str, Incident]) -> None:
-        """Take commits in, a second at a time."""
+    def _take_columns(self, batch: ObservationBatch[Any], changed: dict[str, Incident]) -> None:
+        """Take columns in, a second at a time."""
         facts = self._evaluator.facts
         batch = batch.not_after_seen()
-        seen = np.maximum.accumulate(np.maximum(batch.at, batch.seen_at))
+        seen = np.maximum.accumulate(batch.seen)
         ends = np.flatnonzero(np.diff(seen // _SECOND_MS, append=-1)) + 1
         for begin, end in pairwise([0, *ends.tolist()]):
-            self._evaluator.absorb_commits(batch.select(slice(begin, end)))
+            self._evaluator.absorb_columns(batch.select(slice(begin, end)))
             self._evaluate_before(int(seen[end - 1]), changed)
             facts.now = max(facts.now, int(seen[end - 1]))
 
@@ -186,5 +188,6 @@ class Engine:
         return changed
 
 
-def _cluster_of_commit(observation: Observation) -> str | None:
-    return observation.cluster if isinstance(observation, Commit) else None
+def _kind_in_columns(observation: Observation) -> tuple[type[Observation], str] | None:
+    kind = observation.__class__
+    return (kind, observation.cluster) if isinstance(observation, Commit | LogOffsets) else None

@@ -8,15 +8,16 @@ is final; only its recovery is followed from then on.
 import heapq
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain, count
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
 from agent.engine.commit_intake import absorb_ordinary, one_per_key, series_to_revisit
 from agent.engine.facts import DependencyKey, Facts
+from agent.engine.growth_intake import absorb_growth
 from agent.engine.history import FINALIZATION_MS, LATENESS_MS, LONG_AFTER, LONG_AGO, Change
 from agent.engine.rule import Rule, Scope
-from agent.model.commit_batch import CommitBatch
+from agent.model.batches import CommitBatch, LogOffsetsBatch, ObservationBatch
 from agent.model.findings import Finding, FindingKey
 from agent.model.observations.base import Observation, Subject
 from agent.model.observations.checks import CheckFinding
@@ -129,18 +130,24 @@ class Evaluator:
             self._evaluate_by = min(self._evaluate_by, observation.seen + LATENESS_MS)
         return change, is_looked_into
 
-    def absorb_commits(self, batch: CommitBatch) -> None:
-        """Take commits in; those that all rules ignore without an object for each. A batch spans a second at most."""
-        rules = [rule for _, rule in self._observers_of(Commit)]
+    def absorb_columns(self, batch: ObservationBatch[Any]) -> None:
+        """Take observations in; those that all rules ignore without an object for each. They span a second at most."""
+        rules = [rule for _, rule in self._observers_of(batch.kind)]
         for rows in one_per_key(batch.numbers):
-            remaining = absorb_ordinary(batch.select(rows), self.facts, rules, self._set_aside)
-            if len(remaining) < len(rows) and self._revisit_at == LONG_AFTER and Commit in self._revisitors:
+            single, remaining = batch.select(rows), batch
+            if isinstance(single, CommitBatch):
+                remaining = absorb_ordinary(single, self.facts, rules, self._set_aside)
+            elif isinstance(single, LogOffsetsBatch):
+                remaining = absorb_growth(single, self.facts, rules, self._dependencies.dependents)
+            if len(remaining) < len(rows) and self._revisit_at == LONG_AFTER and batch.kind in self._revisitors:
                 self._revisit_at = _next_revisit(max(self.facts.now, batch.latest))
-            for commit in remaining:
-                is_open = self.facts.is_open(commit.subject)
-                _, is_looked_into = self._absorb(commit)
-                if not (is_open or is_looked_into or self._is_depended_on(commit)):
-                    self.facts.close(self.facts.history_of(commit))
+            for observation in remaining:
+                is_open = self.facts.is_open(observation.subject)
+                _, is_looked_into = self._absorb(observation)
+                if isinstance(observation, Commit) and not (
+                    is_open or is_looked_into or self._is_depended_on(observation)
+                ):
+                    self.facts.close(self.facts.history_of(observation))
 
     def _is_depended_on(self, observation: Observation) -> bool:
         """Return whether an evaluation has read the subject, by itself or in an index."""

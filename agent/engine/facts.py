@@ -62,12 +62,13 @@ class _ColumnHistory(History[Commit]):
 
 
 class Facts:
-    """Histories of all subjects. `now` is the latest moment of any observation, ms."""
+    """Histories of all subjects. now: the latest moment of any observation, ms. logs: of log offsets, by partition."""
 
     def __init__(self) -> None:
         self.now = LONG_AGO
         self.partitions = PartitionColumns()
         self.commits = CommitColumns(self.partitions)
+        self.logs: dict[int, History[LogOffsets]] = {}
         self._histories: dict[Subject, History[Any]] = {}
         self._indexes: dict[type[Observation], dict[tuple[str, ...], SubjectIndex[History[Any]]]] = {}
         self._absorbed: tuple[Observation | None, History[Any]] = (None, _EMPTY)
@@ -101,6 +102,10 @@ class Facts:
         if change is not Change.CHANGED:
             return change
         if isinstance(observation, Commit):
+            if observation.offset is not None:
+                partition = (observation.cluster, observation.topic, observation.partition)
+                number = self.partitions.number_of(partition)
+                self.partitions.furthest[number] = max(self.partitions.furthest[number], observation.offset)
             self._keep_peak(history)
         elif isinstance(observation, GroupState):
             if observation.members or observation.simple is False:
@@ -130,6 +135,9 @@ class Facts:
 
     def _add(self, history: History[Any], observation: Observation) -> None:
         self._histories[history.subject] = history
+        if isinstance(observation, LogOffsets):
+            partition = (observation.cluster, observation.topic, observation.partition)
+            self.logs[self.partitions.number_of(partition)] = history
         for index in self._indexes.get(observation.__class__, {}).values():
             index.add(observation, history)
 
@@ -216,6 +224,10 @@ class Facts:
                 if history.changes[0].__class__ is kind:
                     index.add(history.changes[0], history)
         return index
+
+    def is_indexed(self, kind: type[Observation]) -> bool:
+        """Return whether subjects of this kind have been looked up by some of their key fields."""
+        return kind in self._indexes
 
     def commits_beyond(self, cluster: str, topic: str, partition: int, offset: int) -> Sequence[History[Commit]]:
         """Return the histories of all groups that may have committed more than this offset of a partition."""

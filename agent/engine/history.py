@@ -3,7 +3,7 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 import msgspec
 
@@ -115,12 +115,25 @@ class History(Generic[T]):
         changes.append(observation)
         floor = observation.history_floor
         if len(changes) > 2 * floor and changes[2 * floor].at < observation.at - RETENTION_MS:
-            count = self._bisect(observation.at - RETENTION_MS, bisect_left) - floor
-            if observation.memory_ms:
-                older = thinned([*self.older, *changes[:count]], observation.at)
-                self.older = CompactList(older) if observation.is_compact else list(older)
-            del changes[:count]
+            self._trim(observation.at, observation)
         return Change.CHANGED
+
+    def add_row(self, at: int, row: bytes) -> None:
+        """Append an observation that differs from the last one, as `CompactList.append_row` takes it."""
+        self.confirmed = at
+        changes, floor = cast("CompactList[T]", self.changes), FLOOR
+        changes.append_row(row)
+        if len(changes) > 2 * floor and changes.at(2 * floor) < at - RETENTION_MS:
+            self._trim(at, changes.sample)
+
+    def _trim(self, now: int, sample: T) -> None:
+        """Remove what is older than RETENTION_MS but for the history's floor. sample: any of its observations."""
+        changes = self.changes
+        count = self._bisect(now - RETENTION_MS, bisect_left) - sample.history_floor
+        if sample.memory_ms:
+            older = thinned([*self.older, *changes[:count]], now)
+            self.older = CompactList(older) if sample.is_compact else list(older)
+        del changes[:count]
 
     def _bisect(self, at: int, bisect: Callable[..., int]) -> int:
         changes = self.changes

@@ -11,7 +11,7 @@ import numpy as np
 
 from agent.engine.commit_columns import CommitColumns, Progress
 from agent.engine.partition_columns import Partition
-from agent.model.commit_batch import UNKNOWN, Flags, Integers
+from agent.model.batches import UNKNOWN, Flags, Integers
 
 
 class CommitProgress:

@@ -4,7 +4,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from agent.model.commit_batch import Integers
+from agent.model.batches import Integers
 from agent.model.observations.kafka import LogOffsets, PartitionState
 
 Partition: TypeAlias = tuple[str, str, int]
@@ -21,7 +21,8 @@ class PartitionColumns:
 
     read_at, log_start, log_end: of the newest reading of the log offsets; read_before_at, log_start_before,
     log_end_before: of the one before it. decreased_at: when the log end offset was last lower than before. state_at: of
-    the newest state; changed_at: when the leader, replicas or ISR last changed.
+    the newest state; changed_at: when the leader, replicas or ISR last changed. furthest: the highest offset that any
+    group has committed.
     """
 
     def __init__(self) -> None:
@@ -30,6 +31,7 @@ class PartitionColumns:
         self.read_at, self.read_before_at, self.decreased_at = (_filled() for _ in range(3))
         self.state_at, self.changed_at = (_filled() for _ in range(2))
         self.log_start, self.log_end, self.log_start_before, self.log_end_before = (_filled() for _ in range(4))
+        self.furthest = _filled()
 
     def __len__(self) -> int:
         """Return the number of partitions."""
@@ -65,6 +67,16 @@ class PartitionColumns:
         self.log_end[number] = observation.log_end
         if observation.log_end < self.log_end_before[number]:
             self.decreased_at[number] = observation.at
+
+    def grow(self, numbers: Integers, at: Integers, log_ends: Integers) -> None:
+        """Take in readings of different partitions that differ from those before in a higher log end."""
+        self.read_before_at[numbers] = self.read_at[numbers]
+        self.log_start_before[numbers], self.log_end_before[numbers] = self.log_start[numbers], self.log_end[numbers]
+        self.read_at[numbers], self.log_end[numbers] = at, log_ends
+
+    def commit(self, numbers: Integers, offsets: Integers) -> None:
+        """Take in committed offsets."""
+        np.maximum.at(self.furthest, numbers, offsets)
 
 
 def _filled() -> Integers:

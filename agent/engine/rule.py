@@ -13,7 +13,7 @@ import numpy as np
 from agent.engine.facts import Facts
 from agent.engine.history import LONG_AFTER, LONG_AGO
 from agent.engine.ordinary import CommitProgress, SeriesAtRest
-from agent.model.commit_batch import Flags
+from agent.model.batches import Flags
 from agent.model.config_types import ConfigModel
 from agent.model.findings import Finding, Records, Severity
 from agent.model.name_filter import NameFilter
@@ -153,6 +153,12 @@ class Rule(ConfigModel):
 
     ignores_all_progress: ClassVar[bool] = False
     """Whether `scopes` returns nothing for a commit that is further than the one before it."""
+
+    ignores_growth: ClassVar[bool] = False
+    """Whether `scopes` returns nothing for log offsets that are unchanged but for a log end that is higher than before.
+
+    Nor lower than any offset that a group has committed.
+    """
 
     severity: ChosenSeverity | None = None
     """Replaces the default severity. Findings that are info because of a label stay info."""

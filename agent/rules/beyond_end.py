@@ -7,7 +7,7 @@ from agent.engine.facts import Facts
 from agent.engine.history import History
 from agent.engine.ordinary import CommitProgress
 from agent.engine.rule import Advice, GroupRule, Scope, recovered
-from agent.model.commit_batch import Flags
+from agent.model.batches import Flags
 from agent.model.findings import Finding, Records, reader
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, LogOffsets
@@ -47,6 +47,7 @@ class BeyondEnd(GroupRule):
         ),
     }
     observes = (Commit, LogOffsets)
+    ignores_growth = True
 
     @classmethod
     def advice_for(cls, finding: Finding) -> Advice:

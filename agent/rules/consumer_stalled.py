@@ -9,7 +9,7 @@ from agent.engine.facts import Facts
 from agent.engine.history import FINALIZATION_MS, FLOOR, History
 from agent.engine.ordinary import SeriesAtRest
 from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
-from agent.model.commit_batch import Flags
+from agent.model.batches import Flags
 from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding, reader
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets

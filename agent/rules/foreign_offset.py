@@ -7,7 +7,7 @@ from agent.engine.facts import Facts
 from agent.engine.history import LATENESS_MS
 from agent.engine.ordinary import CommitProgress
 from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
-from agent.model.commit_batch import Flags
+from agent.model.batches import Flags
 from agent.model.findings import Finding, reader
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, LogOffsets
@@ -42,6 +42,7 @@ class ForeignOffset(GroupRule):
         ),
     }
     observes = (Commit, LogOffsets)
+    ignores_growth = True
 
     @classmethod
     def timeline(cls, finding: Finding, day: str) -> str:

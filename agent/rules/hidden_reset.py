@@ -10,7 +10,7 @@ from agent.engine.history import LATENESS_MS, LONG_AGO, History
 from agent.engine.ordinary import CommitProgress
 from agent.engine.rule import Advice, GroupRule, Scope, recovered
 from agent.engine.suspensions import suspensions
-from agent.model.commit_batch import Flags
+from agent.model.batches import Flags
 from agent.model.config_types import Duration
 from agent.model.findings import Finding, reader
 from agent.model.observations.base import Observation
@@ -88,6 +88,7 @@ class HiddenReset(GroupRule):
         ),
     }
     observes = (Commit, LogOffsets, PartitionState)
+    ignores_growth = True
 
     wait: Duration = 15_000
     """The shortest standstill reported."""

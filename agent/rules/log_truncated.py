@@ -44,6 +44,7 @@ class LogTruncated(TopicRule):
         ),
     }
     observes = (LogOffsets,)
+    ignores_growth = True
 
     min_records: int = 1
     """The smallest truncation reported, in records."""

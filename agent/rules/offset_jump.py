@@ -11,7 +11,7 @@ from agent.engine.facts import Facts
 from agent.engine.history import LATENESS_MS, History
 from agent.engine.ordinary import CommitProgress
 from agent.engine.rule import Advice, ChosenSeverity, GroupRule, Scope, recovered
-from agent.model.commit_batch import Flags
+from agent.model.batches import Flags
 from agent.model.findings import Finding, Records, Severity, reader
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets, TopicSettings
@@ -97,6 +97,7 @@ class OffsetJump(GroupRule):
         ),
     }
     observes = (Commit, LogOffsets, GroupState)
+    ignores_growth = True
 
     min_records: int = 1000
     """The smallest jump reported, in records skipped."""

@@ -11,7 +11,7 @@ from agent.engine.facts import Facts
 from agent.engine.history import LONG_AFTER
 from agent.engine.ordinary import CommitProgress
 from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
-from agent.model.commit_batch import Flags
+from agent.model.batches import Flags
 from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding, Records, Severity, reader
 from agent.model.observations.base import Observation
@@ -79,6 +79,7 @@ class RetentionOverrun(GroupRule):
         ),
     }
     observes = (Commit, LogOffsets)
+    ignores_growth = True
 
     abandoned_after: PositiveDuration = 86_400_000
     """How long after it last read a group is abandoned."""

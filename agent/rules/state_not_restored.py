@@ -83,6 +83,7 @@ class StateNotRestored(GroupRule):
         ),
     }
     observes = (ChangelogDecreases, LogLine, GroupState, LogOffsets, PartitionState)
+    ignores_growth = True
 
     stores: Annotated[tuple[DeclaredStore, ...], AfterValidator(declared_once)] = ()
     """The stores whose values never decrease in normal operation: their changelogs are followed. If a plain count names

@@ -6,15 +6,18 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from agent.cli.replay import RecordingError, batches, in_time_order, read, replay, without_history
+from agent.cli.replay import RecordingError, read, replay
 from agent.config.settings import load
 from agent.engine.engine import Engine
 from agent.engine.history import LATENESS_MS
+from agent.engine.recorded import batches, moments
+from agent.model.batches import CommitBatch, LogOffsetsBatch
 from agent.model.encoding import to_json
 from agent.model.findings import Incident, Severity
 from agent.model.observations.base import Observation, Tick
 from agent.model.observations.kafka import BrokerRegistration, Commit
 from agent.model.times import rfc3339
+from agent.storage.journal.reader import chunks
 from agent.storage.journal.writer import Journal
 from tests import builders
 from tests.builders import BEGINNING
@@ -23,7 +26,7 @@ SHIPPED = load(Path(__file__).parents[2] / "rules.toml", need_clusters=False)
 
 
 def replayed(*observations: Observation) -> list[Incident]:
-    return replay(observations, Engine(SHIPPED.rules, SHIPPED.correlations))
+    return replay(moments(observations), Engine(SHIPPED.rules, SHIPPED.correlations))
 
 
 def commit(at: int, offset: int, group: str = "g", cluster: str = "main") -> Commit:
@@ -38,7 +41,8 @@ def broker(at: int, session: str | None) -> BrokerRegistration:
 def test_blank_lines_are_ignored(tmp_path: Path) -> None:
     lines = tmp_path / "lines.jsonl"
     lines.write_text(f"{to_json(commit(0, 9_000))}\n\n{to_json(commit(1_000, 0))}\n", encoding="utf-8")
-    assert list(read(str(lines), SHIPPED.journal)) == [commit(0, 9_000), commit(1_000, 0)]
+    made = list(batches(read(str(lines), SHIPPED.journal)))
+    assert made == [[commit(0, 9_000)], [commit(1_000, 0)]]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +69,9 @@ def test_journal_replays_like_its_lines(tmp_path: Path) -> None:
     journal.append(observations)
     journal.flush()
     journal.close()
-    replayed_journal = replay(read(str(tmp_path), SHIPPED.journal), Engine(SHIPPED.rules, SHIPPED.correlations))
+    replayed_journal = replay(
+        batches(read(str(tmp_path), SHIPPED.journal)), Engine(SHIPPED.rules, SHIPPED.correlations)
+    )
     assert replayed_journal == replayed(*observations) != []
 
 
@@ -76,26 +82,22 @@ def test_any_cluster_name_is_accepted() -> None:
 
 def test_lines_up_to_a_minute_late_are_sorted() -> None:
     early, late = commit(LATENESS_MS, 1), commit(0, 1, group="h")
-    assert list(in_time_order([early, late])) == [late, early]
+    assert list(moments([early, late])) == [[late], [early]]
 
 
 def test_facts_of_one_moment_are_sorted_by_subject() -> None:
     first, second, other = commit(0, 1), commit(0, 2), commit(0, 1, group="f")
-    assert (
-        list(in_time_order([first, second, other]))
-        == list(in_time_order([other, first, second]))
-        == [other, first, second]
-    )
+    assert list(moments([first, second, other])) == list(moments([other, first, second])) == [[other, first, second]]
 
 
 def test_batch_contains_the_facts_of_one_moment() -> None:
-    made = list(batches([commit(1, 5), commit(0, 1, group="h"), broker(1, "0x1")]))
+    made = list(moments([commit(1, 5), commit(0, 1, group="h"), broker(1, "0x1")]))
     assert [len(batch) for batch in made] == [1, 2]
 
 
 def test_line_older_than_the_last_of_its_subject_is_ignored() -> None:
     lines = [commit(10_000, 9_000), commit(5_000, 100), commit(11_000, 9_100)]
-    assert list(without_history(lines)) == [lines[0], lines[2]]
+    assert list(moments(lines)) == [[lines[0]], [lines[2]]]
     assert replayed(*lines) == []
 
 
@@ -163,3 +165,40 @@ def test_replay_names_incidents_as_the_daemon_did(size: int, lead: int) -> None:
 
 def loud(incidents: Iterable[Incident]) -> list[Incident]:
     return [incident for incident in incidents if incident.severity is not Severity.INFO and incident.findings]
+
+
+@pytest.mark.parametrize("behind", [0, 30_000])
+def test_a_dense_journal_replays_like_its_moments(tmp_path: Path, behind: int) -> None:
+    """Commits and log offsets of a second are taken together; a coordinator's clock may be behind by so many ms."""
+    observations: list[Observation] = []
+    for second in range(180):
+        observations += [
+            replace(builders.log_offsets(second, 50_000 + 200 * second), partition=partition) for partition in range(40)
+        ]
+        made = [builders.commit(second + partition / 100, 10_000 + 150 * second, partition) for partition in range(40)]
+        if second >= 100:
+            made[7] = replace(made[7], offset=150 * (second - 100))
+        observations += [replace(commit, at=commit.at - behind, seen_at=commit.at) for commit in made]
+    journal = Journal(tmp_path)
+    journal.append(observations)
+    journal.flush()
+    journal.close()
+    taken = list(batches(read(str(tmp_path), SHIPPED.journal)))
+    assert {type(batch) for batch in taken} == {LogOffsetsBatch, CommitBatch}
+    incidents = replay(taken, Engine(SHIPPED.rules, SHIPPED.correlations))
+    (rewind,) = [finding for incident in incidents for finding in incident.findings]
+    assert (rewind.kind, rewind.subject["partition"]) == ("offset_rewind", 7)
+    assert [incident.findings for incident in replayed(*observations)] == [(rewind,)]
+
+
+def test_agents_are_read_together_in_the_order_in_which_they_saw(tmp_path: Path) -> None:
+    for agent, seconds in (("a", range(0, 400, 2)), ("b", range(101, 301, 2))):
+        journal = Journal(tmp_path / agent)
+        journal.append([builders.commit(second, second, group=agent) for second in seconds])
+        journal.flush()
+        journal.close()
+    seen = [
+        observation.seen for batch in batches(map(chunks, (tmp_path / "a", tmp_path / "b"))) for observation in batch
+    ]
+    assert seen == sorted(seen)
+    assert len(seen) == 300

@@ -17,7 +17,7 @@ from agent.config.settings import load
 from agent.daemon.pipeline import Pipeline
 from agent.engine.check_requests import CheckRequest, CheckResult
 from agent.engine.engine import Engine
-from agent.model.commit_batch import CommitBatch
+from agent.model.batches import CommitBatch
 from agent.model.findings import Finding, Severity, Status, finding_json
 from agent.model.observations.base import Observation, Tick
 from agent.model.observations.checks import CheckFinding, CheckRun

@@ -12,6 +12,7 @@ from agent.cli.rule_tests import run_rule_tests
 from agent.config.problems import SettingsError
 from agent.config.settings import Settings, load, loads
 from agent.engine.engine import Engine
+from agent.engine.recorded import moments
 from agent.engine.rule import Rule
 from agent.model.encoding import from_json
 from agent.render.report import report
@@ -63,14 +64,14 @@ def test_rule_tests_of_the_guide_pass(tmp_path: Path, settings: Settings) -> Non
 
 def test_replay_prints_what_the_guide_shows(settings: Settings) -> None:
     recorded = find_output(GUIDE, "cat empty.jsonl")
-    (incident,) = replay(map(from_json, recorded), Engine(settings.rules, settings.correlations))
+    (incident,) = replay(moments(map(from_json, recorded)), Engine(settings.rules, settings.correlations))
     assert report(incident).lines() == find_output(GUIDE, "backflow replay empty.jsonl")
 
 
 def test_replay_prints_what_the_tutorial_shows() -> None:
     recorded = find_blocks(TUTORIAL, "json")[0].splitlines()
     rules = load(ROOT / "rules.toml", need_clusters=False)
-    (incident,) = replay(map(from_json, recorded), Engine(rules.rules, rules.correlations))
+    (incident,) = replay(moments(map(from_json, recorded)), Engine(rules.rules, rules.correlations))
     assert report(incident).lines() == find_output(TUTORIAL, "backflow replay observations.jsonl")
 
 

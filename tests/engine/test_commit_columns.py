@@ -16,7 +16,7 @@ from agent.engine.facts import Facts
 from agent.engine.history import FLOOR, RETENTION_MS, History
 from agent.engine.partition_columns import PartitionColumns
 from agent.engine.rule import GroupRule, Scope
-from agent.model.commit_batch import UNKNOWN, CommitBatch, CommitKey
+from agent.model.batches import UNKNOWN, CommitBatch, CommitKey
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, Member
 from testbed.model.scenario import draw
@@ -156,7 +156,7 @@ def test_a_rule_that_names_nothing_is_asked_about_each_commit() -> None:
     for second in range(5):
         batch = CommitBatch.of([commit(second, second)])
         assert batch is not None
-        evaluator.absorb_commits(batch)
+        evaluator.absorb_columns(batch)
     assert asked == ["0", "1", "2", "3", "4"]
 
 

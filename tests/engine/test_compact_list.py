@@ -5,7 +5,8 @@ from bisect import bisect_left, bisect_right
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.engine.compact_list import CompactList
+from agent.engine.compact_list import CompactList, packed_rows
+from agent.model.batches import UNKNOWN, CommitBatch
 from agent.model.observations.kafka import Commit, LogOffsets
 
 COMMITS = st.lists(
@@ -21,37 +22,50 @@ COMMITS = st.lists(
         offset=st.none() | st.integers(0, (1 << 63) - 1),
         leader_epoch=st.none() | st.integers(0, (1 << 31) - 1),
     ),
-    max_size=40,
+    max_size=200,
 )
-PLACES = st.none() | st.integers(-45, 45)
+ROWS = st.sets(st.integers(0, 200)) | st.just(set(range(200)))
+"""The places of what is added as rows."""
+PLACES = st.none() | st.integers(-210, 210)
 
 
-def filled(commits: list[Commit]) -> CompactList[Commit]:
+def filled(commits: list[Commit], rows: set[int]) -> CompactList[Commit]:
+    """Return a list to which those at these places were added as rows, and read after each fifth."""
     compact: CompactList[Commit] = CompactList()
-    for commit in commits:
-        compact.append(commit)
+    for place, commit in enumerate(commits):
+        batch = CommitBatch.of([commit]) if place and place in rows else None
+        if batch is None:
+            compact.append(commit)
+        else:
+            (row,) = packed_rows(Commit, batch.fields(), UNKNOWN)
+            compact.append_row(row)
+        if place % 5 == 0:
+            assert compact[-1] == commit
     return compact
 
 
-@given(COMMITS, PLACES, PLACES, st.sampled_from([None, 1, 2, -1, -3]))
+@given(COMMITS, ROWS, PLACES, PLACES, st.sampled_from([None, 1, 2, -1, -3]))
 def test_slices_equal_those_of_a_list(
-    commits: list[Commit], begin: int | None, end: int | None, step: int | None
+    commits: list[Commit], rows: set[int], begin: int | None, end: int | None, step: int | None
 ) -> None:
-    assert filled(commits)[begin:end:step] == commits[begin:end:step]
+    assert filled(commits, rows)[begin:end:step] == commits[begin:end:step]
 
 
-@given(COMMITS)
-def test_items_equal_those_of_a_list(commits: list[Commit]) -> None:
-    for compact in (filled(commits), CompactList(commits)):
+@given(COMMITS, ROWS)
+def test_items_equal_those_of_a_list(commits: list[Commit], rows: set[int]) -> None:
+    for compact in (filled(commits, rows), CompactList(commits)):
+        assert [compact.at(place) for place in range(len(commits))] == [commit.at for commit in commits]
         assert len(compact) == len(commits)
         assert list(compact) == commits
         assert [compact[place] for place in range(-len(commits), len(commits))] == commits + commits
 
 
-@given(COMMITS, st.integers(0, 40), st.integers(0, 1 << 62))
-def test_bisection_after_removal_equals_that_of_a_list(commits: list[Commit], count: int, at: int) -> None:
+@given(COMMITS, ROWS, st.integers(0, 200), st.integers(0, 1 << 62))
+def test_bisection_after_removal_equals_that_of_a_list(
+    commits: list[Commit], rows: set[int], count: int, at: int
+) -> None:
     commits.sort(key=lambda commit: commit.at)
-    compact = filled(commits)
+    compact = filled(commits, rows)
     del compact[:count]
     times = [commit.at for commit in commits[count:]]
     assert [commit.at for commit in compact] == times

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from agent.cli.replay import replay
 from agent.config.settings import load
 from agent.engine.engine import Engine
+from agent.engine.recorded import moments
 from agent.model.encoding import to_json
 from agent.model.findings import Incident, incident_fields, incident_json
 from agent.model.observations.base import Observation, Subject, Tick, not_after_seen
@@ -53,7 +54,7 @@ def run_live(batches: Iterable[Sequence[Observation]], running: Engine | None = 
 
 
 def replay_json(observations: Sequence[Observation]) -> list[str]:
-    return [incident_json(incident) for incident in replay(observations, engine())]
+    return [incident_json(incident) for incident in replay(moments(observations), engine())]
 
 
 def current(incidents: Iterable[Incident]) -> list[dict[str, Any]]:
@@ -121,7 +122,7 @@ def test_live_incidents_equal_a_replay_whatever_comes_late(
     """Observations arrive up to the allowed lateness late, in batches of any size."""
     end = final_tick(observations)
     ticking = observations + ticks(observations, 5_000)
-    expected = replay([*ticking, end], engine())
+    expected = replay(moments([*ticking, end]), engine())
     incidents = run_live([*split(delay(ticking, delays, wobble), sizes), [end]])
     for incident in expected:
         event(f"correlation: {incident.correlation}")
@@ -138,7 +139,7 @@ def test_live_equals_replay_for_arbitrary_observations(
     ordered = sorted(map(not_after_seen, observations), key=lambda observation: observation.seen)
     end = final_tick(ordered)
     incidents = run_live([*split(delay(ordered, delays, wobble), sizes), [end]])
-    assert without_ids(incidents.values()) == without_ids(replay([*ordered, end], engine()))
+    assert without_ids(incidents.values()) == without_ids(replay(moments([*ordered, end]), engine()))
 
 
 @given(
@@ -207,7 +208,7 @@ def test_check_requests_survive_late_facts_and_restarts(
     end = final_tick(observations)
     ticking = observations + ticks(observations, 5_000)
     expected = engine()
-    replay([*ticking, end], expected)
+    replay(moments([*ticking, end]), expected)
     batches = [*split(delay(ticking, delays, 0), sizes), [end]]
     restart = len(batches) * percent // 100
     before = run_live(batches[:restart], interrupted := engine())
@@ -240,7 +241,7 @@ def test_simulation_covers_every_correlation_and_rule() -> None:
             simulated.update(map(type, observations))
             end = final_tick(observations)
             days_later = [Tick(at=end.at + 2 * 86_400_000)] if kind == "replica_added" else []
-            for incident in replay([*observations, end, *days_later], engine()):
+            for incident in replay(moments([*observations, end, *days_later]), engine()):
                 correlations.add(incident.correlation)
                 kinds.update(finding.kind for finding in incident.causes + incident.findings)
     assert correlations == {None, *SHIPPED.correlations} - HOURS_LONG - COMBINED

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import NewPartitions
 
-from agent.model.commit_batch import CommitKey
+from agent.model.batches import CommitKey
 from agent.model.observations.kafka import OFFSETS_TOPIC, Commit, OffsetsPosition, OffsetsUnread
 from agent.sources.kafka.source import KafkaSource
 from agent.sources.kafka.tail.records import encode_key

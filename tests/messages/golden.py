@@ -8,9 +8,9 @@ from tempfile import TemporaryDirectory
 
 from msgspec.structs import replace
 
-from agent.cli.replay import batches
 from agent.config.settings import Settings, load
 from agent.engine.engine import Engine
+from agent.engine.recorded import moments
 from agent.model.encoding import from_json
 from agent.model.findings import Incident, Severity, Status
 from agent.model.observations.base import Unavailable
@@ -47,7 +47,7 @@ def incidents_of(demo: str) -> list[list[Incident]]:
     with gzip.open(HERE / "journals" / f"{demo}.jsonl.gz") as lines:
         observations = [from_json(line) for line in lines]
     versions: dict[str, list[Incident]] = {}
-    for incident in [*(found for batch in batches(observations) for found in engine.take(batch)), *engine.catch_up()]:
+    for incident in [*(found for batch in moments(observations) for found in engine.take(batch)), *engine.catch_up()]:
         if incident.id in versions or first_notification(incident).is_sent:
             versions.setdefault(incident.id, []).append(incident)
     return list(versions.values())

@@ -23,13 +23,13 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from pyarrow import parquet
 
-from agent.model.commit_batch import CommitBatch
+from agent.model.batches import CommitBatch
 from agent.model.observations import KINDS
 from agent.model.observations.base import Observation, Tick
 from agent.model.observations.kafka import BrokerRegistration, Commit, GroupState, LogOffsets, Member
 from agent.model.times import millis
 from agent.storage.journal.columns import Columns
-from agent.storage.journal.reader import entries, last_at, read
+from agent.storage.journal.reader import chunks, entries, last_at, read
 from agent.storage.journal.segments import DAY_MS
 from agent.storage.journal.writer import Journal, JournalError
 
@@ -126,6 +126,13 @@ def check_order(
         journal.seal(now=1 << 62)
     written = [observation for observations in flushed for observation in observations]
     assert list(entries(folder)) == list(enumerate(written))
+    in_chunks = [observation for chunk in chunks(folder) for part in chunk for observation in part]
+    assert sorted(in_chunks, key=series_of) == sorted(written, key=series_of)
+
+
+def series_of(observation: Observation) -> tuple[str, str]:
+    """Return what chunks keep in order: the observations of a kind, those of each cluster apart."""
+    return type(observation).__name__, repr(getattr(observation, "cluster", None))
 
 
 @settings(max_examples=100, deadline=None)

@@ -11,7 +11,7 @@ from agent.engine.history import LATENESS_MS, History
 from agent.engine.ordinary import CommitProgress
 from agent.engine.partition_columns import NEVER
 from agent.engine.suspensions import suspensions
-from agent.model.commit_batch import Flags
+from agent.model.batches import Flags
 from agent.model.observations.base import Availability, Unavailable
 from agent.model.observations.flink import Position
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets, PartitionState

@@ -77,11 +77,11 @@ class Columns:
         Raises ValueError where a column is missing or of another type, or a value is not what the field takes.
         """
         kind, names, columns = self._kind, [], []
-        positions = _without_nulls(_column(batch, "position", pa.int64()), "position").to_pylist()
+        positions = _without_nulls(column_of(batch, "position", pa.int64()), "position").to_pylist()
         for field in self._fields:
             if not field.required and batch.schema.get_field_index(field.name) < 0:
                 continue
-            column = _column(batch, field.name, field.type)
+            column = column_of(batch, field.name, field.type)
             if field.required and not field.nullable:
                 _without_nulls(column, field.name)
             if field.default is None and column.null_count == len(column):
@@ -131,7 +131,8 @@ def _arrow(kind: inspect.Type, place: str) -> pa.DataType:
             raise TypeError(msg)
 
 
-def _column(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
+def column_of(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
+    """Return a column as this type. Raises ValueError if it is missing or cannot be cast."""
     index = batch.schema.get_field_index(name)
     if index < 0:
         msg = f"column `{name}` is missing"

@@ -5,14 +5,18 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import chain, groupby
 from operator import attrgetter, itemgetter
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import structlog
 
+from agent.model.batches import Chunk, Integers, ObservationBatch, Part
 from agent.model.observations import KINDS
 from agent.model.observations.base import Observation
+from agent.storage.journal.batch_rows import BATCHES, from_arrow
 from agent.storage.journal.columns import MISFITS, Columns
-from agent.storage.journal.places import JournalFiles, Place, find_segments
+from agent.storage.journal.places import Place, find_segments
 from agent.storage.journal.segments import DAY_MS, FOREVER, UNREADABLE, Segment, Unreadable, batches, day_of, folders
 
 COLUMNS = {name: Columns(kind) for name, kind in KINDS.items()}
@@ -43,10 +47,8 @@ def entries(
     return chain.from_iterable(_merge(list(of_journal), since, until, unreadable) for _, of_journal in journals)
 
 
-def _merge(
-    segments: Iterable[Segment], since: int, until: int, unreadable: Unreadable
-) -> Iterator[tuple[int, Observation]]:
-    # Consecutive segments share a lane, so that hardly more files are open at once than there are kinds.
+def _lanes(segments: Iterable[Segment]) -> list[list[Segment]]:
+    """Return lanes of consecutive segments, so that hardly more files are open at once than there are kinds."""
     lanes: list[list[Segment]] = []
     for segment in segments:
         lane = next((lane for lane in lanes if lane[-1].last is not None and lane[-1].last < segment.first), None)
@@ -54,7 +56,12 @@ def _merge(
             lanes.append([segment])
         else:
             lane.append(segment)
+    return lanes
 
+
+def _merge(
+    segments: Iterable[Segment], since: int, until: int, unreadable: Unreadable
+) -> Iterator[tuple[int, Observation]]:
     def rows(segment: Segment) -> Iterator[tuple[int, Observation]]:
         try:
             for batch in batches(segment, since, until):
@@ -64,7 +71,7 @@ def _merge(
         except UNREADABLE as error:
             unreadable(segment.path, str(error))
 
-    return heapq.merge(*(chain.from_iterable(map(rows, lane)) for lane in lanes), key=itemgetter(0))
+    return heapq.merge(*(chain.from_iterable(map(rows, lane)) for lane in _lanes(segments)), key=itemgetter(0))
 
 
 def read(
@@ -78,9 +85,67 @@ def read(
     return map(itemgetter(1), entries(place, since, until, kinds, unreadable))
 
 
-def read_all(journals: Iterable[JournalFiles], unreadable: Unreadable = warn) -> Iterator[Observation]:
-    """Return the observations of several agents, each agent's in order of position, together by when they were seen."""
-    return heapq.merge(*(read(journal, unreadable=unreadable) for journal in journals), key=attrgetter("seen"))
+def chunks(place: Place, unreadable: Unreadable = warn) -> Iterator[Chunk]:
+    """Return all observations, chunk by chunk in order of position; what can be as columns.
+
+    What cannot be read is passed to `unreadable` and skipped.
+    """
+    journals = groupby(find_segments(place, COLUMNS), attrgetter("journal"))
+    return chain.from_iterable(_chunks(list(of_journal), unreadable) for _, of_journal in journals)
+
+
+class _Positioned(NamedTuple):
+    """Observations of one kind, and their positions."""
+
+    positions: Integers
+    part: Part
+
+
+def _chunks(segments: Iterable[Segment], unreadable: Unreadable) -> Iterator[Chunk]:
+    lanes = [_blocks(lane, unreadable) for lane in _lanes(segments)]
+    blocks = {number: block for number, lane in enumerate(lanes) if (block := next(lane, []))}
+    while blocks:
+        until = min(max(positions[-1] for positions, _ in block) for block in blocks.values())
+        chunk: list[Part] = []
+        for number, block in list(blocks.items()):
+            rest = []
+            for positions, part in block:
+                count = len(positions) if positions[-1] <= until else int(positions.searchsorted(until, "right"))
+                if count:
+                    chunk.append(_rows(part, slice(count)))
+                if count < len(positions):
+                    rest.append(_Positioned(positions[count:], _rows(part, slice(count, None))))
+            blocks[number] = rest or next(lanes[number], [])
+            if not blocks[number]:
+                del blocks[number]
+        yield chunk
+
+
+def _rows(part: Part, rows: slice) -> Part:
+    return part.select(rows) if isinstance(part, ObservationBatch) else part[rows]
+
+
+def _blocks(segments: Iterable[Segment], unreadable: Unreadable) -> Iterator[list[_Positioned]]:
+    """Yield what is read at once of consecutive segments of a kind; those of each cluster apart where in columns."""
+    for segment in segments:
+        try:
+            for batch in batches(segment, -FOREVER, FOREVER):
+                if block := _block(segment, batch, unreadable):
+                    yield block
+        except UNREADABLE as error:
+            unreadable(segment.path, str(error))
+
+
+def _block(segment: Segment, batch: pa.RecordBatch, unreadable: Unreadable) -> list[_Positioned]:
+    kind = BATCHES.get(segment.kind)
+    if kind is not None and batch.num_rows:
+        try:
+            return [_Positioned(*found) for found in from_arrow(kind, batch)]
+        except MISFITS:
+            pass  # row by row, those that can be read
+    rows = list(_readable_rows(segment, batch, unreadable))
+    positions = np.array([position for position, _ in rows], np.int64)
+    return [_Positioned(positions, [observation for _, observation in rows])] if rows else []
 
 
 def last_at(directory: Path, until: int = FOREVER) -> int | None:

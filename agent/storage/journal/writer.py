@@ -12,12 +12,11 @@ from typing import IO, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from agent.model.commit_batch import CommitBatch
+from agent.model.batches import ObservationBatch
 from agent.model.observations import KINDS
 from agent.model.observations.base import Observation
-from agent.model.observations.kafka import Commit
+from agent.storage.journal.batch_rows import to_arrow
 from agent.storage.journal.columns import MISFITS
-from agent.storage.journal.commit_rows import to_arrow
 from agent.storage.journal.reader import COLUMNS, entries, warn
 from agent.storage.journal.retention import remove_expired
 from agent.storage.journal.segments import DAY_MS, Stream, Unreadable, find, recover, seal
@@ -101,12 +100,12 @@ class Journal:
 
     def append(self, observations: Collection[Observation]) -> int:
         """Keep observations in memory until the next flush; return the next position."""
-        if isinstance(observations, CommitBatch):
+        if isinstance(observations, ObservationBatch):
             rows, days = to_arrow(self.position, observations), observations.at // DAY_MS
             distinct_days = np.unique(days).tolist()
             for day in distinct_days:
                 part = rows if len(distinct_days) == 1 else rows.filter(pa.array(days == day))
-                self._waiting[_NAMES[Commit], day].append(part)
+                self._waiting[_NAMES[observations.kind], day].append(part)
         else:
             for position, observation in enumerate(observations, self.position):
                 parts = self._waiting[_NAMES[type(observation)], observation.at // DAY_MS]

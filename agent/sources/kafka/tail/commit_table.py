@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agent.model.commit_batch import UNKNOWN, CommitBatch, CommitKey, Flags, Integers
+from agent.model.batches import UNKNOWN, CommitBatch, CommitKey, Flags, Integers
 from agent.model.observations.kafka import Commit
 from agent.sources.base import HEARTBEAT_MS
 from agent.sources.kafka.tail.records import (

@@ -12,7 +12,7 @@ import structlog
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from agent.config.credentials import CredentialError
-from agent.model.commit_batch import CommitBatch
+from agent.model.batches import CommitBatch
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import OFFSETS_TOPIC, Commit, OffsetsUnread
 from agent.sources.availability import now_ms

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.model.commit_batch import CommitKey, Integers
+from agent.model.batches import CommitKey, Integers
 from agent.model.text import visible
 
 _COMMIT_KEYS = (0, 1)

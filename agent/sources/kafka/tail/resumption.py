@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from confluent_kafka import Message
 
-from agent.model.commit_batch import CommitKey
+from agent.model.batches import CommitKey
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, GroupState, OffsetsPosition
 from agent.sources.base import HEARTBEAT_MS

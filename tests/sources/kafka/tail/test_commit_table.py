@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.model.commit_batch import CommitKey
+from agent.model.batches import CommitKey
 from agent.model.observations.kafka import Commit
 from agent.sources.base import HEARTBEAT_MS
 from agent.sources.kafka.tail.commit_table import CommitTable, Records

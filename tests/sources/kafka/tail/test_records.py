@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.model.commit_batch import CommitKey
+from agent.model.batches import CommitKey
 from agent.sources.kafka.tail.records import (
     GroupKey,
     UndecodableError,
