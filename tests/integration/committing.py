@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from confluent_kafka import Consumer, TopicPartition
 
+from agent.model.group_partition import partition_of
 from agent.model.observations.kafka import OFFSETS_TOPIC, Commit, OffsetsPosition
 from agent.sources.kafka.source import KafkaSource
-from agent.sources.kafka.tail.records import partition_of
 from testbed.kafka import Cluster
 from testbed.servers import DEFAULTS
 from testbed.waiting import wait_until

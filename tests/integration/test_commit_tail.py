@@ -15,7 +15,15 @@ from testbed.kafka import Cluster
 from testbed.slack import Slack
 from testbed.traffic import fill
 from testbed.waiting import wait_until
-from tests.integration.committing import Groups, offsets, wait_for_offsets, wait_for_positions, wait_until_followed
+from tests.integration.committing import (
+    Groups,
+    home,
+    log_end,
+    offsets,
+    wait_for_offsets,
+    wait_for_positions,
+    wait_until_followed,
+)
 from tests.integration.scenes import named, now
 from tests.integration.seen import Seen, watching
 
@@ -44,6 +52,18 @@ def test_each_rewind_is_observed_however_short(cluster: Cluster) -> None:
         delete_group(cluster.bootstrap_servers, late)
         wait_for_offsets(source, seen, late, [None])
         seen.wait_for(source, GroupState, group=late, state="Dead")
+
+
+@pytest.mark.parametrize("cluster", ["kafka_0_11", "kafka_3_9", "kafka_4_1"], indirect=True)
+def test_groups_are_in_the_partitions_where_they_are_looked_for(cluster: Cluster) -> None:
+    topic = named("topic")
+    cluster.create_topic(topic, 1)
+    groups = Groups(cluster, topic)
+    for group in (f"{topic}-{number}" for number in range(20)):
+        groups.commit(group, 1)
+        end = log_end(cluster, home(group))
+        groups.commit(group, 2)
+        assert log_end(cluster, home(group)) == end + 1
 
 
 @pytest.mark.parametrize("cluster", ["kafka_3_9", "kafka_4_1"], indirect=True)

@@ -7,6 +7,7 @@ from operator import attrgetter
 from agent.engine.facts import Facts
 from agent.engine.history import LATENESS_MS, History
 from agent.engine.rule import Scope
+from agent.model.group_partition import partition_of
 from agent.model.observations.flink import FlinkJob, JobGraph, JobGraphFile, Position
 from agent.model.observations.kafka import OFFSETS_TOPIC, BrokerRegistration, Commit, GroupState, PartitionState
 from agent.model.observations.logs import LogLine
@@ -34,19 +35,10 @@ def partitions_in(facts: Facts, cluster: str, topic: str) -> list[int]:
 
 
 def coordinator_of(facts: Facts, cluster: str, group: str, at: int) -> int | None:
-    """Return the partition of `__consumer_offsets` that holds the group's offsets; None if unknown at that moment.
-
-    Kafka takes Java's String.hashCode of the group id (GroupMetadataManager.partitionFor).
-    """
+    """Return the partition of `__consumer_offsets` that holds the group's offsets; None if unknown at that moment."""
     states = facts.histories(PartitionState, cluster=cluster, topic=OFFSETS_TOPIC)
     partitions = sum(history.changes[0].at <= at for history in states)
-    units = group.encode("utf-16-be")
-    hash_code = 0
-    for high, low in zip(units[::2], units[1::2], strict=True):
-        hash_code = (31 * hash_code + (high << 8) + low) & 0xFFFFFFFF
-    signed = hash_code - (1 << 32) if hash_code >= 1 << 31 else hash_code
-    # Utils.abs returns 0 for the one number that has no positive counterpart.
-    return (0 if signed == -(1 << 31) else abs(signed)) % partitions if partitions else None
+    return partition_of(group, partitions) if partitions else None
 
 
 def brokers_in(facts: Facts, cluster: str) -> list[int]:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from agent.model.group_partition import partition_of
 from agent.model.observations.kafka import OFFSETS_TOPIC, Commit
-from agent.sources.kafka.tail.records import partition_of
 from agent.sources.kafka.tail.resumption import End
 
 BEHIND_MS = 3_000

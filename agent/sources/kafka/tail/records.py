@@ -5,7 +5,6 @@ The layouts are those of Kafka's OffsetCommitKey, OffsetCommitValue (versions 0 
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -164,13 +163,3 @@ def _column(block: NDArray[np.uint8], at: int, kind: str) -> Integers:
     width = np.dtype(kind).itemsize
     column = np.ascontiguousarray(block[:, at : at + width]).view(kind)
     return column.reshape(-1).astype(np.int64)
-
-
-@lru_cache(maxsize=100_000)
-def partition_of(group: str, count: int) -> int:
-    """Return the partition of `__consumer_offsets`, of so many, that holds a group: by Java's hash of its name."""
-    encoded = np.frombuffer(group.encode("utf-16-be", "surrogatepass"), ">u2")
-    hashed = 0
-    for unit in encoded.tolist():
-        hashed = (31 * hashed + unit) & 0xFFFFFFFF
-    return (hashed & 0x7FFFFFFF) % count

@@ -6,10 +6,11 @@ from typing import NamedTuple
 from confluent_kafka import Message
 
 from agent.model.batches import CommitKey
+from agent.model.group_partition import partition_of
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, GroupState, OffsetsPosition
 from agent.sources.base import HEARTBEAT_MS
-from agent.sources.kafka.tail.records import decode_values, encode_key, partition_of
+from agent.sources.kafka.tail.records import decode_values, encode_key
 
 _EVERY_MS = 10_000
 """How often the position of a partition that moves is put in the journal."""

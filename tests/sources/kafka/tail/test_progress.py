@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from agent.model.group_partition import partition_of
 from agent.sources.kafka.tail.group_turns import GroupTurns
 from agent.sources.kafka.tail.progress import BEHIND_MS, CATCH_UP_MS, LOST_MS, Poll, Progress, Reading, read_statistics
-from agent.sources.kafka.tail.records import partition_of
 from agent.sources.kafka.tail.resumption import End
 
 NOW = 1_795_000_000_000

@@ -13,7 +13,6 @@ from agent.sources.kafka.tail.records import (
     decode_key,
     decode_values,
     encode_key,
-    partition_of,
 )
 
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
@@ -111,17 +110,3 @@ def test_any_bytes_are_decoded_or_named(values: list[bytes]) -> None:
     decoded = decode_values(values)
     assert len(decoded.offsets) == len(values)
     assert all(decoded.offsets[number] == -1 for number in decoded.undecodable)
-
-
-def test_partitions_are_those_of_java() -> None:
-    """As String.hashCode of Java 17 gives them."""
-    hashes = {
-        "g1": 3242,
-        "console-consumer-12345": 158_455_506,
-        "": 0,
-        "polygenelubricants": -(2**31),
-        "\U0001f600x": 54_959_989,
-    }
-    assert {name: partition_of(name, 50) for name in hashes} == {
-        name: (number & 0x7FFFFFFF) % 50 for name, number in hashes.items()
-    }

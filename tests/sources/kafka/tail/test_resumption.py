@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from agent.model.batches import CommitKey
+from agent.model.group_partition import partition_of
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, GroupState, OffsetsPosition
 from agent.sources.base import HEARTBEAT_MS
-from agent.sources.kafka.tail.records import encode_key, partition_of
+from agent.sources.kafka.tail.records import encode_key
 from agent.sources.kafka.tail.resumption import End, PositionJournal, Resumption
 
 NOW = 1_795_000_000_000
