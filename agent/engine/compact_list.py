@@ -82,8 +82,12 @@ class CompactList(Sequence[T]):
 
     def at(self, index: int) -> int:
         """Return when the observation at this index, which is not negative, held first, ms."""
-        rows, packed, _, _ = self._parts
-        return rows[index * (len(rows) // packed)] if index < packed else self[index].at
+        rows, packed, objects, added = self._parts
+        if index < packed:
+            return rows[index * (len(rows) // packed)]
+        if index < packed + len(objects):
+            return objects[index - packed].at
+        return added[(index - packed - len(objects)) * _layout(objects[-1].__class__).width]
 
     def _read(self) -> "tuple[array[int], int, Sequence[T]]":
         """Return the rows, how many these are, and all that follows as objects."""
