@@ -1,7 +1,7 @@
 """Queries about how far behind a group is: unread records, their age, and whether anybody reads the group."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -218,11 +218,11 @@ def written_by(facts: Facts, at: int, partition: tuple[str, str, int]) -> int:
 
 def _log_end_by(history: History[LogOffsets], at: int) -> int:
     """Return the log end as of that moment, however long ago; LONG_AGO if it was not known by then."""
-    changes: Sequence[LogOffsets] = history.changes
-    if changes and changes[0].at > at:
-        changes = history.older
-    index = bisect_right(changes, at, key=attrgetter("at"))
-    return changes[index - 1].log_end if index else LONG_AGO
+    reading = history.as_of(at)
+    if reading is not None:
+        return reading.log_end
+    index = bisect_right(history.older, at, key=attrgetter("at"))
+    return history.older[index - 1].log_end if index else LONG_AGO
 
 
 def sample_times(facts: Facts) -> list[int]:
