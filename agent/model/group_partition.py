@@ -3,7 +3,7 @@
 from functools import lru_cache
 
 
-@lru_cache(maxsize=100_000)
+@lru_cache(maxsize=4_096)
 def partition_of(group: str, count: int) -> int:
     """Return the partition, of so many, that holds the group's commits, as all brokers compute it.
 
