@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_checks.session import QUICK_START, session
+from spark_checks.session import JVM_OPTIONS, QUICK_START, session
 from tests.spark_checks import disks
 from tests.spark_checks.places import MASTER, REMOTE, SHARE
 
@@ -14,8 +14,10 @@ from tests.spark_checks.places import MASTER, REMOTE, SHARE
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """A session on two cores, settings as the checks have them."""
+    # The code of many checks is compiled in one JVM; a quick start leaves 48 MiB for it.
+    options = {JVM_OPTIONS: f"{QUICK_START[JVM_OPTIONS]} -XX:ReservedCodeCacheSize=240m"}
     small = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g", **SHARE}
-    with session("tests", MASTER, {**small, **QUICK_START}, remote=REMOTE) as started:
+    with session("tests", MASTER, {**small, **options}, remote=REMOTE) as started:
         yield started
 
 
