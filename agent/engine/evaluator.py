@@ -134,11 +134,11 @@ class Evaluator:
         """Take observations in; those that all rules ignore without an object for each. They span a second at most."""
         rules = [rule for _, rule in self._observers_of(batch.kind)]
         for rows in one_per_key(batch.numbers):
-            single, remaining = batch.select(rows), batch
-            if isinstance(single, CommitBatch):
-                remaining = absorb_ordinary(single, self.facts, rules, self._set_aside)
-            elif isinstance(single, LogOffsetsBatch):
-                remaining = absorb_growth(single, self.facts, rules, self._dependencies.dependents)
+            remaining = batch.select(rows)
+            if isinstance(remaining, CommitBatch):
+                remaining = absorb_ordinary(remaining, self.facts, rules, self._set_aside)
+            elif isinstance(remaining, LogOffsetsBatch):
+                remaining = absorb_growth(remaining, self.facts, rules, self._dependencies.dependents)
             if len(remaining) < len(rows) and self._revisit_at == LONG_AFTER and batch.kind in self._revisitors:
                 self._revisit_at = _next_revisit(max(self.facts.now, batch.latest))
             for observation in remaining:
