@@ -23,10 +23,19 @@ LATE_MS = 20_000
 
 @contextmanager
 def watched(
-    cluster: Cluster, directory: Path, slack: Slack | None = None, options: Mapping[str, str] | None = None
+    cluster: Cluster,
+    directory: Path,
+    slack: Slack | None = None,
+    options: Mapping[str, str] | None = None,
+    *,
+    only: Mapping[str, str] | None = None,
 ) -> Iterator[Agent]:
-    """An agent with the shipped rules that watches the cluster. options: see Agent."""
-    agent = Agent(directory, {"main": addresses(cluster)}, slack, options=options)
+    """An agent with the shipped rules that watches the cluster.
+
+    options: see Agent. only: the topic and the group to watch, as other tests leave some on the cluster; none: all.
+    """
+    filters = {name: {"include": [pattern]} for name, pattern in (only or {}).items()}
+    agent = Agent(directory, {"main": {**addresses(cluster), **filters}}, slack, options=options)
     with agent:
         agent.wait_until_watching()
         yield agent

@@ -27,7 +27,8 @@ def test_message_is_posted_once_if_killed_before_the_response(
     topic, group = named("topic"), named("group")
     kafka_3_9.create_topic(topic)
     fill(kafka_3_9.bootstrap_servers, [(topic, 0)], 5000)
-    with Slack() as slack, watched(kafka_3_9, tmp_path, slack) as agent:
+    only = {"topics": topic, "groups": group}
+    with Slack() as slack, watched(kafka_3_9, tmp_path, slack, only=only) as agent:
         slack.hang(method="chat.postMessage", after=stored)
         rewound(kafka_3_9, agent, topic, group)
         wait_until(lambda: slack.received("chat.postMessage"), "Slack to receive it")
