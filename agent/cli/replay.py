@@ -27,7 +27,8 @@ from agent.storage.journal import reader
 from agent.storage.journal.places import is_url, open_journals
 from agent.storage.journal.writer import JournalRefusedError, check_version
 
-_SHOW_EVERY_S = 2.0
+_SHOW_EVERY_S, _LOG_EVERY_S = 2.0, 30.0
+"""How often progress is shown on a terminal, and elsewhere."""
 
 
 class RecordingError(Exception):
@@ -70,7 +71,8 @@ def replay_command(
 
 def _followed(recordings: Iterable[Iterable[Chunk]], show: Callable[[str], None]) -> list[Iterable[Chunk]]:
     """Return the recordings; what has been read of them is shown now and then."""
-    taken, newest, due = 0, LONG_AGO, monotonic() + _SHOW_EVERY_S
+    every = _SHOW_EVERY_S if sys.stderr.isatty() else _LOG_EVERY_S
+    taken, newest, due = 0, LONG_AGO, monotonic() + every
 
     def follow(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
         nonlocal taken, newest, due
@@ -79,7 +81,7 @@ def _followed(recordings: Iterable[Iterable[Chunk]], show: Callable[[str], None]
             taken += sum(map(len, chunk))
             newest = max([newest, *map(last_seen, chunk)])
             if monotonic() >= due:
-                due = monotonic() + _SHOW_EVERY_S
+                due = monotonic() + every
                 show(f"{count(taken, 'observation')}, up to {second(newest)} UTC")
 
     return list(map(follow, recordings))
