@@ -27,11 +27,12 @@ from agent.storage.journal.writer import Journal
 CLUSTER, STARTED = "main", millis("2026-07-01T00:00:00Z")
 _MONTH_S = 30 * 86_400
 _EVERY_S = 5
-_LOST_MS = 3_700_000
+_SEALED_MS = 3_700_000
+"""How long after the last observation all segments are sealed."""
 
 
-def write(directory: Path, seconds: int, topics: int, groups: int, partitions: int) -> int:
-    """Write the journal; return how many observations it has."""
+def write(directory: Path, seconds: int, topics: int, groups: int, partitions: int) -> None:
+    """Write the journal."""
     chance = random.Random(1)
     ends = {(f"topic-{topic:03d}", partition): 100_000 for topic in range(topics) for partition in range(partitions)}
     read = {(group, partition): 90_000 for group in range(groups) for partition in range(partitions)}
@@ -86,8 +87,7 @@ def write(directory: Path, seconds: int, topics: int, groups: int, partitions: i
             journal.append([*batch, Tick(at=now)])
             journal.flush()
             journal.seal(now)
-        journal.seal(now + _LOST_MS)
-        return journal.position
+        journal.seal(now + _SEALED_MS)
 
 
 def main() -> int:

@@ -15,8 +15,7 @@ from agent.cli.common import EPILOG, FOUND, WRONG, config_option, fail, load_or_
 from agent.config.credentials import CredentialError
 from agent.config.journal import Journal, archive_url
 from agent.engine.engine import Engine
-from agent.engine.history import LONG_AGO
-from agent.engine.recorded import batches, last_seen
+from agent.engine.recorded import batches
 from agent.model.batches import Chunk
 from agent.model.encoding import from_json
 from agent.model.findings import Incident
@@ -58,9 +57,9 @@ def replay_command(
     settings = load_or_exit(config, need_clusters=False)
     try:
         recordings = read(path, settings.journal, archive, agents)
+        engine = Engine(settings.rules, settings.correlations, settings.incidents)
         with progress("replay") as show:
-            observed = batches(_followed(recordings, show))
-            incidents = replay(observed, Engine(settings.rules, settings.correlations, settings.incidents))
+            incidents = replay(_followed(batches(recordings), engine, show), engine)
     except RecordingError as error:
         fail(WRONG, str(error))
     except (OSError, CredentialError) as error:
@@ -69,22 +68,18 @@ def replay_command(
     sys.exit(FOUND if incidents else 0)
 
 
-def _followed(recordings: Iterable[Iterable[Chunk]], show: Callable[[str], None]) -> list[Iterable[Chunk]]:
-    """Return the recordings; what has been read of them is shown now and then."""
+def _followed(
+    observed: Iterable[Collection[Observation]], engine: Engine, show: Callable[[str], None]
+) -> Iterator[Collection[Observation]]:
+    """Yield the batches that the engine takes; how far it is, is shown now and then."""
     every = _SHOW_EVERY_S if sys.stderr.isatty() else _LOG_EVERY_S
-    taken, newest, due = 0, LONG_AGO, monotonic() + every
-
-    def follow(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-        nonlocal taken, newest, due
-        for chunk in chunks:
-            yield chunk
-            taken += sum(map(len, chunk))
-            newest = max([newest, *map(last_seen, chunk)])
-            if monotonic() >= due:
-                due = monotonic() + every
-                show(f"{count(taken, 'observation')}, up to {second(newest)} UTC")
-
-    return list(map(follow, recordings))
+    taken, due = 0, monotonic() + every
+    for batch in observed:
+        yield batch
+        taken += len(batch)
+        if monotonic() >= due:
+            due = monotonic() + every
+            show(f"{count(taken, 'observation')}, up to {second(engine.now)} UTC")
 
 
 def read(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar, overload
 import numpy as np
 from msgspec import structs
 
-from agent.model.batches import Integers
+from agent.model.batches import UNKNOWN, Integers
 from agent.model.observations.base import Observation
 
 T = TypeVar("T", bound=Observation)
@@ -193,11 +193,11 @@ def _layout(kind: type[Observation]) -> _Layout:
     return _Layout(len(names), (*names, *kind.key), attrgetter(*names), make)
 
 
-def packed_rows(kind: type[Observation], fields: Mapping[str, Integers], unknown: int) -> list[bytes]:
-    """Return each row of columns for `CompactList.append_row`. fields: by the names of the kind's. unknown: is None."""
+def packed_rows(kind: type[Observation], fields: Mapping[str, Integers]) -> list[bytes]:
+    """Return each row of columns for `CompactList.append_row`. fields: by the names of the kind's."""
     layout = _layout(kind)
     values = np.column_stack([fields[name] for name in layout.names[: layout.width]])
-    packed, size = np.where(values == unknown, _NONE, values).tobytes(), layout.width * values.itemsize
+    packed, size = np.where(values == UNKNOWN, _NONE, values).tobytes(), layout.width * values.itemsize
     return [packed[begin : begin + size] for begin in range(0, len(packed), size)]
 
 

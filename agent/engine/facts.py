@@ -102,10 +102,7 @@ class Facts:
         if change is not Change.CHANGED:
             return change
         if isinstance(observation, Commit):
-            if observation.offset is not None:
-                partition = (observation.cluster, observation.topic, observation.partition)
-                number = self.partitions.number_of(partition)
-                self.partitions.furthest[number] = max(self.partitions.furthest[number], observation.offset)
+            self.partitions.update(observation)
             self._keep_peak(history)
         elif isinstance(observation, GroupState):
             if observation.members or observation.simple is False:

@@ -7,7 +7,7 @@ import numpy as np
 from agent.engine.compact_list import packed_rows
 from agent.engine.facts import Facts
 from agent.engine.rule import Rule
-from agent.model.batches import UNKNOWN, LogOffsetsBatch
+from agent.model.batches import LogOffsetsBatch
 from agent.model.observations.kafka import LogOffsets
 
 
@@ -27,7 +27,7 @@ def absorb_growth(
     is_growth &= ends >= columns.furthest[ids]
     is_changed = is_growth & (ends > columns.log_end[ids])
     times = batch.at.tolist()
-    rows = packed_rows(LogOffsets, batch.fields(), UNKNOWN)
+    rows = packed_rows(LogOffsets, batch.fields())
     for place in np.flatnonzero(is_growth).tolist():
         at, history = times[place], facts.logs[int(ids[place])]
         if at < history.confirmed or (is_changed[place] and history.subject in dependents):

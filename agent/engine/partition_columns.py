@@ -5,7 +5,7 @@ from typing import TypeAlias
 import numpy as np
 
 from agent.model.batches import Integers
-from agent.model.observations.kafka import LogOffsets, PartitionState
+from agent.model.observations.kafka import Commit, LogOffsets, PartitionState
 
 Partition: TypeAlias = tuple[str, str, int]
 """(cluster, topic, partition)."""
@@ -53,9 +53,13 @@ class PartitionColumns:
                         setattr(self, name, np.concatenate([column, np.full_like(column, NEVER)]))
         return number
 
-    def update(self, observation: LogOffsets | PartitionState) -> None:
-        """Take in a change of the log offsets or of the state of a partition; those of each come in order."""
+    def update(self, observation: Commit | LogOffsets | PartitionState) -> None:
+        """Take in a commit, or a change of the log offsets or of the state of a partition; those of each in order."""
         number = self.number_of((observation.cluster, observation.topic, observation.partition))
+        if isinstance(observation, Commit):
+            if observation.offset is not None:
+                self.furthest[number] = max(self.furthest[number], observation.offset)
+            return
         if isinstance(observation, PartitionState):
             if self.state_at[number] != NEVER:
                 self.changed_at[number] = observation.at

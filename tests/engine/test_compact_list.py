@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.engine.compact_list import CompactList, packed_rows
-from agent.model.batches import UNKNOWN, CommitBatch
+from agent.model.batches import CommitBatch
 from agent.model.observations.kafka import Commit, LogOffsets
 
 COMMITS = st.lists(
@@ -37,7 +37,7 @@ def filled(commits: list[Commit], rows: set[int]) -> CompactList[Commit]:
         if batch is None:
             compact.append(commit)
         else:
-            (row,) = packed_rows(Commit, batch.fields(), UNKNOWN)
+            (row,) = packed_rows(Commit, batch.fields())
             compact.append_row(row)
         if place % 5 == 0:
             assert compact[-1] == commit
