@@ -4,9 +4,7 @@ Searches rewinds and jumps per group and partition, independently of the live ru
 losses, leader changes and truncations around them. Reports gaps in the journal.
 """
 
-import logging
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 import click
@@ -16,34 +14,24 @@ from agent.model.config_types import duration
 from agent.model.findings import Finding
 from agent.model.text import count, span
 from agent.sources.availability import now_ms
-from agent.storage.database import FILE, StorageError
-from agent.storage.journal.places import JournalFiles, is_url
+from agent.storage.journal.places import is_url
 from agent.storage.journal.segments import DAY_MS
 from spark_checks.journal.compaction import apply_retention, compact
-from spark_checks.journal.files import DamagedFiles, JournalWindow, Piece, clusters
-from spark_checks.journal.given import ARCHIVE_PARAMS, check_journals, given_journals
+from spark_checks.journal.files import DamagedFiles, JournalWindow, Piece
+from spark_checks.journal.given import CLUSTER_PARAMS, GivenCluster, check_clusters, given_clusters
 from spark_checks.offsets.commits import CommitFilter, search
 from spark_checks.offsets.coverage import Gap, read_coverage
 from spark_checks.offsets.diagnosis import Event, diagnose
-from spark_checks.offsets.findings import FindingBuilder, LiveFindings, gap_finding, read_live_findings, read_series
+from spark_checks.offsets.findings import FindingBuilder, gap_finding, read_live_findings, read_series
 from spark_checks.offsets.plot import plot
 from spark_checks.options import Options, Progress, Report
 from spark_checks.progress import report_stages
 from spark_checks.session import QUICK_START
 
-log = logging.getLogger(__name__)
-
 # The heavy work is done in Python; Spark's own joins are small.
 CONF = {**QUICK_START, "spark.sql.shuffle.partitions": "8"}
-_PATTERN = frozenset("*?[")
 PARAMS = (
-    click.Option(["--journal"], required=True, metavar="DIR|URL", help="The agent's journal, or an archive."),
-    *ARCHIVE_PARAMS,
-    click.Option(
-        ["--store"],
-        metavar="FILE",
-        help="The agent's state file, with what the live rules detected. Default: the one beside the journal.",
-    ),
+    *CLUSTER_PARAMS,
     click.Option(
         ["--min-records"], type=click.IntRange(1), default=1000, show_default=True, help="The smallest rewind or jump."
     ),
@@ -57,69 +45,45 @@ PARAMS = (
 
 def mistakes(options: Options) -> list[str]:
     """Return the mistakes in its own options."""
-    wrong = check_journals(options)
-    found = [*wrong]
-    store, place = options.own["store"], options.own["journal"]
-    if store is not None and not Path(store).exists():
-        found.append(f"--store {store}: no such file.")
+    found = check_clusters(options)
     for name in ("baseline", "retention"):
         try:
             duration(options.own[name] or "0d")
         except ValueError as error:
             found.append(f"--{name}: {error}.")
-    if is_url(place):
+    if is_url(options.own["journal"]):
         found += [
             f"--{name}: is for a local journal; an archive has `archive_retention` and is never rewritten."
             for name in ("compact", "retention")
             if options.own[name]
         ]
-    return found if wrong else found + _check_cluster(options)
-
-
-def _check_cluster(options: Options) -> list[str]:
-    names = set()
-    for journal in given_journals(options):
-        for name in clusters(journal):
-            names.add(name)
-            if fnmatchcase(name, options.cluster):
-                return []
-    if not names:
-        return []  # the journal has only just begun, or nothing of it can be read: the run reports that
-    known = ", ".join(sorted(names))
-    return [f"--cluster {options.cluster}: not in the journal {options.own['journal']}. Clusters in it: {known}."]
+    return found
 
 
 def run(spark: SparkSession, options: Options, progress: Progress) -> Report:
     """Search the journals of all agents and clusters. Raises OSError and StorageError if files cannot be read."""
-    journals = given_journals(options)
-    is_one = len(journals) == 1 and _PATTERN.isdisjoint(options.cluster)
-    searched = [
-        (journal, name)
-        for journal in journals
-        for name in ([options.cluster] if is_one else sorted(set(clusters(journal))))
-        if is_one or fnmatchcase(name, options.cluster)
-    ]
-    reports = [_search(spark, journal, options._replace(cluster=name), progress) for journal, name in searched]
+    reports = [_search(spark, cluster, options, progress) for cluster in given_clusters(options)]
     _maintain(spark, options, progress)
     findings = [finding for report in reports for finding in report.findings]
     findings.sort(key=lambda finding: (finding.at, finding.key))
     plots = (report.plot for report in reports if report.plot is not None)
-    return Report(findings, " ".join(report.summary for report in reports), next(plots, None))
+    summary = " ".join(report.summary for report in reports) or f"No cluster matches {options.cluster}."
+    return Report(findings, summary, next(plots, None))
 
 
-def _search(spark: SparkSession, journal: JournalFiles, options: Options, progress: Progress) -> Report:
-    """Search the journal of one agent for one cluster."""
-    damaged = DamagedFiles()
+def _search(spark: SparkSession, cluster: GivenCluster, options: Options, progress: Progress) -> Report:
+    """Search one cluster in the journal of an agent."""
+    journal, damaged = cluster.journal, DamagedFiles()
     days = [segment.day for segment in journal.find(["commit", "tick"])]
     first, last = min(days, default=0) * DAY_MS, (max(days, default=0) + 1) * DAY_MS
     begin = first if options.since is None else max(options.since, first)
     reported = range(begin, last if options.until is None else min(options.until, last))
     since = max(begin - duration(options.own["baseline"]), first)
-    window = JournalWindow(spark, journal, options.cluster, since, max(reported.stop, begin + 1), damaged)
+    window = JournalWindow(spark, journal, cluster.name, since, max(reported.stop, begin + 1), damaged)
     clock, gaps = read_coverage(window)
     pieces = window.pieces("commit")
     wanted = CommitFilter(
-        cluster=options.cluster,
+        cluster=cluster.name,
         group=options.wants_group,
         topic=options.wants_topic,
         since=window.since,
@@ -136,11 +100,12 @@ def _search(spark: SparkSession, journal: JournalFiles, options: Options, progre
     in_window = [diagnosis for diagnosis in diagnoses if diagnosis.event.at in reported]
     series = read_series(window, wanted, in_window)
     commits_begin = max(window.since, min((piece.low for piece in pieces), default=window.since))
-    builder = FindingBuilder(diagnoses, series, options.cluster, _read_live(journal, options), commits_begin)
+    live = cluster.read_store(options, lambda store: read_live_findings(store, cluster.name))
+    builder = FindingBuilder(diagnoses, series, cluster.name, live, commits_begin)
     findings = [
         *map(builder.finding, in_window),
         *(
-            gap_finding(gap, options.cluster)
+            gap_finding(gap, cluster.name)
             for gap in gaps
             if reported.start < gap.end and gap.begin < reported.stop and _concerns(gap, options)
         ),
@@ -153,20 +118,6 @@ def _search(spark: SparkSession, journal: JournalFiles, options: Options, progre
 def _concerns(gap: Gap, options: Options) -> bool:
     group, topic = gap.subject.get("group"), gap.subject.get("topic")
     return (group is None or options.wants_group(group)) and (topic is None or options.wants_topic(topic))
-
-
-def _read_live(journal: JournalFiles, options: Options) -> LiveFindings | None:
-    """Return what the live rules found, or None if there is no readable state file and none was asked for."""
-    store = options.own["store"]
-    if store is None and journal.directory is not None:
-        store = journal.directory.parent / FILE
-    try:
-        return read_live_findings(Path(store), options.cluster) if store is not None and Path(store).exists() else None
-    except StorageError as error:
-        if options.own["store"]:
-            raise
-        log.warning("live_findings_unavailable reason=%s", error)
-        return None
 
 
 def _maintain(spark: SparkSession, options: Options, progress: Progress) -> None:

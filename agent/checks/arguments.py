@@ -23,7 +23,7 @@ INPUT_OPTIONS: Mapping[CheckInput, str] = {
 }
 """The option that names what a check reads."""
 
-_CLOCK_SKEW_MS = 60_000
+_CLOCK_SKEW_MS, _DAY_MS = 60_000, 86_400_000
 
 
 def spark_options(spark: Spark, scratch: Path) -> list[str]:
@@ -61,7 +61,7 @@ def input_options(check: str, settings: Settings, cluster: str | None) -> list[s
     if source is CheckInput.COMMITS:
         return journal
     if source is CheckInput.JOURNAL:
-        jobs = [name for name, flink in settings.flink.items() if flink.kafka == cluster]
+        jobs = [f"{name}={flink.kafka}" for name, flink in settings.flink.items() if flink.kafka is not None]
         return [*journal, *_repeat("--flink", jobs), *_repeat("--rule", settings.rules)]
     if source is CheckInput.CHANGELOGS:
         stores = [f"{store.application}/{store.store}={store.value}" for store in settings.declared_stores]
@@ -113,10 +113,15 @@ def _flink_options(name: str, flink: Flink | None) -> list[str]:
 
 
 def scheduled_options(check: str, settings: Settings, now: int) -> list[str]:
-    """Return the window of a scheduled run; the check of commits also merges small journal files of past dates."""
+    """Return the window of a scheduled run; the check of commits also merges small journal files of past dates.
+
+    A report for people is about whole UTC dates, if its window has whole days.
+    """
     source = input_of(check)
     window = None if source is CheckInput.LOG_DIRECTORIES else settings.checks[check].window
-    span = [] if window is None else ["--from", rfc3339(now - window), "--to", rfc3339(now)]
+    is_about_dates = CHECK_RULES[check].posts_report and window is not None and window % _DAY_MS == 0
+    until = now - now % _DAY_MS if is_about_dates else now
+    span = [] if window is None else ["--from", rfc3339(until - window), "--to", rfc3339(until)]
     return [*span, *(["--compact"] if source is CheckInput.COMMITS else [])]
 
 

@@ -122,8 +122,7 @@ def _with_configured(name: str, options: Sequence[str], settings: Settings, scra
         configured += ["--cluster", cluster]
     has_store = source is CheckInput.CHANGELOGS and _value(options, "--store") is not None
     inputs = server_options(settings, cluster) if has_store else input_options(name, settings, cluster)
-    # The review reads the state file beside the local journal, and no archive.
-    if settings.journal.archive is not None and "--journal" in inputs and source is not CheckInput.JOURNAL:
+    if settings.journal.archive is not None and "--journal" in inputs:
         inputs += ["--archive", settings.journal.archive, "--agent", settings.agent.name]
     try:
         return [*configured, *inputs, *client_options(name, settings, cluster, scratch), *options]

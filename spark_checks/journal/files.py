@@ -4,7 +4,7 @@
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 from pyspark.sql import DataFrame, SparkSession
 
-from agent.model.observations import KINDS
+from agent.model.observations import KINDS, kafka
 from agent.model.text import count
 from agent.storage.journal.archive import open_url
 from agent.storage.journal.columns import Columns
@@ -25,6 +25,9 @@ from spark_checks.shares import BATCH_ROWS, TASKS_PER_CORE, cores, map_shares
 
 PIECE_ROWS = 1 << 20
 """The most rows of a piece, as far as row groups permit: what a worker holds at once."""
+
+KAFKA_KINDS = tuple(name for name, kind in KINDS.items() if kind.__module__ == kafka.__name__)
+"""The kinds of observations of Kafka clusters; other kinds name Flink clusters and the agent."""
 
 _TIMES = pa.timestamp("ms", tz="UTC")
 _STRINGS = pa.dictionary(pa.int32(), pa.string())
@@ -52,9 +55,10 @@ class DamagedFiles(list[Path]):
     """Files of the journal that could not be read; a callable for what reads them."""
 
     def __call__(self, path: Path, reason: str) -> None:
-        """Log and keep a file that is skipped."""
-        log.warning("journal_file_skipped path=%s reason=%s", path, reason)
-        self.append(path)
+        """Log and keep a file that is skipped, once."""
+        if path not in self:
+            log.warning("journal_file_skipped path=%s reason=%s", path, reason)
+            self.append(path)
 
     def summary(self) -> list[str]:
         """Return the part of a check's summary about them, empty if there are none."""
@@ -106,10 +110,13 @@ def check_journal(directory: Path) -> list[str]:
     return [f"--journal {directory}: this directory is not a journal; {hint}"]
 
 
-def clusters(journal: Place) -> Iterator[str]:
-    """Yield the clusters named in a journal as they are found, newest commits first. Skips what cannot be read."""
-    kinds = [kind for kind in KINDS if "cluster" in _columns(kind).names]
-    segments = find_segments(journal, kinds)
+def clusters(journal: Place, kinds: Collection[str] | None = None) -> Iterator[str]:
+    """Yield the clusters named in a journal as they are found, newest commits first. Skips what cannot be read.
+
+    kinds: of the observations that name them; None: all.
+    """
+    named = [kind for kind in kinds or KINDS if "cluster" in _columns(kind).names]
+    segments = find_segments(journal, named)
     for segment in sorted(segments, key=lambda segment: (segment.kind != "commit", -segment.day, -segment.first)):
         with suppress(*UNREADABLE):
             for piece in _split(segment, journal):
@@ -209,10 +216,12 @@ def scan(
     since: int,
     until: int,
     only: Mapping[str, Sequence[Any]],
+    skips_damage: bool = True,
 ) -> DataFrame:
     """Return the observations of a kind with since <= at < until and, by column, one of the values in `only`.
 
-    pieces: of this kind; names: the columns. Times are integers, ms.
+    pieces: of this kind; names: the columns. Times are integers, ms. skips_damage: whether pieces that cannot be read
+    are left out, which is logged; otherwise they let the query fail.
     """
     columns = list(dict.fromkeys([*names, *only, "at"]))
     schema = _plain_schema(kind, names)
@@ -222,6 +231,8 @@ def scan(
             try:
                 table = read(piece, columns)
             except UNREADABLE as error:
+                if not skips_damage:
+                    raise
                 log.warning("journal_file_skipped path=%s reason=%s", piece.path, error)
                 continue
             keep = pc.and_(pc.greater_equal(table["at"], since), pc.less(table["at"], until))

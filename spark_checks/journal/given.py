@@ -1,14 +1,25 @@
-"""The journals that the options of a check name: `--journal`, `--archive`, `--agent`."""
+"""What the options of a check name: journals and the clusters in them, and the state files of their agents."""
 
+import logging
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import click
 
+from agent.storage.database import FILE, StorageError
 from agent.storage.journal.places import JournalFiles, is_url, open_journals
-from spark_checks.journal.files import check_journal
+from spark_checks.journal.files import KAFKA_KINDS, check_journal, clusters
 from spark_checks.options import Options
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_PATTERN = frozenset("*?[")
 
 ARCHIVE_PARAMS = (
     click.Option(["--archive"], metavar="URL", help="The journal's archive, to read together with it."),
@@ -18,11 +29,115 @@ ARCHIVE_PARAMS = (
 )
 """The options that a check with `--journal` takes besides."""
 
+CLUSTER_PARAMS = (
+    click.Option(["--journal"], required=True, metavar="DIR|URL", help="The agent's journal, or an archive."),
+    *ARCHIVE_PARAMS,
+    click.Option(
+        ["--store"],
+        metavar="FILE",
+        help="The agent's state file, with its incidents. Default: the one beside the journal.",
+    ),
+)
+"""The options of a check that reads the clusters of one or several agents, and what the live rules detected."""
+
+
+class GivenCluster(NamedTuple):
+    """A Kafka cluster in the journal of an agent. store: the agent's state file, None if there is none.
+
+    is_shared: whether the journal of another agent has a cluster of this name too.
+    """
+
+    name: str
+    journal: JournalFiles
+    store: Path | None
+    is_shared: bool = False
+
+    @property
+    def label(self) -> str:
+        """The name, with that of the agent if others have such a cluster."""
+        return f"{self.name}@{self.journal.agent or 'local'}" if self.is_shared else self.name
+
+    def read_store(self, options: Options, read: Callable[[Path], T]) -> T | None:
+        """Return what `read` returns for the state file; None if there is none, or none that can be read.
+
+        Raises StorageError if that is so of the one that `--store` names.
+        """
+        try:
+            return None if self.store is None else read(self.store)
+        except StorageError as error:
+            if options.own["store"]:
+                raise
+            log.warning("state_file_unreadable reason=%s", error)
+            return None
+
 
 def given_journals(options: Options) -> list[JournalFiles]:
     """Return the journals, an agent's each. Raises OSError."""
     own = options.own
     return open_journals(own["journal"], own.get("archive"), own.get("agents") or (), os.environ)
+
+
+def given_clusters(options: Options) -> list[GivenCluster]:
+    """Return the clusters that `--cluster` selects, in order of their names. Raises OSError.
+
+    A name is taken as it is, a pattern selects among the Kafka clusters of the journals.
+    """
+    journals = given_journals(options)
+    found = [
+        GivenCluster(name, journal, _store(journal, options))
+        for journal in journals
+        for name in _select(options, journal, is_only=len(journals) == 1)
+    ]
+    times = Counter(cluster.name for cluster in found)
+    shared = (cluster._replace(is_shared=times[cluster.name] > 1) for cluster in found)
+    return sorted(shared, key=lambda cluster: (cluster.name, cluster.journal.agent))
+
+
+def _select(options: Options, journal: JournalFiles, *, is_only: bool) -> Collection[str]:
+    if not _PATTERN.isdisjoint(options.cluster):
+        return {name for name in clusters(journal, KAFKA_KINDS) if _selects(options, name)}
+    return [options.cluster] if is_only or options.cluster in clusters(journal, KAFKA_KINDS) else []
+
+
+def check_clusters(options: Options) -> list[str]:
+    """Return the mistakes in the options of CLUSTER_PARAMS and in `--cluster`."""
+    found, store = check_journals(options), options.own["store"]
+    if not found:
+        journals = given_journals(options)
+        found += _check_cluster(options, journals)
+        if store is not None and len(journals) > 1 and all(journal.directory is None for journal in journals):
+            names = ", ".join(journal.agent for journal in journals)
+            found.append(f"--store {store}: this is the state of one agent; select it with --agent: {names}.")
+    if store is not None and not Path(store).exists():
+        found.append(f"--store {store}: no such file.")
+    return found
+
+
+def _check_cluster(options: Options, journals: list[JournalFiles]) -> list[str]:
+    names = set()
+    kinds = None if _PATTERN.isdisjoint(options.cluster) else KAFKA_KINDS
+    for journal in journals:
+        for name in clusters(journal, kinds):
+            names.add(name)
+            if _selects(options, name):
+                return []
+    if not names:
+        return []  # the journal has only just begun, or nothing of it can be read: the run reports that
+    known = ", ".join(sorted(names))
+    return [f"--cluster {options.cluster}: not in the journal {options.own['journal']}. Clusters in it: {known}."]
+
+
+def _selects(options: Options, name: str) -> bool:
+    return name == options.cluster or fnmatchcase(name, options.cluster)
+
+
+def _store(journal: JournalFiles, options: Options) -> Path | None:
+    """Return the state file of the agent that wrote the journal, or None."""
+    given = options.own["store"]
+    if journal.directory is None:
+        return None if given is None else Path(given)
+    store = journal.directory.parent / FILE if given is None else Path(given)
+    return store if store.exists() else None
 
 
 def check_journals(options: Options) -> list[str]:

@@ -119,11 +119,10 @@ def _brokers(facts: Facts) -> Iterator[Action]:
         before = {row.week: row.losses for row in facts.brokers if row.broker == broker.broker}
         usual = facts.usual(before)
         if broker.losses >= FLAPPING and (usual is None or broker.losses > usual):
-            compared = "" if usual is None else f", {factor(broker.losses, usual)}"
             yield Action(
                 50,
                 f"Find out why broker {broker.broker} dropped out of the cluster {broker.losses} times",
-                f"It was down for {lasted(broker.down)} in all{compared}.",
+                _with_usual(f"It was down for {lasted(broker.down)} in all." if broker.down else "", usual),
                 "Check it for restarts, long GC pauses, slow disks and network errors.",
                 "brokers",
             )
@@ -162,11 +161,10 @@ def _rebalances(facts: Facts) -> Iterator[Action]:
     for change in now(facts.rebalances):
         usual = facts.usual({row.week: row.times for row in facts.rebalances if row.group == change.group})
         if change.times >= _MANY_REBALANCES and (usual is None or change.times >= MUCH_MORE * usual):
-            compared = "" if usual is None else f", {factor(change.times, usual)}"
             yield Action(
                 40,
                 f"Calm down {change.group}: it rebalanced {change.times:,} times",
-                f"It consumed nothing for {lasted(change.lasted)} in all{compared}.",
+                _with_usual(f"It was rebalancing for {lasted(change.lasted)} in all." if change.lasted else "", usual),
                 "Find the member that joins and leaves; check max.poll.interval.ms and session.timeout.ms.",
                 "rebalances",
             )
@@ -182,3 +180,9 @@ def _rules(facts: Facts) -> Iterator[Action]:
             "Remove the cause, or raise its limits in rules.toml so that people read it again.",
             "rules",
         )
+
+
+def _with_usual(sentence: str, usual: float | None) -> str:
+    """Return the sentence after how often that happens otherwise, if that is known."""
+    often = "" if usual is None else f"Usually {short(usual)} times." if usual else "Usually never."
+    return " ".join(filter(None, (often, sentence)))

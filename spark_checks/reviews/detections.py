@@ -10,13 +10,15 @@ from spark_checks.reviews.periods import DAY_MS
 from spark_checks.reviews.sections import ROWS, section
 from spark_checks.reviews.words import day, lasted, moment, week_word
 
+UNKNOWN = "Unknown, because no state file of the agent was read; a journal has no incidents."
+
 
 def incidents(facts: Facts) -> Html:
     """Return the incidents: per day, those that are open, and by kind."""
     title = "Incidents"
     if not facts.has_incidents:
         return section("incidents", title, "Name the agent's state file with `--store` to see them.",
-                       element("p", "The state file was not found, so incidents are missing.", of="soft"))  # fmt: skip
+                       element("p", UNKNOWN, of="soft"))  # fmt: skip
     found, still_open = now(facts.incidents), facts.still_open
     if not found and not still_open:
         return section("incidents", title, "", element("p", "None.", of="soft"), _chart(facts))
@@ -32,6 +34,8 @@ def incidents(facts: Facts) -> Html:
 
 def rules(facts: Facts) -> Html:
     """Return the rules that fire too often, and those that never do."""
+    if not facts.has_incidents:
+        return section("rules", "Rules", "", element("p", UNKNOWN, of="soft"))
     frequent, word = facts.frequent_rules, week_word(facts.periods)
     parts: list[Html] = []
     if frequent:

@@ -55,10 +55,12 @@ class Day(NamedTuple):
 class Facts(NamedTuple):
     """What was measured. weeks: the weeks before that the journal covers from their beginning, such as (1, 2).
 
-    has_incidents: whether the state file could be read. silent_rules: rules that have not fired in any week.
+    label: the cluster's name, with that of the agent if others have such a cluster. has_incidents: whether the state
+    file could be read. silent_rules: rules that have not fired in any week.
     """
 
     cluster: str
+    label: str
     periods: Periods
     weeks: tuple[int, ...]
     has_incidents: bool

@@ -27,8 +27,8 @@ SHORT_MS = 300_000
 class Detected(NamedTuple):
     """An incident of a week that was posted: warning or critical. kind: of its worst finding.
 
-    ended_at: when it recovered or an operator closed it, None if it was open at the end of the review. lasted: until
-    then, or until the end, ms.
+    week: one beyond the weeks before if it opened earlier and is still open. ended_at: when it recovered or an operator
+    closed it, None if it is open. lasted: until then, or until the end of the review, ms.
     """
 
     week: int
@@ -46,7 +46,7 @@ class Detected(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Whether it was open at the end of the review."""
+        """Whether it is open, by the state file: what ended after the review is no task any more."""
         return self.ended_at is None
 
 
@@ -110,20 +110,17 @@ def read_incidents(path: Path, clusters: Collection[str]) -> list[Incident]:
 
 
 def detected(incidents: Iterable[Incident], periods: Periods) -> list[Detected]:
-    """Return the incidents that opened in one of the weeks and were posted, by opening time."""
+    """Return the incidents that were posted and opened in one of the weeks, or are still open, by opening time."""
     found = []
     for incident in incidents:
-        week = periods.week_of(incident.opened_at)
         is_posted = incident.merged_into is None and bool(incident.findings) and incident.severity is not Severity.INFO
-        if week is None or not is_posted:
+        ended_at, is_recent = _end(incident), incident.opened_at >= periods.first
+        if incident.opened_at >= periods.until or not is_posted or not (is_recent or ended_at is None):
             continue
-        ended_at = _end(incident)
-        if ended_at is not None and ended_at >= periods.until:
-            ended_at = None
         worst = worst_first(incident.findings)[0]
         found.append(
             Detected(
-                week=week,
+                week=(periods.until - 1 - incident.opened_at) // periods.length,
                 id=incident.id,
                 title=incident.title,
                 kind=worst.kind,

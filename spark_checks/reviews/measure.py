@@ -64,6 +64,7 @@ def _measure(tables: JournalTables, periods: Periods, subject: Subject) -> Facts
     posted = detected(incidents or (), periods)
     return Facts(
         cluster=tables.window.cluster,
+        label=tables.window.cluster,
         periods=periods,
         weeks=covered_weeks(tables.window.journal, periods),
         has_incidents=incidents is not None,

@@ -26,7 +26,7 @@ def header(facts: Facts, tasks: Sequence[Action]) -> Html:
     else:
         kind, verdict = "good", f"A quiet {word}: nothing to do."
     return Html(
-        element("h1", f"Review of {facts.cluster}")
+        element("h1", f"Review of {facts.label}")
         + element("p", f"{period(facts.periods)}, all times in UTC", of="soft")
         + element("div", verdict, of=f"verdict {kind}")
     )
@@ -56,13 +56,16 @@ def tiles(facts: Facts) -> Html:
     weeks = (*sorted(facts.weeks, reverse=True), 0)
     incidents = {week: float(len(of_week(facts.incidents, week))) for week in weeks}
     critical = {week: float(facts.critical(week)) for week in weeks}
+    of_incidents = [
+        _tile("incidents", incidents, facts, kind="warning"),
+        _tile("of them critical", critical, facts, kind="critical"),
+    ]
     near = {week: float(sum(margin.share < NEAR_SHARE for margin in of_week(facts.margins, week))) for week in weeks}
     rebalances = {week: float(sum(row.times for row in of_week(facts.rebalances, week))) for week in weeks}
     losses = {week: float(sum(row.losses for row in of_week(facts.brokers, week))) for week in weeks}
     unavailable = {week: float(facts.unseen(week)) for week in weeks}
     shown = [
-        _tile("incidents", incidents, facts, kind="warning"),
-        _tile("of them critical", critical, facts, kind="critical"),
+        *(of_incidents if facts.has_incidents else ()),
         _tile("groups near data loss", near, facts, kind="critical"),
         _tile("broker drop-outs", losses, facts),
         _tile("rebalances", rebalances, facts),

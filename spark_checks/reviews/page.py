@@ -17,7 +17,7 @@ def page(facts: Facts) -> str:
     head = element(
         "head",
         Html('<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'),
-        element("title", f"Review of {facts.cluster}, {period(facts.periods)}"),
+        element("title", f"Review of {facts.label}, {period(facts.periods)}"),
         element("style", Html(STYLE)),
     )
     body = element(
@@ -39,7 +39,7 @@ def page(facts: Facts) -> str:
 def _footer(facts: Facts) -> Html:
     groups = count(len({lag.group for lag in facts.lags}), "group")
     sentence = (
-        f"Made by Backflow from its journal and its incidents: {groups} of cluster {facts.cluster}. A group nearly "
+        f"Made by Backflow from its journal and its incidents: {groups} of cluster {facts.label}. A group nearly "
         "lost records if, with unread records, its committed offset was in the oldest fifth of the log. The time left "
         "assumes that the log start rises as fast as it did on average."
     )

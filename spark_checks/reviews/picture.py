@@ -27,7 +27,7 @@ def picture(facts: Facts) -> bytes:
     _draw_incidents(figure.add_subplot(grid[0, 0]), facts)
     _draw_margins(figure.add_subplot(grid[0, 1]), facts)
     _draw_lags(figure.add_subplot(grid[1, :]), facts)
-    title = _plain(f"{facts.cluster}, {period(facts.periods)}", 80)
+    title = _plain(f"{facts.label}, {period(facts.periods)}", 80)
     figure.suptitle(title, x=0.02, ha="left", fontsize=18, fontweight="bold")
     figure.tight_layout(rect=(0, 0, 1, 0.99))
     png = io.BytesIO()
@@ -37,6 +37,10 @@ def picture(facts: Facts) -> bytes:
 
 def _draw_incidents(axes: Axes, facts: Facts) -> None:
     days = facts.incidents_by_day()
+    if not facts.has_incidents:
+        _title(axes, "Incidents")
+        _nothing(axes, "Unknown: no state file was read")
+        return
     is_hourly = days[0].length < DAY_MS
     critical, warning = ([day.critical for day in days], [day.warning for day in days])
     numbers = range(len(days))

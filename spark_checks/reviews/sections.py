@@ -187,7 +187,7 @@ def rebalances(facts: Facts) -> Html:
         "A few come with each deployment. A group with dozens has a member that joins and leaves: read its log, and "
         "check max.poll.interval.ms.",
         table(
-            [Heading("Group"), Heading("Rebalances", "n"), Heading("Consumed nothing", "n"), Heading("Before", "wide")],
+            [Heading("Group"), Heading("Rebalances", "n"), Heading("Rebalancing for", "n"), Heading("Before", "wide")],
             rows,
         ),
         _left_out(len(found) - ROWS, "group"),

@@ -3,7 +3,8 @@
 The first line is the title. Lines under "Do now:" are tasks.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from agent.model.text import count, visible
 from spark_checks.reviews.actions import actions
@@ -17,23 +18,45 @@ _TASKS = 3
 def summary(facts: Facts, page: str | None) -> str:
     """Return the lines. page: where people find the whole review, if that is kept."""
     tasks = actions(facts)
-    lines = [_title(facts), *_lines(facts), *(f"{note[0].upper()}{note[1:]}." for note in facts.notes)]
+    title = f"Review of {facts.label}, {period(facts.periods)}: {_verdict(facts)}"
+    lines = [title, *_lines(facts), *(f"{note[0].upper()}{note[1:]}." for note in facts.notes)]
     if page is not None:
         lines.append(f"Full page: {page}")
     if tasks:
         lines += ["Do now:", *(f"{task.what}. {task.how}" for task in tasks[:_TASKS])]
-        if len(tasks) > _TASKS:
-            lines.append(f"And {count(len(tasks) - _TASKS, 'more task')}: see the page.")
+        lines += _more(len(tasks) - _TASKS, "page")
     return "\n".join(map(visible, lines))
 
 
-def _title(facts: Facts) -> str:
-    near = len(facts.near_misses)
-    parts = (
-        [f"{count(len(now(facts.incidents)), 'incident')}, {facts.critical()} critical"] if facts.has_incidents else []
-    )
-    parts.append(f"{count(near, 'group')} near data loss" if near else "no group near data loss")
-    return f"Review of {facts.cluster}, {period(facts.periods)}: {'; '.join(parts)}"
+def fleet_summary(reviews: Sequence[Facts], pages: Sequence[Path | None]) -> str:
+    """Return the lines of several clusters, the most urgent first. pages: of each review, where people find it."""
+    tasks = [(facts, task) for facts in reviews for task in actions(facts)]
+    tasks.sort(key=lambda of_cluster: -of_cluster[1].weight)
+    ranked = sorted(zip(reviews, pages, strict=True), key=lambda review: urgency(review[0]), reverse=True)
+    lines = [f"Review of {count(len(reviews), 'cluster')}, {period(reviews[0].periods)}"]
+    for facts, page in ranked:
+        parts = [_verdict(facts), count(len(actions(facts)), "task"), *facts.notes, *([str(page)] if page else [])]
+        lines.append(f"{facts.label}: {'; '.join(parts)}.")
+    if tasks:
+        lines += ["Do now:", *(f"{facts.label}: {task.what}. {task.how}" for facts, task in tasks[:_TASKS])]
+        lines += _more(len(tasks) - _TASKS, "pages")
+    return "\n".join(map(visible, lines))
+
+
+def urgency(facts: Facts) -> list[int]:
+    """Return what sorts reviews by the urgency of their tasks."""
+    return [task.weight for task in actions(facts)]
+
+
+def _more(tasks: int, where: str) -> list[str]:
+    return [f"And {count(tasks, 'more task')}: see the {where}."] if tasks > 0 else []
+
+
+def _verdict(facts: Facts) -> str:
+    near, incidents = len(facts.near_misses), "incidents unknown"
+    if facts.has_incidents:
+        incidents = f"{count(len(now(facts.incidents)), 'incident')}, {facts.critical()} critical"
+    return f"{incidents}; {count(near, 'group') if near else 'no group'} near data loss"
 
 
 def _lines(facts: Facts) -> Iterator[str]:

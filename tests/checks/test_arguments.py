@@ -60,10 +60,10 @@ def test_review_gets_journal_window_rules_and_flink_clusters(tmp_path: Path) -> 
     rules.write_text(STORES + more + flink)
     settings = load(rules, need_clusters=True)
     journal = ["--journal", "state/journal"]
-    assert input_options("review", settings, "main") == [*journal, "--flink", "jobs", "--rule", "state"]
-    assert input_options("review", settings, "a/b") == [*journal, "--rule", "state"]
-    now = millis("2026-11-23T06:00:00Z")
-    window = ["--from", "2026-11-16T06:00:00.000Z", "--to", "2026-11-23T06:00:00.000Z"]
+    for cluster in ("main", "a/b"):  # the check takes the Flink clusters of each Kafka cluster
+        assert input_options("review", settings, cluster) == [*journal, "--flink", "jobs=main", "--rule", "state"]
+    now = millis("2026-11-23T06:00:00.123Z")
+    window = ["--from", "2026-11-16T00:00:00.000Z", "--to", "2026-11-23T00:00:00.000Z"]
     assert scheduled_options("review", settings, now) == window
     assert page_options("review", "a/b", settings, now) == ["--out", "state/review/a%2Fb-2026-11-23.html"]
     assert page_options("offset_history", "main", settings, now) == []

@@ -88,7 +88,8 @@ def test_unknown_check_exits_with_2() -> None:
         (STORES, ["changelog_restore", "--bootstrap-servers", "b:1"], [*SPARK, "--bootstrap-servers", "b:1"]),
         (ARCHIVED, ["offset_history"],
          [*SPARK, "--cluster", "main", "--journal", "state/journal", "--archive", "file:///a", "--agent", "host-1"]),
-        (ARCHIVED, ["review"], [*SPARK, "--cluster", "main", "--journal", "state/journal"]),
+        (ARCHIVED, ["review"],
+         [*SPARK, "--cluster", "main", "--journal", "state/journal", "--archive", "file:///a", "--agent", "host-1"]),
     ],
 )  # fmt: skip
 def test_options_from_the_configuration_come_first(

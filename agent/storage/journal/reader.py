@@ -17,7 +17,7 @@ from agent.model.observations.base import Observation
 from agent.storage.journal.batch_rows import BATCHES, from_arrow
 from agent.storage.journal.columns import MISFITS, Columns
 from agent.storage.journal.places import Place, find_segments
-from agent.storage.journal.segments import DAY_MS, FOREVER, UNREADABLE, Segment, Unreadable, batches, day_of, folders
+from agent.storage.journal.segments import DAY_MS, FOREVER, UNREADABLE, Segment, Unreadable, batches
 
 COLUMNS = {name: Columns(kind) for name, kind in KINDS.items()}
 """The Arrow columns of each kind of observations, by its name."""
@@ -148,15 +148,15 @@ def _block(segment: Segment, batch: pa.RecordBatch, unreadable: Unreadable) -> l
     return [_Positioned(positions, [observation for _, observation in rows])] if rows else []
 
 
-def last_at(directory: Path, until: int = FOREVER) -> int | None:
+def last_at(place: Place, until: int = FOREVER) -> int | None:
     """Return the time of the newest tick before `until` (ms): until then the writer was alive.
 
     Of the newest observation if there is no tick, as after a kill in the first second; None in an empty journal.
     """
     for kinds in (["tick"], None):
-        named = [folder for folder in folders(directory) if kinds is None or folder.parent.name in kinds]
-        for day in sorted({day_of(folder) for folder in named if day_of(folder) * DAY_MS < until}, reverse=True):
-            observations = read(directory, day * DAY_MS, min(until, (day + 1) * DAY_MS), kinds)
+        days = {segment.day for segment in find_segments(place, kinds) if segment.day * DAY_MS < until}
+        for day in sorted(days, reverse=True):
+            observations = read(place, day * DAY_MS, min(until, (day + 1) * DAY_MS), kinds)
             newest = max((observation.at for observation in observations), default=None)
             if newest is not None:
                 return newest
