@@ -7,10 +7,13 @@ from agent.model.findings import Severity
 from agent.model.text import count
 from spark_checks.reviews.availability import AGENT
 from spark_checks.reviews.facts import FLAPPING, MUCH_LAG, MUCH_MORE, Facts, now
-from spark_checks.reviews.words import distance, factor, lasted, moment, names, percent, short, where
+from spark_checks.reviews.words import brief, distance, factor, lasted, moment, names, percent, short, where
 
 _LONG_MS = 3_600_000
 """An outage of a source that is worth a task."""
+
+_TITLE = 120
+"""Characters of an incident's title."""
 
 _MANY_REBALANCES = 20
 """Rebalances in a week that are worth a task."""
@@ -52,7 +55,7 @@ def _open_incidents(facts: Facts) -> Iterator[Action]:
     yield Action(
         100 if critical else 60,
         f"Look after {count(len(waiting), 'open incident')} that no one has acknowledged{severe}",
-        f"The worst: {worst.title} ({worst.id}), open for {lasted(worst.lasted)}.",
+        f"The worst: {brief(worst.title, _TITLE)} ({worst.id}), open for {lasted(worst.lasted)}.",
         f"Read `backflow incidents show {worst.id}`, then acknowledge or close it.",
         "incidents",
     )
@@ -60,16 +63,17 @@ def _open_incidents(facts: Facts) -> Iterator[Action]:
 
 def _margins(facts: Facts) -> Iterator[Action]:
     for margin in facts.near_misses[:2]:
-        place = where(margin.topic, margin.partition)
+        group, topic = brief(margin.group), brief(margin.topic)
+        place = where(topic, margin.partition)
         is_lost = margin.margin < 0
         yield Action(
             90 if is_lost else 80,
-            f"{margin.group} lost unread records of {place} to retention"
+            f"{group} lost unread records of {place} to retention"
             if is_lost
-            else f"{margin.group} nearly lost unread records of {place} to retention",
+            else f"{group} nearly lost unread records of {place} to retention",
             f"On {moment(margin.at)} it was {distance(margin)}"
             + ("." if is_lost else f", {percent(margin.share)} of what the log keeps."),
-            f"Raise retention.ms and retention.bytes of {margin.topic} above the longest pause of {margin.group}, "
+            f"Raise retention.ms and retention.bytes of {topic} above the longest pause of {group}, "
             "or give it more consumers.",
             "margins",
         )
@@ -92,12 +96,12 @@ def _standstills(facts: Facts) -> Iterator[Action]:
     whole = [stand for stand in facts.standstills if not stand.others]
     parts = [stand for stand in facts.standstills if stand.others]
     if whole:
-        first = whole[0]
+        first, name = whole[0], brief(whole[0].group)
         more = f" and {count(len(whole) - 1, 'more group')}" if len(whole) > 1 else ""
         yield Action(
             55,
-            f"Restart or delete {first.group}{more}: unread records, but no commits",
-            f"{first.group} last committed on {moment(first.since)} and has {count(first.unread, 'unread record')}.",
+            f"Restart or delete {name}{more}: unread records, but no commits",
+            f"{name} last committed on {moment(first.since)} and has {count(first.unread, 'unread record')}.",
             "Start the consumers. If nothing needs the group: kafka-consumer-groups --delete.",
             "standstills",
         )
@@ -106,7 +110,7 @@ def _standstills(facts: Facts) -> Iterator[Action]:
         more = f", and look at {count(len(parts) - 1, 'more group')}" if len(parts) > 1 else ""
         yield Action(
             65,
-            f"Find out why {first.group} stands still on {count(first.partitions, 'partition')}{more}",
+            f"Find out why {brief(first.group)} stands still on {count(first.partitions, 'partition')}{more}",
             f"Its other partitions move. Nothing was committed there since {moment(first.since)}; "
             f"{count(first.unread, 'unread record')}.",
             "Look in the consumer's log for a record that it cannot process.",
@@ -149,7 +153,7 @@ def _lags(facts: Facts) -> Iterator[Action]:
         if usual and lag.p95 >= MUCH_LAG and lag.p95 >= MUCH_MORE * usual:
             yield Action(
                 45,
-                f"The lag of {lag.group} has grown",
+                f"The lag of {brief(lag.group)} has grown",
                 f"In 95 % of the samples it was at most {short(lag.p95)} records, {factor(lag.p95, usual)}.",
                 "Compare its throughput with the topic's; add consumers if it cannot keep up.",
                 "lags",
@@ -163,9 +167,9 @@ def _rebalances(facts: Facts) -> Iterator[Action]:
         if change.times >= _MANY_REBALANCES and (usual is None or change.times >= MUCH_MORE * usual):
             yield Action(
                 40,
-                f"Calm down {change.group}: it rebalanced {change.times:,} times",
+                f"Find out why {brief(change.group)} rebalanced {change.times:,} times",
                 _with_usual(f"It was rebalancing for {lasted(change.lasted)} in all." if change.lasted else "", usual),
-                "Find the member that joins and leaves; check max.poll.interval.ms and session.timeout.ms.",
+                "Look for a member that joins and leaves; check max.poll.interval.ms and session.timeout.ms.",
                 "rebalances",
             )
             return
@@ -175,7 +179,7 @@ def _rules(facts: Facts) -> Iterator[Action]:
     for rule in facts.frequent_rules[:1]:
         yield Action(
             30,
-            f"Make the rule {rule.rule} rarer: {count(rule.incidents, 'incident')}",
+            f"Make the rule {rule.rule} fire less often: {count(rule.incidents, 'incident')}",
             f"{rule.short} of them were over within 5 minutes, {rule.unacknowledged} were never acknowledged.",
             "Remove the cause, or raise its limits in rules.toml so that people read it again.",
             "rules",

@@ -84,7 +84,10 @@ def _source_outages(tables: JournalTables, periods: Periods) -> list[Outage]:
 
 
 def _agent_outages(tables: JournalTables, periods: Periods) -> list[Outage]:
-    """Return when there were no ticks. Within a date Spark finds them; from one date to the next, this does."""
+    """Return when there were no ticks. Within a date Spark finds them; from one date to the next, this does.
+
+    Before the first tick and after the last, only the reviewed week counts: others are not compared then.
+    """
     day = sf.floor(sf.col("at") / DAY_MS).alias("day")
     ticks = tables.read("tick", []).select("at", day)
     before = sf.lag("at").over(Window.partitionBy("day").orderBy("at"))
@@ -92,11 +95,22 @@ def _agent_outages(tables: JournalTables, periods: Periods) -> list[Outage]:
     days = ticks.groupBy("day").agg(sf.min("at").alias("first"), sf.max("at").alias("last")).orderBy("day").collect()
     spans = [(row["begin"], row["at"]) for row in gaps]
     spans += [(row["last"], following["first"]) for row, following in pairwise(days)]
+    first, last = (days[0]["first"], days[-1]["last"]) if days else (periods.until, periods.until)
+    spans += [(periods.since, first), (max(last, periods.since), periods.until)]
     found = []
     for week in range(periods.before + 1):
         begin, end = periods.bounds(week)
         lasted = [min(to, end) - max(since, begin) for since, to in spans if to - since > GAP_MS]
         within = [length for length in lasted if length > 0]
         if within:
-            found.append(Outage(week, AGENT, True, len(within), sum(within), "the agent was stopped or suspended"))
+            found.append(
+                Outage(
+                    week,
+                    AGENT,
+                    True,
+                    len(within),
+                    sum(within),
+                    "the agent was stopped or suspended, or its journal is gone",
+                )
+            )
     return found

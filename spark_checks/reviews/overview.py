@@ -23,8 +23,10 @@ def header(facts: Facts, tasks: Sequence[Action]) -> Html:
         kind, verdict = "critical", f"{count(urgent, 'task')} cannot wait, of {len(tasks)} that this {word} leaves."
     elif tasks:
         kind, verdict = "warning", f"Nothing urgent. {count(len(tasks), 'task')} to plan."
-    else:
+    elif facts.has_incidents:
         kind, verdict = "good", f"A quiet {word}: nothing to do."
+    else:
+        kind, verdict = "warning", "The journal leaves nothing to do. Incidents are unknown."
     return Html(
         element("h1", f"Review of {facts.label}")
         + element("p", f"{period(facts.periods)}, all times in UTC", of="soft")

@@ -10,8 +10,9 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from agent.model.text import visible
 from spark_checks.reviews.facts import NEAR_SHARE, Facts, now
+from spark_checks.reviews.lags import Margin
 from spark_checks.reviews.periods import DAY_MS
-from spark_checks.reviews.words import period, short, where
+from spark_checks.reviews.words import brief, percent, period, short, where
 
 _INCHES, _DOTS = (12, 6.75), 100
 _RED, _AMBER, _GREEN, _BLUE, _PALE = "#c62828", "#e69138", "#2e7d32", "#1565c0", "#b8c4d1"
@@ -27,7 +28,7 @@ def picture(facts: Facts) -> bytes:
     _draw_incidents(figure.add_subplot(grid[0, 0]), facts)
     _draw_margins(figure.add_subplot(grid[0, 1]), facts)
     _draw_lags(figure.add_subplot(grid[1, :]), facts)
-    title = _plain(f"{facts.label}, {period(facts.periods)}", 80)
+    title = _plain(f"{brief(facts.label)}, {period(facts.periods)}")
     figure.suptitle(title, x=0.02, ha="left", fontsize=18, fontweight="bold")
     figure.tight_layout(rect=(0, 0, 1, 0.99))
     png = io.BytesIO()
@@ -63,14 +64,14 @@ def _draw_margins(axes: Axes, facts: Facts) -> None:
     shares = [max(0.0, margin.share) * 100 for margin in found]
     limit = NEAR_SHARE * 100
     colours = [_RED if share < limit / 2 else _AMBER if share < limit else _GREEN for share in shares]
-    names = [_plain(f"{margin.group}  {where(margin.topic, margin.partition)}", _NAME) for margin in found]
+    names = [_name_of(margin) for margin in found]
     axes.barh(range(len(found)), shares, color=colours, height=0.6)
     axes.axvline(limit, color=_RED, linestyle=(0, (5, 3)), linewidth=1)
     axes.set_yticks(range(len(found)), names)
     axes.set_ylim(len(found) - _BARS - 0.5, len(found) - 0.5)  # few bars are no thicker than many
     axes.set_xlim(0, 100)
     for index, margin in enumerate(found):
-        label = "records deleted" if margin.margin < 0 else f"{shares[index]:.0f} %"
+        label = "records deleted" if margin.margin < 0 else percent(margin.share)
         is_long = shares[index] > 85
         axes.text(shares[index] + (-1 if is_long else 1), index, label, va="center", fontsize=10,
                   ha="right" if is_long else "left", color="white" if is_long else "black")  # fmt: skip
@@ -85,7 +86,7 @@ def _draw_lags(axes: Axes, facts: Facts) -> None:
     for group, colour in zip(drawn, _CURVES, strict=False):
         points = facts.points[group]
         axes.plot([_date(point.at) for point in points], [point.lag for point in points],  # type: ignore[arg-type]
-                  color=colour, linewidth=1.5, label=_plain(group, _NAME))  # fmt: skip
+                  color=colour, linewidth=1.5, label=_plain(brief(group, _NAME)))  # fmt: skip
     axes.set_xlim(_date(facts.periods.since), _date(facts.periods.until))  # type: ignore[arg-type]
     axes.set_yscale("symlog", linthresh=10)
     highest = max(point.lag for group in drawn for point in facts.points[group])
@@ -107,10 +108,15 @@ def _nothing(axes: Axes, text: str) -> None:
     axes.text(0.5, 0.5, text, ha="center", va="center", fontsize=13, color="#607d8b", transform=axes.transAxes)
 
 
-def _plain(text: str, most: int) -> str:
-    """Return a name without what matplotlib reads as mathematics, cut to so many characters."""
-    shown = visible(text)
-    return (shown if len(shown) <= most else f"{shown[: most - 1]}…").replace("$", r"\$")
+def _name_of(margin: Margin) -> str:
+    """Return the group with its partition, or the group alone if there is no room for both."""
+    both = f"{margin.group}  {where(margin.topic, margin.partition)}"
+    return _plain(both if len(both) <= _NAME else brief(margin.group, _NAME))
+
+
+def _plain(text: str) -> str:
+    """Return the text without what matplotlib reads as mathematics."""
+    return visible(text).replace("$", r"\$")
 
 
 def _date(at: int) -> datetime:

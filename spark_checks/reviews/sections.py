@@ -158,6 +158,8 @@ def brokers(facts: Facts) -> Html:
         earlier = sum(len(of_week(facts.elections, week)) for week in facts.weeks)
         parts.append(_quiet(f"No unclean leader election ({earlier} in the {word}s before)." if facts.weeks else
                             "No unclean leader election."))  # fmt: skip
+    else:
+        parts.append(_quiet("Unclean leader elections are unknown, as incidents are."))
     do = []
     if any(row.losses >= FLAPPING for row in found):
         do.append("Check flapping brokers for restarts, GC pauses, slow disks and network errors.")

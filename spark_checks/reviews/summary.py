@@ -10,7 +10,7 @@ from agent.model.text import count, visible
 from spark_checks.reviews.actions import actions
 from spark_checks.reviews.facts import Facts, now, of_week
 from spark_checks.reviews.overview import records_line
-from spark_checks.reviews.words import distance, factor, lasted, percent, period, short, week_word, where
+from spark_checks.reviews.words import brief, distance, factor, lasted, percent, period, short, week_word, where
 
 _TASKS = 3
 
@@ -73,15 +73,17 @@ def _lines(facts: Facts) -> Iterator[str]:
             filter(None, (f"Incidents: {len(now(facts.incidents)):,}{compared}{still}.", records_line(facts)))
         )
     for margin in now(facts.margins)[:1]:
+        place = where(brief(margin.topic), margin.partition)
         yield (
-            f"Closest to data loss: {margin.group} on {where(margin.topic, margin.partition)}, {distance(margin)} "
+            f"Closest to data loss: {brief(margin.group)} on {place}, {distance(margin)} "
             f"({percent(max(0.0, margin.share))} of the log)."
         )
     for lag in now(facts.lags)[:1]:
         if lag.largest:
             before = facts.usual({row.week: row.p95 for row in facts.lags if row.group == lag.group})
             compared = "" if before is None else f", {factor(lag.p95, before)}"
-            yield f"Largest lag: {lag.group}, p95 {short(lag.p95)}, at most {short(lag.largest)} records{compared}."
+            numbers = f"p95 {short(lag.p95)}, at most {short(lag.largest)} records{compared}"
+            yield f"Largest lag: {brief(lag.group)}, {numbers}."
     losses, elections = sum(row.losses for row in now(facts.brokers)), len(now(facts.elections))
     rebalances = sum(row.times for row in now(facts.rebalances))
     yield (

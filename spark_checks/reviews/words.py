@@ -9,6 +9,8 @@ from spark_checks.reviews.periods import DAY_MS, Periods
 
 _HOUR_MS, _MINUTE_MS = 3_600_000, 60_000
 _SOON_MS = 30 * DAY_MS
+_NAME = 60
+"""Characters of a name in a sentence; tables have all of it."""
 
 
 def moment(at: int) -> str:
@@ -56,6 +58,12 @@ def percent(share: float) -> str:
     return f"{share * 100:.1f} %" if abs(share) < 0.1 else f"{share * 100:.0f} %"
 
 
+def brief(name: str, most: int = _NAME) -> str:
+    """Return a name for a sentence: of a long one, its begin and its end."""
+    shown = visible(name)
+    return shown if len(shown) <= most else f"{shown[: most // 2]}…{shown[1 - most // 2 :]}"
+
+
 def where(topic: str, partition: int) -> str:
     """Return a partition: orders[3]."""
     return f"{topic}[{partition}]"
@@ -65,8 +73,14 @@ def distance(margin: Margin) -> str:
     """Return how far the group was from the log start, in words."""
     if margin.margin < 0:
         return f"{count(-margin.margin, 'unread record')} already deleted"
-    left = lasted(margin.time_left) if margin.time_left < _SOON_MS else "more than 30 d"
-    return f"{count(margin.margin, 'record')} or about {left} from the log start"
+    left = f"about {_rough(margin.time_left)}" if margin.time_left < _SOON_MS else "more than 30 d"
+    return f"{count(margin.margin, 'record')} or {left} from the log start"
+
+
+def _rough(ms: int) -> str:
+    """Return an estimated length of time, without units that are too small to matter."""
+    unit = next((unit for unit in (_HOUR_MS, _MINUTE_MS) if ms >= 10 * unit), 1_000)
+    return lasted(round(ms / unit) * unit)
 
 
 def factor(now: float, usual: float) -> str:
@@ -81,5 +95,5 @@ def factor(now: float, usual: float) -> str:
 
 def names(values: Sequence[str], most: int = 3) -> str:
     """Return some names and how many more there are."""
-    shown = [visible(value) for value in values[:most]]
+    shown = [brief(value) for value in values[:most]]
     return ", ".join(shown) + (f" and {len(values) - most:,} more" if len(values) > most else "")

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
-from agent.model.observations.kafka import Commit, LogOffsets
+from agent.model.observations.kafka import Commit, LogOffsets, TopicSettings
 from agent.storage.journal.archive import Archive
 from agent.storage.journal.archiver import Archiver
 from agent.storage.journal.writer import Journal
@@ -83,7 +83,7 @@ def month(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A journal of two weeks of the clusters main and other, in the state directory of an agent."""
     directory = tmp_path_factory.mktemp("month") / "journal"
     facts = test_review_page.history()
-    others = [replace(fact, cluster="other") for fact in facts if isinstance(fact, Commit | LogOffsets)]
+    others = [replace(fact, cluster="other") for fact in facts if isinstance(fact, Commit | LogOffsets | TopicSettings)]
     with closing(Journal(directory)) as journal:
         for fact in [*facts, *others]:
             journal.append([fact])

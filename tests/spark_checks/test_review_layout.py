@@ -1,0 +1,97 @@
+"""The page, the summary and the picture of a review stay readable: long names, many groups, none, weeks with gaps."""
+
+import re
+
+import pytest
+
+from agent.model.findings import Records, Severity
+from spark_checks.reviews.availability import AGENT, Outage
+from spark_checks.reviews.changes import BrokerLosses, Rebalances
+from spark_checks.reviews.facts import Facts
+from spark_checks.reviews.incidents import Detected, Election, KindCount, RuleCount
+from spark_checks.reviews.lags import GroupLag, LagPoint, Margin, Standstill
+from spark_checks.reviews.page import page
+from spark_checks.reviews.periods import DAY_MS, STEP_MS, Periods
+from spark_checks.reviews.picture import picture
+from spark_checks.reviews.summary import summary
+from tests.spark_checks.simulated_weeks import BEGAN_AT
+
+HOUR = 3_600_000
+PERIODS = Periods(BEGAN_AT, BEGAN_AT + 7 * DAY_MS, 3)
+LONG = "team-checkout." + "very-long-name-of-a-group." * 7 + "tail"
+QUIET = Facts(
+    cluster="main", label="main", periods=PERIODS, weeks=(1, 2, 3), has_incidents=True, incidents=(), kinds=(),
+    rules=(), silent_rules=(), lags=(), points={}, margins=(), standstills=(), brokers=(), elections=(),
+    rebalances=(), outages=(),
+)  # fmt: skip
+
+
+def incident(number: int, group: str, *, is_open: bool = False) -> Detected:
+    at = BEGAN_AT + number * 5 * HOUR
+    return Detected(
+        week=0, id=f"INC-{number:08X}", title=f"{group} lost 4,000 unread records on orders[3] to retention",
+        kind="retention_overrun", rules=("overrun",), severity=Severity.CRITICAL if number % 3 else Severity.WARNING,
+        opened_at=at, ended_at=None if is_open else at + HOUR // 3, lasted=2 * DAY_MS if is_open else HOUR // 3,
+        acknowledged_by=None, findings=(), records=Records(lost=4_000),
+    )  # fmt: skip
+
+
+def busy(groups: int, prefix: str = "") -> Facts:
+    """A week in which something happened to each group."""
+    names = [f"{prefix}group-{number}" for number in range(groups)]
+    topic = f"{prefix}orders"
+    lags = [GroupLag(week, name, 100.0, 5_000.0, 9_000, 672) for week in range(4) for name in names]
+    return QUIET._replace(
+        incidents=[incident(number, name, is_open=number < 3) for number, name in enumerate(names[:30])],
+        kinds=[KindCount("retention_overrun", 20, 10, HOUR // 3, 30, 0, 3, (1, 0, 2))],
+        rules=[RuleCount("overrun", 30, 12, 30, (1, 0, 2))],
+        silent_rules=[f"rule_{number}" for number in range(40)],
+        lags=lags,
+        points={name: [LagPoint(name, BEGAN_AT + step * STEP_MS, step % 96) for step in range(672)]
+                for name in names[:10]},
+        margins=[Margin(0, name, topic, 3, BEGAN_AT + DAY_MS, 100, 90 - number, 10 + number, 400, 5_000, 7 * DAY_MS)
+                 for number, name in enumerate(names)],
+        standstills=[Standstill(name, 2, 500, BEGAN_AT + DAY_MS, True, number % 2)
+                     for number, name in enumerate(names)],
+        brokers=[BrokerLosses(0, number, 5, HOUR) for number in range(3)],
+        elections=[Election(0, BEGAN_AT + DAY_MS, topic, 1, f"{topic}[1]: leader changed 1 -> 2, unclean")],
+        rebalances=[Rebalances(0, name, 40, HOUR) for name in names],
+        outages=[Outage(0, AGENT, True, 2, 2 * DAY_MS, "the agent was stopped or suspended")],
+    )  # fmt: skip
+
+
+def test_500_groups_fit_a_page_and_a_message() -> None:
+    facts = busy(500)
+    html = page(facts)
+    assert len(html) < 200_000
+    assert html.count("and 490 more groups") == 4
+    assert len(summary(facts, "/review/main.html")) < 2_500
+    assert picture(facts).startswith(b"\x89PNG")
+
+
+def test_long_names_are_whole_in_tables_and_brief_in_sentences() -> None:
+    facts = busy(12, LONG)
+    html, text = page(facts), summary(facts, None)
+    assert f"<b>{LONG}group-0</b>" in html
+    assert LONG not in text
+    assert "team-checkout." in text
+    assert all(len(line) < 400 for line in text.splitlines())
+    tasks = html[html.index('<ol class="tasks">') : html.index("</ol>")]
+    assert LONG not in tasks
+
+
+def test_quiet_week_has_nothing_to_do() -> None:
+    html = page(QUIET)
+    assert "A quiet week: nothing to do." in html
+    assert summary(QUIET, None).splitlines()[0] == (
+        "Review of main, 23 to 29 November 2026: 0 incidents, 0 critical; no group near data loss"
+    )
+    assert picture(QUIET).startswith(b"\x89PNG")
+    assert not re.search(r"\b(nan|None|inf)\b", html.replace("None.", ""))
+
+
+@pytest.mark.parametrize("facts", [QUIET._replace(weeks=()), busy(3)._replace(weeks=())])
+def test_first_review_compares_nothing(facts: Facts) -> None:
+    html = page(facts)
+    assert "nothing is compared" in html
+    assert "usual" not in summary(facts, None).lower()
