@@ -184,3 +184,9 @@ def test_wrong_options_are_named_before_spark_starts(tmp_path: Path) -> None:
     (other,) = review.mistakes(options(tmp_path / "journal")._replace(cluster="prod"))
     assert other == f"--cluster prod: not in the journal {tmp_path}/journal. Clusters in it: main."
     assert not review.mistakes(options(tmp_path / "journal"))
+
+
+def test_time_after_the_last_tick_is_unobserved(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "journal", history())
+    later = options(tmp_path / "journal")._replace(since=BEGAN_AT + 9 * DAY, until=END + 2 * DAY)
+    assert "Backflow could not see everything for 7 d." in review.run(spark, later, lambda _: None).summary
