@@ -6,8 +6,8 @@ from typing import NamedTuple
 from agent.model.findings import Severity
 from agent.model.text import count
 from spark_checks.reviews.availability import AGENT
-from spark_checks.reviews.facts import FLAPPING, MUCH_LAG, MUCH_MORE, Facts, now
-from spark_checks.reviews.words import brief, distance, factor, lasted, moment, names, percent, short, where
+from spark_checks.reviews.facts import MUCH_LAG, MUCH_MORE, Facts, now
+from spark_checks.reviews.words import brief, distance, lasted, moment, names, percent, short, where
 
 _LONG_MS = 3_600_000
 """An outage of a source that is worth a task."""
@@ -120,9 +120,8 @@ def _standstills(facts: Facts) -> Iterator[Action]:
 
 def _brokers(facts: Facts) -> Iterator[Action]:
     for broker in now(facts.brokers):
-        before = {row.week: row.losses for row in facts.brokers if row.broker == broker.broker}
-        usual = facts.usual(before)
-        if broker.losses >= FLAPPING and (usual is None or broker.losses > usual):
+        if facts.is_flapping(broker):
+            usual = facts.usual({row.week: row.losses for row in facts.brokers if row.broker == broker.broker})
             yield Action(
                 50,
                 f"Find out why broker {broker.broker} dropped out of the cluster {broker.losses} times",
@@ -148,13 +147,14 @@ def _outages(facts: Facts) -> Iterator[Action]:
 
 
 def _lags(facts: Facts) -> Iterator[Action]:
+    idle = {stand.group for stand in facts.standstills}
     for lag in now(facts.lags):
         usual = facts.usual({row.week: row.p95 for row in facts.lags if row.group == lag.group})
-        if usual and lag.p95 >= MUCH_LAG and lag.p95 >= MUCH_MORE * usual:
+        if usual and lag.group not in idle and lag.last >= max(MUCH_LAG, MUCH_MORE * usual):
             yield Action(
                 45,
                 f"The lag of {brief(lag.group)} has grown",
-                f"In 95 % of the samples it was at most {short(lag.p95)} records, {factor(lag.p95, usual)}.",
+                f"It ended at {short(lag.last)} records; in 95 % of the samples it usually is at most {short(usual)}.",
                 "Compare its throughput with the topic's; add consumers if it cannot keep up.",
                 "lags",
             )

@@ -131,8 +131,10 @@ def _kind(facts: Facts, kind: KindCount) -> tuple[object, ...]:
 
 
 def _chart(facts: Facts) -> Html:
-    """Return the incidents per day, or per hour if the time is short."""
+    """Return the incidents per day, or per hour if the time is short; nothing if there were none."""
     days = facts.incidents_by_day()
+    if not any(found.critical + found.warning for found in days):
+        return Html()
     is_hourly = days[0].length < DAY_MS
     shown = [
         charts.Bar(

@@ -29,7 +29,7 @@ NEAR_SHARE = 0.2
 """A group whose margin is below this share of the log nearly lost records: the rule `retention_margin` warns here."""
 
 FREQUENT = 7
-"""From so many incidents in a week on, once a day, a rule fires too often to be read."""
+"""What happens so often in a week, once a day, is too much: incidents of a rule, losses of a broker."""
 
 MUCH_LAG = 1_000
 """Records that are worth a task."""
@@ -38,7 +38,7 @@ MUCH_MORE = 2.0
 """How many times the usual number is worth a task."""
 
 FLAPPING = 3
-"""From so many losses in a week on, a broker has a problem of its own; rolling restarts are fewer."""
+"""From so many losses in a week on, a broker may have a problem of its own; rolling restarts are fewer."""
 
 
 class Day(NamedTuple):
@@ -93,6 +93,12 @@ class Facts(NamedTuple):
     def frequent_rules(self) -> list[RuleCount]:
         """The rules that fired too often in this week."""
         return [rule for rule in self.rules if rule.incidents >= FREQUENT]
+
+    def is_flapping(self, broker: BrokerLosses) -> bool:
+        """Return whether a broker drops out daily, or more often than it usually does."""
+        usual = self.usual({row.week: row.losses for row in self.brokers if row.broker == broker.broker})
+        is_unusual = broker.losses >= FLAPPING and (usual is None or broker.losses >= MUCH_MORE * usual)
+        return is_unusual or broker.losses >= FREQUENT
 
     def incidents_by_day(self) -> list["Day"]:
         """Return the incidents per day of the weeks, counted back from the end; per hour if a week is a short time."""

@@ -18,7 +18,7 @@ _RECENT_STEPS = 4
 
 
 class GroupLag(NamedTuple):
-    """The lag of a group, records of all its partitions together: percentiles and the largest of its samples."""
+    """The lag of a group, records of all its partitions together: percentiles, the largest and the last sample."""
 
     week: int
     group: str
@@ -26,6 +26,7 @@ class GroupLag(NamedTuple):
     p95: float
     largest: int
     samples: int
+    last: int
 
 
 class Margin(NamedTuple):
@@ -106,12 +107,13 @@ class Samples:
                 sf.expr("percentile(lag, array(0.5, 0.95))").alias("percentiles"),
                 sf.max("lag").alias("largest"),
                 sf.count("*").alias("samples"),
+                sf.max_by("lag", "step").alias("last"),
             )
             .orderBy("week", sf.col("percentiles")[1].desc(), "group")
             .collect()
         )
         return [
-            GroupLag(row["week"], row["group"], p50, p95, row["largest"], row["samples"])
+            GroupLag(row["week"], row["group"], p50, p95, row["largest"], row["samples"], row["last"])
             for row in rows
             for p50, p95 in [row["percentiles"]]
         ]

@@ -38,9 +38,9 @@ def picture(facts: Facts) -> bytes:
 
 def _draw_incidents(axes: Axes, facts: Facts) -> None:
     days = facts.incidents_by_day()
-    if not facts.has_incidents:
+    if not any(day.critical + day.warning for day in days):
         _title(axes, "Incidents")
-        _nothing(axes, "Unknown: no state file was read")
+        _nothing(axes, "None" if facts.has_incidents else "Unknown: no state file was read")
         return
     is_hourly = days[0].length < DAY_MS
     critical, warning = ([day.critical for day in days], [day.warning for day in days])

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from agent.model.text import count
 from spark_checks.reviews import charts
-from spark_checks.reviews.facts import FLAPPING, MUCH_LAG, MUCH_MORE, NEAR_SHARE, Facts, now, of_week
+from spark_checks.reviews.facts import MUCH_LAG, MUCH_MORE, NEAR_SHARE, Facts, now, of_week
 from spark_checks.reviews.markup import Heading, Html, badge, element, joined, share_bar, table, with_code
 from spark_checks.reviews.words import distance, factor, lasted, moment, percent, short, week_word, where
 
@@ -134,7 +134,7 @@ def brokers(facts: Facts) -> Html:
                 f"{row.losses:,}",
                 lasted(row.down) if row.down else "-",
                 _before(facts, {other.week: other.losses for other in facts.brokers if other.broker == row.broker}),
-                badge("flapping", "warning") if row.losses >= FLAPPING else "",
+                badge("flapping", "warning") if facts.is_flapping(row) else "",
             )
             for row in found[:ROWS]
         ]
@@ -161,7 +161,7 @@ def brokers(facts: Facts) -> Html:
     else:
         parts.append(_quiet("Unclean leader elections are unknown, as incidents are."))
     do = []
-    if any(row.losses >= FLAPPING for row in found):
+    if any(map(facts.is_flapping, found)):
         do.append("Check flapping brokers for restarts, GC pauses, slow disks and network errors.")
     if elections:
         do.append(

@@ -41,7 +41,7 @@ th{overflow-wrap:normal}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-size:.93rem}
 th{text-align:left;font-weight:600;color:var(--soft);font-size:.82rem;vertical-align:bottom}
-th,td{padding:6px 10px 6px 0;border-bottom:1px solid var(--line)}
+th,td{padding:6px 18px 6px 0;border-bottom:1px solid var(--line)}
 td{vertical-align:top}
 tr:last-child td{border-bottom:0}
 .n{text-align:right;white-space:nowrap}

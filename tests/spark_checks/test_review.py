@@ -41,7 +41,8 @@ WITH commits AS (
     FROM commits JOIN logs USING (period, step, topic, partition)
     WHERE "offset" IS NOT NULL AND period BETWEEN 0 AND 3 GROUP BY ALL
 )
-SELECT (3 - period)::INT, "group", quantile_cont(lag, 0.5), quantile_cont(lag, 0.95), max(lag)::BIGINT, count(*)
+SELECT (3 - period)::INT, "group", quantile_cont(lag, 0.5), quantile_cont(lag, 0.95), max(lag)::BIGINT, count(*),
+    arg_max(lag, step)::BIGINT
 FROM lags GROUP BY ALL
 """
 

@@ -40,7 +40,7 @@ def busy(groups: int, prefix: str = "") -> Facts:
     """A week in which something happened to each group."""
     names = [f"{prefix}group-{number}" for number in range(groups)]
     topic = f"{prefix}orders"
-    lags = [GroupLag(week, name, 100.0, 5_000.0, 9_000, 672) for week in range(4) for name in names]
+    lags = [GroupLag(week, name, 100.0, 5_000.0, 9_000, 672, 8_000) for week in range(4) for name in names]
     return QUIET._replace(
         incidents=[incident(number, name, is_open=number < 3) for number, name in enumerate(names[:30])],
         kinds=[KindCount("retention_overrun", 20, 10, HOUR // 3, 30, 0, 3, (1, 0, 2))],
