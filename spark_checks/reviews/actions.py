@@ -73,7 +73,7 @@ def _margins(facts: Facts) -> Iterator[Action]:
             else f"{group} nearly lost unread records of {place} to retention",
             f"On {moment(margin.at)} it was {distance(margin)}"
             + ("." if is_lost else f", {percent(margin.share)} of what the log keeps."),
-            f"Raise retention.ms and retention.bytes of {topic} above the longest pause of {group}, "
+            f"Raise `retention.ms` and `retention.bytes` of {topic} above the longest pause of {group}, "
             "or give it more consumers.",
             "margins",
         )
@@ -87,7 +87,7 @@ def _elections(facts: Facts) -> Iterator[Action]:
             85,
             f"Prevent unclean leader elections: {count(len(found), 'election')} on {names(topics)}",
             "A leader outside the ISR lacks records that consumers may have read: they are lost.",
-            "Set unclean.leader.election.enable=false and min.insync.replicas=2 on these topics; use acks=all.",
+            "Set `unclean.leader.election.enable=false` and `min.insync.replicas=2` on these topics; use `acks=all`.",
             "brokers",
         )
 
@@ -102,7 +102,7 @@ def _standstills(facts: Facts) -> Iterator[Action]:
             55,
             f"Restart or delete {name}{more}: unread records, but no commits",
             f"{name} last committed on {moment(first.since)} and has {count(first.unread, 'unread record')}.",
-            "Start the consumers. If nothing needs the group: kafka-consumer-groups --delete.",
+            "Start the consumers. If nothing needs the group: `kafka-consumer-groups --delete`.",
             "standstills",
         )
     if parts:
@@ -169,7 +169,7 @@ def _rebalances(facts: Facts) -> Iterator[Action]:
                 40,
                 f"Find out why {brief(change.group)} rebalanced {change.times:,} times",
                 _with_usual(f"It was rebalancing for {lasted(change.lasted)} in all." if change.lasted else "", usual),
-                "Look for a member that joins and leaves; check max.poll.interval.ms and session.timeout.ms.",
+                "Look for a member that joins and leaves; check `max.poll.interval.ms` and `session.timeout.ms`.",
                 "rebalances",
             )
             return

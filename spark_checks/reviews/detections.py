@@ -1,5 +1,6 @@
 """The sections of the page about what was detected: incidents by day and kind, and how useful the rules are."""
 
+from agent.model.findings import Severity
 from agent.model.text import count
 from spark_checks.reviews import charts
 from spark_checks.reviews.facts import FREQUENT, Facts, now
@@ -7,7 +8,7 @@ from spark_checks.reviews.incidents import Detected, KindCount
 from spark_checks.reviews.markup import Heading, Html, badge, element, joined, table
 from spark_checks.reviews.overview import records_line
 from spark_checks.reviews.periods import DAY_MS
-from spark_checks.reviews.sections import ROWS, section
+from spark_checks.reviews.sections import ROWS, left_out, section
 from spark_checks.reviews.words import day, lasted, moment, week_word
 
 UNKNOWN = "Unknown, because no state file of the agent was read; a journal has no incidents."
@@ -26,6 +27,9 @@ def incidents(facts: Facts) -> Html:
     parts = [element("p", lead), _chart(facts)]
     if still_open:
         parts += [element("h3", "Still open"), _open(still_open)]
+    over = [incident for incident in found if incident.severity is Severity.CRITICAL and not incident.is_open]
+    if over:
+        parts += [element("h3", "Critical, and over"), _over(over)]
     if found:
         parts += [element("h3", "By kind"), _kinds(facts)]
     do = "Open one with `backflow incidents show ID`. Acknowledge what somebody works on, close what is done."
@@ -104,7 +108,28 @@ def _open(found: list[Detected]) -> Html:
         )
         for incident in found[:ROWS]
     ]
-    return table([Heading(""), Heading("Incident"), Heading("Open for", "n"), Heading("Acknowledged by")], rows)
+    shown = table([Heading(""), Heading("Incident"), Heading("Open for", "n"), Heading("Acknowledged by")], rows)
+    return joined((shown, left_out(len(found) - ROWS, "incident")))
+
+
+def _over(found: list[Detected]) -> Html:
+    longest = sorted(found, key=lambda incident: (-incident.lasted, incident.opened_at))
+    rows = [
+        (
+            Html(element("span", incident.title) + "<br>" + element("code", incident.id)),
+            moment(incident.opened_at),
+            lasted(incident.lasted),
+            incident.acknowledged_by or "-",
+        )
+        for incident in longest[:ROWS]
+    ]
+    headings = [
+        Heading("Incident"),
+        Heading("Began", "nowrap wide"),
+        Heading("Lasted", "n"),
+        Heading("Acknowledged by"),
+    ]
+    return joined((table(headings, rows), left_out(len(found) - ROWS, "incident")))
 
 
 def _kinds(facts: Facts) -> Html:

@@ -28,6 +28,9 @@ _DAYS = 70
 NEAR_SHARE = 0.2
 """A group whose margin is below this share of the log nearly lost records: the rule `retention_margin` warns here."""
 
+_LOSSES = frozenset({"retention_margin", "retention_overrun"})
+"""The kinds of rules about records that retention deletes or will delete unread."""
+
 FREQUENT = 7
 """What happens so often in a week, once a day, is too much: incidents of a rule, losses of a broker."""
 
@@ -82,6 +85,20 @@ class Facts(NamedTuple):
     def near_misses(self) -> list[Margin]:
         """This week's margins below the limit, the smallest share first."""
         return [margin for margin in now(self.margins) if margin.share < NEAR_SHARE]
+
+    def alarmed(self, week: int = 0) -> set[str]:
+        """Return the groups that rules reported in a week as about to lose unread records, or as having lost them."""
+        return {
+            str(finding.subject["group"])
+            for incident in of_week(self.incidents, week)
+            for finding in incident.findings
+            if finding.kind in _LOSSES and finding.subject.get("group") is not None
+        }
+
+    def near_loss(self, week: int = 0) -> set[str]:
+        """Return the groups that nearly lost unread records in a week, as measured or as rules reported it."""
+        measured = {margin.group for margin in of_week(self.margins, week) if margin.share < NEAR_SHARE}
+        return measured | self.alarmed(week)
 
     @property
     def still_open(self) -> list[Detected]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from agent.model.text import count
 from spark_checks.reviews import charts
 from spark_checks.reviews.actions import Action
-from spark_checks.reviews.facts import NEAR_SHARE, Facts, of_week
+from spark_checks.reviews.facts import Facts, of_week
 from spark_checks.reviews.markup import Html, element, with_code
 from spark_checks.reviews.words import factor, lasted, period, short, week_word
 
@@ -62,7 +62,7 @@ def tiles(facts: Facts) -> Html:
         _tile("incidents", incidents, facts, kind="warning"),
         _tile("of them critical", critical, facts, kind="critical"),
     ]
-    near = {week: float(sum(margin.share < NEAR_SHARE for margin in of_week(facts.margins, week))) for week in weeks}
+    near = {week: float(len(facts.near_loss(week))) for week in weeks}
     rebalances = {week: float(sum(row.times for row in of_week(facts.rebalances, week))) for week in weeks}
     losses = {week: float(sum(row.losses for row in of_week(facts.brokers, week))) for week in weeks}
     unavailable = {week: float(facts.unseen(week)) for week in weeks}

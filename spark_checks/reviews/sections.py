@@ -6,7 +6,7 @@ from agent.model.text import count
 from spark_checks.reviews import charts
 from spark_checks.reviews.facts import MUCH_LAG, MUCH_MORE, NEAR_SHARE, Facts, now, of_week
 from spark_checks.reviews.markup import Heading, Html, badge, element, joined, share_bar, table, with_code
-from spark_checks.reviews.words import distance, factor, lasted, moment, percent, short, week_word, where
+from spark_checks.reviews.words import distance, factor, lasted, moment, names, percent, short, week_word, where
 
 ROWS = 10
 """How many rows a table has; the rest is counted."""
@@ -22,11 +22,12 @@ def margins(facts: Facts) -> Html:
     """Return which groups came closest to losing unread records."""
     found = now(facts.margins)
     title = "Closest to data loss"
+    alarmed = sorted(facts.alarmed())
+    alarms = _quiet(f"Rules reported this of {names(alarmed, ROWS)}: see the incidents.") if alarmed else Html()
     if not found:
         word = week_word(facts.periods)
-        return section(
-            "margins", title, "", _quiet(f"Retention deleted nothing that a group still had to read this {word}.")
-        )
+        quiet = _quiet(f"In no sample of this {word} had a group unread records where retention deletes.")
+        return section("margins", title, "", quiet, alarms)
     before = {(row.week, row.group): row.share for row in facts.margins}
     rows = []
     for margin in found[:ROWS]:
@@ -56,7 +57,8 @@ def margins(facts: Facts) -> Html:
             ],
             rows,
         ),
-        _left_out(len(found) - ROWS, "group"),
+        left_out(len(found) - ROWS, "group"),
+        alarms,
     )  # fmt: skip
 
 
@@ -77,6 +79,7 @@ def lags(facts: Facts) -> Html:
                 short(lag.p50),
                 short(lag.p95),
                 short(lag.largest),
+                short(lag.last),
                 "-" if usual is None else _change(lag.p95, usual, least=MUCH_LAG),
                 charts.curve(shown, f"Lag of {lag.group}, up to {lag.largest:,} records"),
             )
@@ -87,11 +90,12 @@ def lags(facts: Facts) -> Html:
         table(
             [
                 Heading("Group"), Heading("p50", "n"), Heading("p95", "n"), Heading("Highest", "n"),
+                Heading("At the end", "n wide"),
                 Heading("p95 compared"), Heading("Over the time", "wide"),
             ],
             rows,
         ),
-        _left_out(len(found) - ROWS, "group"),
+        left_out(len(found) - ROWS, "group"),
         element("p", "Unread records of all partitions together, sampled every 15 minutes.", of="soft small"),
     )  # fmt: skip
 
@@ -118,7 +122,7 @@ def standstills(facts: Facts) -> Html:
         table(
             [Heading("Group"), Heading("Stands still"), Heading("Unread", "n"), Heading("Last commit", "nowrap")], rows
         ),
-        _left_out(len(facts.standstills) - ROWS, "group"),
+        left_out(len(facts.standstills) - ROWS, "group"),
     )  # fmt: skip
 
 
@@ -147,13 +151,13 @@ def brokers(facts: Facts) -> Html:
                 rows,
             )
         )  # fmt: skip
-        parts.append(_left_out(len(found) - ROWS, "broker"))
+        parts.append(left_out(len(found) - ROWS, "broker"))
     else:
         parts.append(_quiet("No broker dropped out of the cluster."))
     if elections:
         items = [element("li", f"{moment(row.at)}: {row.detail}") for row in elections[:ROWS]]
         parts += [element("h3", count(len(elections), "unclean leader election")), element("ul", *items)]
-        parts.append(_left_out(len(elections) - ROWS, "election"))
+        parts.append(left_out(len(elections) - ROWS, "election"))
     elif facts.has_incidents:
         earlier = sum(len(of_week(facts.elections, week)) for week in facts.weeks)
         parts.append(_quiet(f"No unclean leader election ({earlier} in the {word}s before)." if facts.weeks else
@@ -192,7 +196,7 @@ def rebalances(facts: Facts) -> Html:
             [Heading("Group"), Heading("Rebalances", "n"), Heading("Rebalancing for", "n"), Heading("Before", "wide")],
             rows,
         ),
-        _left_out(len(found) - ROWS, "group"),
+        left_out(len(found) - ROWS, "group"),
     )  # fmt: skip
 
 
@@ -241,7 +245,8 @@ def _quiet(sentence: str) -> Html:
     return element("p", sentence, of="soft")
 
 
-def _left_out(number: int, noun: str) -> Html:
+def left_out(number: int, noun: str) -> Html:
+    """Return how many rows a table has no room for; nothing if it has all."""
     return element("p", f"and {count(number, f'more {noun}')}", of="soft small") if number > 0 else Html()
 
 

@@ -3,7 +3,7 @@
 The first line is the title. Lines under "Do now:" are tasks.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from agent.model.text import count, visible
@@ -13,6 +13,8 @@ from spark_checks.reviews.overview import records_line
 from spark_checks.reviews.words import brief, distance, factor, lasted, percent, period, short, week_word, where
 
 _TASKS = 3
+_WORTH_MS = 60_000
+"""The shortest outage that the message names; the page has all."""
 
 
 def summary(facts: Facts, page: str | None) -> str:
@@ -23,7 +25,7 @@ def summary(facts: Facts, page: str | None) -> str:
     if page is not None:
         lines.append(f"Full page: {page}")
     if tasks:
-        lines += ["Do now:", *(f"{task.what}. {task.how}" for task in tasks[:_TASKS])]
+        lines += ["Do now:", *_numbered(f"{task.what}. {task.how}" for task in tasks[:_TASKS])]
         lines += _more(len(tasks) - _TASKS, "page")
     return "\n".join(map(visible, lines))
 
@@ -38,7 +40,7 @@ def fleet_summary(reviews: Sequence[Facts], pages: Sequence[Path | None]) -> str
         parts = [_verdict(facts), count(len(actions(facts)), "task"), *facts.notes, *([str(page)] if page else [])]
         lines.append(f"{facts.label}: {'; '.join(parts)}.")
     if tasks:
-        lines += ["Do now:", *(f"{facts.label}: {task.what}. {task.how}" for facts, task in tasks[:_TASKS])]
+        lines += ["Do now:", *_numbered(f"{facts.label}: {task.what}. {task.how}" for facts, task in tasks[:_TASKS])]
         lines += _more(len(tasks) - _TASKS, "pages")
     return "\n".join(map(visible, lines))
 
@@ -48,12 +50,16 @@ def urgency(facts: Facts) -> list[int]:
     return [task.weight for task in actions(facts)]
 
 
+def _numbered(lines: Iterable[str]) -> list[str]:
+    return [f"{number}. {line}" for number, line in enumerate(lines, 1)]
+
+
 def _more(tasks: int, where: str) -> list[str]:
     return [f"And {count(tasks, 'more task')}: see the {where}."] if tasks > 0 else []
 
 
 def _verdict(facts: Facts) -> str:
-    near, incidents = len(facts.near_misses), "incidents unknown"
+    near, incidents = len(facts.near_loss()), "incidents unknown"
     if facts.has_incidents:
         incidents = f"{count(len(now(facts.incidents)), 'incident')}, {facts.critical()} critical"
     return f"{incidents}; {count(near, 'group') if near else 'no group'} near data loss"
@@ -84,13 +90,21 @@ def _lines(facts: Facts) -> Iterator[str]:
             compared = "" if before is None else f", {factor(lag.p95, before)}"
             numbers = f"p95 {short(lag.p95)}, at most {short(lag.largest)} records{compared}"
             yield f"Largest lag: {brief(lag.group)}, {numbers}."
-    losses, elections = sum(row.losses for row in now(facts.brokers)), len(now(facts.elections))
-    rebalances = sum(row.times for row in now(facts.rebalances))
+    weeks = range(facts.periods.before + 1)
+    losses, *losses_before = [sum(row.losses for row in of_week(facts.brokers, week)) for week in weeks]
+    rebalances, *rebalances_before = [sum(row.times for row in of_week(facts.rebalances, week)) for week in weeks]
+    elections = len(now(facts.elections))
     yield (
-        f"Brokers dropped out {count(losses, 'time')}; {count(elections, 'unclean leader election')}; "
-        f"{count(rebalances, 'rebalance')}."
+        f"Brokers dropped out {count(losses, 'time')}{_usually(facts, losses_before)}; "
+        f"{count(elections, 'unclean leader election')}; "
+        f"{count(rebalances, 'rebalance')}{_usually(facts, rebalances_before)}."
         if losses or elections or rebalances
         else f"No broker dropped out, and no group rebalanced this {week_word(facts.periods)}."
     )
-    if facts.unseen():
+    if facts.unseen() >= _WORTH_MS:
         yield f"Backflow could not see everything for {lasted(facts.unseen())}."
+
+
+def _usually(facts: Facts, before: Sequence[int]) -> str:
+    usual = facts.usual(dict(enumerate(before, 1)))
+    return "" if usual is None else f" (usually {short(usual)})"

@@ -59,10 +59,11 @@ def simulate(directory: Path, seeds: Mapping[str, int], hours: float, faults: in
             journal.append(taken[begin : begin + _BATCH])
             journal.flush()
             journal.seal(taken[begin].at)
+        position = journal.position
     chance = random.Random(1)  # noqa: S311 - repeatable
     with IncidentStore(directory / FILE, []) as store:
         for cluster in clusters.values():
-            store.save(1, cluster.incidents)
+            store.save(position, cluster.incidents)
             for incident in cluster.incidents:
                 if chance.random() < 0.5:
                     at = incident.opened_at + chance.randrange(60_000, 1_800_000)

@@ -127,7 +127,7 @@ def test_review_of_a_fleet_has_a_page_for_each_cluster(
     for name, line in (("main", main), ("other", other)):
         assert line.startswith(f"{name}: incidents unknown; 1 group near data loss; 4 tasks; {tmp_path}/1/report/")
     assert tasks[:2] == ["Do now:", tasks[1]]
-    assert tasks[1].startswith("main: billing nearly lost unread records of orders[0] to retention.")
+    assert tasks[1].startswith("1. main: billing nearly lost unread records of orders[0] to retention.")
 
 
 def test_clusters_of_the_same_name_are_told_apart(spark: SparkSession, month: Path, url: str, tmp_path: Path) -> None:

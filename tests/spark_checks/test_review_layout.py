@@ -65,6 +65,7 @@ def test_500_groups_fit_a_page_and_a_message() -> None:
     html = page(facts)
     assert len(html) < 200_000
     assert html.count("and 490 more groups") == 4
+    assert html.count("Critical, and over") == 1
     assert len(summary(facts, "/review/main.html")) < 2_500
     assert picture(facts).startswith(b"\x89PNG")
 

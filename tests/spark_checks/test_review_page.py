@@ -125,7 +125,7 @@ def test_summary_has_title_facts_and_tasks(hostile: tuple[Any, str]) -> None:
     title, *lines = hostile[0].summary.splitlines()
     assert title == "Review of main, 30 November to 6 December 2026: incidents unknown; 1 group near data loss"
     tasks = lines[lines.index("Do now:") + 1 :]
-    assert "nearly lost unread records of orders[0] to retention. Raise retention.ms" in tasks[0]
+    assert "nearly lost unread records of orders[0] to retention. Raise `retention.ms`" in tasks[0]
     assert len(tasks) == 4
     assert tasks[-1] == "And 1 more task: see the page."
 
