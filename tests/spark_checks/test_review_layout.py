@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from agent.model.findings import Records, Severity
+from agent.model.findings import Finding, Records, Severity
 from spark_checks.reviews.availability import AGENT, Outage
 from spark_checks.reviews.changes import BrokerLosses, Rebalances
 from spark_checks.reviews.facts import Facts
@@ -96,3 +96,28 @@ def test_first_review_compares_nothing(facts: Facts) -> None:
     html = page(facts)
     assert "nothing is compared" in html
     assert "usual" not in summary(facts, None).lower()
+
+
+def test_alarms_of_retention_count_as_near_data_loss() -> None:
+    alarm = Finding(
+        rule="margin", kind="retention_margin", severity=Severity.WARNING, at=BEGAN_AT,
+        subject={"cluster": "main", "group": "billing", "topic": "orders", "partition": 3}, detail="",
+    )  # fmt: skip
+    facts = QUIET._replace(incidents=[incident(1, "billing")._replace(findings=(alarm,))])
+    assert "1 group near data loss" in summary(facts, None)
+    assert "Rules reported this of billing: see the incidents." in page(facts)
+
+
+@pytest.mark.parametrize(
+    ("losses", "before", "is_flapping"), [(2, 0, False), (5, 5, False), (6, 3, True), (7, 7, True)]
+)
+def test_broker_is_flapping(losses: int, before: int, *, is_flapping: bool) -> None:
+    rows = [BrokerLosses(week, 1, before if week else losses, HOUR) for week in range(4)]
+    facts = QUIET._replace(brokers=rows)
+    assert ("dropped out of the cluster" in page(facts)) is is_flapping
+
+
+@pytest.mark.parametrize(("last", "is_task"), [(100, False), (50_000, True)])
+def test_lag_that_is_over_is_no_task(last: int, *, is_task: bool) -> None:
+    lags = [GroupLag(week, "billing", 10.0, 20.0 if week else 9e6, 10**7, 672, last) for week in range(4)]
+    assert ("The lag of billing has grown" in page(QUIET._replace(lags=lags))) is is_task
