@@ -101,22 +101,25 @@ def _sentence(facts: Facts, found: list[Detected]) -> str:
 def _open(found: list[Detected]) -> Html:
     rows = [
         (
-            badge(incident.severity.value, incident.severity.value),
-            Html(element("span", incident.title) + "<br>" + element("code", incident.id)),
+            joined((badge(incident.severity.value, incident.severity.value), _named(incident)), " "),
             lasted(incident.lasted),
             incident.acknowledged_by or badge("no one yet", "warning"),
         )
         for incident in found[:ROWS]
     ]
-    shown = table([Heading(""), Heading("Incident"), Heading("Open for", "n"), Heading("Acknowledged by")], rows)
+    shown = table([Heading("Incident"), Heading("Open for", "n"), Heading("Acknowledged by")], rows)
     return joined((shown, left_out(len(found) - ROWS, "incident")))
+
+
+def _named(incident: Detected) -> Html:
+    return joined((element("span", incident.title), Html("<br>"), element("code", incident.id)))
 
 
 def _over(found: list[Detected]) -> Html:
     longest = sorted(found, key=lambda incident: (-incident.lasted, incident.opened_at))
     rows = [
         (
-            Html(element("span", incident.title) + "<br>" + element("code", incident.id)),
+            _named(incident),
             moment(incident.opened_at),
             lasted(incident.lasted),
             incident.acknowledged_by or "-",

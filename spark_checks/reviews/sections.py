@@ -23,7 +23,11 @@ def margins(facts: Facts) -> Html:
     found = now(facts.margins)
     title = "Closest to data loss"
     alarmed = sorted(facts.alarmed())
-    alarms = _quiet(f"Rules reported this of {names(alarmed, ROWS)}: see the incidents.") if alarmed else Html()
+    alarms = (
+        _quiet(f"Rules reported unread records that retention deletes: {names(alarmed, ROWS)}. See the incidents.")
+        if alarmed
+        else Html()
+    )
     if not found:
         word = week_word(facts.periods)
         quiet = _quiet(f"In no sample of this {word} had a group unread records where retention deletes.")

@@ -43,7 +43,7 @@ table{border-collapse:collapse;width:100%;font-size:.93rem}
 th{text-align:left;font-weight:600;color:var(--soft);font-size:.82rem;vertical-align:bottom}
 th,td{padding:6px 18px 6px 0;border-bottom:1px solid var(--line)}
 td{vertical-align:top}
-td:first-child{min-width:7em}
+td:first-child{min-width:9em}
 .scroll+h3,div+h3{margin-top:14px}
 .scroll+p{margin-top:8px}
 tr:last-child td{border-bottom:0}

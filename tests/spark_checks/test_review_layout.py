@@ -105,7 +105,7 @@ def test_alarms_of_retention_count_as_near_data_loss() -> None:
     )  # fmt: skip
     facts = QUIET._replace(incidents=[incident(1, "billing")._replace(findings=(alarm,))])
     assert "1 group near data loss" in summary(facts, None)
-    assert "Rules reported this of billing: see the incidents." in page(facts)
+    assert "Rules reported unread records that retention deletes: billing. See the incidents." in page(facts)
 
 
 @pytest.mark.parametrize(
