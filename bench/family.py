@@ -1,6 +1,9 @@
 """What a process and its descendants need, as /proc shows it."""
 
 import resource
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,3 +39,21 @@ def need(pid: int) -> Need:
     """Return what the process and its descendants hold and have used together."""
     each = needs(pid).values()
     return Need(sum(one.memory for one in each), sum(one.cpu for one in each))
+
+
+@contextmanager
+def highest_memory(pid: int) -> Iterator[Callable[[], float]]:
+    """Look four times a second at what they hold together, MiB; the function returns the most that was seen."""
+    seen, ended = [need(pid).memory], threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.25):
+            seen.append(need(pid).memory)
+
+    thread = threading.Thread(target=watch, name="memory")
+    thread.start()
+    try:
+        yield lambda: max(seen)
+    finally:
+        ended.set()
+        thread.join()

@@ -1,32 +1,38 @@
 """offset_history against DuckDB's `lag() over (...)` on the same journal: seconds and their ratios, of one run.
 
-Run as `python -m bench.history [COMMITS] [--directory DIR]`; 100 million commits by default, written first where DIR
-does not hold them yet. Spark's start is measured apart; the daemon does it ahead of a check. CPU times are those of all
-processes together; their ratio changes little with other load.
+Run as `python -m bench.history [COMMITS] [--directory DIR] [--places]`; 100 million commits by default, written first
+where DIR does not hold them yet. Spark has started before; the daemon does it ahead of a check. CPU times are those of
+all processes together; their ratio changes little with other load. With --places, Spark is compared with itself: a
+Spark Connect server with classic Spark, two workers with one. The exit status is 1 if two searches found different
+rewinds.
 """
 
 import argparse
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
+from pyspark.sql import SparkSession
 
 from agent.model.observations.kafka import Commit
 from agent.model.times import millis
 from agent.storage.journal.columns import Columns
-from bench.family import need
+from bench.family import highest_memory, need
 from spark_checks.journal.files import find_pieces
 from spark_checks.offset_history import CONF
 from spark_checks.offsets.arrays import Ints
 from spark_checks.offsets.commits import CommitFilter, search
 from spark_checks.offsets.coverage import Clock
 from spark_checks.session import session
+from testbed.spark import SparkCluster, SparkConnectServer
 
 GROUPS, TOPICS, PARTITIONS = 1_000, 200, 32
 SEGMENT = 2_000_000
@@ -96,8 +102,84 @@ SELECT "group", topic, partition, position, previous, "offset" FROM (
 """
 
 
-def main(count: int, directory: Path) -> None:
-    """Measure and print."""
+class Search(NamedTuple):
+    """What a search took: seconds, CPU seconds and the most memory (MiB) of all processes, and the rewinds found."""
+
+    seconds: float
+    cpu: float
+    memory: float
+    rewinds: Sequence[tuple[Any, ...]]
+
+    def line(self, what: str) -> str:
+        """Return this as a line of a table."""
+        return f"| {what} | {self.seconds:.1f} | {self.cpu:.1f} | {self.memory:,.0f} | {len(self.rewinds):,} |"
+
+
+def measured(find: Callable[[], Iterable[tuple[Any, ...]]]) -> Search:
+    """Run a search, with all that this process has started beside it."""
+    own = os.getpid()
+    with highest_memory(own) as memory:
+        began, used = time.monotonic(), need(own).cpu
+        rewinds = list(find())
+        took, cpu = time.monotonic() - began, need(own).cpu - used
+    return Search(took, cpu, memory(), sorted(rewinds))
+
+
+def find_with_duckdb(journal: Path, folder: Path) -> list[tuple[Any, ...]]:
+    """Return the rewinds. folder: for what does not fit in memory."""
+    with duckdb.connect() as peer:
+        peer.execute(f"SET temp_directory = '{folder}'")
+        return peer.execute(QUERY.format(files=f"{journal}/commit/*/*.parquet", least=_LEAST)).fetchall()
+
+
+def find_with_spark(spark: SparkSession, journal: Path) -> Iterator[tuple[Any, ...]]:
+    """Yield the rewinds that offset_history finds."""
+    pieces = find_pieces(journal, "commit", STARTED, STARTED + (1 << 40), print)
+    wanted = CommitFilter("main", bool, bool, STARTED, STARTED + (1 << 40), _LEAST, Clock())
+    for key, move in search(spark, pieces, wanted, print):
+        if move.offset < move.before_offset:
+            yield (*key, move.position, move.before_offset, move.offset)
+
+
+def searches_at(place: str, journal: Path, cores: int) -> list[Search]:
+    """Return a first search and a second one in the same session. place: a master, or sc:// of a server."""
+    share = {"spark.executor.memory": "1g", "spark.cores.max": str(cores)} if place.startswith("spark://") else {}
+    with session("bench", place, {**CONF, **share}, remote=place if place.startswith("sc://") else None) as spark:
+        spark.range(1).count()
+        return [measured(partial(find_with_spark, spark, journal)) for _ in range(2)]
+
+
+def compare_peers(journal: Path, folder: Path) -> list[Search]:
+    """Compare with DuckDB, print, and return all searches."""
+    theirs = measured(partial(find_with_duckdb, journal, folder))
+    print(theirs.line("DuckDB `lag() over (...)`"))
+    first, second = searches_at(f"local[{os.cpu_count()}]", journal, os.cpu_count() or 1)
+    for what, ours in (("offset_history, first in a session", first), ("offset_history, second", second)):
+        print(ours.line(what))
+        print(f"| its part of DuckDB's | {ours.seconds / theirs.seconds:.2f} | {ours.cpu / theirs.cpu:.2f} | | |")
+    return [theirs, first, second]
+
+
+def compare_places(journal: Path, folder: Path) -> list[Search]:
+    """Compare classic Spark with a Connect server, and one worker of a core with two; print and return all searches."""
+    found = {"classic Spark, two cores": searches_at("local[2]", journal, 2)}
+    with SparkConnectServer(folder / "connect") as server:
+        found["Spark Connect, two cores"] = searches_at(server.remote, journal, 2)
+    for workers, what in ((1, "one worker of a core"), (2, "two workers of a core each")):
+        with SparkCluster(folder / f"cluster-{workers}", workers=workers, cores=1, memory="2g") as cluster:
+            found[what] = searches_at(cluster.master, journal, workers)
+    for what, searches in found.items():
+        for number, each in zip(("first", "second"), searches, strict=True):
+            print(each.line(f"{what}, {number}"))
+    classic, connect, one, two = ([each.seconds for each in searches] for searches in found.values())
+    for number in range(2):
+        print(f"| Connect / classic | {connect[number] / classic[number]:.2f} | | | |")
+        print(f"| one worker / two | {one[number] / two[number]:.2f} | | | |")
+    return [each for searches in found.values() for each in searches]
+
+
+def main(count: int, directory: Path, *, places: bool) -> None:
+    """Measure and print. Raises SystemExit if two searches found different rewinds."""
     journal = directory / f"journal-{count}"
     if not journal.exists():
         began = time.monotonic()
@@ -105,31 +187,10 @@ def main(count: int, directory: Path) -> None:
         print(f"{count:,} commits written in {time.monotonic() - began:.1f} s")
     size = sum(path.stat().st_size for path in journal.rglob("*.parquet"))
     print(f"{count:,} commits of {GROUPS * PARTITIONS:,} keys, {size / count:.1f} bytes each, {os.cpu_count()} cores")
-
-    own = os.getpid()
-    began, used = time.monotonic(), need(own).cpu
-    with duckdb.connect() as peer:
-        peer.execute(f"SET temp_directory = '{directory / 'duckdb'}'")
-        theirs = peer.execute(QUERY.format(files=f"{journal}/commit/*/*.parquet", least=_LEAST)).fetchall()
-    peer_took, peer_cpu = time.monotonic() - began, need(own).cpu - used
-
-    began = time.monotonic()
-    with session("bench", f"local[{os.cpu_count()}]", CONF) as spark:
-        spark.range(1).count()
-        started = time.monotonic() - began
-        began, used = time.monotonic(), need(own).cpu
-        pieces = find_pieces(journal, "commit", STARTED, STARTED + (1 << 40), print)
-        wanted = CommitFilter("main", bool, bool, STARTED, STARTED + (1 << 40), _LEAST, Clock())
-        moves = search(spark, pieces, wanted, print)
-        took, cpu = time.monotonic() - began, need(own).cpu - used
-    rewinds = ((key, move) for key, move in moves if move.offset < move.before_offset)
-    ours = sorted((*key, move.position, move.before_offset, move.offset) for key, move in rewinds)
-    print(f"{'DuckDB lag() over (...)':<32} {peer_took:7.1f} s {peer_cpu:7.1f} s CPU  {len(theirs)} rewinds")
-    print(f"{'offset_history in Spark':<32} {took:7.1f} s {cpu:7.1f} s CPU  {len(ours)} rewinds")
-    print(f"{'ratio':<32} {took / peer_took:7.2f} {cpu / peer_cpu:9.2f}")
-    print(f"{'Spark start, apart':<32} {started:7.1f} s")
-    if ours != sorted(theirs):
-        msg = "the two did not find the same rewinds"
+    print("| search | s | CPU, s | memory, MiB | rewinds |\n|---|---|---|---|---|")
+    searches = (compare_places if places else compare_peers)(journal, directory)
+    if any(each.rewinds != searches[0].rewinds for each in searches):
+        msg = "not all found the same rewinds"
         raise SystemExit(msg)
 
 
@@ -137,6 +198,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("commits", type=int, nargs="?", default=100_000_000)
     parser.add_argument("--directory", type=Path)
+    parser.add_argument("--places", action="store_true", help="Compare Spark's places in place of DuckDB.")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="backflow-bench-") as made:
-        main(chosen.commits, chosen.directory or Path(made))
+        main(chosen.commits, chosen.directory or Path(made), places=chosen.places)

@@ -1,5 +1,6 @@
 """The running agent: sources and checks on schedule, the pipeline, the dispatchers, and the watchdog."""
 
+import gc
 import signal
 import sys
 import threading
@@ -147,6 +148,7 @@ class Daemon:
         """
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._take_signal)
+        _collect_rarely()
         with Systemd() as systemd:
             self._start()
             systemd.ready()
@@ -306,6 +308,15 @@ class Daemon:
             self._store.close()
         log.info("daemon_stopped", written=written, delivered=all(delivered), archiving=not archived)
         return 0 if written and self._pipeline.failure is None else 3
+
+
+def _collect_rarely() -> None:
+    """Let full garbage collections come rarely: each stops all threads, 0.3 s with 1,500 rewound series.
+
+    What is kept holds no cycles, so that almost all is freed without them.
+    """
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 100)
 
 
 def _name(source: Source) -> str:

@@ -102,6 +102,20 @@ class CompactList(Sequence[T]):
             self._view = view
         return rows, packed, view[2]
 
+    def find(self, name: str, is_wanted: Callable[[Any], Any], begin: int) -> int | None:
+        """Return the index of the first observation from `begin` on with a wanted value, see `History.when`."""
+        rows, packed, objects, added = self._parts
+        if begin < packed and (place := _find(rows, objects, name, is_wanted, begin)) is not None:
+            return begin + place
+        begin = max(begin - packed, 0)
+        for place in range(begin, len(objects)):
+            value = getattr(objects[place], name)
+            if is_wanted(UNKNOWN if value is None else value):
+                return packed + place
+        begin = max(begin - len(objects), 0)
+        place = _find(added, objects, name, is_wanted, begin) if added else None
+        return None if place is None else packed + len(objects) + begin + place
+
     def bisect(self, at: int, bisect: Callable[..., int]) -> int:
         """Return what bisect_left or bisect_right returns for that moment (ms) among the observations' `at`."""
         rows, packed, oldest, _ = self._parts
@@ -191,6 +205,18 @@ def _layout(kind: type[Observation]) -> _Layout:
     # Generated, as namedtuple does it: a call with a dict of the fields takes five times as long.
     make = eval(f"lambda of, {', '.join(names)}: kind({', '.join(same + own)})", {"kind": kind})  # noqa: S307
     return _Layout(len(names), (*names, *kind.key), attrgetter(*names), make)
+
+
+def _find(
+    rows: "array[int]", objects: Sequence[Observation], name: str, is_wanted: Callable[[Any], Any], begin: int
+) -> int | None:
+    """Return how many rows from `begin` on, which exists, precede the first with a wanted value."""
+    layout = _layout(objects[-1].__class__)
+    # Sliced, as other threads may add rows meanwhile, which an array refuses while numpy looks at it.
+    values = np.frombuffer(rows[begin * layout.width + layout.names.index(name) :: layout.width], np.int64)
+    found = is_wanted(np.where(values == _NONE, UNKNOWN, values))
+    place = int(found.argmax()) if len(found) else 0
+    return place if len(found) and found[place] else None
 
 
 def packed_rows(kind: type[Observation], fields: Mapping[str, Integers]) -> list[bytes]:

@@ -26,6 +26,9 @@ from agent.model.observations.kafka import Commit
 SOON_MS = 10_000
 """How soon a scope is evaluated again for frequent changes elsewhere: other commits of its group or partition."""
 
+_TOGETHER_MS = 100
+"""What is due soon within this time is evaluated together."""
+
 SETTLING_MS = 15_000
 """How long after it could first be known a finding is detected again with each change of what it depends on.
 
@@ -85,8 +88,7 @@ class Evaluator:
         self._dirty: dict[Evaluation, None] = {}
         self._unfollowed: dict[Evaluation, None] = {}
         self._evaluate_by = LONG_AFTER
-        self._stale: dict[Subject, Observation] = {}
-        self._stale_by = LONG_AFTER
+        self._stale: dict[Subject, tuple[int, Observation]] = {}
         self._timers: list[tuple[int, int, Evaluation]] = []
         self._timer_of: dict[Evaluation, int] = {}
         self._number = count()
@@ -96,7 +98,8 @@ class Evaluator:
     def next_due(self) -> int:
         """When an evaluation is due at the latest, ms; LONG_AFTER if none is."""
         first_timer = self._timers[0][0] if self._timers else LONG_AFTER
-        return min(first_timer, self._evaluate_by, self._stale_by, self._revisit_at)
+        first_stale, _ = next(iter(self._stale.values()), (LONG_AFTER, None))
+        return min(first_timer, self._evaluate_by, first_stale, self._revisit_at)
 
     def absorb(self, observation: Observation) -> bool:
         """Take a fact in; return False if it is stale. What depends on it is evaluated by `evaluate`."""
@@ -159,12 +162,14 @@ class Evaluator:
         self.facts.now = now
         dirty, self._dirty, self._evaluate_by = self._dirty, {}, LONG_AFTER
         unfollowed, self._unfollowed = self._unfollowed, {}
-        if everything or self._stale_by <= now:
+        while self._stale:
+            subject, (due, observation) = next(iter(self._stale.items()))
+            if due > now and not everything:
+                break
+            del self._stale[subject]
             # Only now: what has been read meanwhile depends on the subject too.
-            for observation in self._stale.values():
-                for key in self.facts.dependency_keys(observation):
-                    dirty.update(self._dependencies.dependents.get(key, _NOTHING))
-            self._stale, self._stale_by = {}, LONG_AFTER
+            for key in self.facts.dependency_keys(observation):
+                dirty.update(self._dependencies.dependents.get(key, _NOTHING))
         while self._timers and self._timers[0][0] <= now:
             at, _, evaluation = heapq.heappop(self._timers)
             if self._timer_of.get(evaluation) == at:
@@ -226,8 +231,9 @@ class Evaluator:
                     is_settled = evaluation in self._active_findings and self._is_settled(evaluation, observation.seen)
                     (self._unfollowed if is_settled else self._dirty)[evaluation] = None
                     is_soon = is_soon or is_settled
-        if is_soon and self._stale.setdefault(observation.subject, observation) is observation:
-            self._stale_by = min(self._stale_by, observation.seen + SOON_MS)
+        if is_soon and observation.subject not in self._stale:
+            due = (observation.seen + SOON_MS) // _TOGETHER_MS * _TOGETHER_MS
+            self._stale[observation.subject] = due, observation
 
     def _is_settled(self, evaluation: Evaluation, at: int) -> bool:
         """Return whether SETTLING_MS have passed since the evaluation's findings could first be known."""

@@ -3,11 +3,12 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
 from agent.engine.compact_list import CompactList, thinned
+from agent.model.batches import UNKNOWN
 from agent.model.observations.base import Observation, Subject, Tick, is_same_fact
 
 LATENESS_MS = 60_000
@@ -81,6 +82,21 @@ class History(Generic[T]):
         if not changes or changes[-1].at <= at:
             return []
         return changes[self._bisect(at, bisect_right) :]
+
+    def when(self, at: int, name: str, is_wanted: Callable[[Any], Any]) -> int | None:
+        """Return when, after that moment, a field first has a wanted value; None if never.
+
+        The field is a number, and of no key. is_wanted: takes a value, or an array of them; None is UNKNOWN.
+        """
+        changes = self.changes
+        if not changes or changes[-1].at <= at:
+            return None
+        begin = self._bisect(at, bisect_right)
+        if isinstance(changes, list):
+            values = ((change.at, getattr(change, name)) for change in changes[begin:])
+            return next((at for at, value in values if is_wanted(UNKNOWN if value is None else value)), None)
+        index = changes.find(name, is_wanted, begin)
+        return None if index is None else changes.at(index)
 
     def before(self, at: int, most: int) -> list[T]:
         """Return the last changes before that moment, at most so many, oldest first."""

@@ -7,7 +7,7 @@ from agent.engine.facts import Facts
 from agent.engine.history import History
 from agent.engine.ordinary import CommitProgress
 from agent.engine.rule import Advice, GroupRule, Scope, recovered
-from agent.model.batches import Flags
+from agent.model.batches import UNKNOWN, Flags
 from agent.model.findings import Finding, Records, reader
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, LogOffsets
@@ -102,12 +102,11 @@ class BeyondEnd(GroupRule):
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         offset, end = int(finding.previous["offset"]), int(finding.current["log_end"])
-        commits = facts.history(Commit, *scope.series).after(finding.at)
-        readings = facts.history(LogOffsets, *scope.in_partition).after(finding.at)
-        regrown = (reading.at for reading in readings if reading.log_end >= offset)
-        within = (commit.at for commit in commits if commit.offset is not None and commit.offset <= end)
-        over = earliest(within, find_deletion(facts, scope.in_partition, finding.at))
-        return recovered(finding, earliest(regrown, over))
+        readings, commits = facts.history(LogOffsets, *scope.in_partition), facts.history(Commit, *scope.series)
+        regrown_at = readings.when(finding.at, "log_end", lambda log_end: log_end >= offset)
+        returned_at = commits.when(finding.at, "offset", lambda offset: (offset != UNKNOWN) & (offset <= end))
+        deleted_at = find_deletion(facts, scope.in_partition, finding.at)
+        return recovered(finding, earliest(regrown_at, returned_at, deleted_at))
 
     def _finding(self, scope: Scope, commit: Commit, reading: LogOffsets, known_at: int, facts: Facts) -> Finding:
         offset = commit.offset or 0

@@ -70,7 +70,7 @@ class CheckpointFailing(Rule):
         first = history.as_of(finding.at)
         later = [*([] if first is None else [first]), *history.after(finding.at)]
         completed = (after.at for before, after in pairwise(later) if _has_completed(before, after))
-        return recovered(finding, earliest(completed, ended_at(facts, cluster, job, finding.at)))
+        return recovered(finding, earliest(next(completed, None), ended_at(facts, cluster, job, finding.at)))
 
     @classmethod
     def timeline(cls, finding: Finding, day: str) -> str:

@@ -9,7 +9,7 @@ from agent.engine.facts import Facts
 from agent.engine.history import FINALIZATION_MS, FLOOR, History
 from agent.engine.ordinary import SeriesAtRest
 from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
-from agent.model.batches import Flags
+from agent.model.batches import UNKNOWN, Flags
 from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding, reader
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets
@@ -151,11 +151,13 @@ class ConsumerStalled(GroupRule):
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         old = finding.previous["offset"]
         ends: list[tuple[int, str]] = []
-        moved = next(
-            (commit for commit in facts.history(Commit, *scope.series).after(finding.at) if commit.offset != old), None
-        )
-        if moved is not None:
-            ends.append((moved.at, "" if moved.offset is not None else "its committed offset was deleted"))
+        commits = facts.history(Commit, *scope.series)
+        moved_at = commits.when(finding.at, "offset", lambda offset: (offset != old) & (offset != UNKNOWN))
+        if moved_at is not None:
+            ends.append((moved_at, ""))
+        forgotten_at = commits.when(finding.at, "offset", lambda offset: offset == UNKNOWN)
+        if forgotten_at is not None:
+            ends.append((forgotten_at, "its committed offset was deleted"))
         states = facts.history(GroupState, scope.cluster, scope.group or "").after(finding.at)
         left = next((state for state in states if not has_consumers(state)), None)
         if left is not None:

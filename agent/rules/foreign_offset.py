@@ -113,10 +113,10 @@ class ForeignOffset(GroupRule):
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         offset = int(finding.current["offset"])
         commits = facts.history(Commit, *scope.series).after(finding.at)
-        readings = facts.history(LogOffsets, *scope.in_partition).after(finding.at)
-        grown = (reading.at for reading in readings if reading.log_end >= offset)
+        readings = facts.history(LogOffsets, *scope.in_partition)
+        grown_at = readings.when(finding.at, "log_end", lambda log_end: log_end >= offset)
         moved = next((commit for commit in commits if not is_foreign_offset(facts, commit)), None)
-        over = earliest(grown, find_deletion(facts, scope.in_partition, finding.at))
+        over = earliest(grown_at, find_deletion(facts, scope.in_partition, finding.at))
         if moved is None or (over is not None and over <= moved.at):
             return recovered(finding, over)
         return (

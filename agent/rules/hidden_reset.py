@@ -165,9 +165,8 @@ class HiddenReset(GroupRule):
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         old = int(finding.previous["offset"])
-        commits = facts.history(Commit, *scope.series).after(finding.at)
-        moved_on = (commit.at for commit in commits if (commit.offset or 0) > old)
-        return recovered(finding, earliest(moved_on, find_deletion(facts, scope.in_partition, finding.at)))
+        moved_at = facts.history(Commit, *scope.series).when(finding.at, "offset", lambda offset: offset > old)
+        return recovered(finding, earliest(moved_at, find_deletion(facts, scope.in_partition, finding.at)))
 
     def _may_stand_still(self, history: History[Commit], scope: Scope, facts: Facts) -> bool:
         """Return whether a leader change or truncation may have been followed by a standstill. Cheap."""

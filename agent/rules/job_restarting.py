@@ -80,7 +80,7 @@ class JobRestarting(Rule):
             for index, state in enumerate(later)
             if all(_is_healthy(other) for other in later[index:] if other.at < state.at + _STABLE_MS)
         )
-        return recovered(finding, earliest(stable, ended_at(facts, cluster, job, finding.at)))
+        return recovered(finding, earliest(next(stable, None), ended_at(facts, cluster, job, finding.at)))
 
     @classmethod
     def timeline(cls, finding: Finding, day: str) -> str:

@@ -111,7 +111,7 @@ class JobResurrected(Rule):
         if "ended_with_graph" in finding.labels:
             removed = (graph.at for graph in graphs.after(at) if graph.made_at is None)
             active = (state.at for state in facts.history(FlinkJob, cluster, job).after(at) if is_active(state))
-            return recovered(finding, earliest(removed, next(active, None)))
+            return recovered(finding, earliest(next(removed, None), next(active, None)))
         moments = sorted({change.at for history in (graphs, leaders) for change in history.after(at)})
         owners = finding.current["locks"]
         released = (

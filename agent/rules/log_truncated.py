@@ -94,9 +94,9 @@ class LogTruncated(TopicRule):
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         old = int(finding.previous["log_end"])
-        readings = facts.history(LogOffsets, *scope.in_partition).after(finding.at)
-        regrown = (reading.at for reading in readings if reading.log_end >= old)
-        return recovered(finding, earliest(regrown, find_deletion(facts, scope.in_partition, finding.at)))
+        readings = facts.history(LogOffsets, *scope.in_partition)
+        regrown_at = readings.when(finding.at, "log_end", lambda log_end: log_end >= old)
+        return recovered(finding, earliest(regrown_at, find_deletion(facts, scope.in_partition, finding.at)))
 
 
 def _find_positions(

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 from agent.engine.facts import Facts
 from agent.engine.history import LATENESS_MS, History
 from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
+from agent.model.batches import UNKNOWN
 from agent.model.findings import Finding, Records, reader
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets, PartitionState
@@ -121,11 +122,14 @@ class NewPartitionSkipped(GroupRule):
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         offset = int(finding.current["offset"])
-        for commit in facts.history(Commit, *scope.series).after(finding.at):
-            if commit.offset is None:
-                return ended(finding, commit.at, "its offset was deleted")
-            if offset - commit.offset >= self.min_records:
-                return recovered(finding, commit.at)
+        lowest = offset - self.min_records
+        commits = facts.history(Commit, *scope.series)
+        returned_at = commits.when(finding.at, "offset", lambda offset: (offset != UNKNOWN) & (offset <= lowest))
+        forgotten_at = commits.when(finding.at, "offset", lambda offset: offset == UNKNOWN)
+        if forgotten_at is not None and (returned_at is None or forgotten_at < returned_at):
+            return ended(finding, forgotten_at, "its offset was deleted")
+        if returned_at is not None:
+            return recovered(finding, returned_at)
         return recovered(finding, find_deletion(facts, scope.in_partition, finding.at))
 
 

@@ -11,7 +11,7 @@ from agent.engine.facts import Facts
 from agent.engine.history import LATENESS_MS, History
 from agent.engine.ordinary import CommitProgress
 from agent.engine.rule import Advice, ChosenSeverity, GroupRule, Scope, recovered
-from agent.model.batches import Flags
+from agent.model.batches import UNKNOWN, Flags
 from agent.model.findings import Finding, Records, Severity, reader
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets, TopicSettings
@@ -178,9 +178,9 @@ class OffsetJump(GroupRule):
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         old = int(finding.previous["offset"])
-        commits = facts.history(Commit, *scope.series).after(finding.at)
-        moved_back = (commit.at for commit in commits if commit.offset is not None and commit.offset <= old)
-        return recovered(finding, earliest(moved_back, find_deletion(facts, scope.in_partition, finding.at)))
+        commits = facts.history(Commit, *scope.series)
+        returned_at = commits.when(finding.at, "offset", lambda offset: (offset != UNKNOWN) & (offset <= old))
+        return recovered(finding, earliest(returned_at, find_deletion(facts, scope.in_partition, finding.at)))
 
     def _is_suspicious(self, history: History[Commit], since: int, facts: Facts) -> bool:
         """Return whether a commit after `since` advanced further than those before. Cheap: called per commit."""

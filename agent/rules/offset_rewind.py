@@ -198,8 +198,7 @@ class OffsetRewind(GroupRule):
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         old = int(finding.previous["offset"])
-        later = _offsets(scope, facts).after(finding.at)
-        regained_at = next((state.at for state in later if (state.offset or 0) >= old), None)
+        regained_at = _offsets(scope, facts).when(finding.at, "offset", lambda offset: offset >= old)
         end = min(find_ends(scope, finding.subject.get("flink"), finding.at, facts), default=None)
         if end is not None and (regained_at is None or end[0] < regained_at):
             return ended(finding, *end)

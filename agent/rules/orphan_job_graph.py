@@ -100,10 +100,10 @@ class OrphanJobGraph(Rule):
                 for graph in facts.history(JobGraph, cluster, job).after(at)
                 if graph.made_at is not None and graph.file == file
             ]
-            return recovered(finding, earliest(removed, min(pointed_to, default=None)))
+            return recovered(finding, earliest(next(removed, None), min(pointed_to, default=None)))
         removed = (graph.at for graph in facts.history(JobGraph, cluster, scope.job).after(at) if graph.made_at is None)
         listed = (listing.at for listing in facts.history(JobListing, cluster).after(at) if scope.job in listing.jobs)
-        return recovered(finding, earliest(removed, next(listed, None)))
+        return recovered(finding, earliest(next(removed, None), next(listed, None)))
 
     @classmethod
     def timeline(cls, finding: Finding, day: str) -> str:

@@ -84,7 +84,7 @@ class RestartWithoutState(Rule):
         cluster, job = scope.cluster, scope.job or ""
         later = facts.history(Checkpoints, cluster, job).after(finding.at)
         restored = (checkpoints.at for checkpoints in later if checkpoints.restored_id is not None)
-        return recovered(finding, earliest(restored, ended_at(facts, cluster, job, finding.at)))
+        return recovered(finding, earliest(next(restored, None), ended_at(facts, cluster, job, finding.at)))
 
     @classmethod
     def timeline(cls, finding: Finding, day: str) -> str:

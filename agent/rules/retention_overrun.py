@@ -11,7 +11,7 @@ from agent.engine.facts import Facts
 from agent.engine.history import LONG_AFTER
 from agent.engine.ordinary import CommitProgress
 from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
-from agent.model.batches import Flags
+from agent.model.batches import UNKNOWN, Flags
 from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding, Records, Severity, reader
 from agent.model.observations.base import Observation
@@ -19,7 +19,7 @@ from agent.model.observations.kafka import Commit, GroupState, LogOffsets, Topic
 from agent.model.text import count, day_of, instant, place, span
 from agent.rules.queries.operators import has_consumers
 from agent.rules.queries.overtaken import find_overtaken, unclear_until
-from agent.rules.queries.partitions import CLOCK_SLACK_MS, earliest, find_deletion, is_recreated
+from agent.rules.queries.partitions import CLOCK_SLACK_MS, find_deletion, is_recreated
 from agent.rules.queries.subjects import groups_of
 from agent.rules.queries.unread import MARKER, first_unread, read_until, remembered
 
@@ -238,12 +238,11 @@ class RetentionOverrun(GroupRule):
         """Return when and why nothing more can be lost to the group, perhaps in the future."""
         cluster, group, *_ = scope.series
         states = facts.history(GroupState, cluster, group).after(finding.at)
-        commits = facts.history(Commit, *scope.series).after(finding.at)
-        forgotten = (commit.at for commit in commits if commit.offset is None)
+        commits = facts.history(Commit, *scope.series)
         reasons = {
             "the topic was deleted": find_deletion(facts, scope.in_partition, finding.at),
-            "the group was deleted": earliest((state.at for state in states if state.is_gone), None),
-            "its committed offset was deleted": earliest(forgotten, None),
+            "the group was deleted": next((state.at for state in states if state.is_gone), None),
+            "its committed offset was deleted": commits.when(finding.at, "offset", lambda offset: offset == UNKNOWN),
         }
         state = facts.history(GroupState, cluster, group).last
         if state is None or not has_consumers(state):

@@ -77,7 +77,7 @@ def ended_at(facts: Facts, cluster: str, job: str, after: int) -> int | None:
         if job not in listing.jobs
         and not any(job in later.jobs for later in listings[index:] if later.at <= listing.at + LATENESS_MS)
     )
-    return earliest(ends, next(drops, None))
+    return earliest(next(ends, None), next(drops, None))
 
 
 def confirmed_at(facts: Facts, cluster: str, interval: Interval, duration: int, sources: Iterable[str]) -> int | None:

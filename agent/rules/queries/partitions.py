@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -55,9 +55,9 @@ class Truncation(NamedTuple):
     known_at: int
 
 
-def earliest(times: Iterable[int], other: int | None) -> int | None:
-    """Return the first of the times or the other, whichever is earlier; None if there is neither."""
-    return min([*islice(times, 1), *([] if other is None else [other])], default=None)
+def earliest(*times: int | None) -> int | None:
+    """Return the earliest of the times; None if there is none."""
+    return min((at for at in times if at is not None), default=None)
 
 
 def may_have_happened_in(change: Observation, begin: int, end: int) -> bool:

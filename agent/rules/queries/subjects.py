@@ -1,12 +1,12 @@
 """Which subjects the facts know: groups of a partition, jobs of a cluster, log lines about a partition; their ends."""
 
 from collections.abc import Iterator
-from itertools import islice
 from operator import attrgetter
 
 from agent.engine.facts import Facts
 from agent.engine.history import LATENESS_MS, History
 from agent.engine.rule import Scope
+from agent.model.batches import UNKNOWN
 from agent.model.group_partition import partition_of
 from agent.model.observations.flink import FlinkJob, JobGraph, JobGraphFile, Position
 from agent.model.observations.kafka import OFFSETS_TOPIC, BrokerRegistration, Commit, GroupState, PartitionState
@@ -95,11 +95,11 @@ def find_ends(scope: Scope, flink: str | None, at: int, facts: Facts) -> Iterato
     if deleted_at is not None:
         yield deleted_at, "the topic was deleted"
     if scope.group is not None:
-        forgotten = (commit for commit in facts.history(Commit, *scope.series).after(at) if commit.offset is None)
-        for commit in islice(forgotten, 1):
-            state = facts.history(GroupState, scope.cluster, scope.group).as_of(commit.at + LATENESS_MS)
+        forgotten_at = facts.history(Commit, *scope.series).when(at, "offset", lambda offset: offset == UNKNOWN)
+        if forgotten_at is not None:
+            state = facts.history(GroupState, scope.cluster, scope.group).as_of(forgotten_at + LATENESS_MS)
             is_deleted = state is not None and state.is_gone
-            yield commit.at, "the group was deleted" if is_deleted else "the committed offset was deleted or expired"
+            yield forgotten_at, "the group was deleted" if is_deleted else "the committed offset was deleted or expired"
     if scope.job is not None:
         job = facts.history(FlinkJob, flink, scope.job).last
         if job is not None and job.ended:

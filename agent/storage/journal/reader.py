@@ -62,16 +62,25 @@ def _lanes(segments: Iterable[Segment]) -> list[list[Segment]]:
 def _merge(
     segments: Iterable[Segment], since: int, until: int, unreadable: Unreadable
 ) -> Iterator[tuple[int, Observation]]:
-    def rows(segment: Segment) -> Iterator[tuple[int, Observation]]:
+    def rows(lane: Iterable[Segment]) -> Iterator[tuple[int, Observation]]:
+        for segment, batch in _batches(lane, since, until, unreadable):
+            for entry in _readable_rows(segment, batch, unreadable):
+                if since <= entry[1].at < until:
+                    yield entry
+
+    return heapq.merge(*map(rows, _lanes(segments)), key=itemgetter(0))
+
+
+def _batches(
+    segments: Iterable[Segment], since: int, until: int, unreadable: Unreadable
+) -> Iterator[tuple[Segment, pa.RecordBatch]]:
+    """Yield what is read at once of segments, one after the other."""
+    for segment in segments:
         try:
             for batch in batches(segment, since, until):
-                for entry in _readable_rows(segment, batch, unreadable):
-                    if since <= entry[1].at < until:
-                        yield entry
+                yield segment, batch
         except UNREADABLE as error:
             unreadable(segment.path, str(error))
-
-    return heapq.merge(*(chain.from_iterable(map(rows, lane)) for lane in _lanes(segments)), key=itemgetter(0))
 
 
 def read(
@@ -102,7 +111,12 @@ class _Positioned(NamedTuple):
 
 
 def _chunks(segments: Iterable[Segment], unreadable: Unreadable) -> Iterator[Chunk]:
-    lanes = [_blocks(lane, unreadable) for lane in _lanes(segments)]
+    def blocks_of(lane: Iterable[Segment]) -> Iterator[list[_Positioned]]:
+        for segment, batch in _batches(lane, -FOREVER, FOREVER, unreadable):
+            if block := _block(segment, batch, unreadable):
+                yield block
+
+    lanes = list(map(blocks_of, _lanes(segments)))
     blocks = {number: block for number, lane in enumerate(lanes) if (block := next(lane, []))}
     while blocks:
         until = min(max(positions[-1] for positions, _ in block) for block in blocks.values())
@@ -125,18 +139,8 @@ def _rows(part: Part, rows: slice) -> Part:
     return part.select(rows) if isinstance(part, ObservationBatch) else part[rows]
 
 
-def _blocks(segments: Iterable[Segment], unreadable: Unreadable) -> Iterator[list[_Positioned]]:
-    """Yield what is read at once of consecutive segments of a kind; those of each cluster apart where in columns."""
-    for segment in segments:
-        try:
-            for batch in batches(segment, -FOREVER, FOREVER):
-                if block := _block(segment, batch, unreadable):
-                    yield block
-        except UNREADABLE as error:
-            unreadable(segment.path, str(error))
-
-
 def _block(segment: Segment, batch: pa.RecordBatch, unreadable: Unreadable) -> list[_Positioned]:
+    """Return a batch of a kind; its clusters apart where in columns."""
     kind = BATCHES.get(segment.kind)
     if kind is not None and batch.num_rows:
         try:
