@@ -65,7 +65,7 @@ _DURATIONS = ("tolerance", "delay", "baseline")
 _NOUNS: Mapping[str, str] = {
     "skipped": "skip",
     "reprocessed": "repetition",
-    "beyond_log_end": "offset beyond the log end",
+    "beyond_log_end": "out-of-range offset",
 }
 
 

@@ -22,6 +22,7 @@ class GroupChange(NamedTuple):
 
     has_members, had_members: now and in the state before (None: there is none). since: last sighting of the state
     before, ms. before_at: when that state was last recorded. last_at: of all states of the group on the cluster.
+    cluster_at: of the first state of any group on the cluster.
     """
 
     cluster: str
@@ -32,16 +33,19 @@ class GroupChange(NamedTuple):
     had_members: bool | None
     before_at: int | None
     last_at: int
+    cluster_at: int
 
 
 class Tenure(NamedTuple):
     """A time in which a group had members on a cluster, ms.
 
     begin: when it was last seen without members; None if unknown. joined: first seen with them. left: last seen with
-    them. end: first seen without; None if it still has members or its cluster was not observed any more.
+    them. end: first seen without; None if it still has members or its cluster was not observed any more. is_start:
+    whether it had none before; else it may only have been seen again then.
     """
 
     cluster: str
+    is_start: bool
     begin: int | None
     joined: int
     left: int
@@ -89,6 +93,7 @@ def read_changes(states: DataFrame) -> list[GroupChange]:
         .withColumn("had_members", sf.lag("has_members").over(in_order))
         .withColumn("before_at", sf.lag("at").over(in_order))
         .withColumn("last_at", sf.max("at").over(of_group))
+        .join(states.groupBy("cluster").agg(sf.min("at").alias("cluster_at")), "cluster")
         .where(f"NOT has_members <=> had_members OR `at` - before_at > {UNSEEN_MS}")
         .select(*GroupChange._fields)
         .orderBy("group", "cluster", "at")
@@ -104,12 +109,12 @@ def find_moves(changes: Iterable[GroupChange], now: int) -> Iterator[Move]:
         standby: list[str] = []
         for cluster, found in groupby(of_group, lambda change: change.cluster):
             own = list(found)
-            tenures += _tenures(own)
+            tenures += _joined(_tenures(own))
             if not own[-1].has_members and own[-1].last_at >= now - UNSEEN_MS:
                 standby.append(cluster)
         tenures.sort(key=lambda tenure: tenure.joined)
         for tenure in tenures:
-            origin = _find_origin(tenure, tenures)
+            origin = _find_origin(tenure, tenures) if tenure.is_start else None
             if origin is not None:
                 yield _move(group, origin, tenure)
         running = [tenure for tenure in tenures if tenure.lasts_at(now)]
@@ -144,7 +149,24 @@ def _tenure(began: GroupChange, left: int, end: int | None) -> Tenure:
     begin = None
     if began.had_members is False:
         begin = began.since if began.since is not None else began.before_at
-    return Tenure(began.cluster, begin, began.at, max(left, began.at), end)
+    # A group that is first seen with members is new, unless it is among the first that were seen on its cluster.
+    is_new = began.had_members is None and began.at >= began.cluster_at + UNSEEN_MS
+    is_start = is_new or began.had_members is False
+    return Tenure(began.cluster, is_start, begin, began.at, max(left, began.at), end)
+
+
+def _joined(tenures: Iterable[Tenure]) -> Iterator[Tenure]:
+    """Yield the tenures on a cluster, those between which the group was away for a moment as one."""
+    before: Tenure | None = None
+    for tenure in tenures:
+        if before is not None and tenure.joined - before.left <= _SOON_MS:
+            before = before._replace(left=tenure.left, end=tenure.end)
+            continue
+        if before is not None:
+            yield before
+        before = tenure
+    if before is not None:
+        yield before
 
 
 def _find_origin(target: Tenure, tenures: Sequence[Tenure]) -> Tenure | None:
@@ -162,12 +184,11 @@ def _find_origin(target: Tenure, tenures: Sequence[Tenure]) -> Tenure | None:
         runs_on_both = before.cluster == target.cluster and _overlap(before, origin) > OVERLAP_MS
         if is_restart or runs_on_both:
             return None
-    restarted = (
-        tenure
-        for tenure in tenures
-        if tenure.cluster == origin.cluster and origin.left < tenure.joined <= target.joined + OVERLAP_MS
-    )
-    return None if any(restarted) else origin
+    later = (tenure for tenure in tenures if tenure.cluster == origin.cluster and tenure.joined > origin.left)
+    following = next(later, None)
+    if following is not None and (following.joined <= target.joined + OVERLAP_MS or not following.is_start):
+        return None  # it restarted, or it may have run there all along
+    return origin
 
 
 def _overlap(first: Tenure, second: Tenure) -> int:

@@ -12,7 +12,7 @@ from agent.storage.journal.archive import Archive
 from agent.storage.journal.archiver import Archiver
 from spark_checks import cluster_failover
 from spark_checks.options import Options, Report
-from tests.spark_checks.fleets import BACKUP, MAIN, MAYBE, Fleet, drawn
+from tests.spark_checks.fleets import BACK, BACKUP, END, MAIN, MAYBE, Fleet, drawn
 from tests.spark_checks.test_offset_history import write
 
 
@@ -109,3 +109,37 @@ def test_severity_says_how_certain_and_how_bad(report: Report) -> None:
         ("reprocessed",): Severity.WARNING,
         ("reprocessed", "projected"): Severity.INFO,
     }
+
+
+def test_a_journal_of_groups_on_one_cluster_says_nothing(spark: SparkSession, tmp_path: Path, fleet: Fleet) -> None:
+    write(tmp_path / "journal", Part([seen for seen in fleet.observations() if getattr(seen, "cluster", MAIN) == MAIN]))
+    report = cluster_failover.run(spark, options(tmp_path / "journal"), lambda _: None)
+    assert report.findings == []
+    assert report.summary.startswith("0 moves of groups between clusters; 0 groups without members")
+
+
+def test_all_mistakes_are_listed(journal: Path) -> None:
+    wrong = options(journal, prefixes=("main", "main=a", "main=b"), tolerance="5", baseline="x")
+    assert [mistake.partition(":")[0] for mistake in cluster_failover.mistakes(wrong)] == [
+        "--tolerance",
+        "--baseline",
+        "--prefix main",
+        "--prefix main=PREFIX",
+    ]
+    unknown = options(journal, "mian", prefixes=("elsewhere=e.",))
+    assert cluster_failover.mistakes(unknown) == [
+        f"--cluster mian: not in the journal {journal}. Clusters in it: backup, main.",
+        f"--prefix elsewhere: not in the journal {journal}. Clusters in it: backup, main.",
+    ]
+
+
+def test_only_moves_of_the_window_and_of_selected_groups_are_reported(
+    spark: SparkSession, journal: Path, report: Report
+) -> None:
+    window = options(journal)._replace(since=BACK, until=END, groups=("g-*",))
+    found = cluster_failover.run(spark, window, lambda _: None).findings
+    later = [finding for finding in report.findings if finding.at >= BACK or "projected" in finding.labels]
+    assert [finding.key for finding in found] == [finding.key for finding in later]
+    topic = options(journal)._replace(topics=("prefixed",))
+    found = cluster_failover.run(spark, topic, lambda _: None).findings
+    assert {finding.subject["topic"] for finding in found} == {"main.prefixed"}

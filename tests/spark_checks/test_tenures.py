@@ -9,17 +9,17 @@ NOW = 600 * MINUTE
 
 
 def changes(
-    cluster: str, *runs: tuple[int, int], first: int = 0, last: int = NOW, group: str = "g"
+    cluster: str, *runs: tuple[float, float], first: int = 0, last: int = NOW, group: str = "g"
 ) -> list[GroupChange]:
     """Return the changes of a group that runs in these minutes, seen two seconds late."""
-    began = {begin * MINUTE: True for begin, _ in runs}
-    ended = {end * MINUTE: False for _, end in runs if end * MINUTE <= last}
+    began = {int(begin * MINUTE): True for begin, _ in runs}
+    ended = {int(end * MINUTE): False for _, end in runs if end * MINUTE <= last}
     moments = sorted({first: False, **began, **ended}.items())
     found: list[GroupChange] = []
     for at, has_members in moments:
         had = found[-1].has_members if found else None
         since = at - 2_000 if found else None
-        found.append(GroupChange(cluster, group, at, since, has_members, had, since, last))
+        found.append(GroupChange(cluster, group, at, since, has_members, had, since, last, 0))
     return found
 
 
@@ -33,6 +33,7 @@ def moves(*found: list[GroupChange]) -> list[tuple[str, str, int, bool]]:
     ("main", "backup", "expected"),
     [
         ([(10, 100)], [(101, 700)], [("main", "backup", 101, False)]),
+        ([(10, 100)], [(101, 102), (102.5, 700)], [("main", "backup", 101, False)]),
         ([(10, 105)], [(100, 700)], [("main", "backup", 100, False)]),
         ([(10, 100)], [(101, 200), (201, 700)], [("main", "backup", 101, False)]),
         ([(10, 100), (301, 700)], [(101, 300)], [("main", "backup", 101, False), ("backup", "main", 301, False)]),
@@ -44,7 +45,7 @@ def moves(*found: list[GroupChange]) -> list[tuple[str, str, int, bool]]:
     ],
 )
 def test_moves_follow_from_members(
-    main: list[tuple[int, int]], backup: list[tuple[int, int]], expected: list[tuple[str, str, int, bool]]
+    main: list[tuple[float, float]], backup: list[tuple[float, float]], expected: list[tuple[str, str, int, bool]]
 ) -> None:
     found = moves(changes("main", *main), changes("backup", *backup))
     assert [move for move in found if not move[3]] == expected
@@ -63,3 +64,20 @@ def test_an_origin_that_is_no_longer_observed_is_unseen() -> None:
     assert isinstance(move, Move)
     assert (move.origin, move.target, move.unseen) == ("main", "backup", True)
     assert move.origin_seen == move.joined == 105 * MINUTE
+
+
+def first_seen(cluster: str, minute: int, cluster_minute: int) -> GroupChange:
+    """Return the first state of a group, with members, on a cluster that is observed since a minute."""
+    return GroupChange(cluster, "g", minute * MINUTE, None, True, None, None, NOW, cluster_minute * MINUTE)
+
+
+def test_a_group_that_was_there_when_the_journal_begins_did_not_move_there() -> None:
+    main = changes("main", (0.1, 100), last=500 * MINUTE)
+    assert moves(main, [first_seen("backup", 101, 0)]) == [("main", "backup", 101, False)]
+    assert moves(main, [first_seen("backup", 101, 100)]) == []
+
+
+def test_a_group_that_is_seen_again_did_not_move_there() -> None:
+    gap = GroupChange("backup", "g", 130 * MINUTE, None, True, True, 90 * MINUTE, NOW, 0)
+    main = changes("main", (95, 100), last=500 * MINUTE)
+    assert moves(main, [*changes("backup", (50, 700)), gap]) == []
