@@ -18,6 +18,10 @@ EVIDENCE_MS = 21_600_000
 EVIDENCE_RECORDS = 10
 """The least growth in that time that shows it."""
 
+_USUAL = 0.98
+_SHORTEST_MS, _STEP = 4_000, 1.25
+"""From which delay on, and in which steps, it is examined whether a constant delay may be hidden."""
+
 _LARGEST_SHARE = 10
 """A delay of more than a tenth of the time compared is none: the logs grow independently, or too differently."""
 
@@ -115,11 +119,37 @@ def find_delay(origin: LogEnds, target: LogEnds, begin: int, end: int) -> int | 
     if not time.size or mirrored[-1] - mirrored[0] < EVIDENCE_RECORDS:
         return None
     # A mirror is never ahead: the true difference is at least as large as any that is seen.
-    shift = np.max(mirrored - origin.end[np.searchsorted(origin.time, time)])
+    differences = mirrored - origin.end[np.searchsorted(origin.time, time)]
+    shift = np.max(differences)
     # What is from before the first reading came at least as late as if it had been written then.
     index = np.maximum(np.searchsorted(origin.end, mirrored - shift, "right") - 1, 0)
-    delay = max(int(np.max(time - origin.time[index])), 0)
-    return delay if delay * _LARGEST_SHARE <= end - begin else None
+    longest = (end - begin) // _LARGEST_SHARE
+    delay = max(int(np.max(time - origin.time[index])), _hidden_delay(origin, time, _spread(differences), longest))
+    return delay if delay <= longest else None
+
+
+def _hidden_delay(origin: LogEnds, time: Ints, shown: float, longest: int) -> int:
+    """Return the longest constant delay that the logs do not rule out, up to `longest`, ms.
+
+    A mirror that is always late by the same time lacks what was written in that time: more when more is written. If
+    that varies by more than the difference of the log ends does (`shown`), the mirror is not so late.
+    """
+    growth = np.diff(origin.end[np.searchsorted(origin.time, time)])
+    noise = float(np.quantile(growth, _USUAL)) if growth.size else 0.0
+    hidden, delay = 0, _SHORTEST_MS
+    while delay * _STEP <= longest:
+        moments = time[time >= time[0] + delay]
+        last, first = (np.searchsorted(origin.time, at, "right") - 1 for at in (moments, moments - delay))
+        if not moments.size or _spread(origin.end[last] - origin.end[first]) <= shown + noise:
+            hidden = int(delay * _STEP)
+        delay = int(delay * _STEP)
+    return hidden
+
+
+def _spread(values: Ints) -> float:
+    """Return by how much values vary, without the few that a gap in the readings distorts."""
+    low, high = np.quantile(values, (1 - _USUAL, _USUAL))
+    return float(high - low)
 
 
 def measure(origin: LogEnds, target: LogEnds, compared: Comparison, least_delay: int) -> Measured | None:

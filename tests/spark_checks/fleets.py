@@ -136,17 +136,18 @@ def mirror(fleet: Fleet, topic: str, partition: int, **habits: Any) -> Mirrored:
 
     prefix: of the mirror's name. until: when producers leave MAIN. native: whether they write to the mirror then.
     starts: when the mirror starts, and copies all that there is. duplicates: whether it repeats 200 records once.
-    markers: whether each tenth record on MAIN is followed by a transaction marker, which is not mirrored. rate: in
-    records/s.
+    markers: whether each tenth record on MAIN is followed by a transaction marker, which is not mirrored. steady:
+    whether as much is written in every minute, and mirrored exactly so late.
     """
     numbers, chance = fleet.numbers, fleet.chance
-    times = _write(fleet, habits.get("rate", chance.uniform(30, 120)))
+    times = _write(fleet, chance.uniform(30, 120), steady=habits.get("steady", False))
     ids = np.arange(times.size)
     written = times < habits.get("until", END)
     origin = Log(MAIN, topic, partition, chance.randrange(10_000_000))
     target = Log(BACKUP, habits.get("prefix", "") + topic, partition, chance.randrange(10_000_000))
     origin.times, origin.ids = times[written], ids[written]
-    delays = numbers.integers(20, habits.get("delay", 3_000), origin.times.size)
+    delay = habits.get("delay", 3_000)
+    delays = numbers.integers(delay - 1 if habits.get("steady") else 20, delay, origin.times.size)
     late = np.maximum.accumulate(np.maximum(origin.times + delays, habits.get("starts", BEGIN)))
     arrivals, copied = late, origin.ids
     if habits.get("markers"):
@@ -165,10 +166,10 @@ def mirror(fleet: Fleet, topic: str, partition: int, **habits: Any) -> Mirrored:
     return Mirrored(origin, target)
 
 
-def _write(fleet: Fleet, rate: float) -> Times:
-    """Return when records are written: the rate varies from minute to minute, with quiet minutes."""
+def _write(fleet: Fleet, rate: float, *, steady: bool = False) -> Times:
+    """Return when records are written: the rate varies from minute to minute, with quiet minutes, or does not."""
     numbers, minutes = fleet.numbers, (END - BEGIN) // MINUTE
-    per_minute = numbers.poisson(rate * 60 * numbers.choice([0.02, 0.3, 1.0, 1.7], minutes))
+    per_minute = numbers.poisson(rate * 60 * numbers.choice([1.0] if steady else [0.02, 0.3, 1.0, 1.7], minutes))
     written = (
         BEGIN + minute * MINUTE + np.sort(numbers.integers(0, MINUTE, records))
         for minute, records in enumerate(per_minute.tolist())
@@ -335,6 +336,7 @@ def drawn(seed: int) -> Fleet:
     moved(fleet, "deleted", "skipped no_offset", deleted=True, lag=30 * MINUTE)
     moved(fleet, "transactions", MAYBE, markers=True, stuck=40 * MINUTE)
     moved(fleet, "transactions-ahead", MAYBE, markers=True, ahead=far, lag=30 * MINUTE)
+    moved(fleet, "steady", steady=True, delay=8 * MINUTE, lag=30 * MINUTE)
     moved(fleet, "resized", stuck=40 * MINUTE)
     fleet.taken += Log(BACKUP, "resized", 2, 0).readings(fleet)
     back(fleet, "back")
