@@ -18,9 +18,9 @@ class ClusterFailover(EventRule, CheckRule, GroupRule):
 
     Found by the check `cluster_failover`, which compares when the log ends of both clusters passed the group's offsets.
     Severity and labels are the check's. `skipped` is critical; a warning if it is not certain (`no_offset`: the group
-    had no committed offset there; `origin_unseen`: the cluster that it left was not observed then). `reprocessed` is a
-    warning. `projected`: the group has not moved; what it would skip and offsets beyond the log end (`beyond_log_end`)
-    are warnings, what it would reprocess is info.
+    did not begin at a committed offset; `origin_unseen`: the cluster that it left was not observed then). `reprocessed`
+    is a warning. `projected`: the group has not moved; what it would skip and offsets beyond the log end
+    (`beyond_log_end`) are warnings, what it would reprocess is info.
     Not: a group that runs on both clusters, groups of the same name that read different topics, topics that do not
     mirror each other, what the delay of the mirror may explain.
     Recovers at once.

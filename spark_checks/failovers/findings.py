@@ -75,7 +75,11 @@ def _severity(effect: Effect, label: str) -> Severity:
 def _describe(effect: Effect, label: str) -> str:
     (move, _, began), measured = effect
     clusters = f"from {move.origin} to {move.target}"
-    when = f"if it failed over {clusters} now" if move.is_projected else f"when it moved {clusters}"
+    day = day_of(began.at)
+    when = f"when it moved {clusters} at {day} {instant(began.at, day)} UTC"
+    if move.is_projected:
+        day = day_of(move.joined)
+        when = f"if it failed over {clusters} as things are at {day} {instant(move.joined, day)} UTC"
     match label:
         case "beyond_log_end":
             what = f"would begin where auto.offset.reset says {when}: its offset is beyond the log end"
@@ -84,7 +88,7 @@ def _describe(effect: Effect, label: str) -> str:
             what = f"{verb} {_amount(*_amounts(effect, label))} {when}"
         case _:
             verb = "would reprocess" if move.is_projected else "reprocessed"
-            what = f"{verb} {_amount(*_amounts(effect, label))} {when}, written in {span(measured.span)} or more"
+            what = f"{verb} {_amount(*_amounts(effect, label))}, written in {span(measured.span)} or more, {when}"
     parts = [f"{move.group} on {began.topic}[{began.partition}] {what}", _positions(effect)]
     parts += _doubts(effect, label)
     if label == "skipped" and measured.resume_at is not None:
@@ -111,14 +115,14 @@ def _amount(least: int, most: int | None) -> str:
 
 def _positions(effect: Effect) -> str:
     (move, left, began), measured = effect
-    day = day_of(began.at)
+    day = day_of(move.joined if move.is_projected else began.at)
     where = f" ({left.topic}[{left.partition}])" if left.topic != began.topic else ""
     read = f"it had committed {left.high:,} on {move.origin}{where}, the log end at {instant(measured.read_at, day)},"
     if began.low is None:
-        return f"{read} and committed {began.high:,} first on {move.target}, at {instant(began.at, day)} UTC"
+        return f"{read} and committed {began.high:,} first on {move.target}"
     verb = "has" if move.is_projected else "continued at"
     end = "" if measured.continued_at is None else f", the log end at {instant(measured.continued_at, day)}"
-    return f"{read} and {verb} {began.low:,} on {move.target}{end} UTC"
+    return f"{read} and {verb} {began.low:,} on {move.target}{end}"
 
 
 def _doubts(effect: Effect, label: str) -> Iterator[str]:
@@ -130,4 +134,4 @@ def _doubts(effect: Effect, label: str) -> Iterator[str]:
             "moved, as fast as records were written"
         )
     if began.low is None and label == "skipped":
-        yield "it had no committed offset there: what it did not read before its first commit is skipped"
+        yield "it did not begin at a committed offset there: what it did not read before its first commit is skipped"

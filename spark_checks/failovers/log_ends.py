@@ -159,7 +159,7 @@ def measure(origin: LogEnds, target: LogEnds, compared: Comparison, least_delay:
         return None
     # The group had read whatever was written until `done`, and nothing that was written from `ahead` on.
     done, ahead = origin.written_until(left.low), origin.written_from(left.high)
-    ahead = left.at if ahead is None else min(ahead, left.at)
+    read_at = ahead = left.at if ahead is None else min(ahead, left.at)
     if move.unseen:
         ahead += max(move.joined - left.at, 0)  # as if it had read on, as fast as records were written
     found = _find_delay(origin, target, min(ahead if done is None else done, ahead), move.joined)
@@ -183,7 +183,7 @@ def measure(origin: LogEnds, target: LogEnds, compared: Comparison, least_delay:
         most_repeated=None if high_end is None or low is None else max(high_end - max(low, log_start), 0),
         skipped=0 if high_end is None or low is None else max(low - max(high_end, log_start), 0),
         most_skipped=None if low_end is None else max(high - max(low_end, log_start), 0),
-        read_at=ahead,
+        read_at=read_at,
         continued_at=reached,
         span=max(done - delay - reached, 0) if repeated and done is not None and reached is not None else 0,
         delay=delay,

@@ -28,8 +28,8 @@ class Origin(NamedTuple):
 class Target(NamedTuple):
     """Where the group continued: at or after `low`, at or before `high`.
 
-    low: None if it had no committed offset there. at: when it first committed there; of a move that has not happened,
-    when the offset there last changed, ms.
+    low: None if it did not begin at a committed offset. at: when it first committed there; of a move that has not
+    happened, when the offset there last changed, ms.
     """
 
     topic: str
