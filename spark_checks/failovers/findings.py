@@ -82,7 +82,8 @@ def _describe(effect: Effect, label: str) -> str:
         when = f"if it failed over {clusters} as things are at {day} {instant(move.joined, day)} UTC"
     match label:
         case "beyond_log_end":
-            what = f"would begin where auto.offset.reset says {when}: its offset is beyond the log end"
+            beyond = f"has an offset {count(measured.beyond, 'record')} beyond the log end on {move.target}"
+            what = f"{beyond}: {when}, auto.offset.reset would decide where it begins"
         case "skipped":
             verb = "would skip" if move.is_projected else "skipped"
             what = f"{verb} {_amount(*_amounts(effect, label))} {when}"

@@ -5,7 +5,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
+from agent.model.findings import Records, Severity
+from spark_checks.failovers.findings import Limits, findings_of
 from spark_checks.failovers.log_ends import LogEnds, find_delay, measure
+from spark_checks.failovers.measured import Effect
 from spark_checks.failovers.positions import Comparison, Origin, Target
 from spark_checks.failovers.tenures import Move
 
@@ -138,3 +141,28 @@ def test_a_value_counts_until_it_was_last_read() -> None:
     at, since = np.array([0, 10_000]), np.array([-1, 8_000])
     log = LogEnds.of(at, since, np.zeros(2, np.int64), np.array([10, 20]))
     assert (log.time.tolist(), log.end.tolist()) == ([0, 8_000, 10_000], [10, 10, 20])
+
+
+def test_an_offset_beyond_the_log_end_is_reported_before_a_failover() -> None:
+    mirror, now = ends(late(3_000), end=JOINED), JOINED - 2_000
+    ready = MOVE._replace(is_projected=True, joined=now, until=now, absent_at=now)
+    beyond = compared(READ, late(3_000)(JOINED) + 40, late(3_000)(JOINED) + 40, ready, JOINED - MINUTE)
+    measured = measure(MAIN, mirror, beyond, 0)
+    assert measured is not None
+    assert 40 <= measured.beyond <= 80
+    (finding,) = findings_of([Effect(beyond, measured)], Limits(1_000, 300_000))
+    assert (finding.severity, finding.labels) == (Severity.WARNING, ("beyond_log_end", "projected"))
+    assert finding.records == Records()
+    assert f"has an offset {measured.beyond} records beyond the log end on backup: if it failed over" in finding.detail
+
+
+def test_a_group_that_reads_from_the_log_start_skips_nothing_on_its_other_partitions() -> None:
+    end = late(3_000)(JOINED)
+    found = [compared(READ, None, end), compared(READ, None, 6_000)]
+    effects = [Effect(entry, measured) for entry in found if (measured := measure(MAIN, ends(late(3_000)), entry, 0))]
+    assert [finding.labels for finding in findings_of(effects[:1], Limits(1_000, 300_000))] == [
+        ("skipped", "no_offset")
+    ]
+    assert [finding.labels for finding in findings_of(effects, Limits(1_000, 300_000))] == [
+        ("reprocessed", "no_offset")
+    ]
