@@ -18,6 +18,7 @@ INPUT_OPTIONS: Mapping[CheckInput, str] = {
     CheckInput.LOG_DIRECTORIES: "--path",
     CheckInput.CHANGELOGS: "--bootstrap-servers",
     CheckInput.COMMITS: "--journal",
+    CheckInput.CLUSTERS: "--journal",
     CheckInput.JOURNAL: "--journal",
     CheckInput.FLINK_JOBS: "--journal",
 }
@@ -60,6 +61,8 @@ def input_options(check: str, settings: Settings, cluster: str | None) -> list[s
         return journal if cluster is None else [*journal, *_flink_options(cluster, settings.flink.get(cluster))]
     if source is CheckInput.COMMITS:
         return journal
+    if source is CheckInput.CLUSTERS:
+        return journal if len(settings.clusters) > 1 else []
     if source is CheckInput.JOURNAL:
         jobs = [f"{name}={flink.kafka}" for name, flink in settings.flink.items() if flink.kafka is not None]
         return [*journal, *_repeat("--flink", jobs), *_repeat("--rule", settings.rules)]
@@ -149,7 +152,7 @@ def requested_options(request: CheckRequest) -> list[str]:
     if source is CheckInput.LOG_DIRECTORIES:
         return topics
     window = ["--from", rfc3339(request.since), "--to", rfc3339(request.until)]
-    return [*window, *topics, *groups] if source in (CheckInput.COMMITS, CheckInput.JOURNAL) else window
+    return window if source is CheckInput.FLINK_JOBS else [*window, *topics, *groups]
 
 
 def result_options(request: CheckRequest, settings: Settings) -> list[str]:

@@ -140,7 +140,8 @@ class Spark(ConfigModel):
 class Check(ConfigModel):
     """Schedule and limits of one Spark check; NAME is its name.
 
-    `offset_history` compares the history in the journal. `log_segments` examines the brokers' logs and
+    `offset_history` compares the history in the journal. `cluster_failover` compares groups that move between clusters
+    and runs only if several are configured. `log_segments` examines the brokers' logs and
     `replica_divergence` compares replicas; both run only for clusters with `log_directories`. `job_history` searches
     the journal and the `storage_directory` of each `[flink.NAME]` for jobs that came back and for stray job graphs.
     `changelog_restore` reads the changelogs of the stores declared in `state_not_restored` rules and lists the keys

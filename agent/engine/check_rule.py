@@ -25,6 +25,8 @@ class CheckInput(StrEnum):
     CHANGELOGS = "changelogs"
     COMMITS = "commits"
     """Committed offsets in the journal."""
+    CLUSTERS = "clusters"
+    """Committed offsets and log offsets of several clusters in the journal."""
     JOURNAL = "journal"
     """All of the journal, and the incidents."""
     FLINK_JOBS = "flink_jobs"

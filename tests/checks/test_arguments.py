@@ -67,3 +67,14 @@ def test_review_gets_journal_window_rules_and_flink_clusters(tmp_path: Path) -> 
     assert scheduled_options("review", settings, now) == window
     assert page_options("review", "a/b", settings, now) == ["--out", "state/review/a%2Fb-2026-11-23.html"]
     assert page_options("offset_history", "main", settings, now) == []
+
+
+def test_clusters_are_compared_only_if_there_are_several(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text(TOML)
+    assert input_options("cluster_failover", load(rules, need_clusters=True), "main") == []
+    rules.write_text(TOML + '[clusters.backup]\nbootstrap_servers = "b:9092"\n')
+    settings = load(rules, need_clusters=True)
+    assert input_options("cluster_failover", settings, "main") == ["--journal", "state/journal"]
+    asked = request("cluster_failover", ("g",))
+    assert requested_options(asked)[-4:] == ["--topic", "shop-counts-changelog", "--group", "g"]

@@ -90,6 +90,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0
 ORACLES = (
     *(
         "test_changelog_restore",
+        "test_cluster_failover",
         "test_divergence_oracle",
         "test_job_history",
         "test_journal_files",

@@ -2,13 +2,14 @@
 
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import duckdb
 import pytest
 from pyspark.sql import SparkSession
 
 from agent.model.findings import Severity
+from agent.model.observations.base import Observation
 from agent.storage.journal.writer import Journal
 from spark_checks import offset_history
 from spark_checks.options import Options, Report
@@ -35,7 +36,14 @@ SELECT "group", topic, partition, previous, "offset" FROM (
 """
 
 
-def write(directory: Path, history: History) -> None:
+class Observed(Protocol):
+    """What an agent observed."""
+
+    def observations(self) -> list[Observation]:
+        """Return the observations in order of arrival."""
+
+
+def write(directory: Path, history: Observed) -> None:
     """A journal of several segments of each kind and date."""
     journal = Journal(directory, segment_bytes=SEGMENT_BYTES)
     taken = history.observations()

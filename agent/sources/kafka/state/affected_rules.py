@@ -43,7 +43,7 @@ class AffectedRules:
 def _reads(rule: Rule, kinds: Collection[type[Observation]]) -> bool:
     """Return whether the rule, or the Spark check whose findings it reports, reads observations of these kinds."""
     if isinstance(rule, CheckRule):
-        return rule.input in (CheckInput.COMMITS, CheckInput.CHANGELOGS)
+        return rule.input in (CheckInput.COMMITS, CheckInput.CLUSTERS, CheckInput.CHANGELOGS)
     read = (*rule.observes, *([rule.revisits] if rule.revisits else []))
     return any(issubclass(kind, observed) for kind in kinds for observed in read)
 

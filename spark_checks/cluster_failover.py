@@ -1,0 +1,194 @@
+"""cluster_failover: records that a consumer group skips or reprocesses because it moved to another cluster.
+
+Compares the position where a group left a cluster with that where it continued on a mirror of the topic (MirrorMaker
+2), by when the log ends were there. Also says what a failover now would do to groups whose offsets are mirrored.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+import click
+from pyspark.sql import DataFrame, SparkSession
+
+from agent.model.config_types import duration
+from agent.model.findings import Finding
+from agent.model.text import count, span
+from agent.storage.journal.segments import FOREVER
+from spark_checks.failovers.findings import Limits, findings_of
+from spark_checks.failovers.measured import Effect, read_effects
+from spark_checks.failovers.positions import Comparison, read_comparisons
+from spark_checks.failovers.tenures import Move, find_moves, read_changes
+from spark_checks.journal.files import DamagedFiles, Piece, clusters, find_pieces, scan
+from spark_checks.journal.given import ARCHIVE_PARAMS, check_journals, given_journals
+from spark_checks.options import Options, Progress, Report
+from spark_checks.progress import report_stages
+from spark_checks.session import QUICK_START
+
+CONF = {**QUICK_START, "spark.sql.shuffle.partitions": "8"}
+PARAMS = (
+    click.Option(["--journal"], required=True, metavar="DIR|URL", help="The agent's journal, or an archive."),
+    *ARCHIVE_PARAMS,
+    click.Option(
+        ["--prefix", "prefixes"],
+        multiple=True,
+        metavar="CLUSTER=PREFIX",
+        help="How mirrors name topics of a cluster, before the name there; repeatable. Default: CLUSTER and a dot.",
+    ),
+    click.Option(
+        ["--min-records"],
+        type=click.IntRange(1),
+        default=1000,
+        show_default=True,
+        help="The fewest records skipped or reprocessed.",
+    ),
+    click.Option(
+        ["--tolerance"],
+        default="5m",
+        show_default=True,
+        help="Report records that are reprocessed only if writing them took longer than this.",
+    ),
+    click.Option(
+        ["--delay"],
+        default="1m",
+        show_default=True,
+        help="How late mirrored records may be, if the logs do not show a longer delay.",
+    ),
+    click.Option(
+        ["--baseline"],
+        default="3d",
+        show_default=True,
+        help="How long before --from to read, for positions and delays.",
+    ),
+)
+_DURATIONS = ("tolerance", "delay", "baseline")
+_NOUNS: Mapping[str, str] = {
+    "skipped": "skip",
+    "reprocessed": "repetition",
+    "beyond_log_end": "out-of-range offset",
+}
+
+
+def mistakes(options: Options) -> list[str]:
+    """Return the mistakes in its own options."""
+    found = check_journals(options)
+    for name in _DURATIONS:
+        try:
+            duration(options.own[name])
+        except ValueError as error:
+            found.append(f"--{name}: {error}.")
+    names = Counter(text.partition("=")[0] for text in options.own["prefixes"])
+    found += [
+        f"--prefix {text}: expected CLUSTER=PREFIX, such as main=eu1."
+        for text in options.own["prefixes"]
+        if not all(text.partition("="))
+    ]
+    found += [f"--prefix {name}=PREFIX: given {times} times." for name, times in names.items() if times > 1]
+    return found or list(_check_clusters(options))
+
+
+def _check_clusters(options: Options) -> Iterator[str]:
+    """Yield the names of clusters in options that the journals do not have, unless they have none yet."""
+    missing = [("--cluster", options.cluster), *(("--prefix", name) for name in _given_prefixes(options))]
+    names = set[str]()
+    for name in (name for journal in given_journals(options) for name in clusters(journal)):
+        names.add(name)
+        missing = [(option, wanted) for option, wanted in missing if not fnmatchcase(name, wanted)]
+        if not missing:
+            return
+    known = ", ".join(sorted(names))
+    for option, wanted in missing if names else ():
+        yield f"{option} {wanted}: not in the journal {options.own['journal']}. Clusters in it: {known}."
+
+
+def _given_prefixes(options: Options) -> dict[str, str]:
+    return dict(text.split("=", 1) for text in options.own["prefixes"])
+
+
+class _Tables:
+    """The journals of all agents as tables, in the time that is read. reported: what findings are about, ms."""
+
+    def __init__(self, spark: SparkSession, options: Options) -> None:
+        self._spark, self._journals, self.damaged = spark, given_journals(options), DamagedFiles()
+        ticks = self._pieces("tick", 0 if options.since is None else options.since, options.until or FOREVER)
+        self.now = max((piece.high for piece in ticks), default=0)
+        first = min((piece.low for piece in ticks), default=0)
+        self.reported = range(first if options.since is None else options.since, options.until or FOREVER)
+        self.since = max(self.reported.start - duration(options.own["baseline"]), 0)
+        if options.until is not None:
+            self.now = min(self.now, options.until)
+
+    def read(self, kind: str, columns: Sequence[str], **only: Sequence[str]) -> DataFrame:
+        """Return the columns of a kind, of the named groups, topics and clusters only."""
+        pieces = self._pieces(kind, self.since, self.now + 1)
+        return scan(self._spark, kind, pieces, columns, since=self.since, until=self.now + 1, only=only)
+
+    def _pieces(self, kind: str, since: int, until: int) -> list[Piece]:
+        return [piece for journal in self._journals for piece in find_pieces(journal, kind, since, until, self.damaged)]
+
+
+def run(spark: SparkSession, options: Options, progress: Progress) -> Report:
+    """Compare the clusters in the journals of all agents. Raises OSError if files cannot be read."""
+    tables = _Tables(spark, options)
+    with report_stages(spark, progress, "parts of the journal searched"):
+        states = tables.read("group_state", ("cluster", "group", "at", "since", "position", "state"))
+        moves = [
+            move
+            for move in find_moves(read_changes(states), tables.now)
+            if options.wants_group(move.group) and fnmatchcase(move.target, options.cluster)
+        ]
+        progress(f"{count(len(moves), 'possible move')} of groups between clusters")
+        comparisons = _compare(tables, moves, options) if moves else []
+        effects = _measure(tables, comparisons, options) if comparisons else []
+    limits = Limits(options.own["min_records"], duration(options.own["tolerance"]))
+    findings = [
+        finding
+        for finding in findings_of(effects, limits)
+        if "projected" in finding.labels or finding.at in tables.reported
+    ]
+    return Report(findings, _summary(moves, comparisons, effects, findings, tables.damaged))
+
+
+def _compare(tables: _Tables, moves: Sequence[Move], options: Options) -> list[Comparison]:
+    names = {name for move in moves for name in (move.origin, move.target)}
+    commits = tables.read(
+        "commit",
+        ("cluster", "group", "topic", "partition", "at", "position", "offset"),
+        cluster=sorted(names),
+        group=sorted({move.group for move in moves}),
+    )
+    prefixes = {name: f"{name}." for name in names} | _given_prefixes(options)
+    return [
+        compared
+        for compared in read_comparisons(commits, moves, prefixes)
+        if options.wants_topic(compared.origin.topic) or options.wants_topic(compared.target.topic)
+    ]
+
+
+def _measure(tables: _Tables, comparisons: Sequence[Comparison], options: Options) -> list[Effect]:
+    logs = [log for compared in comparisons for log in compared.logs]
+    readings = tables.read(
+        "log_offsets",
+        ("cluster", "topic", "partition", "at", "since", "log_start", "log_end"),
+        cluster=sorted({log.cluster for log in logs}),
+        topic=sorted({log.topic for log in logs}),
+    )
+    return read_effects(readings, comparisons, duration(options.own["delay"]))
+
+
+def _summary(
+    moves: Sequence[Move],
+    comparisons: Sequence[Comparison],
+    effects: Sequence[Effect],
+    findings: Sequence[Finding],
+    damaged: DamagedFiles,
+) -> str:
+    happened = [move for move in moves if not move.is_projected]
+    parts = [f"{count(len(happened), 'move')} of groups between clusters"]
+    parts += [f"{count(len(moves) - len(happened), 'group')} without members on another cluster"]
+    parts += [f"{count(sum(label in found.labels for found in findings), noun)}" for label, noun in _NOUNS.items()]
+    if comparisons:
+        parts.append(f"{len(effects):,} of {count(len(comparisons), 'partition')} could be compared")
+    if effects:
+        parts.append(f"mirror delay up to {span(max(effect.measured.delay for effect in effects))}")
+    return "; ".join([*parts, *damaged.summary()]) + "."
