@@ -171,10 +171,10 @@ def compare_places(journal: Path, folder: Path) -> list[Search]:
     for what, searches in found.items():
         for number, each in zip(("first", "second"), searches, strict=True):
             print(each.line(f"{what}, {number}"))
-    classic, connect, one, two = ([each.seconds for each in searches] for searches in found.values())
-    for number in range(2):
-        print(f"| Connect / classic | {connect[number] / classic[number]:.2f} | | | |")
-        print(f"| one worker / two | {one[number] / two[number]:.2f} | | | |")
+    classic, connected, alone, together = ([each.seconds for each in searches] for searches in found.values())
+    for turn in range(2):
+        print(f"| Connect / classic | {connected[turn] / classic[turn]:.2f} | | | |")
+        print(f"| one worker / two | {alone[turn] / together[turn]:.2f} | | | |")
     return [each for searches in found.values() for each in searches]
 
 
