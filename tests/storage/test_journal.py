@@ -146,6 +146,10 @@ def test_observations_are_read_in_the_order_written(
         check_order(journal, Path(folder), flushed, sealed=sealed, append=journal.append)
 
 
+def _cluster_of_commit(observation: Observation) -> str | None:
+    return observation.cluster if isinstance(observation, Commit) else None
+
+
 @given(st.lists(st.lists(st.one_of(samples_of_commits(), OBSERVATIONS), max_size=5), max_size=4), st.booleans())
 def test_commits_in_columns_are_read_like_others(
     flushed: list[list[Observation]],
@@ -155,9 +159,9 @@ def test_commits_in_columns_are_read_like_others(
     with tempfile.TemporaryDirectory() as folder, closing(Journal(Path(folder))) as journal:
 
         def append(observations: Sequence[Observation]) -> None:
-            for is_commit, run in groupby(observations, key=lambda observation: isinstance(observation, Commit)):
+            for cluster, run in groupby(observations, key=_cluster_of_commit):  # a batch is of one
                 several = list(run)
-                batch = CommitBatch.of(several) if is_commit else None
+                batch = None if cluster is None else CommitBatch.of(several)
                 assert journal.append(several if batch is None else batch) == journal.position
 
         check_order(journal, Path(folder), flushed, sealed=sealed, append=append)
