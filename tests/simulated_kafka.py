@@ -223,7 +223,7 @@ class SimulatedCluster:
             self.schedule(self.second + 70 + fault.length, self._note_clean_checks)
 
     def check_ended(self, fault: Fault) -> None:
-        """Let a check find a rewind in the history of a job, a changelog or a reader; or let it fail."""
+        """Let a check find a rewind of a job, a changelog or a reader, or a move of a reader to this cluster; or fail."""
         subject: dict[str, Any]
         if fault.target % 3 == 1:
             check, subject = "job_history", {"cluster": CLUSTER, "job": "d7" * 16, "job_name": "clicks"}
@@ -236,7 +236,8 @@ class SimulatedCluster:
             return
         reader = self.readers[fault.target % len(self.readers)]
         subject = {"cluster": CLUSTER, "group": reader.group, **reader.log.key}
-        self._note_check("offset_history", self._at(0) - 900 * fault.length, subject, failed=fault.target > 4)
+        check = ("offset_history", "cluster_failover")[fault.choice % 2]
+        self._note_check(check, self._at(0) - 900 * fault.length, subject, failed=fault.target > 4)
 
     def unclean_election(self, fault: Fault) -> None:
         """Expire the follower's session, then the leader's: the log is truncated and its readers are reset."""
