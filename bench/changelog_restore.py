@@ -10,9 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 
@@ -22,6 +20,7 @@ from pyarrow import parquet
 
 from agent.checks.process import session_processes
 from bench.changelogs import STORE, raw
+from bench.family import often
 from testbed.kafka import Cluster
 
 PARTITIONS = 4
@@ -45,24 +44,6 @@ class Peak:
                 now[process.name() == "java"] += process.memory_info().rss
         self.java, self.python = max(self.java, now[True]), max(self.python, now[False])
         self.together = max(self.together, sum(now.values()))
-
-
-@contextmanager
-def watched(session: int) -> Iterator[Peak]:
-    """Sample its memory four times a second while the body runs."""
-    peak, ended = Peak(), threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(0.25):
-            peak.look(session)
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield peak
-    finally:
-        ended.set()
-        thread.join()
 
 
 def write(servers: str, records: int, keys: int) -> None:
@@ -108,7 +89,8 @@ def compare(kafka: Cluster, records: int, keys: int, report: Path) -> None:
     command += ["--store", f"{STORE.application}/{STORE.store}={STORE.value}", "--report", str(report)]
     begun = monotonic()
     check = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    with watched(check.pid) as peak:
+    peak = Peak()
+    with often(lambda: peak.look(check.pid)):
         _, log = check.communicate()
     seconds = monotonic() - begun
     if check.returncode != 1:

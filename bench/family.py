@@ -42,18 +42,18 @@ def need(pid: int) -> Need:
 
 
 @contextmanager
-def highest_memory(pid: int) -> Iterator[Callable[[], float]]:
-    """Look four times a second at what they hold together, MiB; the function returns the most that was seen."""
-    seen, ended = [need(pid).memory], threading.Event()
+def often(look: Callable[[], None]) -> Iterator[None]:
+    """Call a function four times a second while the body runs."""
+    ended = threading.Event()
 
     def watch() -> None:
         while not ended.wait(0.25):
-            seen.append(need(pid).memory)
+            look()
 
-    thread = threading.Thread(target=watch, name="memory")
+    thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
-        yield lambda: max(seen)
+        yield
     finally:
         ended.set()
         thread.join()

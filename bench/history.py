@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from agent.model.observations.kafka import Commit
 from agent.model.times import millis
 from agent.storage.journal.columns import Columns
-from bench.family import highest_memory, need
+from bench.family import need, often
 from spark_checks.journal.files import find_pieces
 from spark_checks.offset_history import CONF
 from spark_checks.offsets.arrays import Ints
@@ -118,11 +118,12 @@ class Search(NamedTuple):
 def measured(find: Callable[[], Iterable[tuple[Any, ...]]]) -> Search:
     """Run a search, with all that this process has started beside it."""
     own = os.getpid()
-    with highest_memory(own) as memory:
+    memory = [need(own).memory]
+    with often(lambda: memory.append(need(own).memory)):
         began, used = time.monotonic(), need(own).cpu
         rewinds = list(find())
         took, cpu = time.monotonic() - began, need(own).cpu - used
-    return Search(took, cpu, memory(), sorted(rewinds))
+    return Search(took, cpu, max(memory), sorted(rewinds))
 
 
 def find_with_duckdb(journal: Path, folder: Path) -> list[tuple[Any, ...]]:

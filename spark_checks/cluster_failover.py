@@ -4,8 +4,7 @@ Compares the position where a group left a cluster with that where it continued 
 2), by when the log ends were there. Also says what a failover now would do to groups whose offsets are mirrored.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 import click
@@ -19,16 +18,15 @@ from spark_checks.failovers.findings import Limits, findings_of
 from spark_checks.failovers.measured import Effect, read_effects
 from spark_checks.failovers.positions import Comparison, read_comparisons
 from spark_checks.failovers.tenures import Move, find_moves, read_changes
-from spark_checks.journal.files import DamagedFiles, Piece, clusters, find_pieces, scan
-from spark_checks.journal.given import ARCHIVE_PARAMS, check_journals, given_journals
-from spark_checks.options import Options, Progress, Report
+from spark_checks.journal.files import DamagedFiles, Piece, find_pieces, scan
+from spark_checks.journal.given import JOURNAL_PARAMS, check_journals, check_names, given_journals
+from spark_checks.options import Options, Progress, Report, check_durations, check_pairs
 from spark_checks.progress import report_stages
 from spark_checks.session import QUICK_START
 
 CONF = {**QUICK_START, "spark.sql.shuffle.partitions": "8"}
 PARAMS = (
-    click.Option(["--journal"], required=True, metavar="DIR|URL", help="The agent's journal, or an archive."),
-    *ARCHIVE_PARAMS,
+    *JOURNAL_PARAMS,
     click.Option(
         ["--prefix", "prefixes"],
         multiple=True,
@@ -61,7 +59,6 @@ PARAMS = (
         help="How long before --from to read, for positions and delays.",
     ),
 )
-_DURATIONS = ("tolerance", "delay", "baseline")
 _NOUNS: Mapping[str, str] = {
     "skipped": "skip",
     "reprocessed": "repetition",
@@ -72,33 +69,12 @@ _NOUNS: Mapping[str, str] = {
 def mistakes(options: Options) -> list[str]:
     """Return the mistakes in its own options."""
     found = check_journals(options)
-    for name in _DURATIONS:
-        try:
-            duration(options.own[name])
-        except ValueError as error:
-            found.append(f"--{name}: {error}.")
-    names = Counter(text.partition("=")[0] for text in options.own["prefixes"])
-    found += [
-        f"--prefix {text}: expected CLUSTER=PREFIX, such as main=eu1."
-        for text in options.own["prefixes"]
-        if not all(text.partition("="))
-    ]
-    found += [f"--prefix {name}=PREFIX: given {times} times." for name, times in names.items() if times > 1]
-    return found or list(_check_clusters(options))
-
-
-def _check_clusters(options: Options) -> Iterator[str]:
-    """Yield the names of clusters in options that the journals do not have, unless they have none yet."""
-    missing = [("--cluster", options.cluster), *(("--prefix", name) for name in _given_prefixes(options))]
-    names = set[str]()
-    for name in (name for journal in given_journals(options) for name in clusters(journal)):
-        names.add(name)
-        missing = [(option, wanted) for option, wanted in missing if not fnmatchcase(name, wanted)]
-        if not missing:
-            return
-    known = ", ".join(sorted(names))
-    for option, wanted in missing if names else ():
-        yield f"{option} {wanted}: not in the journal {options.own['journal']}. Clusters in it: {known}."
+    found += check_durations(options, "tolerance", "delay", "baseline")
+    found += check_pairs("--prefix", options.own["prefixes"], "CLUSTER=PREFIX", "such as main=eu1")
+    if found:
+        return found
+    wanted = [("--cluster", options.cluster), *(("--prefix", name) for name in _given_prefixes(options))]
+    return check_names(options, given_journals(options), wanted)
 
 
 def _given_prefixes(options: Options) -> dict[str, str]:

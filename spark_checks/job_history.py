@@ -34,8 +34,8 @@ from spark_checks.jobs.runs import (
     find_resurrections,
 )
 from spark_checks.journal.files import DamagedFiles, find_pieces
-from spark_checks.journal.given import ARCHIVE_PARAMS, check_one_journal, given_journals
-from spark_checks.options import Options, Progress, Report
+from spark_checks.journal.given import JOURNAL_PARAMS, check_one_journal, given_journals
+from spark_checks.options import Options, Progress, Report, check_durations, check_pairs
 from spark_checks.progress import report_stages
 from spark_checks.session import QUICK_START
 
@@ -44,8 +44,7 @@ MakeFinding: TypeAlias = Callable[[Context], Finding]
 
 CONF = {**QUICK_START, "spark.sql.shuffle.partitions": "4"}  # a few jobs, observed every few seconds
 PARAMS = (
-    click.Option(["--journal"], required=True, metavar="DIR|URL", help="The agent's journal, or an archive."),
-    *ARCHIVE_PARAMS,
+    *JOURNAL_PARAMS,
     click.Option(["--flink"], multiple=True, metavar="NAME", help="Only this Flink cluster; repeatable."),
     click.Option(
         ["--storage", "storages"],
@@ -77,18 +76,9 @@ LABELS: Mapping[str, str] = {
 def mistakes(options: Options) -> list[str]:
     """Return the mistakes in its own options."""
     found = check_one_journal(options)
-    try:
-        duration(options.own["baseline"])
-    except ValueError as error:
-        found.append(f"--baseline: {error}.")
-    for option, own, what in (("--storage", "storages", "DIR"), ("--cluster-id", "cluster_ids", "ID")):
-        names = Counter(text.partition("=")[0] for text in options.own[own])
-        found += [
-            f"{option} {text}: expected NAME={what}, with the Flink cluster's name."
-            for text in options.own[own]
-            if not all(text.partition("="))
-        ]
-        found += [f"{option} {name}={what}: given {times} times." for name, times in names.items() if times > 1]
+    found += check_durations(options, "baseline")
+    for option, own, form in (("--storage", "storages", "NAME=DIR"), ("--cluster-id", "cluster_ids", "NAME=ID")):
+        found += check_pairs(option, options.own[own], form, "with the Flink cluster's name")
     if options.cluster not in (Options().cluster, *options.own["flink"]):
         found.append(f"--cluster {options.cluster}: this check searches Flink clusters; select one with --flink.")
     return found or [*_check_clusters(options), *_check_storage(options)]

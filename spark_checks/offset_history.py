@@ -24,7 +24,7 @@ from spark_checks.offsets.coverage import Gap, read_coverage
 from spark_checks.offsets.diagnosis import Event, diagnose
 from spark_checks.offsets.findings import FindingBuilder, gap_finding, read_live_findings, read_series
 from spark_checks.offsets.plot import plot
-from spark_checks.options import Options, Progress, Report
+from spark_checks.options import Options, Progress, Report, check_durations
 from spark_checks.progress import report_stages
 from spark_checks.session import QUICK_START
 
@@ -46,11 +46,7 @@ PARAMS = (
 def mistakes(options: Options) -> list[str]:
     """Return the mistakes in its own options."""
     found = check_clusters(options)
-    for name in ("baseline", "retention"):
-        try:
-            duration(options.own[name] or "0d")
-        except ValueError as error:
-            found.append(f"--{name}: {error}.")
+    found += check_durations(options, "baseline", "retention")
     if is_url(options.own["journal"]):
         found += [
             f"--{name}: is for a local journal; an archive has `archive_retention` and is never rewritten."

@@ -3,6 +3,7 @@
 A check is one file of this package that fulfils `Check`; the file's name is the check's.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from fnmatch import fnmatchcase
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import click
 from pyspark.sql import SparkSession
 
+from agent.model.config_types import duration
 from agent.model.findings import Finding
 from agent.model.times import millis
 
@@ -167,6 +169,26 @@ def parse_options(values: Mapping[str, Any]) -> tuple[Options, list[str]]:
         own=own,
     )
     return options, mistakes
+
+
+def check_durations(options: Options, *names: str) -> Iterator[str]:
+    """Yield the mistakes in options of the check that are lengths of time, if they are given."""
+    given = {name: options.own[name] for name in names if options.own[name] is not None}
+    for name, text in given.items():
+        try:
+            duration(text)
+        except ValueError as error:
+            yield f"--{name}: {error}."
+
+
+def check_pairs(option: str, texts: Sequence[str], form: str, hint: str) -> Iterator[str]:
+    """Yield the mistakes in the values of a repeatable option. form: of each, such as NAME=DIR; a name comes once."""
+    for text in texts:
+        if not all(text.partition("=")):
+            yield f"{option} {text}: expected {form}, {hint}."
+    for name, times in Counter(text.partition("=")[0] for text in texts).items():
+        if times > 1:
+            yield f"{option} {name}={form.partition('=')[2]}: given {times} times."
 
 
 def _check_remote(remote: str | None, master: str | None, conf: Iterable[str]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from agent.sources.availability import now_ms
 from agent.storage.journal.reader import last_at
 from spark_checks.journal.files import DamagedFiles, JournalWindow
 from spark_checks.journal.given import CLUSTER_PARAMS, GivenCluster, check_clusters, given_clusters
-from spark_checks.options import Options, Progress, Report
+from spark_checks.options import Options, Progress, Report, check_durations
 from spark_checks.reviews.facts import Facts
 from spark_checks.reviews.findings import findings_of
 from spark_checks.reviews.incidents import read_incidents
@@ -58,10 +58,7 @@ WINDOW_MS = 7 * DAY_MS
 def mistakes(options: Options) -> list[str]:
     """Return the mistakes in its own options."""
     found = check_clusters(options)
-    try:
-        duration(options.own["idle"])
-    except ValueError as error:
-        found.append(f"--idle: {error}.")
+    found += check_durations(options, "idle")
     if options.since is not None and options.since == options.until:
         found.append("--from and --to are the same.")
     return found

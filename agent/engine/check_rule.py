@@ -12,7 +12,7 @@ import msgspec
 
 from agent.engine.facts import Facts
 from agent.engine.history import FINALIZATION_MS, RETENTION_MS, History
-from agent.engine.rule import Scope, TopicRule, recovered
+from agent.engine.rule import EventRule, GroupRule, Scope, TopicRule, recovered
 from agent.model.findings import Finding, finding_from_json
 from agent.model.observations.base import Observation
 from agent.model.observations.checks import CheckFinding, CheckRun
@@ -97,6 +97,14 @@ class CheckRule(TopicRule):
         sightings = _sightings(self.kind, scope, facts).after(finding.known_at)
         last = max((found.at for found in sightings if _is_same(found, finding)), default=finding.known_at)
         return recovered(finding, next((at for at in runs if at > last), None))
+
+
+class GroupCheckRule(EventRule, CheckRule, GroupRule):
+    """A rule that reports what a check finds about groups on topics."""
+
+    def matches(self, observation: CheckFinding) -> bool:
+        group, topic = observation.group, observation.topic
+        return group is not None and topic is not None and self.applies_to(group, topic)
 
 
 def _sightings(check: str, scope: Scope, facts: Facts) -> History[CheckFinding]:

@@ -104,17 +104,15 @@ class CompactList(Sequence[T]):
 
     def find(self, name: str, is_wanted: Callable[[Any], Any], begin: int) -> int | None:
         """Return the index of the first observation from `begin` on with a wanted value, see `History.when`."""
-        rows, packed, objects, added = self._parts
-        if begin < packed and (place := _find(rows, objects, name, is_wanted, begin)) is not None:
-            return begin + place
-        begin = max(begin - packed, 0)
-        for place in range(begin, len(objects)):
-            value = getattr(objects[place], name)
-            if is_wanted(UNKNOWN if value is None else value):
-                return packed + place
-        begin = max(begin - len(objects), 0)
-        place = _find(added, objects, name, is_wanted, begin) if added else None
-        return None if place is None else packed + len(objects) + begin + place
+        rows, packed, objects = self._read()
+        if begin < packed:
+            layout = _layout(objects[-1].__class__)
+            values = np.frombuffer(rows, np.int64)[begin * layout.width + layout.names.index(name) :: layout.width]
+            found = np.flatnonzero(is_wanted(np.where(values == _NONE, UNKNOWN, values)))
+            if found.size:
+                return begin + int(found[0])
+        later = range(max(begin - packed, 0), len(objects))
+        return next((packed + place for place in later if is_wanted(value_of(objects[place], name))), None)
 
     def bisect(self, at: int, bisect: Callable[..., int]) -> int:
         """Return what bisect_left or bisect_right returns for that moment (ms) among the observations' `at`."""
@@ -207,16 +205,10 @@ def _layout(kind: type[Observation]) -> _Layout:
     return _Layout(len(names), (*names, *kind.key), attrgetter(*names), make)
 
 
-def _find(
-    rows: "array[int]", objects: Sequence[Observation], name: str, is_wanted: Callable[[Any], Any], begin: int
-) -> int | None:
-    """Return how many rows from `begin` on, which exists, precede the first with a wanted value."""
-    layout = _layout(objects[-1].__class__)
-    # Sliced, as other threads may add rows meanwhile, which an array refuses while numpy looks at it.
-    values = np.frombuffer(rows[begin * layout.width + layout.names.index(name) :: layout.width], np.int64)
-    found = is_wanted(np.where(values == _NONE, UNKNOWN, values))
-    place = int(found.argmax()) if len(found) else 0
-    return place if len(found) and found[place] else None
+def value_of(observation: Observation, name: str) -> Any:
+    """Return the value of a field, UNKNOWN for None."""
+    value = getattr(observation, name)
+    return UNKNOWN if value is None else value
 
 
 def packed_rows(kind: type[Observation], fields: Mapping[str, Integers]) -> list[bytes]:

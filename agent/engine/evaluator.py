@@ -88,7 +88,7 @@ class Evaluator:
         self._dirty: dict[Evaluation, None] = {}
         self._unfollowed: dict[Evaluation, None] = {}
         self._evaluate_by = LONG_AFTER
-        self._stale: dict[Subject, tuple[int, Observation]] = {}
+        self._stale: dict[Subject, Observation] = {}
         self._timers: list[tuple[int, int, Evaluation]] = []
         self._timer_of: dict[Evaluation, int] = {}
         self._number = count()
@@ -98,7 +98,7 @@ class Evaluator:
     def next_due(self) -> int:
         """When an evaluation is due at the latest, ms; LONG_AFTER if none is."""
         first_timer = self._timers[0][0] if self._timers else LONG_AFTER
-        first_stale, _ = next(iter(self._stale.values()), (LONG_AFTER, None))
+        first_stale = next(map(_soon, self._stale.values()), LONG_AFTER)
         return min(first_timer, self._evaluate_by, first_stale, self._revisit_at)
 
     def absorb(self, observation: Observation) -> bool:
@@ -163,8 +163,8 @@ class Evaluator:
         dirty, self._dirty, self._evaluate_by = self._dirty, {}, LONG_AFTER
         unfollowed, self._unfollowed = self._unfollowed, {}
         while self._stale:
-            subject, (due, observation) = next(iter(self._stale.items()))
-            if due > now and not everything:
+            subject, observation = next(iter(self._stale.items()))
+            if _soon(observation) > now and not everything:
                 break
             del self._stale[subject]
             # Only now: what has been read meanwhile depends on the subject too.
@@ -231,9 +231,8 @@ class Evaluator:
                     is_settled = evaluation in self._active_findings and self._is_settled(evaluation, observation.seen)
                     (self._unfollowed if is_settled else self._dirty)[evaluation] = None
                     is_soon = is_soon or is_settled
-        if is_soon and observation.subject not in self._stale:
-            due = (observation.seen + SOON_MS) // _TOGETHER_MS * _TOGETHER_MS
-            self._stale[observation.subject] = due, observation
+        if is_soon:
+            self._stale.setdefault(observation.subject, observation)
 
     def _is_settled(self, evaluation: Evaluation, at: int) -> bool:
         """Return whether SETTLING_MS have passed since the evaluation's findings could first be known."""
@@ -361,6 +360,11 @@ class _Dependencies:
 def _next_revisit(now: int) -> int:
     """Return the next full minute, so that it does not depend on how observations are batched."""
     return (now // REVISIT_MS + 1) * REVISIT_MS
+
+
+def _soon(observation: Observation) -> int:
+    """Return when what the observation concerns is evaluated at the latest, ms."""
+    return (observation.seen + SOON_MS) // _TOGETHER_MS * _TOGETHER_MS
 
 
 def _is_about(observation: Observation, scope: Scope) -> bool:

@@ -7,8 +7,7 @@ from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
-from agent.engine.compact_list import CompactList, thinned
-from agent.model.batches import UNKNOWN
+from agent.engine.compact_list import CompactList, thinned, value_of
 from agent.model.observations.base import Observation, Subject, Tick, is_same_fact
 
 LATENESS_MS = 60_000
@@ -93,8 +92,7 @@ class History(Generic[T]):
             return None
         begin = self._bisect(at, bisect_right)
         if isinstance(changes, list):
-            values = ((change.at, getattr(change, name)) for change in changes[begin:])
-            return next((at for at, value in values if is_wanted(UNKNOWN if value is None else value)), None)
+            return next((change.at for change in changes[begin:] if is_wanted(value_of(change, name))), None)
         index = changes.find(name, is_wanted, begin)
         return None if index is None else changes.at(index)
 

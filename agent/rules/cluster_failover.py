@@ -3,17 +3,16 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
-from agent.engine.check_rule import CheckInput, CheckRule
-from agent.engine.rule import Advice, EventRule, GroupRule
+from agent.engine.check_rule import CheckInput, GroupCheckRule
+from agent.engine.rule import Advice
 from agent.model.findings import Finding
-from agent.model.observations.checks import CheckFinding
 from agent.model.text import count, place
 
 _RESUME = "Reset {reader} on {place} to the offset that the finding names, before retention deletes what it skipped."
 _SYNC = "Before each failover, compare the offsets of {reader} on both clusters: backflow check cluster_failover."
 
 
-class ClusterFailover(EventRule, CheckRule, GroupRule):
+class ClusterFailover(GroupCheckRule):
     """A group moved to another cluster and skipped or reprocessed records there, or would if it failed over now.
 
     Found by the check `cluster_failover`, which compares when the log ends of both clusters passed the group's offsets.
@@ -42,10 +41,6 @@ class ClusterFailover(EventRule, CheckRule, GroupRule):
 
     min_records: int = 1000
     """Fewest records reprocessed or skipped that are reported, of moves that happened."""
-
-    def matches(self, observation: CheckFinding) -> bool:
-        group, topic = observation.group, observation.topic
-        return group is not None and topic is not None and self.applies_to(group, topic)
 
     def is_reportable(self, finding: Finding) -> bool:
         is_large = max(finding.records.reread, finding.records.skipped) >= self.min_records

@@ -3,15 +3,14 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
-from agent.engine.check_rule import CheckInput, CheckRule
-from agent.engine.rule import Advice, EventRule, GroupRule
+from agent.engine.check_rule import CheckInput, GroupCheckRule
+from agent.engine.rule import Advice
 from agent.model.findings import Finding
-from agent.model.observations.checks import CheckFinding
 from agent.model.text import place
 from agent.rules.queries.advice import DEDUPLICATE, DURABLE_WRITES, RESEND
 
 
-class OffsetHistory(EventRule, CheckRule, GroupRule):
+class OffsetHistory(GroupCheckRule):
     """A committed offset moved backwards or jumped ahead, as its history in the journal shows.
 
     Found by the check `offset_history`, independently of the live rules. Severity and labels are the check's: info if a
@@ -34,10 +33,6 @@ class OffsetHistory(EventRule, CheckRule, GroupRule):
 
     min_records: int = 1000
     """Fewest records reprocessed, lost or skipped that are reported."""
-
-    def matches(self, observation: CheckFinding) -> bool:
-        group, topic = observation.group, observation.topic
-        return group is not None and topic is not None and self.applies_to(group, topic)
 
     def is_reportable(self, finding: Finding) -> bool:
         return max(finding.records.reread, finding.records.lost, finding.records.skipped) >= self.min_records

@@ -1,13 +1,11 @@
 """review: groups that nearly lost unread records to retention, as the weekly review of a cluster found them."""
 
-from agent.engine.check_rule import CheckInput, CheckRule
-from agent.engine.rule import EventRule, GroupRule
+from agent.engine.check_rule import CheckInput, GroupCheckRule
 from agent.model.findings import Finding
-from agent.model.observations.checks import CheckFinding
 from agent.model.text import place
 
 
-class Review(EventRule, CheckRule, GroupRule):
+class Review(GroupCheckRule):
     """A group with unread records came close to the log start, as the weekly review of its cluster found.
 
     Found by the check `review`, always info: `retention_margin` and `retention_overrun` report it when it happens. The
@@ -20,10 +18,6 @@ class Review(EventRule, CheckRule, GroupRule):
     input = CheckInput.JOURNAL
     posts_report = True
     title = "{group} nearly lost unread records on {topic}[{partition}] to retention"
-
-    def matches(self, observation: CheckFinding) -> bool:
-        group, topic = observation.group, observation.topic
-        return group is not None and topic is not None and self.applies_to(group, topic)
 
     @classmethod
     def timeline(cls, finding: Finding, day: str) -> str:

@@ -3,7 +3,7 @@
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -29,9 +29,14 @@ ARCHIVE_PARAMS = (
 )
 """The options that a check with `--journal` takes besides."""
 
-CLUSTER_PARAMS = (
+JOURNAL_PARAMS = (
     click.Option(["--journal"], required=True, metavar="DIR|URL", help="The agent's journal, or an archive."),
     *ARCHIVE_PARAMS,
+)
+"""The options of a check that reads the journals of one or several agents."""
+
+CLUSTER_PARAMS = (
+    *JOURNAL_PARAMS,
     click.Option(
         ["--store"],
         metavar="FILE",
@@ -95,7 +100,7 @@ def given_clusters(options: Options) -> list[GivenCluster]:
 
 def _select(options: Options, journal: JournalFiles, *, is_only: bool) -> Collection[str]:
     if not _PATTERN.isdisjoint(options.cluster):
-        return {name for name in clusters(journal, KAFKA_KINDS) if _selects(options, name)}
+        return {name for name in clusters(journal, KAFKA_KINDS) if _selects(options.cluster, name)}
     return [options.cluster] if is_only or options.cluster in clusters(journal, KAFKA_KINDS) else []
 
 
@@ -104,7 +109,8 @@ def check_clusters(options: Options) -> list[str]:
     found, store = check_journals(options), options.own["store"]
     if not found:
         journals = given_journals(options)
-        found += _check_cluster(options, journals)
+        kinds = None if _PATTERN.isdisjoint(options.cluster) else KAFKA_KINDS
+        found += check_names(options, journals, [("--cluster", options.cluster)], kinds)
         if store is not None and len(journals) > 1 and all(journal.directory is None for journal in journals):
             names = ", ".join(journal.agent for journal in journals)
             found.append(f"--store {store}: this is the state of one agent; select it with --agent: {names}.")
@@ -113,22 +119,30 @@ def check_clusters(options: Options) -> list[str]:
     return found
 
 
-def _check_cluster(options: Options, journals: list[JournalFiles]) -> list[str]:
-    names = set()
-    kinds = None if _PATTERN.isdisjoint(options.cluster) else KAFKA_KINDS
-    for journal in journals:
-        for name in clusters(journal, kinds):
-            names.add(name)
-            if _selects(options, name):
-                return []
+def check_names(
+    options: Options,
+    journals: Iterable[JournalFiles],
+    wanted: Iterable[tuple[str, str]],
+    kinds: Collection[str] | None = None,
+) -> list[str]:
+    """Return the mistakes in clusters that options name: no journal has them. wanted: the options, each with its name.
+
+    kinds: of the observations that name clusters; None: all.
+    """
+    names, missing = set[str](), list(wanted)
+    for name in (name for journal in journals for name in clusters(journal, kinds)):
+        names.add(name)
+        missing = [(option, other) for option, other in missing if not _selects(other, name)]
+        if not missing:
+            return []
     if not names:
         return []  # the journal has only just begun, or nothing of it can be read: the run reports that
-    known = ", ".join(sorted(names))
-    return [f"--cluster {options.cluster}: not in the journal {options.own['journal']}. Clusters in it: {known}."]
+    place, known = options.own["journal"], ", ".join(sorted(names))
+    return [f"{option} {other}: not in the journal {place}. Clusters in it: {known}." for option, other in missing]
 
 
-def _selects(options: Options, name: str) -> bool:
-    return name == options.cluster or fnmatchcase(name, options.cluster)
+def _selects(wanted: str, name: str) -> bool:
+    return name == wanted or fnmatchcase(name, wanted)
 
 
 def _store(journal: JournalFiles, options: Options) -> Path | None:

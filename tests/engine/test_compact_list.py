@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.engine.compact_list import CompactList, packed_rows
-from agent.model.batches import CommitBatch
+from agent.model.batches import UNKNOWN, CommitBatch
 from agent.model.observations.kafka import Commit, LogOffsets
 
 COMMITS = st.lists(
@@ -49,6 +49,23 @@ def test_slices_equal_those_of_a_list(
     commits: list[Commit], rows: set[int], begin: int | None, end: int | None, step: int | None
 ) -> None:
     assert filled(commits, rows)[begin:end:step] == commits[begin:end:step]
+
+
+@given(COMMITS, ROWS, st.integers(0, 210), st.none() | st.integers(0, (1 << 63) - 1))
+def test_a_value_is_found_where_a_list_has_it(
+    commits: list[Commit], rows: set[int], begin: int, least: int | None
+) -> None:
+    """Also a deleted offset, which rules know as UNKNOWN."""
+    found = filled(commits, rows).find(
+        "offset", lambda offset: offset == UNKNOWN if least is None else offset >= least, begin
+    )
+    wanted = (
+        place
+        for place, commit in enumerate(commits)
+        if place >= begin
+        and (commit.offset is None if least is None else commit.offset is not None and commit.offset >= least)
+    )
+    assert found == next(wanted, None)
 
 
 @given(COMMITS, ROWS)
