@@ -223,7 +223,7 @@ class SimulatedCluster:
             self.schedule(self.second + 70 + fault.length, self._note_clean_checks)
 
     def check_ended(self, fault: Fault) -> None:
-        """Let a check find a rewind of a job, a changelog or a reader, or a move of a reader to this cluster; or fail."""
+        """Let a check find a rewind of a job, a changelog or a reader, or the move of a reader; or let it fail."""
         subject: dict[str, Any]
         if fault.target % 3 == 1:
             check, subject = "job_history", {"cluster": CLUSTER, "job": "d7" * 16, "job_name": "clicks"}
