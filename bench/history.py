@@ -1,10 +1,10 @@
 """offset_history against DuckDB's `lag() over (...)` on the same journal: seconds and their ratios, of one run.
 
-Run as `python -m bench.history [COMMITS] [--directory DIR] [--places]`; 100 million commits by default, written first
-where DIR does not hold them yet. Spark has started before; the daemon does it ahead of a check. CPU times are those of
-all processes together; their ratio changes little with other load. With --places, Spark is compared with itself: a
-Spark Connect server with classic Spark, two workers with one. The exit status is 1 if two searches found different
-rewinds.
+Run as `python -m bench.history [COMMITS] [--directory DIR] [--alone | --places]`; 100 million commits by default,
+written first where DIR does not hold them yet. Spark has started before; the daemon does it ahead of a check. CPU times
+are those of all processes together; their ratio changes little with other load. DuckDB needs about 100 bytes of memory
+or disk for each commit: --alone does without it. With --places, Spark is compared with itself: a Spark Connect server
+with classic Spark, two workers with one. The exit status is 1 if two searches found different rewinds.
 """
 
 import argparse
@@ -154,11 +154,19 @@ def compare_peers(journal: Path, folder: Path) -> list[Search]:
     """Compare with DuckDB, print, and return all searches."""
     theirs = measured(partial(find_with_duckdb, journal, folder))
     print(theirs.line("DuckDB `lag() over (...)`"))
-    first, second = searches_at(f"local[{os.cpu_count()}]", journal, os.cpu_count() or 1)
-    for what, ours in (("offset_history, first in a session", first), ("offset_history, second", second)):
-        print(ours.line(what))
-        print(f"| its part of DuckDB's | {ours.seconds / theirs.seconds:.2f} | {ours.cpu / theirs.cpu:.2f} | | |")
-    return [theirs, first, second]
+    found = search_alone(journal, folder)
+    for what, ours in zip(("first", "second"), found, strict=True):
+        print(f"| {what} / DuckDB | {ours.seconds / theirs.seconds:.2f} | {ours.cpu / theirs.cpu:.2f} | | |")
+    return [theirs, *found]
+
+
+def search_alone(journal: Path, _: Path) -> list[Search]:
+    """Search with Spark, print, and return both searches."""
+    cores = os.cpu_count() or 1
+    found = searches_at(f"local[{cores}]", journal, cores)
+    for what, ours in zip(("first in a session", "second"), found, strict=True):
+        print(ours.line(f"offset_history, {what}"), flush=True)
+    return found
 
 
 def compare_places(journal: Path, folder: Path) -> list[Search]:
@@ -179,7 +187,7 @@ def compare_places(journal: Path, folder: Path) -> list[Search]:
     return [each for searches in found.values() for each in searches]
 
 
-def main(count: int, directory: Path, *, places: bool) -> None:
+def main(count: int, directory: Path, compare: Callable[[Path, Path], list[Search]]) -> None:
     """Measure and print. Raises SystemExit if two searches found different rewinds."""
     journal = directory / f"journal-{count}"
     if not journal.exists():
@@ -189,7 +197,7 @@ def main(count: int, directory: Path, *, places: bool) -> None:
     size = sum(path.stat().st_size for path in journal.rglob("*.parquet"))
     print(f"{count:,} commits of {GROUPS * PARTITIONS:,} keys, {size / count:.1f} bytes each, {os.cpu_count()} cores")
     print("| search | s | CPU, s | memory, MiB | rewinds |\n|---|---|---|---|---|")
-    searches = (compare_places if places else compare_peers)(journal, directory)
+    searches = compare(journal, directory)
     if any(each.rewinds != searches[0].rewinds for each in searches):
         msg = "not all found the same rewinds"
         raise SystemExit(msg)
@@ -199,7 +207,12 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("commits", type=int, nargs="?", default=100_000_000)
     parser.add_argument("--directory", type=Path)
-    parser.add_argument("--places", action="store_true", help="Compare Spark's places in place of DuckDB.")
+    how = parser.add_mutually_exclusive_group()
+    for name, compare, what in (
+        ("--alone", search_alone, "Without DuckDB."),
+        ("--places", compare_places, "Compare Spark's places in place of DuckDB."),
+    ):
+        how.add_argument(name, dest="compare", action="store_const", const=compare, default=compare_peers, help=what)
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="backflow-bench-") as made:
-        main(chosen.commits, chosen.directory or Path(made), places=chosen.places)
+        main(chosen.commits, chosen.directory or Path(made), chosen.compare)

@@ -46,7 +46,6 @@ class Cluster:
         workdir: Path,
         unclean: bool = True,
         config: Config | None = None,
-        in_order: bool = False,
         offsets_on: Sequence[int] | None = None,
         security: Security | None = None,
         linked: bool = False,
@@ -55,9 +54,9 @@ class Cluster:
 
         version: a key of artifacts.KAFKA. workdir: holds logs and disks, and must not hold another cluster's. unclean:
         whether a replica outside the ISR may be elected. config: broker properties that override servers.DEFAULTS.
-        in_order: start one broker after the other, so that the first is the controller; otherwise all at once.
         offsets_on: the brokers that hold __consumer_offsets; by default the last one, so that faults of the others
-        leave commits alone. security: adds the listeners SASL_SSL and SSL, and an authorizer; from 2.7 on.
+        leave commits alone. The first of them starts first, and so becomes the controller. security: adds the
+        listeners SASL_SSL and SSL, and an authorizer; from 2.7 on.
         linked: adds the listener LINKED, which clients reach through a proxy of each broker, one of `client_links`.
         """
         self.version = version
@@ -66,7 +65,6 @@ class Cluster:
         self.kraft = not version.startswith(("0.", "1.", "2.", "3."))
         self.zookeeper: str | None = None
         self._config: Config = {"unclean.leader.election.enable": str(unclean).lower(), **(config or {})}
-        self._in_order = in_order
         self._offsets_on = list(offsets_on or self.brokers[-1:])
         self._security = security
         listeners = LISTENERS if security else ("LINKED",) if linked else ()
@@ -96,13 +94,15 @@ class Cluster:
                     port = int(server.addresses["LINKED"].rpartition(":")[2])
                     self.client_links[broker] = self._closing.enter_context(Proxy("127.0.0.1", port))
             self._view = self._start_controller() if self.kraft else self._start_zookeeper()
-            for server in self._servers.values():
-                self._closing.callback(server.kill)
-                server.start()
-                if self._in_order:
-                    server.wait_until_started()
-            for broker in self.brokers:
-                self._wait_until_up(broker)
+            # A controller of 0.11 that freezes until its session expires takes over once more when it resumes, and
+            # leaves the elected one with an old controller epoch: no broker takes its requests any longer.
+            first = self._offsets_on[0]
+            for brokers in ([first], [broker for broker in self.brokers if broker != first]):
+                for broker in brokers:
+                    self._closing.callback(self._servers[broker].kill)
+                    self._servers[broker].start()
+                for broker in brokers:
+                    self._wait_until_up(broker)
             self._prepare()
             self._closing = self._closing.pop_all()
         return self

@@ -41,7 +41,7 @@ def run(directory: Path, seed: int | None) -> int:
     order = (draw.bystander, draw.leader, draw.follower)
     with (
         Slack() as slack,
-        Cluster("0.11.0.0", order, workdir=directory / "kafka", offsets_on=[draw.bystander], in_order=True) as kafka,
+        Cluster("0.11.0.0", order, workdir=directory / "kafka", offsets_on=[draw.bystander]) as kafka,
         FlinkCluster("1.4.2", kafka.zookeeper or "", workdir=directory / "flink", slots=PARALLELISM) as flink,
     ):
         agent = _agent(kafka, flink, slack, directory)

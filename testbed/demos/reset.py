@@ -76,7 +76,7 @@ def run(directory: Path, seed: int | None) -> int:
     order = (draw.bystander, draw.leader, draw.follower)
     with (
         Slack() as slack,
-        Cluster("0.11.0.0", order, workdir=directory / "kafka", offsets_on=[draw.bystander], in_order=True) as cluster,
+        Cluster("0.11.0.0", order, workdir=directory / "kafka", offsets_on=[draw.bystander]) as cluster,
     ):
         truth, incidents = _break(cluster, slack, draw, directory, progress)
         save_plots(directory, slack, select_rewinds(incidents))

@@ -391,8 +391,8 @@ def test_reassignments_of_all_versions_are_observed(server: ZooKeeperServer, cli
         _write(client, topic, new | {"adding_replicas": {"0": [7]}, "removing_replicas": {"0": [2]}})
         added = seen.wait_for(source, PartitionState, adding=(7,), removing=(2,))
         assert added.at == client.get(topic)[1].mtime
-        _write(client, topic, new)
         seen.mark()
+        _write(client, topic, new)
         seen.wait_for(source, PartitionState, adding=(), removing=())
         target = {"topic": "t", "partition": 0, "replicas": [7, 1]}
         _write(client, reassignments, {"version": 1, "partitions": [target]})

@@ -204,7 +204,7 @@ def test_a_subtask_on_1_4_is_reset_to_the_log_start_offset(tmp_path: Path) -> No
     quiet = [[2005, 2024], [2024, 2011], [2011, 2024]]
     places = [(topic, number) for number in range(9)]
     with (
-        Cluster("0.11.0.0", (2024, 2005, 2011), workdir=tmp_path / "kafka", offsets_on=[2024], in_order=True) as kafka,
+        Cluster("0.11.0.0", (2024, 2005, 2011), workdir=tmp_path / "kafka", offsets_on=[2024]) as kafka,
         FlinkCluster("1.4.2", str(kafka.zookeeper), workdir=tmp_path / "flink") as flink,
         JobReader(kafka, flink, group) as reader,
     ):
