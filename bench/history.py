@@ -155,36 +155,40 @@ def compare_peers(journal: Path, folder: Path) -> list[Search]:
     theirs = measured(partial(find_with_duckdb, journal, folder))
     print(theirs.line("DuckDB `lag() over (...)`"))
     found = search_alone(journal, folder)
-    for what, ours in zip(("first", "second"), found, strict=True):
-        print(f"| {what} / DuckDB | {ours.seconds / theirs.seconds:.2f} | {ours.cpu / theirs.cpu:.2f} | | |")
+    _print_ratios("offset_history / DuckDB", found, [theirs, theirs])
     return [theirs, *found]
 
 
 def search_alone(journal: Path, _: Path) -> list[Search]:
     """Search with Spark, print, and return both searches."""
     cores = os.cpu_count() or 1
-    found = searches_at(f"local[{cores}]", journal, cores)
-    for what, ours in zip(("first in a session", "second"), found, strict=True):
-        print(ours.line(f"offset_history, {what}"), flush=True)
-    return found
+    return _print_both("offset_history", searches_at(f"local[{cores}]", journal, cores))
 
 
 def compare_places(journal: Path, folder: Path) -> list[Search]:
-    """Compare classic Spark with a Connect server, and one worker of a core with two; print and return all searches."""
-    found = {"classic Spark, two cores": searches_at("local[2]", journal, 2)}
-    with SparkConnectServer(folder / "connect") as server:
-        found["Spark Connect, two cores"] = searches_at(server.remote, journal, 2)
+    """Compare a Connect server with classic Spark, and one worker of a core with two; print and return all searches."""
+    classic = _print_both("classic Spark, two cores", searches_at("local[2]", journal, 2))
+    by_workers = []
     for workers, what in ((1, "one worker of a core"), (2, "two workers of a core each")):
         with SparkCluster(folder / f"cluster-{workers}", workers=workers, cores=1, memory="2g") as cluster:
-            found[what] = searches_at(cluster.master, journal, workers)
-    for what, searches in found.items():
-        for number, each in zip(("first", "second"), searches, strict=True):
-            print(each.line(f"{what}, {number}"))
-    classic, connected, alone, together = ([each.seconds for each in searches] for searches in found.values())
-    for turn in range(2):
-        print(f"| Connect / classic | {connected[turn] / classic[turn]:.2f} | | | |")
-        print(f"| one worker / two | {alone[turn] / together[turn]:.2f} | | | |")
-    return [each for searches in found.values() for each in searches]
+            by_workers.append(_print_both(what, searches_at(cluster.master, journal, workers)))
+    # Last: a process that has had a Connect session cannot start classic Spark.
+    with SparkConnectServer(folder / "connect") as server:
+        connected = _print_both("Spark Connect, two cores", searches_at(server.remote, journal, 2))
+    _print_ratios("Connect / classic", connected, classic)
+    _print_ratios("one worker / two", *by_workers)
+    return [*classic, *by_workers[0], *by_workers[1], *connected]
+
+
+def _print_both(what: str, searches: list[Search]) -> list[Search]:
+    for number, each in zip(("first in a session", "second"), searches, strict=True):
+        print(each.line(f"{what}, {number}"), flush=True)
+    return searches
+
+
+def _print_ratios(what: str, ours: list[Search], theirs: list[Search]) -> None:
+    ratios = (f"{our.seconds / their.seconds:.2f}" for our, their in zip(ours, theirs, strict=True))
+    print(f"| {what}, first and second | {', '.join(ratios)} | | | |")
 
 
 def main(count: int, directory: Path, compare: Callable[[Path, Path], list[Search]]) -> None:

@@ -97,7 +97,7 @@ def test_a_channel_that_takes_no_messages_is_named(tmp_path: Path, slack: Slack)
 def test_what_the_host_lacks_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     (tmp_path / "state").touch()
-    status, lines = run(tmp_path, f'[logs.brokers]\npaths = ["{tmp_path}/*.log"]\n')
+    status, lines = run(tmp_path, f'[logs.brokers]\npaths = ["{tmp_path}/*.log"]\n', "--wait", "5s")
     assert status == 1
     text = "\n".join(lines)
     assert "PROBLEM   console\n          no one is notified: there is neither [slack] nor [receivers.NAME]" in text

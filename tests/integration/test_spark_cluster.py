@@ -97,7 +97,7 @@ ORACLES = (
         "test_log_segments",
         "test_offset_history",
     ),
-    *("test_offset_history_window", "test_replica_divergence", "test_shares"),
+    *("test_offset_history_window", "test_replica_divergence", "test_review", "test_shares"),
 )
 ORIGIN = """
 import sys
