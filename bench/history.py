@@ -187,8 +187,8 @@ def _print_both(what: str, searches: list[Search]) -> list[Search]:
 
 
 def _print_ratios(what: str, ours: list[Search], theirs: list[Search]) -> None:
-    ratios = (f"{our.seconds / their.seconds:.2f}" for our, their in zip(ours, theirs, strict=True))
-    print(f"| {what}, first and second | {', '.join(ratios)} | | | |")
+    for number, our, their in zip(("first", "second"), ours, theirs, strict=True):
+        print(f"| {what}, {number} | {our.seconds / their.seconds:.2f} | {our.cpu / their.cpu:.2f} | | |")
 
 
 def main(count: int, directory: Path, compare: Callable[[Path, Path], list[Search]]) -> None:
