@@ -27,6 +27,7 @@ _MOST = (1 << 32) - 1
 _LONGEST_MS = (1 << 16) - 2
 _NO_SINCE = (1 << 16) - 1
 _ROWS = 256
+_NOTHING = np.zeros(0, np.int64)
 
 
 class Progress(NamedTuple):
@@ -41,7 +42,7 @@ class Progress(NamedTuple):
 
     def select(self, rows: Flags) -> "Progress":
         """Return these rows."""
-        return Progress(*(column[rows] for column in self))
+        return self if rows.all() else Progress(*(column[rows] for column in self))
 
 
 class CommitColumns:
@@ -52,6 +53,7 @@ class CommitColumns:
         self.keys: list[CommitKey | None] = []
         self.clusters: list[str] = []
         self._ids: dict[str, dict[CommitKey, int]] = {}
+        self._ids_by_number: dict[str, tuple[Sequence[CommitKey], Integers]] = {}
         self._free: list[int] = []
         self._of_group: dict[tuple[str, str], array[int]] = {}
         self._of_partition: dict[int, array[int]] = {}
@@ -60,6 +62,7 @@ class CommitColumns:
         self._longest_pause = np.zeros(_ROWS, np.int64)  # or longer than that, if that commit is no longer kept
         self.leader_epoch, self.partition = (np.zeros(_ROWS, np.int32) for _ in range(2))
         self._written = np.zeros(_ROWS, np.int64)
+        self._number = np.zeros(_ROWS, np.int64)
         self._rows = np.zeros((KEPT, _ROWS), _ROW)  # what is not used takes no memory
 
     def __len__(self) -> int:
@@ -68,9 +71,26 @@ class CommitColumns:
 
     # --- finding series
 
-    def ids_of(self, cluster: str) -> dict[CommitKey, int]:
-        """Return the ids of a cluster's series."""
-        return self._ids.setdefault(cluster, {})
+    def ids_of(self, cluster: str, keys: Sequence[CommitKey], numbers: Integers) -> Integers:
+        """Return the ids of the series of keys, each named once by its number in `keys`; -1 of one that is not here.
+
+        They are remembered as long as the same `keys`, which may grow, are passed for the cluster.
+        """
+        known, ids = self._ids_by_number.get(cluster, (None, _NOTHING))
+        if known is not keys or len(ids) < len(keys):
+            more = np.full(len(keys) + len(keys) // 4, -1)
+            if known is keys:
+                more[: len(ids)] = ids
+            ids = more
+            self._ids_by_number[cluster] = keys, ids
+        found = ids[numbers]
+        unsure = np.flatnonzero((found < 0) | (self._number[found] != numbers))
+        if len(unsure):
+            asked, find = numbers[unsure], self._ids.get(cluster, {}).get
+            answers = np.array([find(keys[number], -1) for number in asked.tolist()], np.int64)
+            found[unsure] = ids[asked] = answers
+            self._number[answers[answers >= 0]] = asked[answers >= 0]
+        return found
 
     def find(self, subject: Subject) -> int | None:
         """Return the id of the series with this subject, or None."""
@@ -229,7 +249,7 @@ class CommitColumns:
     def _register(self, number: int, commit: Commit) -> None:
         key = CommitKey(commit.group, commit.topic, commit.partition)
         self.keys[number], self.clusters[number] = key, commit.cluster
-        self.ids_of(commit.cluster)[key] = number
+        self._ids.setdefault(commit.cluster, {})[key] = number
         partition = self.partitions.number_of((commit.cluster, commit.topic, commit.partition))
         self.partition[number] = partition
         self._of_group.setdefault((commit.cluster, commit.group), array("q")).append(number)
@@ -261,7 +281,7 @@ class CommitColumns:
         self._remove_from(self._of_group, (cluster, key.group), number)
         self._remove_from(self._of_partition, int(self.partition[number]), number)
         self.keys[number] = None
-        self._written[number] = 0
+        self._written[number], self._number[number] = 0, -1
         self._free.append(number)
 
     @staticmethod

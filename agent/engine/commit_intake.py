@@ -31,10 +31,9 @@ def absorb_ordinary(
     rules: those that observe commits.
     """
     columns = facts.commits
-    find = columns.ids_of(batch.cluster).get
-    ids = np.array([find(batch.keys[number], -1) for number in batch.numbers.tolist()], np.int64)
+    ids = columns.ids_of(batch.cluster, batch.keys, batch.numbers)
     is_known = ids >= 0
-    known = batch.select(is_known)
+    known = batch if is_known.all() else batch.select(is_known)
     rows = Progress(ids[is_known], known.at, known.seen_at, known.since, known.offsets, known.leader_epochs)
     is_later = rows.at >= columns.confirmed[rows.ids]
     is_same = is_later & (rows.offsets == columns.last_offset[rows.ids])

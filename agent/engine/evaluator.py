@@ -137,7 +137,7 @@ class Evaluator:
         """Take observations in; those that all rules ignore without an object for each. They span a second at most."""
         rules = [rule for _, rule in self._observers_of(batch.kind)]
         for rows in one_per_key(batch.numbers):
-            remaining = batch.select(rows)
+            remaining = batch if len(rows) == len(batch) else batch.select(rows)
             if isinstance(remaining, CommitBatch):
                 remaining = absorb_ordinary(remaining, self.facts, rules, self._set_aside)
             elif isinstance(remaining, LogOffsetsBatch):

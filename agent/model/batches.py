@@ -47,8 +47,8 @@ class PartitionKey(NamedTuple):
 class ObservationBatch(Collection[T]):
     """Observations of one kind and cluster, those of each key in order; one per row. Iterating makes an object of each.
 
-    keys: the distinct keys, without the cluster. numbers: of the key of each row in `keys`. at, seen_at, since: ms, see
-    `Observation`; UNKNOWN for None.
+    keys: distinct keys, without the cluster; many batches may share them, and then they are only ever appended to.
+    numbers: of the key of each row in `keys`. at, seen_at, since: ms, see `Observation`; UNKNOWN for None.
     """
 
     kind: ClassVar[type[Observation]]

@@ -178,6 +178,29 @@ def test_groups_in_columns_are_found_by_partition_and_by_group() -> None:
     assert facts.commits_beyond("main", "t", 0, 5) == []
 
 
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 5)), max_size=40), st.data())
+def test_series_are_found_by_the_numbers_of_their_keys_whatever_came_and_went(
+    steps: list[tuple[bool, int]], data: st.DataObject
+) -> None:
+    columns = CommitColumns(PartitionColumns())
+    names: list[CommitKey] = []
+    for is_added, partition in steps:
+        key = CommitKey("g", "t", partition)
+        number = columns.find((Commit.subject_kind, "main", *key))
+        if is_added and number is None:
+            columns.put([commit(1, 5, partition)], after(1))
+        elif not is_added and number is not None:
+            columns.remove(number)
+        if key not in names:
+            names.append(key)
+        if data.draw(st.booleans(), "replaced"):
+            names = list(names)
+        asked = np.array(data.draw(st.permutations(range(len(names)))), np.int64)
+        found = columns.ids_of("main", names, asked).tolist()
+        wanted = [columns.find((Commit.subject_kind, "main", *names[number])) for number in asked.tolist()]
+        assert found == [-1 if number is None else number for number in wanted]
+
+
 def test_a_batch_becomes_the_same_commits_again() -> None:
     made = [commit(1, 5), commit(2, None), commit(3, 7, 1)]
     batch = CommitBatch.of(made)

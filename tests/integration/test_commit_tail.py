@@ -1,8 +1,10 @@
 """Commits read from `__consumer_offsets` on real brokers: each rewind, deletions, transactions; polls in between."""
 
 import time
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
@@ -29,11 +31,28 @@ from tests.integration.seen import Seen, watching
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
 
+Create: TypeAlias = Callable[[Cluster], str]
+
+
+@pytest.fixture
+def create() -> Iterator[Create]:
+    """Create topics; when the test ends they go, and with them the commits beyond their ends."""
+    created: list[tuple[Cluster, str]] = []
+
+    def create(cluster: Cluster) -> str:
+        topic = named("topic")
+        cluster.create_topic(topic, 1)
+        created.append((cluster, topic))
+        return topic
+
+    yield create
+    for cluster, topic in created:
+        cluster.delete_topic(topic)
+
 
 @pytest.mark.parametrize("cluster", ["kafka_0_11", "kafka_3_9", "kafka_4_1"], indirect=True)
-def test_each_rewind_is_observed_however_short(cluster: Cluster) -> None:
-    topic = named("topic")
-    cluster.create_topic(topic, 1)
+def test_each_rewind_is_observed_however_short(cluster: Cluster, create: Create) -> None:
+    topic = create(cluster)
     group, late = f"{topic}-group", f"{topic}-late"
     groups, seen = Groups(cluster, topic), Seen()
     groups.commit(group, 5_000)
@@ -55,9 +74,8 @@ def test_each_rewind_is_observed_however_short(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("cluster", ["kafka_0_11", "kafka_3_9", "kafka_4_1"], indirect=True)
-def test_groups_are_in_the_partitions_where_they_are_looked_for(cluster: Cluster) -> None:
-    topic = named("topic")
-    cluster.create_topic(topic, 1)
+def test_groups_are_in_the_partitions_where_they_are_looked_for(cluster: Cluster, create: Create) -> None:
+    topic = create(cluster)
     groups = Groups(cluster, topic)
     for group in (f"{topic}-{number}" for number in range(20)):
         groups.commit(group, 1)
@@ -67,9 +85,8 @@ def test_groups_are_in_the_partitions_where_they_are_looked_for(cluster: Cluster
 
 
 @pytest.mark.parametrize("cluster", ["kafka_3_9", "kafka_4_1"], indirect=True)
-def test_each_rewind_during_downtime_is_observed_with_its_time(cluster: Cluster) -> None:
-    topic = named("topic")
-    cluster.create_topic(topic, 1)
+def test_each_rewind_during_downtime_is_observed_with_its_time(cluster: Cluster, create: Create) -> None:
+    topic = create(cluster)
     group, idle = f"{topic}-group", f"{topic}-idle"
     groups, before, seen = Groups(cluster, topic), Seen(), Seen()
     groups.commit(group, 5_000)
@@ -98,14 +115,15 @@ def test_each_rewind_during_downtime_is_observed_with_its_time(cluster: Cluster)
     assert [commit.offset for commit in seen.all(Commit) if commit.group == idle] == [60]
 
 
-def test_a_rewind_while_the_agent_is_suspended_is_reported(kafka_3_9: Cluster, slack: Slack, tmp_path: Path) -> None:
-    topic = named("topic")
-    kafka_3_9.create_topic(topic, 1)
+def test_a_rewind_while_the_agent_is_suspended_is_reported(
+    kafka_3_9: Cluster, create: Create, slack: Slack, tmp_path: Path
+) -> None:
+    topic = create(kafka_3_9)
     fill(kafka_3_9.bootstrap_servers, [(topic, 0)], 5_000)
     group = f"{topic}-group"
     groups = Groups(kafka_3_9, topic)
     groups.commit(group, 4_000)
-    only = {"include": [f"{topic}*"]}  # other tests leave groups that are beyond the ends of logs
+    only = {"include": [f"{topic}*"]}
     main = {"bootstrap_servers": kafka_3_9.bootstrap_servers, "commits": "tail", "groups": only, "topics": only}
     clusters = {"main": main}
     with Agent(tmp_path / "agent", clusters, slack) as agent:
@@ -130,10 +148,9 @@ def test_a_rewind_while_the_agent_is_suspended_is_reported(kafka_3_9: Cluster, s
     assert "→ 100" in message.words
 
 
-def test_commits_of_a_transaction_count_when_it_is_committed(kafka_3_9: Cluster) -> None:
+def test_commits_of_a_transaction_count_when_it_is_committed(kafka_3_9: Cluster, create: Create) -> None:
     """While it is open, the log behind it cannot be read: groups of that partition are polled."""
-    topic = named("topic")
-    kafka_3_9.create_topic(topic, 1)
+    topic = create(kafka_3_9)
     group, groups, seen = f"{topic}-group", Groups(kafka_3_9, topic), Seen()
     groups.commit(group, 100)
     producer = Producer({"bootstrap.servers": kafka_3_9.bootstrap_servers, "transactional.id": topic, "log_level": 0})

@@ -16,6 +16,7 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -23,7 +24,7 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from pyarrow import parquet
 
-from agent.model.batches import CommitBatch
+from agent.model.batches import UNKNOWN, CommitBatch, CommitKey
 from agent.model.observations import KINDS
 from agent.model.observations.base import Observation, Tick
 from agent.model.observations.kafka import BrokerRegistration, Commit, GroupState, LogOffsets, Member
@@ -165,6 +166,21 @@ def test_commits_in_columns_are_read_like_others(
                 assert journal.append(several if batch is None else batch) == journal.position
 
         check_order(journal, Path(folder), flushed, sealed=sealed, append=append)
+
+
+def test_batches_share_keys_that_grow(tmp_path: Path) -> None:
+    """Whether a batch is about early keys, late ones or both."""
+    keys: list[CommitKey] = []
+    written = []
+    with closing(Journal(tmp_path)) as journal:
+        for turn, numbers in enumerate([[0, 1], [1, 2, 0], [5], [0], [4, 1, 30], list(range(31)), [7, 7, 29]]):
+            keys += [CommitKey(f"g{number}", f"t{number % 3}", number) for number in range(len(keys), max(numbers) + 1)]
+            rows = np.array(numbers, np.int64)
+            unknown = np.full(len(rows), UNKNOWN)
+            batch = CommitBatch("main", keys, rows, NOON + turn + 0 * rows, unknown, unknown, rows, unknown)
+            journal.append(batch)
+            written += list(batch)
+    assert [observation for _, observation in entries(tmp_path)] == written
 
 
 def test_positions_continue_after_a_restart(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Batches in columns as Arrow columns and back, without an object for each observation."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from agent.model.batches import UNKNOWN, CommitBatch, Integers, LogOffsetsBatch, ObservationBatch
 from agent.model.observations import KINDS
+from agent.model.observations.base import Observation
 from agent.storage.journal.columns import Columns, column_of
 
 BATCHES: Mapping[str, type[ObservationBatch[Any]]] = {
@@ -20,17 +21,49 @@ BATCHES: Mapping[str, type[ObservationBatch[Any]]] = {
 _columns = cache(Columns)
 
 
-def to_arrow(position: int, batch: ObservationBatch[Any]) -> pa.RecordBatch:
-    """Return the rows of the journal, the first at this position."""
-    numbers, keys = pa.array(batch.numbers), zip(*batch.keys, strict=True)
-    columns: dict[str, Any] = {
-        "position": np.arange(position, position + len(batch)),
-        "cluster": pa.repeat(batch.cluster, len(batch)),
-        **{name: pa.array(values, mask=values == UNKNOWN) for name, values in batch.fields().items()},
-        **{name: pa.array(values).take(numbers) for name, values in zip(batch.key._fields, keys, strict=True)},
-    }
-    schema = _columns(batch.kind).schema
-    return pa.record_batch([pa.array(columns[field.name]).cast(field.type) for field in schema], schema=schema)
+class BatchRows:
+    """Makes rows of batches. What the keys are called is kept in columns as long as batches share their keys."""
+
+    def __init__(self) -> None:
+        self._names: dict[tuple[type[Observation], str], _Names] = {}
+
+    def to_arrow(self, position: int, batch: ObservationBatch[Any]) -> pa.RecordBatch:
+        """Return the rows of the journal, the first at this position."""
+        names = self._names.get((batch.kind, batch.cluster))
+        if names is None or names.keys is not batch.keys:
+            names = self._names[batch.kind, batch.cluster] = _Names(batch.keys)
+        columns: dict[str, Any] = {
+            "position": np.arange(position, position + len(batch)),
+            "cluster": pa.repeat(batch.cluster, len(batch)),
+            **{name: pa.array(values, mask=values == UNKNOWN) for name, values in batch.fields().items()},
+            **dict(zip(batch.key._fields, names.of(batch.numbers), strict=True)),
+        }
+        schema = _columns(batch.kind).schema
+        return pa.record_batch([pa.array(columns[field.name]).cast(field.type) for field in schema], schema=schema)
+
+
+class _Names:
+    """Keys as columns, which are made again once the rows of keys that came later are as many as all keys."""
+
+    def __init__(self, keys: Sequence[Any]) -> None:
+        self.keys = keys
+        self._columns: list[pa.Array] = []
+        self._count = self._since = 0
+
+    def of(self, numbers: Integers) -> list[pa.Array]:
+        """Return the columns of rows that are about the keys with these numbers."""
+        if numbers.max() >= self._count:
+            self._since += len(numbers)
+            if self._since < len(self.keys):
+                return _in_columns([self.keys[number] for number in numbers.tolist()])
+            keys = self.keys[:]
+            self._columns, self._count, self._since = _in_columns(keys), len(keys), 0
+        return [column.take(pa.array(numbers)) for column in self._columns]
+
+
+def _in_columns(keys: Sequence[Any]) -> list[pa.Array]:
+    columns = [pa.array([key[place] for key in keys]) for place in range(len(keys[0]))]
+    return [column.dictionary_encode() if pa.types.is_string(column.type) else column for column in columns]
 
 
 def from_arrow(

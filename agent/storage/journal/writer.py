@@ -15,7 +15,7 @@ import pyarrow as pa
 from agent.model.batches import ObservationBatch
 from agent.model.observations import KINDS
 from agent.model.observations.base import Observation
-from agent.storage.journal.batch_rows import to_arrow
+from agent.storage.journal.batch_rows import BatchRows
 from agent.storage.journal.columns import MISFITS
 from agent.storage.journal.reader import COLUMNS, entries, warn
 from agent.storage.journal.retention import remove_expired
@@ -72,6 +72,7 @@ class Journal:
         self._directory, self._unreadable = directory, unreadable
         self._segment_bytes, self._segment_ms, self._sealed = segment_bytes, segment_ms, sealed
         self._waiting: defaultdict[tuple[str, int], list[_Part]] = defaultdict(list)
+        self._batch_rows = BatchRows()
         self._dropped = 0
         self._open: dict[tuple[str, int], Stream] = {}
         self._lock: IO[str] | None = None
@@ -101,7 +102,7 @@ class Journal:
     def append(self, observations: Collection[Observation]) -> int:
         """Keep observations in memory until the next flush; return the next position."""
         if isinstance(observations, ObservationBatch):
-            rows, days = to_arrow(self.position, observations), observations.at // DAY_MS
+            rows, days = self._batch_rows.to_arrow(self.position, observations), observations.at // DAY_MS
             distinct_days = np.unique(days).tolist()
             for day in distinct_days:
                 part = rows if len(distinct_days) == 1 else rows.filter(pa.array(days == day))

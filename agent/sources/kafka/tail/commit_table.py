@@ -7,8 +7,9 @@ held until a poll has shown whether the topic is still the same: a topic that is
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from sys import intern
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -35,6 +36,9 @@ _REST_MS = 30_000
 _HEARTBEATS = 300
 """Heartbeats of all keys are spread over about so many calls."""
 
+_IGNORED_MS = 3_600_000
+"""For how long at most keys of groups that are not watched are remembered: many groups come and go."""
+
 _ROWS = 1_024
 _REASONS = 20
 
@@ -42,10 +46,11 @@ _REASONS = 20
 class Records(NamedTuple):
     """Records of `__consumer_offsets`; those of a partition in order of their offsets.
 
-    values: None of a tombstone. timestamps: of the records, ms; read of tombstones only.
+    keys: None of a record without one. values: None of a tombstone. timestamps: of the records, ms; read of tombstones
+    only.
     """
 
-    keys: Sequence[bytes]
+    keys: Sequence[bytes | None]
     values: Sequence[bytes | None]
     timestamps: Sequence[int]
 
@@ -92,6 +97,17 @@ class _Observed(NamedTuple):
 _NOTHING = _Observed(*(np.zeros(0, np.int64) for _ in _Observed._fields))
 
 
+class _Numbers(dict[bytes | None, int]):
+    """The numbers of keys as they are in records. One that is missing is asked for."""
+
+    def __init__(self, ask: Callable[[bytes], int]) -> None:
+        super().__init__()
+        self._ask = ask
+
+    def __missing__(self, raw: bytes | None) -> int:
+        return self._ask(raw or b"")
+
+
 class CommitTable:
     """The keys of a cluster's watched groups. Only commits of followed groups become observations.
 
@@ -103,54 +119,47 @@ class CommitTable:
         self.newest_at = 0
         self._cluster = cluster
         self._is_watched = is_watched
-        self._numbers: dict[bytes, int] = {}
-        self._keys: list[CommitKey] = []
-        self._free: list[int] = []
+        self._numbers = _Numbers(self._add)
+        self._keys: list[CommitKey] = []  # only appended to: batches share it
+        self._removed = self._ignored_since = 0
         self._keys_of: dict[str, list[int]] = defaultdict(list)
         self._followed_groups: set[str] = set()
         self._held = _NOTHING
         self._held_since: dict[int, int] = {}
         self._changes: list[Commit] = []
         self._stirred: set[tuple[str, int]] = set()
+        self._touched: set[str] = set()
         self._offset, self._at, self._dated = (np.zeros(_ROWS, np.int64) for _ in range(3))
         self._leader_epoch = np.zeros(_ROWS, np.int32)
         self._waits, self._followed = np.zeros(_ROWS, np.bool_), np.zeros(_ROWS, np.bool_)
 
     def __len__(self) -> int:
         """Return the number of keys."""
-        return len(self._keys) - len(self._free)
+        return len(self._keys) - self._removed
 
     # --- records
 
     def apply(self, records: Records, now: int, behind: int = 0) -> Taken:
         """Take records in. now: ms, no commit is dated later. behind: how far the brokers' clocks are behind, ms."""
-        touched: set[str] = set()
-        found: list[int | None] = list(map(self._numbers.get, records.keys))
-        if None in found:
-            found = [
-                self._add(key, touched) if number is None else number
-                for number, key in zip(found, records.keys, strict=True)
-            ]
-        rows = self._rows(np.array(found, np.int64), records)
-        return Taken(self._take(rows, now, behind), touched)
+        numbers = np.fromiter(map(self._numbers.__getitem__, records.keys), np.int64, len(records.keys))
+        touched, self._touched = self._touched, set()
+        return Taken(self._take(self._rows(numbers, records), now, behind), touched)
 
-    def _add(self, raw: bytes, touched: set[str]) -> int:
+    def _add(self, raw: bytes) -> int:
         """Return the number of a key that has none, and remember it."""
-        if (number := self._numbers.get(raw)) is not None:  # from an earlier record of the same batch
-            return number
         try:
             key = decode_key(raw)
         except UndecodableError as error:
             self._count_undecodable(str(error))
             return _IGNORED
         if isinstance(key, GroupKey):  # not remembered: members have keys of their own and come and go
-            touched.add(key.group)
+            self._touched.add(key.group)
             return _IGNORED
         number = _IGNORED
         if self._is_watched(key.group):
             number = self._number_of(key)
             if key.group not in self._followed_groups:
-                touched.add(key.group)
+                self._touched.add(key.group)
         self._numbers[raw] = number
         return number
 
@@ -160,14 +169,10 @@ class CommitTable:
         if number is not None and number != _IGNORED:
             return number
         key = CommitKey(intern(key.group), intern(key.topic), key.partition)
-        if self._free:
-            number = self._free.pop()
-            self._keys[number] = key
-        else:
-            number = len(self._keys)
-            self._keys.append(key)
-            if number == len(self._offset):
-                self._grow()
+        number = len(self._keys)
+        self._keys.append(key)
+        if number == len(self._offset):
+            self._grow()
         self._numbers[raw] = number
         self._keys_of[key.group].append(number)
         self._offset[number], self._at[number], self._dated[number], self._waits[number] = _UNREAD, 0, 0, False
@@ -189,13 +194,12 @@ class CommitTable:
         """Return the commits among the records, sorted by key; those whose values are undecodable are left out."""
         order = np.flatnonzero(numbers != _IGNORED)
         values = records.values if len(order) == len(numbers) else [records.values[place] for place in order.tolist()]
-        deleted = [place for place, value in enumerate(values) if value is None]
-        decoded = decode_values([value or b"" for value in values])
+        deleted = [] if all(values) else [place for place, value in enumerate(values) if value is None]
+        decoded = decode_values([value or b"" for value in values] if deleted else cast("Sequence[bytes]", values))
         is_valid = np.ones(len(order), np.bool_)
-        for place, reason in decoded.undecodable.items():
-            if values[place] is not None:
-                self._count_undecodable(reason)
-                is_valid[place] = False
+        for place in decoded.undecodable.keys() - set(deleted):
+            self._count_undecodable(decoded.undecodable[place])
+            is_valid[place] = False
         decoded.offsets[deleted] = _DELETED
         decoded.timestamps[deleted] = [records.timestamps[place] for place in order[deleted].tolist()]
         rows = _Rows(numbers[order], decoded.offsets, decoded.leader_epochs, decoded.timestamps, order).select(is_valid)
@@ -274,11 +278,9 @@ class CommitTable:
         return at
 
     def _batch(self, observed: _Observed) -> CommitBatch:
-        numbers, rows = np.unique(observed.numbers, return_inverse=True)
-        keys = [self._keys[number] for number in numbers.tolist()]
-        since = np.full(len(rows), UNKNOWN)
-        _, at, seen_at, offsets, leader_epochs = observed
-        return CommitBatch(self._cluster, keys, rows, at, seen_at, since, offsets, leader_epochs)
+        numbers, at, seen_at, offsets, leader_epochs = observed
+        since = np.full(len(numbers), UNKNOWN)
+        return CommitBatch(self._cluster, self._keys, numbers, at, seen_at, since, offsets, leader_epochs)
 
     def _as_commits(self, rows: _Rows) -> list[Commit]:
         """Return rows as observations that say where a key stands, without having been observed."""
@@ -305,6 +307,12 @@ class CommitTable:
         for number in np.flatnonzero((self._offset[used] == _DELETED) & self._followed[used]).tolist():
             if number not in self._held_since:
                 self._remove(number)
+        if len(self._keys) > 2 * len(self) + _ROWS:
+            self._renumber()
+        if now - self._ignored_since >= _IGNORED_MS:
+            self._ignored_since = now
+            for raw in [raw for raw, number in self._numbers.items() if number == _IGNORED]:
+                del self._numbers[raw]
         return commits
 
     def heartbeats(self, held_at: int) -> CommitBatch:
@@ -397,4 +405,19 @@ class CommitTable:
         if not self._keys_of[group]:
             del self._keys_of[group]
         self._offset[number], self._followed[number] = _UNREAD, False
-        self._free.append(number)
+        self._removed += 1
+
+    def _renumber(self) -> None:
+        """Renumber the keys without those that were removed. Batches keep the list that they were made with."""
+        kept = np.array(sorted(chain.from_iterable(self._keys_of.values())), np.int64)
+        number_of = np.full(len(self._keys) + 1, _IGNORED)  # the last one: of _IGNORED itself
+        number_of[kept] = np.arange(len(kept))
+        self._keys, self._removed = [self._keys[number] for number in kept.tolist()], 0
+        self._numbers.update({raw: int(number_of[number]) for raw, number in self._numbers.items()})
+        self._keys_of = defaultdict(
+            list, {group: number_of[numbers].tolist() for group, numbers in self._keys_of.items()}
+        )
+        self._held = self._held._replace(numbers=number_of[self._held.numbers])
+        self._held_since = {int(number_of[number]): since for number, since in self._held_since.items()}
+        for column in (self._offset, self._at, self._dated, self._leader_epoch, self._waits, self._followed):
+            column[: len(kept)] = column[kept]

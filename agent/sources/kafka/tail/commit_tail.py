@@ -385,6 +385,6 @@ class _BrokerClock:
 
 
 def _records(messages: Sequence[Message]) -> Records:
-    values = [message.value() for message in messages]
-    timestamps = [message.timestamp()[1] for message in messages] if None in values else []
-    return Records([message.key() or b"" for message in messages], values, timestamps)
+    values = list(map(Message.value, messages))
+    timestamps = [] if all(values) else [message.timestamp()[1] for message in messages]
+    return Records(list(map(Message.key, messages)), values, timestamps)

@@ -191,12 +191,53 @@ def test_unchanged_commits_are_confirmed_after_ten_minutes() -> None:
     assert not watched.heartbeats(NOW + HEARTBEAT_MS)
 
 
+def test_many_keys_that_went_make_room_and_batches_keep_their_keys() -> None:
+    watched = table(followed=10)
+    early = watched.apply(commits((3, NOW)), NOW).commits
+    passing = [CommitKey(f"passing-{number}", "topic", 0) for number in range(3_000)]
+    for group in passing:
+        watched.follow(group.group, [], NOW, NOW)
+    watched.apply(records(*((key, 5, NOW) for key in passing)), NOW)
+    held = watched.apply(records((KEY._replace(partition=7), 8, NOW)), NOW)
+    assert not held.commits  # until a poll
+    for group in passing:
+        watched.forget(group.group)
+    assert moves(watched.flush(NOW + 600)) == []  # the one of partition 7 is held
+    assert len(watched) == 2
+    late = watched.apply(commits((2, NOW + 602)), NOW + 602).commits
+    assert len(early.keys) > 3_000 > len(late.keys) == 2
+    assert moves(early) == [(3, 0)]
+    assert moves(late) == [(2, 602)]
+    (released,) = watched.release(NOW + 603)
+    assert (released.partition, released.offset) == (7, 8)
+    assert moves(watched.apply(records((passing[0], 4, NOW + 604)), NOW + 604).commits) == []
+    assert watched.apply(records((passing[1], 4, NOW + 604)), NOW + 604).touched == {"passing-1"}
+
+
+def test_keys_of_groups_that_are_not_watched_are_forgotten_after_an_hour() -> None:
+    asked: list[str] = []
+
+    def is_watched(group: str) -> bool:
+        asked.append(group)
+        return False
+
+    watched = CommitTable("c", is_watched)
+    for at in (NOW, NOW + 1, NOW + 3_600_001):
+        watched.apply(commits((3, at)), at)
+        watched.flush(at)
+    watched.apply(commits((3, NOW + 3_600_002)), NOW + 3_600_002)
+    assert asked == [KEY.group] * 3
+    assert len(watched) == 0
+
+
 def test_undecodable_records_are_counted() -> None:
     watched = table(followed=10)
     good = commits((3, NOW))
     batch = Records([b"\x7f\xff", *good.keys, *good.keys], [b"x", b"\0\x09" + bytes(22), *good.values], [NOW] * 3)
     assert moves(watched.apply(batch, NOW).commits) == [(3, 0)]
     assert dict(watched.undecodable) == {"key of version 32767": 1, "value of version 9": 1}
+    assert not watched.apply(Records([None, None], [b"x", None], [NOW, NOW]), NOW).commits
+    assert sum(watched.undecodable.values()) == 4
 
 
 keys = st.sampled_from([CommitKey(group, "topic", partition) for group in ("a", "b") for partition in (0, 1)])
