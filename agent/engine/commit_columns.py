@@ -20,12 +20,13 @@ from agent.model.observations.kafka import Commit
 KEPT = 96
 """The most commits of a series: enough for one every 3.4 s."""
 
-_ROW = np.dtype([("at", "<u4"), ("offset", "<u4"), ("seen", "<u2"), ("since", "<u2")])
-"""A commit. at, offset: above those of the series' first. seen: ms after at. since: ms before at; _NO_SINCE: None."""
+_ROW = np.dtype([("at", "<u4"), ("offset", "<u4"), ("apart", "<u4")])
+"""A commit. at, offset: above those of the series' first. apart: how long after at it was seen, ms; with _SINCE, how
+long before at the value before it was seen last.
+"""
 
 _MOST = (1 << 32) - 1
-_LONGEST_MS = (1 << 16) - 2
-_NO_SINCE = (1 << 16) - 1
+_SINCE = 1 << 31
 _ROWS = 256
 _NOTHING = np.zeros(0, np.int64)
 
@@ -141,11 +142,11 @@ class CommitColumns:
     def fit(self, rows: Progress) -> Flags:
         """Return which commits can be added to their series."""
         at, offset = rows.at - self._first_at[rows.ids], rows.offsets - self._first_offset[rows.ids]
-        seen = np.where(rows.seen_at == UNKNOWN, 0, rows.seen_at - rows.at)
-        since = np.where(rows.since == UNKNOWN, 0, rows.at - rows.since)
+        apart = self._apart(rows)
         fits: Flags = (
-            (at >= 0) & (at <= _MOST) & (offset >= 0) & (offset <= _MOST) & (seen >= 0) & (seen <= _LONGEST_MS)
-            & (since >= 0) & (since <= _LONGEST_MS) & (rows.leader_epochs == self.leader_epoch[rows.ids])
+            (at >= 0) & (at <= _MOST) & (offset >= 0) & (offset <= _MOST) & (apart >= 0) & (apart < _SINCE)
+            & ((rows.seen_at == UNKNOWN) | (rows.since == UNKNOWN))
+            & (rows.leader_epochs == self.leader_epoch[rows.ids])
         )  # fmt: skip
         return fits & ~self._is_full(rows)
 
@@ -170,9 +171,14 @@ class CommitColumns:
         packed = np.empty(len(rows.ids), _ROW)
         packed["at"] = rows.at - self._first_at[rows.ids]
         packed["offset"] = rows.offsets - self._first_offset[rows.ids]
-        packed["seen"] = np.where(rows.seen_at == UNKNOWN, 0, rows.seen_at - rows.at)
-        packed["since"] = np.where(rows.since == UNKNOWN, _NO_SINCE, rows.at - rows.since)
+        packed["apart"] = self._apart(rows) + np.where(rows.since == UNKNOWN, 0, _SINCE)
         return packed
+
+    @staticmethod
+    def _apart(rows: Progress) -> Integers:
+        """Return how long before a commit the one before it was seen last, else how long after it it was seen, ms."""
+        seen = np.where(rows.seen_at == UNKNOWN, 0, rows.seen_at - rows.at)
+        return np.where(rows.since == UNKNOWN, seen, rows.at - rows.since)
 
     def recent_moves(self, ids: Integers, count: int) -> tuple[Integers, Integers, Flags]:
         """Return how long the last moves of series took, ms, how far they went, and which of them exist.
@@ -208,12 +214,12 @@ class CommitColumns:
         return [
             (
                 first_at + at,
-                first_at + at + seen if seen else None,
-                None if since == _NO_SINCE else first_at + at - since,
+                first_at + at + apart if 0 < apart < _SINCE else None,
+                first_at + at + _SINCE - apart if apart >= _SINCE else None,
                 first_offset + offset,
                 leader_epoch,
             )
-            for at, offset, seen, since in map(packed.__getitem__, slots)
+            for at, offset, apart in map(packed.__getitem__, slots)
         ]
 
     # --- series

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from agent.config.settings import load
 from agent.engine.commit_columns import KEPT, CommitColumns, Progress
@@ -87,6 +88,18 @@ def test_a_closed_history_is_what_its_columns_return() -> None:
     facts.stop_recording()
     assert facts.is_open(before[0].subject)
     assert len(facts.commits) == 0
+
+
+@pytest.mark.parametrize("times", [{"seen_at": after(86_400)}, {"since": after(-86_400)}, {}], ids=str)
+def test_a_commit_that_was_seen_long_after_it_was_made_fits(times: dict[str, int]) -> None:
+    """As after the agent was suspended, or was not running."""
+    facts = Facts()
+    made = [replace(commit(second, 100 + second), **times) for second in range(3)]
+    for one in made:
+        facts.absorb(one)
+    facts.close(facts.history(Commit, "main", "g", "t", 0))
+    assert not facts.is_open(made[0].subject)
+    assert list(facts.history(Commit, "main", "g", "t", 0).changes) == made
 
 
 @pytest.mark.parametrize(
