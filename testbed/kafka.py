@@ -94,8 +94,7 @@ class Cluster:
                     port = int(server.addresses["LINKED"].rpartition(":")[2])
                     self.client_links[broker] = self._closing.enter_context(Proxy("127.0.0.1", port))
             self._view = self._start_controller() if self.kraft else self._start_zookeeper()
-            # A controller of 0.11 that freezes until its session expires takes over once more when it resumes, and
-            # leaves the elected one with an old controller epoch: no broker takes its requests any longer.
+            # It becomes the controller, so that faults of the others do not change that.
             first = self._offsets_on[0]
             for brokers in ([first], [broker for broker in self.brokers if broker != first]):
                 for broker in brokers:
@@ -348,7 +347,16 @@ class Cluster:
     # --- faults
 
     def freeze(self, broker: int) -> None:
-        """Suspend the broker (SIGSTOP)."""
+        """Suspend the broker (SIGSTOP). If others can be the controller of Kafka 0.11, one of them is first.
+
+        A controller of 0.11 that freezes until its session expires takes over once more when it resumes, and may leave
+        the elected one with an old controller epoch: no broker takes its requests any longer.
+        """
+        view = self._view
+        if self.version.startswith("0.") and isinstance(view, ZooKeeperView):
+            others = [other for other in self.brokers if other != broker and view.registration(other)]
+            if others and self._servers[broker].running:
+                wait_until(lambda: view.is_led_by_another(broker), f"another controller than {broker}", every=0.5)
         self._servers[broker].freeze()
 
     def thaw(self, broker: int) -> None:

@@ -6,6 +6,7 @@ With ZooKeeper it is read from znodes, under KRaft from the controller's log and
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -77,6 +78,15 @@ class ZooKeeperView:
     def topics(self) -> list[str]:
         children = partial(self._client.retry, self._client.get_children)
         return sorted({*children("/brokers/topics"), *children("/admin/delete_topics")})
+
+    def is_led_by_another(self, broker: int) -> bool:
+        """Return whether another broker is the controller; if this one is, let all brokers elect a new one."""
+        elected = self._read("/controller")
+        if elected is not None and elected["brokerid"] == broker:
+            with suppress(NoNodeError):
+                self._client.retry(self._client.delete, "/controller")
+            return False
+        return elected is not None
 
     def _replicas(self, topic: str) -> dict[str, list[int]]:
         found: dict[str, list[int]] = (self._read(f"/brokers/topics/{topic}") or {"partitions": {}})["partitions"]
