@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import NoReturn
 
@@ -44,6 +45,7 @@ def run_command(config: Path | None) -> None:
     if settings.spark.enabled and (problem := find_spark_problem()):
         log.warning("spark_checks_disabled", reason=problem)
         settings = settings._replace(spark=settings.spark.model_copy(update={"enabled": False}))
+    leave_pandas_out()
     from agent.daemon.daemon import Daemon  # noqa: PLC0415 - the clients take a second to load
 
     try:
@@ -56,6 +58,21 @@ def run_command(config: Path | None) -> None:
     if status is None:  # in a new image of the process, so that nothing of the old configuration is left
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - its own command line
     _end(status)
+
+
+def leave_pandas_out() -> None:
+    """Let this process believe that pandas is not installed.
+
+    pyarrow imports it to see whether a value is one of its: 40 MiB, of which the daemon uses nothing.
+    """
+    sys.meta_path.insert(0, _WithoutPandas())
+
+
+class _WithoutPandas(MetaPathFinder):
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        del path, target
+        if fullname == "pandas":
+            raise ModuleNotFoundError(name=fullname)
 
 
 def _leave(message: str) -> NoReturn:

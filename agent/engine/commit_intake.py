@@ -9,17 +9,19 @@ from agent.engine.facts import Facts
 from agent.engine.history import History
 from agent.engine.ordinary import CommitProgress, SeriesAtRest
 from agent.engine.rule import Rule
-from agent.model.batches import CommitBatch, Flags, Integers
+from agent.model.batches import CommitBatch, Flags, Integers, differ_from_before
 from agent.model.observations.kafka import Commit
 
 
 def one_per_key(numbers: Integers) -> Iterator[Integers]:
     """Yield the rows of commits so that those of a key come one after the other: each time one row of each key."""
     order = np.argsort(numbers, kind="stable")
-    ordered = numbers[order]
-    first = np.flatnonzero(np.diff(ordered, prepend=-1))
-    turn = np.arange(len(ordered)) - np.repeat(first, np.diff(first, append=len(ordered)))
-    for number in range(int(turn.max(initial=-1)) + 1):
+    first = np.flatnonzero(differ_from_before(numbers[order]))
+    if len(first) == len(order):
+        yield np.arange(len(order))
+        return
+    turn = np.arange(len(order)) - np.repeat(first, np.diff(first, append=len(order)))
+    for number in range(int(turn.max()) + 1):
         yield np.sort(order[turn == number])
 
 

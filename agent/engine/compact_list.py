@@ -6,13 +6,14 @@ One thread changes it; others may read it meanwhile.
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import compress
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar, cast, overload
 
 import numpy as np
 from msgspec import structs
 
-from agent.model.batches import UNKNOWN, Integers
+from agent.model.batches import UNKNOWN, Flags, Integers, differ_from_before
 from agent.model.observations.base import Observation
 
 T = TypeVar("T", bound=Observation)
@@ -36,13 +37,12 @@ _MINUTE_MS = 60_000
 class CompactList(Sequence[T]):
     """Observations of one subject, of a kind with `is_compact`; the newest are appended at the end."""
 
-    __slots__ = ("_parts", "_view")
+    __slots__ = ("_parts",)
 
     def __init__(self, items: Iterable[T] = ()) -> None:
         # Replaced as one, so that what another thread reads fits together: rows of integers, how many, then objects,
         # then rows again. The latter only grow; without objects there are none.
         self._parts: tuple[array[int], int, list[T], array[int]] = (array("q"), 0, list(items), array("q"))
-        self._view: tuple[array[int], int, list[T]] | None = None
         self._pack(len(self._parts[2]) - _OBJECTS)
 
     @classmethod
@@ -58,22 +58,27 @@ class CompactList(Sequence[T]):
 
     def append(self, item: T) -> None:
         """Add an observation."""
-        if self._parts[3]:
-            rows, packed, objects = self._read()
-            self._parts, self._view = (rows, packed, list(objects), array("q")), None
-        objects = self._parts[2]
+        rows, packed, objects, added = self._parts
+        if added:
+            objects = objects + _unpacked(added, objects)
+            self._parts = rows, packed, objects, array("q")
         objects.append(item)
         if len(objects) >= _OBJECTS + _AT_ONCE:
             self._pack(len(objects) - _OBJECTS)
 
-    def append_row(self, row: bytes) -> None:
-        """Add an observation of `packed_rows` to others."""
-        added = self._parts[3]
+    def append_row(self, row: bytes) -> int:
+        """Add an observation of `packed_rows` to others; return how many there are."""
+        rows, packed, objects, added = self._parts
         added.frombytes(row)  # at once, for other threads
-        if len(added) * added.itemsize >= _ROWS_AT_ONCE * len(row):
-            rows, packed, objects = self._read()
-            self._parts, self._view = (rows, packed, list(objects), array("q")), None
-            self._pack(len(objects) - 1)
+        count = len(added) * added.itemsize // len(row)
+        if count >= _ROWS_AT_ONCE:
+            *own, last = _unpacked(added, objects)
+            try:
+                rows = rows + _packed(objects) + added[: -len(row) // added.itemsize]
+                self._parts = rows, packed + len(objects) + len(own), [last], array("q")
+            except OverflowError:
+                self._parts = rows, packed, [*objects, *own, last], array("q")
+        return packed + len(objects) + count
 
     @property
     def sample(self) -> T:
@@ -89,38 +94,30 @@ class CompactList(Sequence[T]):
             return objects[index - packed].at
         return added[(index - packed - len(objects)) * _layout(objects[-1].__class__).width]
 
-    def _read(self) -> "tuple[array[int], int, Sequence[T]]":
-        """Return the rows, how many these are, and all that follows as objects."""
-        rows, packed, objects, added = self._parts
-        if not added:
-            return rows, packed, objects
-        layout = _layout(objects[-1].__class__)
-        count = len(added) // layout.width
-        view = self._view
-        if view is None or view[0] is not added or view[1] != count:
-            view = added, count, objects + self._unpack(added, objects, 0, count)
-            self._view = view
-        return rows, packed, view[2]
-
     def find(self, name: str, is_wanted: Callable[[Any], Any], begin: int) -> int | None:
         """Return the index of the first observation from `begin` on with a wanted value, see `History.when`."""
-        rows, packed, objects = self._read()
-        if begin < packed:
-            layout = _layout(objects[-1].__class__)
-            values = np.frombuffer(rows, np.int64)[begin * layout.width + layout.names.index(name) :: layout.width]
-            found = np.flatnonzero(is_wanted(np.where(values == _NONE, UNKNOWN, values)))
-            if found.size:
-                return begin + int(found[0])
+        rows, packed, objects, added = self._parts
+        if (place := _found(rows, objects, name, is_wanted, begin)) is not None:
+            return place
         later = range(max(begin - packed, 0), len(objects))
-        return next((packed + place for place in later if is_wanted(value_of(objects[place], name))), None)
+        place = next((place for place in later if is_wanted(value_of(objects[place], name))), None)
+        if place is not None:
+            return packed + place
+        start = packed + len(objects)
+        place = _found(added, objects, name, is_wanted, max(begin - start, 0))
+        return None if place is None else start + place
 
     def bisect(self, at: int, bisect: Callable[..., int]) -> int:
         """Return what bisect_left or bisect_right returns for that moment (ms) among the observations' `at`."""
-        rows, packed, oldest, _ = self._parts
-        if packed and at < oldest[0].at:
-            return bisect(rows[:: len(rows) // packed], at)
-        _, packed, objects = self._read()
-        return packed + bisect(objects, at, key=_AT)
+        rows, packed, objects, added = self._parts
+        if packed and at <= objects[0].at:
+            index = bisect(rows[:: len(rows) // packed], at)
+            if index < packed:
+                return index
+        index = bisect(objects, at, key=_AT)
+        if added and index == len(objects):
+            index += bisect(added[:: _layout(objects[-1].__class__).width], at)
+        return packed + index
 
     def __delitem__(self, first: slice) -> None:
         """Remove the first observations up to an index."""
@@ -128,8 +125,7 @@ class CompactList(Sequence[T]):
         count = len(range(len(self))[first])
         width = len(rows) // max(packed, 1)
         if count > packed and added:
-            _, _, current = self._read()
-            objects, added = list(current), array("q")
+            objects, added = objects + _unpacked(added, objects), array("q")
         self._parts = rows[count * width :], max(packed - count, 0), objects[max(count - packed, 0) :], added
 
     def __len__(self) -> int:
@@ -146,41 +142,57 @@ class CompactList(Sequence[T]):
     def __getitem__(self, index: slice) -> list[T]: ...
 
     def __getitem__(self, index: int | slice) -> T | list[T]:
-        rows, packed, objects = self._read()
-        if not isinstance(index, slice):
-            if -len(objects) <= index < 0:
-                return objects[index]
-            place = range(packed + len(objects))[index]
-            return objects[place - packed] if place >= packed else self._unpack(rows, objects, place, place + 1)[0]
-        begin, end, step = index.start, index.stop, index.step
-        if end is step is None and begin is not None and -len(objects) <= begin < 0:
-            return list(objects[begin:])
-        begin, end, step = index.indices(packed + len(objects))
-        low, high = (begin, end) if step > 0 else (end + 1, begin + 1)
-        unpacked = self._unpack(rows, objects, low, min(high, packed)) if low < packed else []
-        return [*unpacked, *objects[max(low - packed, 0) : max(high - packed, 0)]][::step]
+        _, packed, objects, added = self._parts
+        if not added and not isinstance(index, slice) and -len(objects) <= index < 0:
+            return objects[index]
+        start = packed + len(objects)
+        places = range(start + (len(added) // _layout(objects[-1].__class__).width if added else 0))[index]
+        if isinstance(places, int):
+            return _between(self._parts, places, places + 1)[0]
+        if not places:
+            return []
+        low, high = min(places[0], places[-1]), max(places[0], places[-1]) + 1
+        found = _between(self._parts, low, high)
+        return found[:: places.step]
 
-    @staticmethod
-    def _unpack(rows: "array[int]", objects: Sequence[T], begin: int, end: int) -> list[T]:
+    def thinned(self, older: "CompactList[T] | tuple[()]", count: int, now: int) -> "CompactList[T]":
+        """Return a selection of older observations, and then of the first `count` of these.
+
+        The first of each minute, of each two minutes from 16 minutes ago on, of each four from 32, ... What is selected
+        now is a selection of what was selected before.
+        """
+        layout = _layout(self.sample.__class__)
+        try:
+            packed = (older.integers(len(older)) if older else array("q")) + self.integers(count)
+        except OverflowError:
+            items = [*older, *self[:count]]
+            kept = _first_of_steps(np.array([item.at for item in items], np.int64), now, self.sample.memory_ms)
+            return CompactList(list(compress(items, kept.tolist())))
+        rows = np.frombuffer(packed, np.int64).reshape(-1, layout.width)
+        rows = rows[_first_of_steps(rows[:, 0], now, self.sample.memory_ms)]
+        found: CompactList[T] = CompactList()
+        if len(rows):
+            last = layout.make(self.sample, *rows[-1].tolist())
+            found._parts = array("q", rows[:-1].tobytes()), len(rows) - 1, [last], array("q")
+        return found
+
+    def integers(self, count: int) -> "array[int]":
+        """Return the first `count` as integers. Raises OverflowError if one does not fit."""
+        rows, packed, objects, added = self._parts
+        if count <= packed:
+            return rows[: count * (len(rows) // max(packed, 1))]
         layout = _layout(objects[-1].__class__)
-        width, make = layout.width, layout.make
-        values = iter(rows[begin * width : end * width])
-        of = objects[-1]
-        return [make(of, *row) for row in zip(*[values] * width, strict=True)]
+        return rows + _packed(objects[: count - packed]) + added[: max(count - packed - len(objects), 0) * layout.width]
 
     def _pack(self, count: int) -> None:
         """Keep the first objects as integers, unless one does not fit."""
         if count <= 0:
             return
         rows, packed, objects, added = self._parts
-        values_of = _layout(objects[-1].__class__).values_of
         try:
-            own = array(
-                "q", [_NONE if value is None else value for item in objects[:count] for value in values_of(item)]
-            )
+            self._parts = rows + _packed(objects[:count]), packed + count, objects[count:], added
         except OverflowError:
             return
-        self._parts = rows + own, packed + count, objects[count:], added
 
 
 class _Layout(NamedTuple):
@@ -219,16 +231,48 @@ def packed_rows(kind: type[Observation], fields: Mapping[str, Integers]) -> list
     return [packed[begin : begin + size] for begin in range(0, len(packed), size)]
 
 
-def thinned(changes: Iterable[T], now: int) -> Iterator[T]:
-    """Yield the first change of each minute, of each two minutes from 16 minutes ago on, of each four from 32, ...
+def _unpacked(rows: "array[int]", objects: Sequence[T], begin: int = 0, end: int | None = None) -> list[T]:
+    """Return rows as objects of the same subject as others."""
+    layout, of = _layout(objects[-1].__class__), objects[-1]
+    width, make = layout.width, layout.make
+    values = iter(rows[begin * width : None if end is None else end * width])
+    return [make(of, *row) for row in zip(*[values] * width, strict=True)]
 
-    What is selected now is a selection of what was selected before.
-    """
-    last: tuple[int, int] | None = None
-    for change in changes:
-        age = now - change.at
-        if age <= change.memory_ms:
-            step = _MINUTE_MS << max((age // (8 * _MINUTE_MS)).bit_length() - 1, 0)
-            if last != (bucket := (step, change.at // step)):
-                yield change
-            last = bucket
+
+def _packed(objects: Sequence[Observation]) -> "array[int]":
+    """Return objects as rows. Raises OverflowError if one does not fit."""
+    values_of = _layout(objects[-1].__class__).values_of if objects else None
+    return array("q", [_NONE if value is None else value for item in objects for value in cast("Any", values_of)(item)])
+
+
+def _between(parts: "tuple[array[int], int, list[T], array[int]]", low: int, high: int) -> list[T]:
+    """Return what is in these parts of a list from one index to another."""
+    rows, packed, objects, added = parts
+    start = packed + len(objects)
+    found = objects[max(low - packed, 0) : max(high - packed, 0)]
+    if low < packed:
+        found = _unpacked(rows, objects, low, min(high, packed)) + found
+    if high > start:
+        found = found + _unpacked(added, objects, max(low - start, 0), high - start)
+    return found
+
+
+def _found(
+    rows: "array[int]", objects: Sequence[Observation], name: str, is_wanted: Callable[[Any], Any], begin: int
+) -> int | None:
+    """Return the index of the first row from `begin` on with a wanted value. objects: others of the subject."""
+    if not rows:
+        return None
+    layout = _layout(objects[-1].__class__)
+    values = np.frombuffer(rows, np.int64)[begin * layout.width + layout.names.index(name) :: layout.width]
+    found = np.flatnonzero(is_wanted(np.where(values == _NONE, UNKNOWN, values)))
+    return begin + int(found[0]) if found.size else None
+
+
+def _first_of_steps(at: Integers, now: int, memory_ms: int) -> Flags:
+    """Return which observations `CompactList.thinned` selects of those at these moments (ms), oldest first."""
+    age = now - at
+    step = _MINUTE_MS << np.maximum(np.frexp(age // (8 * _MINUTE_MS))[1] - 1, 0).astype(np.int64)
+    is_remembered = age <= memory_ms
+    is_first = differ_from_before(step) | differ_from_before(at // step) | differ_from_before(is_remembered)
+    return is_remembered & is_first

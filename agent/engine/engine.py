@@ -12,7 +12,7 @@ from agent.engine.evaluator import Changes, Evaluator, SetAside, propagate
 from agent.engine.history import History
 from agent.engine.incidents import LIFETIMES, Incidents, Lifetimes
 from agent.engine.rule import Rule
-from agent.model.batches import CommitBatch, LogOffsetsBatch, ObservationBatch
+from agent.model.batches import CommitBatch, LogOffsetsBatch, ObservationBatch, differ_from_before
 from agent.model.findings import FindingKey, Incident
 from agent.model.observations.base import Observation, Unavailable, not_after_seen
 from agent.model.observations.kafka import Commit, LogOffsets
@@ -86,8 +86,8 @@ class Engine:
         facts = self._evaluator.facts
         batch = batch.not_after_seen()
         seen = np.maximum.accumulate(batch.seen)
-        ends = np.flatnonzero(np.diff(seen // _SECOND_MS, append=-1)) + 1
-        for begin, end in pairwise([0, *ends.tolist()]):
+        begins = np.flatnonzero(differ_from_before(seen // _SECOND_MS)).tolist()
+        for begin, end in pairwise([*begins, len(seen)]):
             self._evaluator.absorb_columns(batch.select(slice(begin, end)))
             self._evaluate_before(int(seen[end - 1]), changed)
             facts.now = max(facts.now, int(seen[end - 1]))

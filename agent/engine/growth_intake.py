@@ -1,8 +1,7 @@
 """Takes in the log offsets of partitions that only grow, without an object for each."""
 
 from collections.abc import Container, Hashable, Sequence
-
-import numpy as np
+from itertools import compress
 
 from agent.engine.compact_list import packed_rows
 from agent.engine.facts import Facts
@@ -21,19 +20,18 @@ def absorb_growth(
     if facts.is_indexed(LogOffsets) or not all(rule.ignores_growth for rule in rules):
         return batch
     columns = facts.partitions
-    found = [columns.find((batch.cluster, *batch.keys[number])) for number in batch.numbers.tolist()]
-    ids, ends = np.array([-1 if number is None else number for number in found], np.int64), batch.log_ends
+    ids, ends = columns.find_all(batch.cluster, batch.keys, batch.numbers), batch.log_ends
     is_growth = (ids >= 0) & (batch.log_starts == columns.log_start[ids]) & (ends >= columns.log_end[ids])
     is_growth &= ends >= columns.furthest[ids]
     is_changed = is_growth & (ends > columns.log_end[ids])
-    times = batch.at.tolist()
     rows = packed_rows(LogOffsets, batch.fields())
-    for place in np.flatnonzero(is_growth).tolist():
-        at, history = times[place], facts.logs[int(ids[place])]
-        if at < history.confirmed or (is_changed[place] and history.subject in dependents):
+    values = zip(range(len(batch)), batch.at.tolist(), ids.tolist(), is_changed.tolist(), rows, strict=True)
+    for place, at, number, changed, row in compress(values, is_growth.tolist()):
+        history = facts.logs[number]
+        if at < history.confirmed or (changed and history.subject in dependents):
             is_growth[place] = False
-        elif is_changed[place]:
-            history.add_row(at, rows[place])
+        elif changed:
+            history.add_row(at, row)
         else:
             history.confirmed = at
     is_changed &= is_growth

@@ -1,13 +1,13 @@
 """The history of one subject, and how long rules may look back and findings may change."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from enum import Enum, auto
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
-from agent.engine.compact_list import CompactList, thinned, value_of
+from agent.engine.compact_list import CompactList, value_of
 from agent.model.observations.base import Observation, Subject, Tick, is_same_fact
 
 LATENESS_MS = 60_000
@@ -55,7 +55,7 @@ class History(Generic[T]):
         """compact: whether its observations are of a kind with `is_compact`."""
         self.subject = subject
         self.changes: list[T] | CompactList[T] = CompactList() if compact else []
-        self.older: Sequence[T] = ()
+        self.older: CompactList[T] | tuple[()] = ()
         self.confirmed = LONG_AGO
 
     def __iter__(self) -> Iterator[T]:
@@ -136,18 +136,20 @@ class History(Generic[T]):
         """Append an observation that differs from the last one, as `CompactList.append_row` takes it."""
         self.confirmed = at
         changes, floor = cast("CompactList[T]", self.changes), FLOOR
-        changes.append_row(row)
-        if len(changes) > 2 * floor and changes.at(2 * floor) < at - RETENTION_MS:
+        if changes.append_row(row) > 2 * floor and changes.at(2 * floor) < at - RETENTION_MS:
             self._trim(at, changes.sample)
 
     def _trim(self, now: int, sample: T) -> None:
         """Remove what is older than RETENTION_MS but for the history's floor. sample: any of its observations."""
         changes = self.changes
         count = self._bisect(now - RETENTION_MS, bisect_left) - sample.history_floor
-        if sample.memory_ms:
-            older = thinned([*self.older, *changes[:count]], now)
-            self.older = CompactList(older) if sample.is_compact else list(older)
+        if sample.memory_ms and isinstance(changes, CompactList):
+            self.older = changes.thinned(self.older, count, now)
         del changes[:count]
+
+    def index_of(self, at: int) -> int:
+        """Return how many changes there are up to that moment."""
+        return self._bisect(at, bisect_right)
 
     def _bisect(self, at: int, bisect: Callable[..., int]) -> int:
         changes = self.changes

@@ -1,10 +1,11 @@
 """What rules ask of a partition with every commit, in columns: its log offsets and when it last changed."""
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
 
-from agent.model.batches import Integers
+from agent.model.batches import Integers, PartitionKey
 from agent.model.observations.kafka import Commit, LogOffsets, PartitionState
 
 Partition: TypeAlias = tuple[str, str, int]
@@ -14,6 +15,7 @@ NEVER = -(1 << 62)
 """Instead of a time or an offset that is not known."""
 
 _ROWS = 256
+_NOTHING = np.zeros(0, np.int64)
 
 
 class PartitionColumns:
@@ -28,6 +30,7 @@ class PartitionColumns:
     def __init__(self) -> None:
         self._numbers: dict[Partition, int] = {}
         self.names: list[Partition] = []
+        self._found: dict[str, tuple[Sequence[PartitionKey], Integers]] = {}
         self.read_at, self.read_before_at, self.decreased_at = (_filled() for _ in range(3))
         self.state_at, self.changed_at = (_filled() for _ in range(2))
         self.log_start, self.log_end, self.log_start_before, self.log_end_before = (_filled() for _ in range(4))
@@ -40,6 +43,22 @@ class PartitionColumns:
     def find(self, partition: Partition) -> int | None:
         """Return the number of a partition; None if it is unknown."""
         return self._numbers.get(partition)
+
+    def find_all(self, cluster: str, keys: Sequence[PartitionKey], numbers: Integers) -> Integers:
+        """Return the numbers of partitions, each named by its number in `keys`; -1 of one that is unknown.
+
+        They are remembered as long as the same `keys`, which may grow, are passed for the cluster.
+        """
+        known, found = self._found.get(cluster, (None, _NOTHING))
+        if known is not keys or len(found) < len(keys):
+            before = found if known is keys else _NOTHING
+            found = np.concatenate([before, np.full(len(keys) + len(keys) // 4 - len(before), -1)])
+            self._found[cluster] = keys, found
+        unknown = numbers[found[numbers] < 0]
+        if len(unknown):
+            find = self._numbers.get
+            found[unknown] = [find((cluster, *keys[number]), -1) for number in unknown.tolist()]
+        return found[numbers]
 
     def number_of(self, partition: Partition) -> int:
         """Return the number of a partition, a new one if it is unknown."""

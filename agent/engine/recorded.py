@@ -9,7 +9,7 @@ import numpy as np
 
 from agent.engine.engine import LEAST_COLUMNS
 from agent.engine.history import LATENESS_MS, LONG_AFTER, LONG_AGO
-from agent.model.batches import Chunk, Integers, ObservationBatch, Part
+from agent.model.batches import Chunk, Integers, ObservationBatch, Part, differ_from_before
 from agent.model.observations.base import Observation, Subject, not_after_seen
 from agent.model.observations.kafka import Commit
 
@@ -113,9 +113,9 @@ class _Recording:
         """Return whether none is older than the latest of its subject, and then remember the latest."""
         order = np.argsort(batch.numbers, kind="stable")
         numbers, at = batch.numbers[order], batch.at[order]
-        is_first = np.diff(numbers, prepend=-1) != 0
+        is_first = differ_from_before(numbers)
         firsts: Integers = np.flatnonzero(is_first)
-        if ((np.diff(at, prepend=at[:1]) < 0) & ~is_first).any():
+        if ((at[1:] < at[:-1]) & ~is_first[1:]).any():
             return False
         names = [(batch.kind.subject_kind, batch.cluster, *batch.keys[number]) for number in numbers[firsts].tolist()]
         latest = [self._latest.get(name, LONG_AGO) for name in names]

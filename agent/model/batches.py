@@ -19,6 +19,15 @@ UNKNOWN = -1
 
 T = TypeVar("T", bound=Observation)
 
+
+def differ_from_before(values: NDArray[Any]) -> Flags:
+    """Return which values differ from the one before them; the first does."""
+    differ = np.empty(len(values), np.bool_)
+    differ[:1] = True
+    np.not_equal(values[1:], values[:-1], out=differ[1:])
+    return differ
+
+
 Part: TypeAlias = "ObservationBatch[Any] | Sequence[Observation]"
 """Observations in order."""
 
@@ -26,6 +35,7 @@ Chunk: TypeAlias = Sequence[Part]
 """Observations taken one after the other, sorted by kind."""
 
 _TIMES = ("at", "seen_at", "since")
+_OBJECTS_AT_ONCE = 1_000
 
 
 class CommitKey(NamedTuple):
@@ -123,10 +133,12 @@ class ObservationBatch(Collection[T]):
         kind: Any = self.kind
         fields = self.fields()
         names = ("cluster", *self.key._fields, *fields)
-        columns = (column.tolist() for column in fields.values())
-        for number, *values in zip(self.numbers.tolist(), *columns, strict=True):
-            known = (None if value == UNKNOWN else value for value in values)
-            yield kind(**dict(zip(names, (self.cluster, *self.keys[number], *known), strict=True)))
+        for begin in range(0, len(self), _OBJECTS_AT_ONCE):
+            rows = slice(begin, begin + _OBJECTS_AT_ONCE)
+            columns = (column[rows].tolist() for column in fields.values())
+            for number, *values in zip(self.numbers[rows].tolist(), *columns, strict=True):
+                known = (None if value == UNKNOWN else value for value in values)
+                yield kind(**dict(zip(names, (self.cluster, *self.keys[number], *known), strict=True)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

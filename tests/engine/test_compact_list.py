@@ -97,3 +97,40 @@ def test_offset_too_large_for_64_bits_is_kept() -> None:
     compact: CompactList[LogOffsets] = CompactList(readings)
     compact.append(readings[-1])
     assert list(compact) == [*readings, readings[-1]]
+
+
+MINUTE = 60_000
+
+
+def first_of_each_step(times: list[int], now: int, memory: int) -> list[int]:
+    """Return the moments that are thinned out to, one at a time: the step is what the age of each calls for."""
+    kept, last = [], None
+    for at in times:
+        age = now - at
+        if age <= memory:
+            step = MINUTE
+            while age >= 16 * step:
+                step *= 2
+            if (step, at // step) != last:
+                kept.append(at)
+            last = step, at // step
+    return kept
+
+
+@given(
+    st.lists(st.integers(0, 20_000 * MINUTE), min_size=1, max_size=100),
+    st.sampled_from([0, 1]),
+    st.sampled_from([7, 1 << 64]),
+)
+def test_older_observations_are_thinned_out(times: list[int], count: int, end: int) -> None:
+    """Also if log ends do not fit into integers."""
+    times.sort()
+    readings = [
+        LogOffsets(at=at, cluster="main", topic="t", partition=0, log_start=0, log_end=end + place)
+        for place, at in enumerate(times)
+    ]
+    older, newer = CompactList(readings[:-1]), CompactList(readings[-1:])
+    thinned = newer.thinned(older or (), count, times[-1] + 1)
+    wanted = times[: len(times) - 1 + count]
+    assert [reading.at for reading in thinned] == first_of_each_step(wanted, times[-1] + 1, LogOffsets.memory_ms)
+    assert set(thinned) <= set(readings)

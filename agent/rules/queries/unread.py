@@ -129,7 +129,7 @@ def log_end_at(history: History[LogOffsets], at: int) -> float | None:
     """Return the log end offset at that moment, interpolated between readings; None before the first."""
     is_thinned = not history.changes or history.changes[0].at > at
     readings = remembered(history) if is_thinned else history.changes
-    index = bisect_right(readings, at, key=attrgetter("at"))
+    index = bisect_right(readings, at, key=attrgetter("at")) if is_thinned else history.index_of(at)
     if index in (0, len(readings)):
         return readings[-1].log_end if index else None
     before, after = readings[index - 1], readings[index]
@@ -221,7 +221,7 @@ def _log_end_by(history: History[LogOffsets], at: int) -> int:
     reading = history.as_of(at)
     if reading is not None:
         return reading.log_end
-    index = bisect_right(history.older, at, key=attrgetter("at"))
+    index = history.older.bisect(at, bisect_right) if history.older else 0
     return history.older[index - 1].log_end if index else LONG_AGO
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from agent.model.batches import UNKNOWN, CommitBatch, CommitKey, Flags, Integers
+from agent.model.batches import UNKNOWN, CommitBatch, CommitKey, Flags, Integers, differ_from_before
 from agent.model.observations.kafka import Commit
 from agent.sources.base import HEARTBEAT_MS
 from agent.sources.kafka.tail.records import (
@@ -239,7 +239,7 @@ class CommitTable:
 
     def _before(self, rows: _Rows) -> tuple[Integers, Flags]:
         """Return the offset before each row, and whether the row is the first of its key."""
-        is_first = np.append(True, rows.keys[1:] != rows.keys[:-1])
+        is_first = differ_from_before(rows.keys)
         return np.where(is_first, self._offset[rows.keys], np.roll(rows.offsets, 1)), is_first
 
     def _put(self, rows: _Rows, waits: Flags) -> None:
@@ -268,7 +268,7 @@ class CommitTable:
             return at
         order = np.argsort(numbers, kind="stable")
         ordered = numbers[order]
-        is_first = np.append(True, ordered[1:] != ordered[:-1])
+        is_first = differ_from_before(ordered)
         if not is_first.all():
             start = at.min()
             apart = np.cumsum(is_first) * (at.max() - start + 1)  # so that no key's times reach the next key's
