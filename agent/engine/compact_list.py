@@ -143,7 +143,8 @@ class CompactList(Sequence[T]):
 
     def __getitem__(self, index: int | slice) -> T | list[T]:
         _, packed, objects, added = self._parts
-        if not added and not isinstance(index, slice) and -len(objects) <= index < 0:
+        newest = index.start if isinstance(index, slice) and index.stop is index.step is None else index
+        if not added and isinstance(newest, int) and -len(objects) <= newest < 0:
             return objects[index]
         start = packed + len(objects)
         places = range(start + (len(added) // _layout(objects[-1].__class__).width if added else 0))[index]
@@ -264,7 +265,8 @@ def _found(
     if not rows:
         return None
     layout = _layout(objects[-1].__class__)
-    values = np.frombuffer(rows, np.int64)[begin * layout.width + layout.names.index(name) :: layout.width]
+    # A copy: the thread that adds rows cannot while a view of them exists.
+    values = np.frombuffer(rows[begin * layout.width + layout.names.index(name) :: layout.width], np.int64)
     found = np.flatnonzero(is_wanted(np.where(values == _NONE, UNKNOWN, values)))
     return begin + int(found[0]) if found.size else None
 
