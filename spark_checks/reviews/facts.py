@@ -101,6 +101,11 @@ class Facts(NamedTuple):
         return measured | self.alarmed(week)
 
     @property
+    def lost(self) -> set[str]:
+        """The groups of which retention deleted unread records in this week."""
+        return {margin.group for margin in now(self.margins) if margin.margin < 0}
+
+    @property
     def still_open(self) -> list[Detected]:
         """The incidents that are open at the end, critical ones and the oldest first."""
         lasting = [incident for incident in self.incidents if incident.is_open]

@@ -59,10 +59,14 @@ def _more(tasks: int, where: str) -> list[str]:
 
 
 def _verdict(facts: Facts) -> str:
-    near, incidents = len(facts.near_loss()), "incidents unknown"
+    lost, incidents = facts.lost, "incidents unknown"
+    near = len(facts.near_loss() - lost)
     if facts.has_incidents:
         incidents = f"{count(len(now(facts.incidents)), 'incident')}, {facts.critical()} critical"
-    return f"{incidents}; {count(near, 'group') if near else 'no group'} near data loss"
+    losses = [f"{count(len(lost), 'group')} lost unread records"] if lost else []
+    if near or not lost:
+        losses.append(f"{count(near, 'group') if near else 'no group'} near data loss")
+    return f"{incidents}; {', '.join(losses)}"
 
 
 def _lines(facts: Facts) -> Iterator[str]:
@@ -80,10 +84,10 @@ def _lines(facts: Facts) -> Iterator[str]:
         )
     for margin in now(facts.margins)[:1]:
         place = where(brief(margin.topic), margin.partition)
-        yield (
-            f"Closest to data loss: {brief(margin.group)} on {place}, {distance(margin)} "
-            f"({percent(max(0.0, margin.share))} of the log)."
-        )
+        label, share = "Closest to data loss", f" ({percent(margin.share)} of the log)"
+        if margin.margin < 0:
+            label, share = "Lost to retention", ""
+        yield f"{label}: {brief(margin.group)} on {place}, {distance(margin)}{share}."
     for lag in now(facts.lags)[:1]:
         if lag.largest:
             before = facts.usual({row.week: row.p95 for row in facts.lags if row.group == lag.group})

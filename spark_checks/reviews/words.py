@@ -28,6 +28,8 @@ def period(periods: Periods) -> str:
     since, last = (datetime.fromtimestamp(at / 1000, UTC) for at in (periods.since, periods.until))
     if periods.since % DAY_MS == periods.until % DAY_MS == 0:
         last = datetime.fromtimestamp(periods.until / 1000 - 1, UTC)
+        if since.date() == last.date():
+            return f"{last:%-d %B %Y}"
         if (since.year, since.month) == (last.year, last.month):
             return f"{since.day} to {last:%-d %B %Y}"
         return f"{since:%-d %B} to {last:%-d %B %Y}"

@@ -108,6 +108,22 @@ def test_alarms_of_retention_count_as_near_data_loss() -> None:
     assert "Rules reported unread records that retention deletes: billing. See the incidents." in page(facts)
 
 
+def test_a_loss_is_told_apart_from_a_near_one() -> None:
+    margins = [
+        Margin(0, name, "orders", 3, BEGAN_AT + DAY_MS, 100, 100 - margin, margin, 400, 5_000, 7 * DAY_MS)
+        for name, margin in (("billing", -50), ("audit", 10))
+    ]
+    both, lost = QUIET._replace(margins=margins), QUIET._replace(margins=margins[:1])
+    assert "1 group lost unread records, 1 group near data loss\n" in summary(both, None)
+    assert "1 group lost unread records\n" in summary(lost, None)
+    assert "Lost to retention: billing on orders[3], 50 unread records already deleted.\n" in summary(lost, None)
+
+
+def test_a_single_day_is_named_once() -> None:
+    facts = QUIET._replace(periods=Periods(BEGAN_AT, BEGAN_AT + DAY_MS, 3))
+    assert summary(facts, None).startswith("Review of main, 23 November 2026: ")
+
+
 @pytest.mark.parametrize(
     ("losses", "before", "is_flapping"), [(2, 0, False), (5, 5, False), (6, 3, True), (7, 7, True)]
 )
