@@ -71,8 +71,9 @@ def _margins(facts: Facts) -> Iterator[Action]:
             f"{group} lost unread records of {place} to retention"
             if is_lost
             else f"{group} nearly lost unread records of {place} to retention",
-            f"On {moment(margin.at)} it was {distance(margin)}"
-            + ("." if is_lost else f", {percent(margin.share)} of what the log keeps."),
+            f"By {moment(margin.at)}: {distance(margin)}."
+            if is_lost
+            else f"On {moment(margin.at)} it was {distance(margin)}, {percent(margin.share)} of what the log keeps.",
             f"Raise `retention.ms` and `retention.bytes` of {topic} above the longest pause of {group}, "
             "or give it more consumers.",
             "margins",

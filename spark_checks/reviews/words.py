@@ -42,12 +42,12 @@ def week_word(periods: Periods) -> str:
 
 
 def short(number: float) -> str:
-    """Return a large number for people: 940, 12.3 k, 4.6 M."""
+    """Return a number for people: 0.5, 940, 12.3 k, 4.6 M."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(number) >= size:
             divisor = 1e3 if unit == "k" else size
             return f"{number / divisor:.1f} {unit}".replace(".0 ", " ")
-    return f"{number:,.0f}"
+    return f"{number:,.0f}" if abs(number) >= 10 else f"{number:.1f}".removesuffix(".0")
 
 
 def lasted(ms: int) -> str:

@@ -116,6 +116,7 @@ def test_a_loss_is_told_apart_from_a_near_one() -> None:
     both, lost = QUIET._replace(margins=margins), QUIET._replace(margins=margins[:1])
     assert "1 group lost unread records, 1 group near data loss\n" in summary(both, None)
     assert "1 group lost unread records\n" in summary(lost, None)
+    assert "By Tue 24 Nov 00:00: 50 unread records already deleted." in page(lost)
     assert "Lost to retention: billing on orders[3], 50 unread records already deleted.\n" in summary(lost, None)
 
 
