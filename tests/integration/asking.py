@@ -46,8 +46,11 @@ def _undated(result: protocol.Result) -> protocol.Result:
         case GroupState():
             return msgspec.structs.replace(result, at=0)
         case protocol.Commits(commits, failures):
-            dated = [msgspec.structs.replace(commit, at=0) for commit in commits]
-            return protocol.Commits(sorted(dated, key=lambda commit: (commit.topic, commit.partition)), failures)
+            undated = [msgspec.structs.replace(commit, at=0) for commit in commits]
+            return protocol.Commits(sorted(undated, key=lambda commit: (commit.topic, commit.partition)), failures)
         case protocol.Offsets(logs, failures):
             return protocol.Offsets([msgspec.structs.replace(log, at=0) for log in logs], failures)
+        case protocol.StableOffsets(offsets):
+            undated_offsets = [msgspec.structs.replace(offset, at=0) for offset in offsets]
+            return protocol.StableOffsets(sorted(undated_offsets, key=lambda offset: (offset.topic, offset.partition)))
     return result

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import msgspec
 import pytest
+from confluent_kafka import Producer
 
 from agent.model.observations.base import Available, Unavailable
 from agent.model.observations.kafka import LogOffsets, PartitionState
@@ -51,6 +52,23 @@ def test_kafka_python_shows_what_librdkafka_shows(cluster: Cluster) -> None:
         fill(cluster.bootstrap_servers, [(name, 1)], records=7)
         changed = [log for result in ask(many, again) if isinstance(result, protocol.Offsets) for log in result.logs]
         assert [(log.partition, log.log_end) for log in changed] == [(1, 107)]
+        producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": name})
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        producer.produce(name, b"x", partition=2)
+        producer.flush(30)
+        fill(cluster.bootstrap_servers, [(name, 2)], records=5)
+        stable = [protocol.ListStableOffsets(broker, places) for broker, places in led.items()]
+        expected = [result for request in stable for result in ask(few, [request])]
+        assert ask(many, stable) == expected
+        ends = {
+            fact.partition: fact.offset
+            for result in expected
+            if isinstance(result, protocol.StableOffsets)
+            for fact in result.offsets
+        }
+        assert ends == {number: {0: 100, 1: 107, 2: 100}.get(number, 0) for number in range(_PARTITIONS)}
+        producer.abort_transaction(30)
 
 
 @pytest.mark.parametrize("cluster", ["kafka_0_11", "kafka_3_9", "kafka_4_1"], indirect=True)

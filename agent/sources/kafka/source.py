@@ -319,7 +319,7 @@ class KafkaSource:
         }
         for leader, led in self._state.partitions_by_leader(now_ms()).items():
             target = ("offsets", leader)
-            partitions = [partition for partition in led if (target, partition) not in in_flight]
+            partitions = [place for place in led if (target, place) not in in_flight] if in_flight else led
             for start in range(0, len(partitions), _PARTITIONS_PER_CALL):
                 chunk = partitions[start : start + _PARTITIONS_PER_CALL]
                 if self._state.logs.is_due(chunk, now_ms()):
@@ -339,7 +339,7 @@ class KafkaSource:
             target = ("offsets", leader)
             for start in range(0, len(partitions), _PARTITIONS_PER_CALL):
                 chunk = partitions[start : start + _PARTITIONS_PER_CALL]
-                self._client.send(("stable", leader, chunk[0]), protocol.ListStableOffsets(chunk), target)
+                self._client.send(("stable", leader, chunk[0]), protocol.ListStableOffsets(leader, chunk), target)
 
     def _request_settings_and_transactions(self) -> None:
         now = now_ms()

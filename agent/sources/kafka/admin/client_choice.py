@@ -37,4 +37,4 @@ class ClientChoice:
             self._second += protocol.GROUP_REQUESTS
         logs = [request.partitions for request in requests if isinstance(request, protocol.ListOffsets)]
         if sum(map(len, logs)) >= MANY_LOGS:
-            self._second += (protocol.ListOffsets, protocol.FetchMetadata)
+            self._second += (protocol.ListOffsets, protocol.ListStableOffsets, protocol.FetchMetadata)

@@ -1,4 +1,4 @@
-"""Lists the start and end offsets of many logs with kafka-python.
+"""Lists the start, end and last stable offsets of many logs with kafka-python.
 
 A request is encoded once, a response decoded only if it differs from the last one, and of a decoded response only the
 partitions are sent on that have changed.
@@ -11,7 +11,7 @@ from typing import Any
 
 from kafka.protocol.consumer import ListOffsetsRequest
 
-from agent.model.observations.kafka import LogOffsets
+from agent.model.observations.kafka import LastStableOffset, LogOffsets
 from agent.sources.kafka.admin import protocol
 from agent.sources.kafka.admin import second_results as results
 from agent.sources.kafka.admin.protocol import TopicPartition
@@ -22,6 +22,8 @@ _VERSION = 2
 
 _EARLIEST, _LATEST = -2, -1
 """Instead of a timestamp: the log start, and the log end."""
+
+_READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 
 _LEADER_NOT_AVAILABLE = 5
 
@@ -130,7 +132,33 @@ class _Side:
         return changed
 
 
-def _request(partitions: Sequence[TopicPartition], timestamp: int) -> ListOffsetsRequest:
+async def list_stable_offsets(
+    send: Callable[..., Any], request: protocol.ListStableOffsets, cluster: str, sent_at: int
+) -> protocol.StableOffsets:
+    """Return the last stable offsets as of `sent_at`, ms; why one is missing, the log offsets show as well.
+
+    send: a coroutine that sends a request to a broker. Raises KafkaError.
+    """
+    response = await send(_request(request.partitions, _LATEST, _READ_COMMITTED), request.leader)
+    return protocol.StableOffsets(
+        [
+            LastStableOffset(
+                at=sent_at,
+                cluster=cluster,
+                topic=topic.name,
+                partition=partition.partition_index,
+                offset=partition.offset,
+            )
+            for topic in response.topics
+            for partition in topic.partitions
+            if not partition.error_code and partition.offset >= 0
+        ]
+    )
+
+
+def _request(
+    partitions: Sequence[TopicPartition], timestamp: int, isolation_level: int = _READ_UNCOMMITTED
+) -> ListOffsetsRequest:
     selection = ListOffsetsRequest.ListOffsetsTopic
     by_topic: dict[str, list[Any]] = {}
     for topic, partition in partitions:
@@ -138,7 +166,7 @@ def _request(partitions: Sequence[TopicPartition], timestamp: int) -> ListOffset
         by_topic.setdefault(topic, []).append(selected)
     return ListOffsetsRequest(
         replica_id=-1,
-        isolation_level=0,
+        isolation_level=isolation_level,
         topics=[selection(name=topic, partitions=selected) for topic, selected in by_topic.items()],
         min_version=_VERSION,
         max_version=_VERSION,

@@ -107,7 +107,13 @@ class _RequestHandler:
     def _call_without_second(self, message: protocol.NumberedRequest, reason: str) -> None:
         """Ask librdkafka if it knows the request, although its response is less complete."""
         match message.request:
-            case protocol.DescribeTopics() | protocol.DescribeGroup() | protocol.ListCommits() | protocol.ListOffsets():
+            case (
+                protocol.DescribeTopics()
+                | protocol.DescribeGroup()
+                | protocol.ListCommits()
+                | protocol.ListOffsets()
+                | protocol.ListStableOffsets()
+            ):
                 self._call_librdkafka(message)
             case protocol.FetchMetadata(topics) if topics:
                 self._fetch_topics(message, topics)
@@ -181,7 +187,7 @@ class _RequestHandler:
                     request_timeout=self._metadata_seconds,
                 )[topic]
                 self._respond(number, lambda _: results.read_operations(permitted), permitted)
-            case protocol.ListStableOffsets(partitions):
+            case protocol.ListStableOffsets(partitions=partitions):
                 stable = admin.list_offsets(
                     {TopicPartition(*partition): OffsetSpec.latest() for partition in partitions},
                     isolation_level=IsolationLevel.READ_COMMITTED,

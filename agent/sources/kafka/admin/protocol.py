@@ -85,8 +85,9 @@ class DescribeTopics(Message, frozen=True):
 
 
 class ListStableOffsets(Message, frozen=True):
-    """List the last stable offsets of partitions."""
+    """List the last stable offsets of partitions with the same leader."""
 
+    leader: int
     partitions: Sequence[TopicPartition]
 
 

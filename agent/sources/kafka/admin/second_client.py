@@ -20,7 +20,7 @@ from agent.sources.kafka.admin import protocol
 from agent.sources.kafka.admin import second_results as results
 from agent.sources.kafka.admin.coordinators import MOVED, Coordinators
 from agent.sources.kafka.admin.group_batches import Connections, GroupBatches
-from agent.sources.kafka.admin.log_offsets import LogOffsetBatches
+from agent.sources.kafka.admin.log_offsets import LogOffsetBatches, list_stable_offsets
 from agent.sources.kafka.admin.metadata_reader import MetadataReader
 from agent.sources.kafka.admin.schemas import (
     DescribeShareGroupOffsetsRequest,
@@ -123,7 +123,7 @@ class SecondClient:
 
     def _fail(self, message: protocol.NumberedRequest, failure: protocol.Failure) -> None:
         """Respond with a failure, or hand the request back if librdkafka may show more."""
-        if isinstance(message.request, protocol.ListOffsets | protocol.FetchMetadata):
+        if isinstance(message.request, protocol.ListOffsets | protocol.ListStableOffsets | protocol.FetchMetadata):
             self._hand_back(message, failure.text)
         else:
             self._respond(message.number, failure)
@@ -164,6 +164,8 @@ class SecondClient:
                 return await self._metadata.read()
             case protocol.ListOffsets() as request:
                 return await self._log_offsets.read(request, message.sent_at)
+            case protocol.ListStableOffsets() as request:
+                return await list_stable_offsets(self._send, request, self._cluster, message.sent_at)
             case protocol.ListShareOffsets(group):
                 return await self._list_share_offsets(group)
             case protocol.DescribeTopics(topics):

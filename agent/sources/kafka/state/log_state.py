@@ -42,16 +42,19 @@ class LogState:
         self._read_at: dict[TopicPartition, int] = {}
         self._last: dict[TopicPartition, tuple[int, int]] = {}
         self._live_until: dict[TopicPartition, int] = {}
+        self._all_rest_from = 0
 
     def is_due(self, partitions: Sequence[TopicPartition], now: int) -> bool:
         """Return whether to read the log offsets of partitions, which are read together, in this poll."""
         if not 0 <= now - self._read_at.get(partitions[0], 0) < _TURN_MS or not self.are_settled(partitions):
             return True
-        return any(now < self._live_until.get(place, 0) for place in partitions)
+        return now < self._all_rest_from and any(now < self._live_until.get(place, 0) for place in partitions)
 
     def wake(self, partitions: Iterable[TopicPartition], now: int) -> None:
         """Take note that something has happened to partitions, so that their log offsets may change."""
-        self._live_until.update(dict.fromkeys(partitions, now + _LIVE_MS))
+        if woken := dict.fromkeys(partitions, now + _LIVE_MS):
+            self._live_until.update(woken)
+            self._all_rest_from = max(self._all_rest_from, now + _LIVE_MS)
 
     def are_settled(self, partitions: Iterable[TopicPartition]) -> bool:
         """Return whether the last log offsets of the partitions are known, so that only changes are of interest."""

@@ -291,7 +291,10 @@ class CommitTable:
 
     def release(self, before: int) -> CommitBatch:
         """Return, in order, the commits of keys that have been held since before that moment (ms)."""
-        for number in [number for number, since in self._held_since.items() if since < before]:
+        due = [number for number, since in self._held_since.items() if since < before]
+        if not due:
+            return self._batch(_NOTHING)
+        for number in due:
             del self._held_since[number]
         is_held = np.isin(self._held.numbers, list(self._held_since))
         released, self._held = self._held.select(~is_held), self._held.select(is_held)

@@ -16,7 +16,7 @@ from kafka.protocol.consumer import ListOffsetsResponse
 from kafka.protocol.metadata import MetadataResponse
 
 from agent.sources.kafka.admin import protocol
-from agent.sources.kafka.admin.log_offsets import LogOffsetBatches
+from agent.sources.kafka.admin.log_offsets import LogOffsetBatches, list_stable_offsets
 from agent.sources.kafka.admin.metadata_reader import MetadataReader
 from agent.sources.kafka.admin.repeated_request import _COMPLETE_S, LazyResponse
 from agent.sources.kafka.admin.topic_descriptions import TopicDescriptions
@@ -52,6 +52,12 @@ class Leader:
         assert {log.at for log in result.logs} <= {7}
         return {log.partition: (log.log_start, log.log_end) for log in result.logs}
 
+    def list_stable_offsets(self, *partitions: int) -> dict[int, int]:
+        """Return the last stable offsets."""
+        request = protocol.ListStableOffsets(1, [("t", partition) for partition in partitions])
+        result = asyncio.run(list_stable_offsets(self._send, request, "main", 7))
+        return {fact.partition: fact.offset for fact in result.offsets if fact.at == 7}
+
     def describe(self) -> protocol.Topics | protocol.Unchanged:
         """Describe topic t."""
         return asyncio.run(self._descriptions.read(["t"]))
@@ -64,6 +70,8 @@ class Leader:
         assert broker in {None, 1}
         if self.failure is not None:
             raise self.failure
+        if request.name == "ListOffsetsRequest" and request.isolation_level:
+            return self._offsets_of(request)
         if request.name == "ListOffsetsRequest":
             return self._counted(ListOffsetsResponse, self._offsets_of(request), 2)
         if request.name == "MetadataRequest":
@@ -181,6 +189,15 @@ def test_only_log_offsets_that_have_changed_are_sent_on() -> None:
     leader.logs[0] = (4, 9)
     assert leader.list_offsets(0, 1) == {0: (4, 9)}
     assert leader.decoded == 4
+
+
+def test_last_stable_offsets_are_those_of_partitions_without_an_error() -> None:
+    leader = Leader({0: (3, 9), 1: (0, 5), 2: (0, 7)})
+    leader.codes[1] = _NOT_LEADER
+    assert leader.list_stable_offsets(0, 1, 2) == {0: 9, 2: 7}
+    leader.failure = errors.KafkaConnectionError()
+    with pytest.raises(errors.KafkaConnectionError):
+        leader.list_stable_offsets(0)
 
 
 def test_all_log_offsets_are_sent_on_when_asked_for_and_from_time_to_time() -> None:

@@ -498,7 +498,7 @@ def test_open_transactions_are_requested_of_the_leader() -> None:
     assert state.partitions_by_leader(_LATER) == state.due_stable_offsets(100_000) == {1: [("t", 0)]}
     for at in (1, 2):
         stable = LastStableOffset(at=at, cluster="main", topic="t", partition=0, offset=40)
-        _apply(state, protocol.ListStableOffsets([("t", 0)]), protocol.StableOffsets([stable]))
+        _apply(state, protocol.ListStableOffsets(1, [("t", 0)]), protocol.StableOffsets([stable]))
     assert state.due_transactions(60_001) == [protocol.DescribeOpenTransaction("t", 0, 1, 40)]
     assert [fact.offset for fact in state.take_observations() if isinstance(fact, LastStableOffset)] == [40]
 
