@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from confluent_kafka import Producer
+
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit
 from testbed import groups
@@ -14,7 +16,7 @@ from testbed.agent import Agent
 from testbed.consumers import AutoCommitConsumer, ExplicitConsumer, RecordingConsumer, SubscribedConsumer
 from testbed.kafka import Cluster
 from testbed.slack import Slack
-from testbed.traffic import Traffic
+from testbed.traffic import Traffic, fill
 from testbed.workspace import Message
 
 LATE_MS = 20_000
@@ -39,6 +41,17 @@ def watched(
     with agent:
         agent.wait_until_watching()
         yield agent
+
+
+def open_transaction(cluster: Cluster, topic: str, partition: int) -> Producer:
+    """Write a record in a transaction that stays open, and five more after it; return its producer."""
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": topic})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"x", partition=partition)
+    producer.flush(30)
+    fill(cluster.bootstrap_servers, [(topic, partition)], records=5)
+    return producer
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The Kafka source against real brokers: what only newer protocols show, and transactions."""
 
 import pytest
-from confluent_kafka import Consumer, Producer, ShareConsumer
+from confluent_kafka import Consumer, ShareConsumer
 from kafka.admin import KafkaAdminClient
 
 from agent.model.observations.base import Unavailable
@@ -10,7 +10,7 @@ from agent.sources.kafka.state import stable_offsets
 from testbed.kafka import Cluster
 from testbed.traffic import fill
 from testbed.waiting import wait_until
-from tests.integration.scenes import named
+from tests.integration.scenes import named, open_transaction
 from tests.integration.seen import Seen, watching
 from tests.integration.test_kafka_source import _commit
 
@@ -124,12 +124,7 @@ def test_a_transaction_of_a_dead_producer_is_observed(kafka_3_9: Cluster, monkey
     kafka_3_9.create_topic(name, assignment={0: [2005]})
     fill(kafka_3_9.bootstrap_servers, [(name, 0)], records=10)
     _commit(kafka_3_9, name, {(name, 0): 10})
-    producer = Producer({"bootstrap.servers": kafka_3_9.bootstrap_servers, "transactional.id": name})
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    producer.produce(name, b"x", partition=0)
-    producer.flush(30)
-    fill(kafka_3_9.bootstrap_servers, [(name, 0)], records=5)
+    producer = open_transaction(kafka_3_9, name, 0)
     with watching(kafka_3_9, name, seen, watch_partitions=False) as source:
         held_back = seen.wait_for(source, LastStableOffset, topic=name)
         transaction = seen.wait_for(source, OpenTransaction, topic=name)

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 
 import msgspec
 import pytest
-from confluent_kafka import Producer
 
 from agent.model.observations.base import Available, Unavailable
 from agent.model.observations.kafka import LogOffsets, PartitionState
@@ -15,7 +14,7 @@ from agent.sources.kafka.admin.client_choice import MANY_LOGS
 from testbed.kafka import Cluster
 from testbed.traffic import fill
 from tests.integration.asking import admin_client, ask
-from tests.integration.scenes import named
+from tests.integration.scenes import named, open_transaction
 from tests.integration.seen import Seen, watching
 
 pytestmark = pytest.mark.integration
@@ -52,12 +51,7 @@ def test_kafka_python_shows_what_librdkafka_shows(cluster: Cluster) -> None:
         fill(cluster.bootstrap_servers, [(name, 1)], records=7)
         changed = [log for result in ask(many, again) if isinstance(result, protocol.Offsets) for log in result.logs]
         assert [(log.partition, log.log_end) for log in changed] == [(1, 107)]
-        producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": name})
-        producer.init_transactions(30)
-        producer.begin_transaction()
-        producer.produce(name, b"x", partition=2)
-        producer.flush(30)
-        fill(cluster.bootstrap_servers, [(name, 2)], records=5)
+        producer = open_transaction(cluster, name, 2)
         stable = [protocol.ListStableOffsets(broker, places) for broker, places in led.items()]
         expected = [result for request in stable for result in ask(few, [request])]
         assert ask(many, stable) == expected
