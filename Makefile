@@ -28,7 +28,7 @@ backtest: setup-python ## compare incidents with the truth of simulated clusters
 faults: setup-python ## kill the agent at every fault point, ten times each, and print what was lost; TIMES=, ONLY=
 	@$(BIN)/python -m testbed.kill_matrix --times $(or $(TIMES),10) --only "$(ONLY)"
 
-acceptance: setup ## the long scenarios on real clusters (about an hour)
+acceptance: setup ## the long scenarios on real clusters (about three hours)
 	@$(BIN)/pytest -m acceptance
 
 coverage: setup-python ## branch coverage of the unit and property tests, report in build/coverage
