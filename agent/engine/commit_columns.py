@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.engine.history import FLOOR, RETENTION_MS
-from agent.engine.partition_columns import PartitionColumns
+from agent.engine.partition_columns import NumbersByKeys, PartitionColumns
 from agent.model.batches import UNKNOWN, CommitKey, Flags, Integers
 from agent.model.observations.base import Subject
 from agent.model.observations.kafka import Commit
@@ -28,7 +28,6 @@ long before at the value before it was seen last.
 _MOST = (1 << 32) - 1
 _SINCE = 1 << 31
 _ROWS = 256
-_NOTHING = np.zeros(0, np.int64)
 
 
 class Progress(NamedTuple):
@@ -54,7 +53,7 @@ class CommitColumns:
         self.keys: list[CommitKey | None] = []
         self.clusters: list[str] = []
         self._ids: dict[str, dict[CommitKey, int]] = {}
-        self._ids_by_number: dict[str, tuple[Sequence[CommitKey], Integers]] = {}
+        self._by_keys = NumbersByKeys()
         self._free: list[int] = []
         self._of_group: dict[tuple[str, str], array[int]] = {}
         self._of_partition: dict[int, array[int]] = {}
@@ -73,17 +72,8 @@ class CommitColumns:
     # --- finding series
 
     def ids_of(self, cluster: str, keys: Sequence[CommitKey], numbers: Integers) -> Integers:
-        """Return the ids of the series of keys, each named once by its number in `keys`; -1 of one that is not here.
-
-        They are remembered as long as the same `keys`, which may grow, are passed for the cluster.
-        """
-        known, ids = self._ids_by_number.get(cluster, (None, _NOTHING))
-        if known is not keys or len(ids) < len(keys):
-            more = np.full(len(keys) + len(keys) // 4, -1)
-            if known is keys:
-                more[: len(ids)] = ids
-            ids = more
-            self._ids_by_number[cluster] = keys, ids
+        """Return the ids of the series of keys, each named once by its number in `keys`; -1 of one that is not here."""
+        ids = self._by_keys.of(cluster, keys)
         found = ids[numbers]
         unsure = np.flatnonzero((found < 0) | (self._number[found] != numbers))
         if len(unsure):

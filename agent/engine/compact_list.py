@@ -25,7 +25,7 @@ _AT_ONCE = 8
 """How many become integers at once."""
 
 _ROWS_AT_ONCE = 64
-"""How many that were added as integers become objects when they are read, at most."""
+"""How many that were added as integers are joined with the older ones at once."""
 
 _NONE = -(1 << 63)
 """Stands for None. No offset and no time is that low."""
@@ -72,12 +72,12 @@ class CompactList(Sequence[T]):
         added.frombytes(row)  # at once, for other threads
         count = len(added) * added.itemsize // len(row)
         if count >= _ROWS_AT_ONCE:
-            *own, last = _unpacked(added, objects)
             try:
                 rows = rows + _packed(objects) + added[: -len(row) // added.itemsize]
-                self._parts = rows, packed + len(objects) + len(own), [last], array("q")
+                last = _unpacked(added, objects, count - 1)
+                self._parts = rows, packed + len(objects) + count - 1, last, array("q")
             except OverflowError:
-                self._parts = rows, packed, [*objects, *own, last], array("q")
+                self._parts = rows, packed, objects + _unpacked(added, objects), array("q")
         return packed + len(objects) + count
 
     @property
@@ -129,8 +129,7 @@ class CompactList(Sequence[T]):
         self._parts = rows[count * width :], max(packed - count, 0), objects[max(count - packed, 0) :], added
 
     def __len__(self) -> int:
-        _, packed, objects, added = self._parts
-        return packed + len(objects) + (len(added) // _layout(objects[-1].__class__).width if added else 0)
+        return _length(self._parts)
 
     def __iter__(self) -> Iterator[T]:
         return iter(self[:])
@@ -142,19 +141,18 @@ class CompactList(Sequence[T]):
     def __getitem__(self, index: slice) -> list[T]: ...
 
     def __getitem__(self, index: int | slice) -> T | list[T]:
-        _, packed, objects, added = self._parts
+        parts = self._parts
+        _, _, objects, added = parts
         newest = index.start if isinstance(index, slice) and index.stop is index.step is None else index
         if not added and isinstance(newest, int) and -len(objects) <= newest < 0:
             return objects[index]
-        start = packed + len(objects)
-        places = range(start + (len(added) // _layout(objects[-1].__class__).width if added else 0))[index]
+        places = range(_length(parts))[index]
         if isinstance(places, int):
-            return _between(self._parts, places, places + 1)[0]
+            return _between(parts, places, places + 1)[0]
         if not places:
             return []
         low, high = min(places[0], places[-1]), max(places[0], places[-1]) + 1
-        found = _between(self._parts, low, high)
-        return found[:: places.step]
+        return _between(parts, low, high)[:: places.step]
 
     def thinned(self, older: "CompactList[T] | tuple[()]", count: int, now: int) -> "CompactList[T]":
         """Return a selection of older observations, and then of the first `count` of these.
@@ -168,7 +166,7 @@ class CompactList(Sequence[T]):
         except OverflowError:
             items = [*older, *self[:count]]
             kept = _first_of_steps(np.array([item.at for item in items], np.int64), now, self.sample.memory_ms)
-            return CompactList(list(compress(items, kept.tolist())))
+            return CompactList(compress(items, kept.tolist()))
         rows = np.frombuffer(packed, np.int64).reshape(-1, layout.width)
         rows = rows[_first_of_steps(rows[:, 0], now, self.sample.memory_ms)]
         found: CompactList[T] = CompactList()
@@ -244,6 +242,12 @@ def _packed(objects: Sequence[Observation]) -> "array[int]":
     """Return objects as rows. Raises OverflowError if one does not fit."""
     values_of = _layout(objects[-1].__class__).values_of if objects else None
     return array("q", [_NONE if value is None else value for item in objects for value in cast("Any", values_of)(item)])
+
+
+def _length(parts: "tuple[array[int], int, list[T], array[int]]") -> int:
+    """Return how many observations these parts of a list hold."""
+    _, packed, objects, added = parts
+    return packed + len(objects) + (len(added) // _layout(objects[-1].__class__).width if added else 0)
 
 
 def _between(parts: "tuple[array[int], int, list[T], array[int]]", low: int, high: int) -> list[T]:

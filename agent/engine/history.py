@@ -118,6 +118,10 @@ class History(Generic[T]):
         """Return how many changes there are from that moment on."""
         return len(self.changes) - self._bisect(at, bisect_left)
 
+    def count_until(self, at: int) -> int:
+        """Return how many changes there are up to that moment."""
+        return self._bisect(at, bisect_right)
+
     def add(self, observation: T) -> Change:
         """Append an observation unless it is stale or says nothing new."""
         if observation.at < self.confirmed:
@@ -146,10 +150,6 @@ class History(Generic[T]):
         if sample.memory_ms and isinstance(changes, CompactList):
             self.older = changes.thinned(self.older, count, now)
         del changes[:count]
-
-    def index_of(self, at: int) -> int:
-        """Return how many changes there are up to that moment."""
-        return self._bisect(at, bisect_right)
 
     def _bisect(self, at: int, bisect: Callable[..., int]) -> int:
         changes = self.changes

@@ -18,6 +18,22 @@ _ROWS = 256
 _NOTHING = np.zeros(0, np.int64)
 
 
+class NumbersByKeys:
+    """Numbers of ours for keys of batches, by cluster: remembered while the same `keys`, which may grow, are used."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, tuple[Sequence[object], Integers]] = {}
+
+    def of(self, cluster: str, keys: Sequence[object]) -> Integers:
+        """Return the array to read and fill in, by the numbers of the keys in `keys`; -1 where nothing is known yet."""
+        known, numbers = self._of.get(cluster, (None, _NOTHING))
+        if known is not keys or len(numbers) < len(keys):
+            before = numbers if known is keys else _NOTHING
+            numbers = np.concatenate([before, np.full(len(keys) + len(keys) // 4 - len(before), -1)])
+            self._of[cluster] = keys, numbers
+        return numbers
+
+
 class PartitionColumns:
     """Partitions by number. Times are ms; NEVER if nothing is known.
 
@@ -30,7 +46,7 @@ class PartitionColumns:
     def __init__(self) -> None:
         self._numbers: dict[Partition, int] = {}
         self.names: list[Partition] = []
-        self._found: dict[str, tuple[Sequence[PartitionKey], Integers]] = {}
+        self._by_keys = NumbersByKeys()
         self.read_at, self.read_before_at, self.decreased_at = (_filled() for _ in range(3))
         self.state_at, self.changed_at = (_filled() for _ in range(2))
         self.log_start, self.log_end, self.log_start_before, self.log_end_before = (_filled() for _ in range(4))
@@ -45,15 +61,8 @@ class PartitionColumns:
         return self._numbers.get(partition)
 
     def find_all(self, cluster: str, keys: Sequence[PartitionKey], numbers: Integers) -> Integers:
-        """Return the numbers of partitions, each named by its number in `keys`; -1 of one that is unknown.
-
-        They are remembered as long as the same `keys`, which may grow, are passed for the cluster.
-        """
-        known, found = self._found.get(cluster, (None, _NOTHING))
-        if known is not keys or len(found) < len(keys):
-            before = found if known is keys else _NOTHING
-            found = np.concatenate([before, np.full(len(keys) + len(keys) // 4 - len(before), -1)])
-            self._found[cluster] = keys, found
+        """Return the numbers of partitions, each named by its number in `keys`; -1 of one that is unknown."""
+        found = self._by_keys.of(cluster, keys)
         unknown = numbers[found[numbers] < 0]
         if len(unknown):
             find = self._numbers.get

@@ -2,15 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
+from typing import TypeVar
 
 import msgspec
 import structlog
 
-from agent.model.observations.kafka import GroupState
+from agent.model.observations.kafka import Commit, GroupState, LastStableOffset
 from agent.sources.kafka.admin import protocol
 from agent.sources.kafka.admin.client import AdminClient
 from testbed.kafka import Cluster
 from testbed.waiting import wait_until
+
+T = TypeVar("T", Commit, LastStableOffset)
 
 
 @contextmanager
@@ -46,11 +50,14 @@ def _undated(result: protocol.Result) -> protocol.Result:
         case GroupState():
             return msgspec.structs.replace(result, at=0)
         case protocol.Commits(commits, failures):
-            undated = [msgspec.structs.replace(commit, at=0) for commit in commits]
-            return protocol.Commits(sorted(undated, key=lambda commit: (commit.topic, commit.partition)), failures)
+            return protocol.Commits(_at_zero(commits), failures)
         case protocol.Offsets(logs, failures):
             return protocol.Offsets([msgspec.structs.replace(log, at=0) for log in logs], failures)
         case protocol.StableOffsets(offsets):
-            undated_offsets = [msgspec.structs.replace(offset, at=0) for offset in offsets]
-            return protocol.StableOffsets(sorted(undated_offsets, key=lambda offset: (offset.topic, offset.partition)))
+            return protocol.StableOffsets(_at_zero(offsets))
     return result
+
+
+def _at_zero(facts: Sequence[T]) -> list[T]:
+    """Return facts about partitions at the time 0, by partition: clients list them in different orders."""
+    return sorted((msgspec.structs.replace(fact, at=0) for fact in facts), key=attrgetter("topic", "partition"))

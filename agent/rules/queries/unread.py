@@ -129,7 +129,7 @@ def log_end_at(history: History[LogOffsets], at: int) -> float | None:
     """Return the log end offset at that moment, interpolated between readings; None before the first."""
     is_thinned = not history.changes or history.changes[0].at > at
     readings = remembered(history) if is_thinned else history.changes
-    index = bisect_right(readings, at, key=attrgetter("at")) if is_thinned else history.index_of(at)
+    index = bisect_right(readings, at, key=attrgetter("at")) if is_thinned else history.count_until(at)
     if index in (0, len(readings)):
         return readings[-1].log_end if index else None
     before, after = readings[index - 1], readings[index]
