@@ -199,17 +199,22 @@ class Incidents:
         return gone
 
     def _claims(self, clusters: list[FindingCluster]) -> list[list[str]]:
-        """For each cluster the incidents that it continues: each goes where its worst and most findings went."""
-        best: dict[str, tuple[tuple[int, int, int], int]] = {}
+        """For each cluster the incidents that it continues: each goes where its worst and most findings went.
+
+        One that was never posted does not follow a single finding into a posted one while others of it stay behind.
+        """
+        best: dict[str, tuple[tuple[bool, int, int, int], int]] = {}
         for index, cluster in enumerate(clusters):
             severity = max(finding.severity.rank for finding in cluster.findings)
+            is_posted = severity > Severity.INFO.rank
             counts: dict[str, int] = {}
             for finding in cluster.findings:
                 owner = self._owner_of.get(finding.key)
                 if owner is not None:
                     counts[owner] = counts.get(owner, 0) + 1
             for owner, count in counts.items():
-                claim = ((severity, count, -index), index)
+                continues = not is_posted or self._incidents[owner].severity is not Severity.INFO
+                claim = ((continues, severity, count, -index), index)
                 best[owner] = max(best.get(owner, claim), claim)
         claims: list[list[str]] = [[] for _ in clusters]
         for owner, (_, index) in best.items():

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from hypothesis import HealthCheck, Phase, event, given, settings
+from hypothesis import HealthCheck, Phase, event, example, given, settings
 from hypothesis import strategies as st
 
 from agent.cli.replay import replay
@@ -185,7 +185,18 @@ def _contradict(observation: Observation) -> Observation:
             return observation
 
 
+LEADER_CHANGE_EXPLAINS_RESET = [
+    Fault("reset", 20, 0, 0, 0),
+    Fault("broker_lost", 33, 0, 9, 0),
+    Fault("broker_lost", 112, 4, 0, 0),
+    Fault("offsets_lost", 109, 1, 0, 0),
+    Fault("starved", 20, 0, 0, 0),
+]
+"""A leader change joins earlier ones, or a reset at once: that depends on when it is evaluated."""
+
+
 @given(strategies.scenarios, strategies.delays, strategies.sizes, st.integers(0, 100))
+@example(simulate(LEADER_CHANGE_EXPLAINS_RESET, polled=5_000), [0, 0, 0, 0, 1_110, 0, 0, 0], [25], 24)
 @slow
 def test_restart_anywhere_changes_no_incident(
     observations: list[Observation], delays: list[int], sizes: list[int], percent: int
