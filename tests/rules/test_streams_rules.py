@@ -9,8 +9,8 @@ from agent.cli.rule_tests import run_rule_tests
 from agent.config.settings import load
 from agent.engine.evaluator import Evaluator
 from agent.model.findings import Finding, Incident, Severity, Status
-from agent.model.observations.base import Tick
-from agent.model.observations.kafka import Commit
+from agent.model.observations.base import Observation, Tick
+from agent.model.observations.kafka import Commit, PartitionState
 from agent.model.observations.streams import StreamsApplication
 from agent.render.report import report
 from agent.rules.offset_rewind import OffsetRewind
@@ -33,22 +33,37 @@ def test_precursor_is_off_by_option_or_for_declared_stores(tmp_path: Path, optio
     assert "expected finding is missing" in missing
 
 
-def test_application_reset_is_never_reported_as_a_rewind() -> None:
+SHOP: dict[str, Any] = {"cluster": "main", "application": "shop"}
+CHANGELOG: dict[str, Any] = {
+    "cluster": "main", "topic": "shop-counts-changelog", "partition": 0, "leader": 1, "leader_epoch": 0,
+    "replicas": (1,), "isr": (1,),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        StreamsApplication(at=62_000, since=61_000, **SHOP, instances=1),
+        PartitionState(at=60_500, since=59_500, **CHANGELOG, topic_id="new"),
+    ],
+    ids=["deleted", "created again before it was missed"],
+)
+def test_application_reset_is_never_reported_as_a_rewind(seen: Observation) -> None:
     """StreamsResetter deletes the changelogs a moment after it has moved the offsets: nothing is reported between."""
-    shop: dict[str, Any] = {"cluster": "main", "application": "shop"}
     commit: dict[str, Any] = {"cluster": "main", "group": "shop", "topic": "orders", "partition": 0}
     detection = Evaluator({"rewind": OffsetRewind()})
     labels = []
     for fact in (
-        StreamsApplication(at=0, **shop, stores=(("counts", 1),), instances=1),
+        StreamsApplication(at=0, **SHOP, stores=(("counts", 1),), instances=1),
+        PartitionState(at=500, **CHANGELOG, topic_id="old"),
         Commit(at=1_000, **commit, offset=50_000),
         Commit(at=60_000, since=59_000, **commit, offset=0),
-        StreamsApplication(at=62_000, since=61_000, **shop, instances=1),
+        seen,
         Tick(at=65_000),
     ):
         detection.absorb(fact)
         labels.append([finding.labels for finding in detection.evaluate(fact.at).found])
-    assert labels == [[], [], [], [], [("operator_reset",)]]
+    assert labels == [[], [], [], [], [], [("operator_reset",)]]
 
 
 @pytest.mark.parametrize(

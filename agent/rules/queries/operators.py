@@ -10,7 +10,7 @@ from agent.engine.history import LATENESS_MS, LONG_AGO, History
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, GroupState
 from agent.model.observations.streams import StreamsApplication
-from agent.rules.queries.partitions import CLOCK_SLACK_MS, commit_intervals
+from agent.rules.queries.partitions import CLOCK_SLACK_MS, commit_intervals, find_incarnation_ends
 
 _TOGETHER_MS = 5_000
 """How close together one command moves all partitions of a group."""
@@ -149,15 +149,20 @@ def _moves(commits: list[Commit]) -> Iterator[tuple[int, int]]:
 def _is_streams_reset(facts: Facts, before: Commit, after: Commit) -> bool:
     """Return whether a Kafka Streams application lost changelogs with the move: StreamsResetter deletes them after it.
 
-    A store that was removed long before, while the old offset was still committed, is unrelated.
+    A store that was removed long before, while the old offset was still committed, is unrelated. An application that
+    starts at once creates its changelogs again, perhaps between two readings: their topic ids are others then.
     """
     history = facts.history(StreamsApplication, after.cluster, after.group)
-    begin = max(before.at, after.start - LATENESS_MS)
+    begin, end = max(before.at, after.start - LATENESS_MS), after.at + LATENESS_MS
     known = history.as_of(begin)
-    stores = {store for store, _ in known.stores} if known is not None else set()
-    return any(
-        stores - dict(application.stores).keys() for application in history.between(begin, after.at + LATENESS_MS)
-    )
+    if known is None:
+        return False
+    stores = dict(known.stores).keys()
+    if any(stores - dict(application.stores).keys() for application in history.between(begin, end)):
+        return True
+    changelogs = ((after.cluster, known.changelog(store), 0) for store in stores)
+    ends = (incarnation for changelog in changelogs for incarnation in find_incarnation_ends(facts, changelog))
+    return any(incarnation.is_certain and begin < incarnation.first.at <= end for incarnation in ends)
 
 
 def _reading_before(facts: Facts, cluster: str, group: str, start: int, at: int) -> GroupState | None:
