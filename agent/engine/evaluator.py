@@ -17,6 +17,7 @@ from agent.engine.facts import DependencyKey, Facts
 from agent.engine.growth_intake import absorb_growth
 from agent.engine.history import FINALIZATION_MS, LATENESS_MS, LONG_AFTER, LONG_AGO, Change
 from agent.engine.rule import Rule, Scope
+from agent.engine.suspensions import find_end
 from agent.model.batches import CommitBatch, LogOffsetsBatch, ObservationBatch
 from agent.model.findings import Finding, FindingKey
 from agent.model.observations.base import Observation, Subject
@@ -37,6 +38,9 @@ After that a change shows at once only whether the finding recovers; the rest fo
 
 REVISIT_MS = 60_000
 """How often rules about what does not happen look at all their subjects."""
+
+_DOZE_MS = 600_000
+"""For how long after Backflow was suspended rules do so as if it had not been: nothing new can be known."""
 
 ABANDONED_MS = 7 * 86_400_000
 """How long a finding that does not recover is followed."""
@@ -176,10 +180,12 @@ class Evaluator:
                 del self._timer_of[evaluation]
                 dirty[evaluation] = None
         if self._revisit_at <= now:
-            self._revisit_at = _next_revisit(now)
-            self.facts.forget_gone(self._dependencies.dependents.__contains__)
-            self._revisit(dirty)
-            self._close_commits()
+            asleep_until = find_end(self.facts, now, _DOZE_MS)
+            self._revisit_at = _next_revisit(asleep_until or now)
+            if asleep_until is None:
+                self.facts.forget_gone(self._dependencies.dependents.__contains__)
+                self._revisit(dirty)
+                self._close_commits()
         changes = Changes([], [])
         for evaluation in dirty | unfollowed:
             try:

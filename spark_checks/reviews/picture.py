@@ -8,7 +8,7 @@ from matplotlib.dates import DateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from agent.model.text import visible
+from agent.model.text import count, visible
 from spark_checks.reviews.facts import NEAR_SHARE, Facts, now
 from spark_checks.reviews.lags import Margin
 from spark_checks.reviews.periods import DAY_MS
@@ -59,7 +59,13 @@ def _draw_margins(axes: Axes, facts: Facts) -> None:
     found = now(facts.margins)[:_BARS][::-1]
     _title(axes, "Closest to data loss: % of the log left")
     if not found:
-        _nothing(axes, "Retention deleted nothing\nthat a group still had to read")
+        alarmed = len(facts.alarmed())
+        _nothing(
+            axes,
+            f"No sample shows it;\nrules reported {count(alarmed, 'group')}"
+            if alarmed
+            else "Retention deleted nothing\nthat a group still had to read",
+        )
         return
     shares = [max(0.0, margin.share) * 100 for margin in found]
     limit = NEAR_SHARE * 100

@@ -10,7 +10,7 @@ from agent.model.text import count, visible
 from spark_checks.reviews.actions import actions
 from spark_checks.reviews.facts import Facts, now, of_week
 from spark_checks.reviews.overview import records_line
-from spark_checks.reviews.words import brief, distance, factor, lasted, percent, period, short, week_word, where
+from spark_checks.reviews.words import brief, distance, factor, lasted, names, percent, period, short, week_word, where
 
 _TASKS = 3
 _WORTH_MS = 60_000
@@ -88,6 +88,8 @@ def _lines(facts: Facts) -> Iterator[str]:
         if margin.margin < 0:
             label, share = "Lost to retention", ""
         yield f"{label}: {brief(margin.group)} on {place}, {distance(margin)}{share}."
+    if facts.alarmed() and not now(facts.margins):
+        yield f"Rules reported unread records that retention deletes: {names(sorted(facts.alarmed()))}."
     for lag in now(facts.lags)[:1]:
         if lag.largest:
             before = facts.usual({row.week: row.p95 for row in facts.lags if row.group == lag.group})
@@ -111,4 +113,4 @@ def _lines(facts: Facts) -> Iterator[str]:
 
 def _usually(facts: Facts, before: Sequence[int]) -> str:
     usual = facts.usual(dict(enumerate(before, 1)))
-    return "" if usual is None else f" (usually {short(usual)})"
+    return "" if usual is None else f" (usually {short(usual) if usual < 10 else f'{usual:,.0f}'})"

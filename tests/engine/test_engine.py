@@ -2,13 +2,20 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import PrivateAttr
 
 from agent.config.settings import load
 from agent.engine.engine import Engine
-from agent.engine.history import LONG_AFTER
+from agent.engine.evaluator import REVISIT_MS
+from agent.engine.facts import Facts
+from agent.engine.history import LONG_AFTER, History
+from agent.engine.rule import Rule, Scope
 from agent.model.findings import Incident, Severity
 from agent.model.observations.base import Observation, Tick
-from agent.model.observations.kafka import PartitionState
+from agent.model.observations.kafka import Commit, PartitionState
 from tests.builders import commit, log_offsets, partition_state, registration, tick
 
 SHIPPED = load(Path(__file__).parents[2] / "rules.toml", need_clusters=False)
@@ -92,3 +99,38 @@ def test_latest_returns_the_last_state_of_each_subject() -> None:
     facts = [commit(0, 5), commit(0, 7, 1), registration(0, "0x1")]
     shipped.take([*facts, tick(1)])
     assert list(shipped.latest()) == facts
+
+
+class Watchful(Rule):
+    """A rule that only takes note of when it is asked about what does not happen."""
+
+    kind = "watchful"
+    observes = (Commit,)
+    revisits = Commit
+    _asked: list[int] = PrivateAttr(default_factory=list)
+
+    @property
+    def asked(self) -> list[int]:
+        return self._asked
+
+    def scopes(self, observation: Observation, facts: Facts) -> list[Scope]:
+        del observation, facts
+        return []
+
+    def revisit(self, history: History[Any], facts: Facts) -> list[Scope]:
+        del history
+        self._asked.append(facts.now)
+        return []
+
+
+@pytest.mark.parametrize("first", [tick, lambda second: registration(second, "0x1")], ids=["tick", "other"])
+def test_days_without_backflow_are_not_relived_minute_by_minute(first: Any) -> None:
+    """An agent that catches up for longer than its watchdog waits is killed, and never does."""
+    rule, days = Watchful(), 9 * 86_400
+    watching = Engine({"watchful": rule}, {})
+    watching.take([commit(0, 5), *(tick(second) for second in range(1, 300))])
+    before = len(rule.asked)
+    watching.take([first(days)])
+    assert len(rule.asked) - before <= 11
+    watching.take([tick(second) for second in range(days + 1, days + 300)])
+    assert max(rule.asked) >= tick(days + 300).at - REVISIT_MS

@@ -104,8 +104,15 @@ def test_alarms_of_retention_count_as_near_data_loss() -> None:
         subject={"cluster": "main", "group": "billing", "topic": "orders", "partition": 3}, detail="",
     )  # fmt: skip
     facts = QUIET._replace(incidents=[incident(1, "billing")._replace(findings=(alarm,))])
+    told = "Rules reported unread records that retention deletes: billing."
     assert "1 group near data loss" in summary(facts, None)
-    assert "Rules reported unread records that retention deletes: billing. See the incidents." in page(facts)
+    assert f"{told}\n" in summary(facts, None)
+    assert f"{told} See the incidents." in page(facts)
+
+
+def test_counts_are_compared_digit_by_digit() -> None:
+    rebalances = [Rebalances(week, "billing", times, HOUR) for week, times in enumerate((11_373, 11_391, 11_402, 0))]
+    assert "11,373 rebalances (usually 11,391)." in summary(QUIET._replace(rebalances=rebalances), None)
 
 
 def test_a_loss_is_told_apart_from_a_near_one() -> None:
