@@ -59,6 +59,8 @@ def _more(tasks: int, where: str) -> list[str]:
 
 
 def _verdict(facts: Facts) -> str:
+    if facts.is_blind:
+        return f"nothing was observed for {lasted(facts.unseen())}"
     lost, incidents = facts.lost, "incidents unknown"
     near = len(facts.near_loss() - lost)
     if facts.has_incidents:
@@ -70,6 +72,8 @@ def _verdict(facts: Facts) -> str:
 
 
 def _lines(facts: Facts) -> Iterator[str]:
+    if facts.is_blind:
+        return
     if facts.has_incidents:
         usual = facts.usual({week: len(of_week(facts.incidents, week)) for week in facts.weeks})
         waiting = sum(incident.acknowledged_by is None for incident in facts.still_open)

@@ -110,6 +110,14 @@ def test_alarms_of_retention_count_as_near_data_loss() -> None:
     assert f"{told} See the incidents." in page(facts)
 
 
+def test_week_without_the_agent_is_not_called_quiet() -> None:
+    away = QUIET._replace(outages=[Outage(0, AGENT, True, 1, 7 * DAY_MS, "the agent was stopped or suspended")])
+    title, *lines = summary(away, "/review/main.html").splitlines()
+    assert title == "Review of main, 23 to 29 November 2026: nothing was observed for 7 d"
+    assert lines[:2] == ["Full page: /review/main.html", "Do now:"]
+    assert "The agent observed nothing for 7 d" in lines[2]
+
+
 def test_counts_are_compared_digit_by_digit() -> None:
     rebalances = [Rebalances(week, "billing", times, HOUR) for week, times in enumerate((11_373, 11_391, 11_402, 0))]
     assert "11,373 rebalances (usually 11,391)." in summary(QUIET._replace(rebalances=rebalances), None)
