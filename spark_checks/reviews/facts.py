@@ -5,7 +5,7 @@ from statistics import median
 from typing import NamedTuple, Protocol, TypeVar
 
 from agent.model.findings import Records, Severity
-from spark_checks.reviews.availability import AGENT, Outage
+from spark_checks.reviews.availability import Outage
 from spark_checks.reviews.changes import BrokerLosses, Rebalances
 from spark_checks.reviews.incidents import Detected, Election, KindCount, RuleCount
 from spark_checks.reviews.lags import GroupLag, LagPoint, Margin, Standstill
@@ -154,11 +154,12 @@ class Facts(NamedTuple):
 
     @property
     def is_blind(self) -> bool:
-        """Whether in all of this week the agent was away, or could read nothing of Kafka."""
-        return any(
-            outage.is_whole and outage.source in (AGENT, "kafka") and outage.lasted >= self.periods.length
-            for outage in now(self.outages)
-        )
+        """Whether nothing is known of this week, because the agent was away or could read nothing."""
+        known = (
+            *now(self.incidents), *now(self.lags), *now(self.margins),
+            *now(self.brokers), *now(self.elections), *now(self.rebalances),
+        )  # fmt: skip
+        return not known and self.unseen() >= self.periods.length
 
     def usual(self, numbers: Mapping[int, float]) -> float | None:
         """Return the median of the covered weeks before of a number by week, which is 0 where it is missing."""
