@@ -185,6 +185,9 @@ def _contradict(observation: Observation) -> Observation:
             return observation
 
 
+PROMPT_MS = 5_000
+prompt = st.lists(st.integers(0, PROMPT_MS), min_size=8, max_size=24)
+
 LEADER_CHANGE_EXPLAINS_RESET = [
     Fault("reset", 20, 0, 0, 0),
     Fault("broker_lost", 33, 0, 9, 0),
@@ -195,12 +198,16 @@ LEADER_CHANGE_EXPLAINS_RESET = [
 """A leader change joins earlier ones, or a reset at once: that depends on when it is evaluated."""
 
 
-@given(strategies.scenarios, strategies.delays, strategies.sizes, st.integers(0, 100))
+@given(strategies.scenarios, strategies.delays | prompt, strategies.sizes, st.integers(0, 100))
 @example(simulate(LEADER_CHANGE_EXPLAINS_RESET, polled=5_000), [0, 0, 0, 0, 1_110, 0, 0, 0], [25], 24)
 @slow
 def test_restart_anywhere_changes_no_incident(
     observations: list[Observation], delays: list[int], sizes: list[int], percent: int
 ) -> None:
+    """Facts that are later than PROMPT_MS may or may not let an incident be reported that is merged soon.
+
+    The id that remains may then be another one, the rest may not.
+    """
     batches = [*split(delay(observations + ticks(observations, 5_000), delays, 0), sizes), [final_tick(observations)]]
     restart = len(batches) * percent // 100
     before = run_live(batches[:restart])
@@ -208,7 +215,8 @@ def test_restart_anywhere_changes_no_incident(
     resumed = engine()
     resumed.resume(stored, [observation for batch in batches[:restart] for observation in batch])
     after = before | run_live(batches[restart:], resumed)
-    assert current(after.values()) == current(run_live(batches).values())
+    compared = current if max(delays) <= PROMPT_MS else without_ids
+    assert compared(after.values()) == compared(run_live(batches).values())
 
 
 @given(strategies.scenarios, strategies.delays, strategies.sizes, st.integers(0, 100))
