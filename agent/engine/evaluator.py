@@ -40,7 +40,7 @@ REVISIT_MS = 60_000
 """How often rules about what does not happen look at all their subjects."""
 
 _DOZE_MS = 600_000
-"""For how long after Backflow was suspended rules do so as if it had not been: nothing new can be known."""
+"""How far into a time in which Backflow was suspended they still do: nothing new can be known of it."""
 
 ABANDONED_MS = 7 * 86_400_000
 """How long a finding that does not recover is followed."""

@@ -206,15 +206,14 @@ class Incidents:
         best: dict[str, tuple[tuple[bool, int, int, int], int]] = {}
         for index, cluster in enumerate(clusters):
             severity = max(finding.severity.rank for finding in cluster.findings)
-            is_posted = severity > Severity.INFO.rank
+            is_info = severity == Severity.INFO.rank
             counts: dict[str, int] = {}
             for finding in cluster.findings:
                 owner = self._owner_of.get(finding.key)
                 if owner is not None:
                     counts[owner] = counts.get(owner, 0) + 1
             for owner, count in counts.items():
-                continues = not is_posted or self._incidents[owner].severity is not Severity.INFO
-                claim = ((continues, severity, count, -index), index)
+                claim = ((self._may_name(owner, is_info=is_info), severity, count, -index), index)
                 best[owner] = max(best.get(owner, claim), claim)
         claims: list[list[str]] = [[] for _ in clusters]
         for owner, (_, index) in best.items():
@@ -228,12 +227,12 @@ class Incidents:
         Whether a cause is known before or after its effect decides nothing then.
         """
         first = min(cluster.findings, key=_rank_as_first)
-        kept = [
-            claim
-            for claim in claims
-            if first.severity is Severity.INFO or self._incidents[claim].severity is not Severity.INFO
-        ]
+        kept = [claim for claim in claims if self._may_name(claim, is_info=first.severity is Severity.INFO)]
         return min(kept, key=self._seniority) if kept else self._id_of(first, claims)
+
+    def _may_name(self, owner: str, *, is_info: bool) -> bool:
+        """Return whether a cluster may have the id of an incident. is_info: whether all of its findings are info."""
+        return is_info or self._incidents[owner].severity is not Severity.INFO
 
     def _seniority(self, owner: str) -> tuple[tuple[Any, ...], str]:
         return min(map(_rank_as_first, self._clusters[owner].findings)), owner

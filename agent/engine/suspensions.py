@@ -39,11 +39,11 @@ def watched_for(facts: Facts, begin: int, duration: int) -> int:
     return due
 
 
-def find_end(facts: Facts, at: int, after: int) -> int | None:
-    """Return the end of a suspension that has lasted for more than `after` ms at that moment, or None."""
+def find_end(facts: Facts, at: int, after: int = 0) -> int | None:
+    """Return the end of a suspension that has lasted for more than `after` ms at that moment; None if there is none."""
     return next((end for begin, end in suspensions(facts) if begin + after < at <= end), None)
 
 
 def is_suspended(facts: Facts, at: int) -> bool:
     """Return whether nothing was observed at that moment."""
-    return any(begin < at <= end for begin, end in suspensions(facts))
+    return find_end(facts, at) is not None

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from agent.engine.facts import Facts
 from agent.engine.rule import Advice, Scope, TopicRule, ended, recovered
-from agent.engine.suspensions import suspensions
+from agent.engine.suspensions import find_end
 from agent.model.config_types import Duration
 from agent.model.findings import Finding, Severity
 from agent.model.observations.base import Availability, Observation, Unavailable
@@ -192,7 +192,8 @@ def _confirmed(facts: Facts, scope: Scope, at: int) -> int | None:
         if available is None:
             return None
         at = available.at + CLOCK_SLACK_MS
-    return next((end for begin, end in suspensions(facts) if begin < at <= end), at)
+    end = find_end(facts, at)
+    return at if end is None else end
 
 
 def _producer_fields(transaction: OpenTransaction | None) -> dict[str, object]:
