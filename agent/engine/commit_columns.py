@@ -6,6 +6,7 @@ a ring of KEPT. A series that has more of them, or that a rule looks into, has a
 
 from array import array
 from collections.abc import Sequence
+from sys import intern
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -243,7 +244,7 @@ class CommitColumns:
         return True
 
     def _register(self, number: int, commit: Commit) -> None:
-        key = CommitKey(commit.group, commit.topic, commit.partition)
+        key = CommitKey(intern(commit.group), intern(commit.topic), commit.partition)
         self.keys[number], self.clusters[number] = key, commit.cluster
         self._ids.setdefault(commit.cluster, {})[key] = number
         partition = self.partitions.number_of((commit.cluster, commit.topic, commit.partition))

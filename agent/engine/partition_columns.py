@@ -19,13 +19,15 @@ _NOTHING = np.zeros(0, np.int64)
 
 
 class NumbersByKeys:
-    """Numbers of ours for keys of batches, by cluster: remembered while the same `keys`, which may grow, are used."""
+    """Numbers of ours for keys of batches, by cluster: remembered while the same list, which may grow, is used."""
 
     def __init__(self) -> None:
         self._of: dict[str, tuple[Sequence[object], Integers]] = {}
 
     def of(self, cluster: str, keys: Sequence[object]) -> Integers:
         """Return the array to read and fill in, by the numbers of the keys in `keys`; -1 where nothing is known yet."""
+        if not isinstance(keys, list):
+            return np.full(len(keys), -1)
         known, numbers = self._of.get(cluster, (None, _NOTHING))
         if known is not keys or len(numbers) < len(keys):
             before = numbers if known is keys else _NOTHING

@@ -57,7 +57,7 @@ class PartitionKey(NamedTuple):
 class ObservationBatch(Collection[T]):
     """Observations of one kind and cluster, those of each key in order; one per row. Iterating makes an object of each.
 
-    keys: distinct keys, without the cluster; many batches may share them, and then they are only ever appended to.
+    keys: distinct keys, without the cluster. A list may be shared by many batches, and is only ever appended to.
     numbers: of the key of each row in `keys`. at, seen_at, since: ms, see `Observation`; UNKNOWN for None.
     """
 
@@ -88,7 +88,7 @@ class ObservationBatch(Collection[T]):
             columns = [_column(values) for values in zip(*map(values_of, known), strict=True)]
         except (TypeError, ValueError, OverflowError):
             return None
-        return cls(known[0].cluster, list(map(cls.key._make, numbers)), rows, *columns)
+        return cls(known[0].cluster, tuple(map(cls.key._make, numbers)), rows, *columns)
 
     def __len__(self) -> int:
         return len(self.numbers)

@@ -99,6 +99,12 @@ class ChangeDetector:
         self._last_seen.pop(subject, None)
         return self._last.pop(subject, None)
 
+    def forget_all(self, subjects: Iterable[Subject]) -> None:
+        """Drop many subjects that are not polled any more, and the room that they took."""
+        for subject in subjects:
+            self.forget(subject)
+        self._last, self._last_seen = dict(self._last), dict(self._last_seen)
+
     def subjects(self) -> list[Subject]:
         """Return the known subjects, in the order in which they were first seen."""
         return list(self._last)

@@ -53,3 +53,11 @@ def test_a_fact_that_has_not_changed_for_long_is_emitted_again() -> None:
     detector.changes([_commit(0, 5)])
     assert detector.changes([_commit(HEARTBEAT_MS - 1, 5)]) == []
     assert detector.changes([_commit(HEARTBEAT_MS, 5)]) == [_commit(HEARTBEAT_MS, 5)]
+
+
+def test_what_was_forgotten_is_new_when_it_is_polled_again_and_the_rest_is_not() -> None:
+    detector = ChangeDetector([_commit(1, 5), _commit(1, 7, 1)])
+    detector.forget_all([_commit(1, 5).subject])
+    assert detector.changes([_commit(2, 5), _commit(2, 7, 1)]) == [_commit(2, 5)]
+    (change,) = detector.changes([_commit(3, 8, 1)])
+    assert change.since == 2

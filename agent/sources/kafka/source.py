@@ -44,6 +44,9 @@ _WAIT_MS = 500
 _PARTITIONS_PER_CALL = 500
 """librdkafka searches its list once per partition: 10,000 in one call cost four times the CPU of 20 calls (2.16)."""
 
+_EMITTED_AT_ONCE = 5_000
+"""How many observations a batch has at most: what is made of each takes memory that stays with the process."""
+
 _MIN_CLIENT_AGE_MS = 30_000
 """How long a client is kept at least when a coordinator does not answer: a restart drops all calls in flight."""
 
@@ -183,8 +186,10 @@ class KafkaSource:
             availability = self._availability.update(now, unavailable)
             facts = sorted(self._state.take_observations(), key=lambda fact: _BATCH_ORDER.index(type(fact)))
             changes = self._detector.changes([*availability, *facts])
-            if changes and not self._closed:
-                self._emit(changes)
+            for begin in range(0, len(changes), _EMITTED_AT_ONCE):
+                if self._closed:
+                    return
+                self._emit(changes[begin : begin + _EMITTED_AT_ONCE])
             self._tail.add_polls(polls, begun_at)
             self._source_log.add_applications(facts)
 
@@ -218,9 +223,12 @@ class KafkaSource:
         for commit in taken.commits:
             if commit.group not in taken.followed:
                 self._detector.add(commit)
-        for group in taken.followed - self._followed:
-            for place in self._state.committed.of(group):
-                self._detector.forget((Commit.subject_kind, self.cluster, group, *place))
+        if begun := taken.followed - self._followed:
+            self._detector.forget_all(
+                (Commit.subject_kind, self.cluster, group, *place)
+                for group in begun
+                for place in self._state.committed.of(group)
+            )
         self._followed = taken.followed
         self._state.add_groups(taken.touched)
         self._turns.touch(taken.touched)

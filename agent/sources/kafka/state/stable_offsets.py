@@ -2,7 +2,8 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from sys import intern
+from typing import TypeAlias
 
 import msgspec
 
@@ -21,7 +22,7 @@ FindStanding: TypeAlias = Callable[[int, Mapping[TopicPartition, int]], set[Topi
 """Returns the partitions in which a group has stood still below these log ends since that moment (ms)."""
 
 
-class Position(NamedTuple):
+class Position(msgspec.Struct, frozen=True, gc=False):
     """A group's committed offset of a partition, and since when it has been unchanged, ms."""
 
     offset: int
@@ -35,7 +36,7 @@ def positions(
     current = {}
     for commit in commits:
         if commit.offset is not None:
-            place = (commit.topic, commit.partition)
+            place = (intern(commit.topic), commit.partition)
             last = before.get(place)
             current[place] = last if last and last.offset == commit.offset else Position(commit.offset, at)
     return current
@@ -72,8 +73,8 @@ class StableOffsets:
             group,
             {
                 partition
-                for partition, (offset, since) in positions.items()
-                if at - since >= _STANDSTILL_MS and offset < ends.get(partition, 0)
+                for partition, position in positions.items()
+                if at - position.since >= _STANDSTILL_MS and position.offset < ends.get(partition, 0)
             },
         )
 
