@@ -77,7 +77,7 @@ def tiles(facts: Facts) -> Html:
 
 
 def records_line(facts: Facts) -> str:
-    """Return what the incidents of the week did to records, as a sentence; empty if nothing."""
+    """Return what the incidents of the week did to records, as known when each was found; empty if nothing."""
     records = facts.records()
     parts = [
         f"{short(number)} {word}"
@@ -88,7 +88,7 @@ def records_line(facts: Facts) -> str:
         )
         if number
     ]
-    return f"Records: {', '.join(parts)}." if parts else ""
+    return f"Records, as counted when found: {', '.join(parts)}." if parts else ""
 
 
 def _tile(label: str, by_week: dict[int, float], facts: Facts, kind: str = "", *, is_time: bool = False) -> Html:
