@@ -1,8 +1,9 @@
 """Groups that commit what a test wants, and waiting until it has been observed."""
 
 from collections.abc import Sequence
+from functools import partial
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from agent.model.group_partition import partition_of
 from agent.model.observations.kafka import OFFSETS_TOPIC, Commit, OffsetsPosition
@@ -24,11 +25,11 @@ class Groups:
         self._consumers: dict[str, Consumer] = {}
 
     def commit(self, group: str, *offsets: int) -> None:
-        """Commit these offsets of partition 0, one after the other."""
+        """Commit these offsets of partition 0, one after the other; wait for a coordinator that has just begun."""
         consumer = self.consumer(group)
         for offset in offsets:
-            committed = consumer.commit(offsets=[TopicPartition(self._topic, 0, offset)], asynchronous=False)
-            assert [partition.error for partition in committed or ()] == [None]
+            places = [TopicPartition(self._topic, 0, offset)]
+            wait_until(partial(_is_committed, consumer, places), f"{group} to commit {offset}")
 
     def consumer(self, group: str) -> Consumer:
         """Return the group's consumer, which has joined nothing."""
@@ -36,6 +37,18 @@ class Groups:
             properties = {"bootstrap.servers": self._cluster.bootstrap_servers, "group.id": group, "log_level": 0}
             self._consumers[group] = Consumer(properties)
         return self._consumers[group]
+
+
+def _is_committed(consumer: Consumer, places: list[TopicPartition]) -> bool:
+    """Commit; return False if the coordinator is loading what groups have committed so far."""
+    try:
+        committed = consumer.commit(offsets=places, asynchronous=False)
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.COORDINATOR_LOAD_IN_PROGRESS:
+            return False
+        raise
+    assert [partition.error for partition in committed or ()] == [None]
+    return True
 
 
 def offsets(seen: Seen, group: str) -> list[int | None]:

