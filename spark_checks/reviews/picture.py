@@ -96,7 +96,7 @@ def _draw_lags(axes: Axes, facts: Facts) -> None:
     axes.set_xlim(_date(facts.periods.since), _date(facts.periods.until))  # type: ignore[arg-type]
     axes.set_yscale("symlog", linthresh=10)
     highest = max(point.lag for group in drawn for point in facts.points[group])
-    axes.set_ylim(0, max(10, highest * 6))  # room for the legend
+    axes.set_ylim(0, max(10, highest * 6, highest**1.2))  # room for the legend, on an axis that is logarithmic
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
     is_long = facts.periods.length > 2 * DAY_MS
     axes.xaxis.set_major_formatter(DateFormatter("%a %-d %b" if is_long else "%H:%M"))  # type: ignore[no-untyped-call]

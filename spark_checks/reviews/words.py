@@ -75,6 +75,8 @@ def distance(margin: Margin) -> str:
     """Return how far the group was from the log start, in words."""
     if margin.margin < 0:
         return f"{count(-margin.margin, 'unread record')} already deleted"
+    if margin.margin == 0:
+        return "at the log start"
     left = f"about {_rough(margin.time_left)}" if margin.time_left < _SOON_MS else "more than 30 d"
     return f"{count(margin.margin, 'record')} or {left} from the log start"
 

@@ -139,7 +139,7 @@ def test_deleted_records_are_an_overrun(spark: SparkSession, tmp_path: Path) -> 
     write(tmp_path / "journal", facts)
     (finding,) = review.run(spark, options(tmp_path / "journal"), lambda _: None).findings
     assert (finding.labels, finding.records.lost) == (("overrun",), 4_000)
-    assert "4,000 unread records already deleted" in finding.detail
+    assert "retention had deleted 4,000 unread records of " in finding.detail
 
 
 def test_open_segments_are_read_too(spark: SparkSession, tmp_path: Path) -> None:
