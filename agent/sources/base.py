@@ -100,10 +100,12 @@ class ChangeDetector:
         return self._last.pop(subject, None)
 
     def forget_all(self, subjects: Iterable[Subject]) -> None:
-        """Drop many subjects that are not polled any more, and the room that they took."""
+        """Drop subjects that are not polled any more; if these are most, also the room that they took."""
+        before = len(self._last)
         for subject in subjects:
             self.forget(subject)
-        self._last, self._last_seen = dict(self._last), dict(self._last_seen)
+        if 2 * len(self._last) < before:
+            self._last, self._last_seen = dict(self._last), dict(self._last_seen)
 
     def subjects(self) -> list[Subject]:
         """Return the known subjects, in the order in which they were first seen."""

@@ -135,6 +135,13 @@ def test_a_loss_is_told_apart_from_a_near_one() -> None:
     assert "Lost to retention: billing on orders[3], 50 unread records already deleted.\n" in summary(lost, None)
 
 
+def test_a_group_at_the_log_start_is_said_to_be_there() -> None:
+    margin = Margin(0, "billing", "orders", 3, BEGAN_AT + DAY_MS, 100, 100, 0, 400, 5_000, 0)
+    assert "Closest to data loss: billing on orders[3], at the log start (0.0 % of the log)." in summary(
+        QUIET._replace(margins=[margin]), None
+    )
+
+
 def test_a_single_day_is_named_once() -> None:
     facts = QUIET._replace(periods=Periods(BEGAN_AT, BEGAN_AT + DAY_MS, 3))
     assert summary(facts, None).startswith("Review of main, 23 November 2026: ")

@@ -223,12 +223,11 @@ class KafkaSource:
         for commit in taken.commits:
             if commit.group not in taken.followed:
                 self._detector.add(commit)
-        if begun := taken.followed - self._followed:
-            self._detector.forget_all(
-                (Commit.subject_kind, self.cluster, group, *place)
-                for group in begun
-                for place in self._state.committed.of(group)
-            )
+        self._detector.forget_all(
+            (Commit.subject_kind, self.cluster, group, *place)
+            for group in taken.followed - self._followed
+            for place in self._state.committed.of(group)
+        )
         self._followed = taken.followed
         self._state.add_groups(taken.touched)
         self._turns.touch(taken.touched)
