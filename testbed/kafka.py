@@ -25,7 +25,7 @@ from kafka.structs import TopicPartition as KafkaPythonPartition
 from testbed.artifacts import KAFKA
 from testbed.proxy import Proxy
 from testbed.security import LISTENERS, Security
-from testbed.servers import DEFAULTS, KRAFT_DEFAULTS, ZOOKEEPER_DEFAULTS, Config, KafkaServer, ZooKeeperServer
+from testbed.servers import DEFAULTS, HEAP_MB, KRAFT_DEFAULTS, ZOOKEEPER_DEFAULTS, Config, KafkaServer, ZooKeeperServer
 from testbed.views import KRaftView, PartitionView, Registration, View, ZooKeeperView, live_brokers, metadata
 from testbed.waiting import wait_until
 
@@ -49,6 +49,7 @@ class Cluster:
         offsets_on: Sequence[int] | None = None,
         security: Security | None = None,
         linked: bool = False,
+        heap_mb: int = HEAP_MB,
     ) -> None:
         """Prepare the servers; entering the context starts them.
 
@@ -58,6 +59,7 @@ class Cluster:
         leave commits alone. The first of them starts first, and so becomes the controller. security: adds the
         listeners SASL_SSL and SSL, and an authorizer; from 2.7 on.
         linked: adds the listener LINKED, which clients reach through a proxy of each broker, one of `client_links`.
+        heap_mb: of each broker.
         """
         self.version = version
         self.brokers = tuple(brokers)
@@ -68,7 +70,10 @@ class Cluster:
         self._offsets_on = list(offsets_on or self.brokers[-1:])
         self._security = security
         listeners = LISTENERS if security else ("LINKED",) if linked else ()
-        self._servers = {broker: KafkaServer("broker", broker, version, workdir, listeners) for broker in self.brokers}
+        self._servers = {
+            broker: KafkaServer("broker", broker, version, workdir, listeners, heap_mb=heap_mb)
+            for broker in self.brokers
+        }
         self._quorum: ZooKeeperServer | KafkaServer | None = None
         self._links: dict[int, Proxy] = {}
         self.client_links: dict[int, Proxy] = {}
@@ -244,7 +249,7 @@ class Cluster:
         assignment: Mapping[int, Sequence[int]] | None = None,
         config: Mapping[str, str] | None = None,
     ) -> None:
-        """Create a topic and wait until every partition has a leader and a full ISR.
+        """Create a topic and wait until every partition has a full ISR and a leader that knows it is one.
 
         assignment: the replicas of each partition, preferred leader first; it overrides `partitions` and `replication`.
         """
@@ -255,6 +260,16 @@ class Cluster:
             topic = NewTopic(name, len(replicas), replica_assignment=replicas, config=dict(config or {}))
         self._administer(lambda: self.admin.create_topics([topic], operation_timeout=30, request_timeout=30)[name])
         wait_until(lambda: self._in_sync(name, topic.num_partitions), f"all replicas of {name} to be in sync")
+        wait_until(lambda: self._is_led(name, topic.num_partitions), f"the leaders of {name} to respond")
+
+    def _is_led(self, topic: str, partitions: int) -> bool:
+        """Return whether the leaders of all partitions respond: brokers learn that they lead after clients do."""
+        latest = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(partitions)}
+        try:
+            return all(end.result().offset >= 0 for end in self.admin.list_offsets(latest, request_timeout=10).values())
+        except KafkaException:
+            metadata(self.admin, topic)  # as in log_end
+            return False
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and wait until it is gone from the controller and from clients' metadata."""

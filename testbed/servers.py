@@ -113,13 +113,22 @@ KRAFT_DEFAULTS: Config = {
     "share.coordinator.state.topic.num.partitions": 2,
 }
 _CLUSTER_ID = "QmFja2Zsb3dUZXN0YmVkMQ"  # 16 bytes in base64, as StorageTool expects
-_HEAP_MB = 384
+HEAP_MB = 384
 
 
 class KafkaServer(Process):
     """A broker or a KRaft controller. Its log directory outlives the process, as a disk does."""
 
-    def __init__(self, role: str, node: int, version: str, workdir: Path, listeners: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        role: str,
+        node: int,
+        version: str,
+        workdir: Path,
+        listeners: Sequence[str] = (),
+        *,
+        heap_mb: int = HEAP_MB,
+    ) -> None:
         """role: "broker" or "controller". listeners: those beside PLAINTEXT or CONTROLLER."""
         self.node = node
         self.role = role
@@ -130,7 +139,7 @@ class KafkaServer(Process):
         self.log_dir = self._home / "log"
         self._properties = self._home / "server.properties"
         self._distribution = KAFKA[version]
-        command = java_command(self._distribution, _HEAP_MB, self._home, ["kafka.Kafka", str(self._properties)])
+        command = java_command(self._distribution, heap_mb, self._home, ["kafka.Kafka", str(self._properties)])
         super().__init__(f"{role} {node}", command, workdir / f"{role}-{node}.log")
 
     def configure(self, *layers: Config) -> None:

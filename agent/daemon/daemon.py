@@ -1,5 +1,6 @@
 """The running agent: sources and checks on schedule, the pipeline, the dispatchers, and the watchdog."""
 
+import ctypes
 import gc
 import signal
 import sys
@@ -44,6 +45,9 @@ HUNG_MS = 60_000
 """A poll that takes longer than this, and than three intervals, is reported: its source is not being read."""
 
 _WATCHDOG_MS = 10_000
+
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
+"""Of glibc's mallopt, from its malloc.h."""
 
 log = structlog.get_logger(__name__)
 
@@ -150,7 +154,7 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._take_signal)
         _collect_rarely()
-        pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own keeps 44 MiB that 100,000 commits needed once
+        _return_memory()
         with Systemd() as systemd:
             self._start()
             systemd.ready()
@@ -319,6 +323,19 @@ def _collect_rarely() -> None:
     """
     gc.freeze()
     gc.set_threshold(10_000, 10, 100)
+
+
+def _return_memory() -> None:
+    """Let memory that was needed once return to the system: 100,000 keys need much of it when they are first read.
+
+    Arrow's own allocator keeps it, and so does glibc, which by itself takes ever larger arrays from its heaps and has
+    a heap for each thread. Other C libraries are left as they are.
+    """
+    pa.set_memory_pool(pa.system_memory_pool())
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(_M_MMAP_THRESHOLD, 1 << 20)
+        libc.mallopt(_M_ARENA_MAX, 2)
 
 
 def _name(source: Source) -> str:

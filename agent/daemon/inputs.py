@@ -11,6 +11,7 @@ MAX_WAITING = 100_000
 """From how many waiting observations on sources wait: a second's work, and some tens of megabytes."""
 
 _PATIENCE_S = 1.0
+"""How long sources wait before that is worth a line in the log."""
 
 log = structlog.get_logger(__name__)
 
@@ -26,6 +27,7 @@ class Inputs(Generic[T]):
         self._items: deque[tuple[T, int]] = deque()
         self._changed = threading.Condition()
         self._slowed_at: float | None = None
+        self._is_logged = False
         self._is_closed = False
 
     def put(self, item: T, size: int = 0, *, waits: bool = False) -> None:
@@ -39,8 +41,11 @@ class Inputs(Generic[T]):
 
     def _wait(self) -> None:
         while self.waiting >= self._most and not self._is_closed:
+            now = time.monotonic()
             if self._slowed_at is None:
-                self._slowed_at = time.monotonic()
+                self._slowed_at = now
+            if now - self._slowed_at >= _PATIENCE_S and not self._is_logged:
+                self._is_logged = True
                 log.warning("sources_slowed", waiting=self.waiting)
             self._changed.wait(_PATIENCE_S)
 
@@ -52,8 +57,9 @@ class Inputs(Generic[T]):
             item, size = self._items.popleft()
             self.waiting -= size
             if self._slowed_at is not None and self.waiting <= self._most // 2:
-                log.info("sources_not_slowed", seconds=round(time.monotonic() - self._slowed_at, 1))
-                self._slowed_at = None
+                if self._is_logged:
+                    log.info("sources_not_slowed", seconds=round(time.monotonic() - self._slowed_at, 1))
+                self._slowed_at, self._is_logged = None, False
             self._changed.notify_all()
             return item
 

@@ -37,6 +37,9 @@ LOOKBACK_MS = 2 * HEARTBEAT_MS + LATENESS_MS
 """How much of the journal restores the facts after a restart: every visible subject has a heartbeat in it."""
 
 _FLUSH_MS = 1_000
+_FLUSH_ROWS = 32_768
+"""How many observations wait for the journal at most: they take memory."""
+
 _TICK_MS = 1_000
 _POSITION_MS = 10_000
 _RETAIN_MS = 3_600_000
@@ -101,6 +104,7 @@ class Pipeline:
         self._requests: list[CheckRequest] = []
         self._started: dict[str, CheckRequest] = {}
         self._flushed_at = self._saved_at = self._retained_at = 0
+        self._flushed_position = journal.position
         # A daemon thread: one that hangs must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name="pipeline", daemon=True)
 
@@ -206,8 +210,9 @@ class Pipeline:
         if reports := self._health.drain():
             self._evaluate(reports)
         now = self._engine.now
-        if self._unsaved or now - self._flushed_at >= _FLUSH_MS:
-            self._flushed_at = now
+        is_due = now - self._flushed_at >= _FLUSH_MS or self._journal.position - self._flushed_position >= _FLUSH_ROWS
+        if self._unsaved or is_due:
+            self._flushed_at, self._flushed_position = now, self._journal.position
             self._write(now)
         if isinstance(batch, ObservationBatch):
             return

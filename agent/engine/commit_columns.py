@@ -1,34 +1,34 @@
 """The commits of groups that make ordinary progress, in columns: without an object for each series or commit.
 
 A series is a group's committed offset of a partition. Here it has at least the commits that a `History` would keep, in
-a ring of KEPT. A series that has more of them, or that a rule looks into, has a `History` instead.
+`CommitRings`. A series that has more of them, or that a rule looks into, has a `History` instead.
 """
 
 from array import array
-from collections.abc import Sequence
-from sys import intern
-from typing import Any, NamedTuple, cast
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from agent.engine.commit_rings import KEPT, CommitRings, Steps
 from agent.engine.history import FLOOR, RETENTION_MS
 from agent.engine.partition_columns import NumbersByKeys, PartitionColumns
 from agent.model.batches import UNKNOWN, CommitKey, Flags, Integers
 from agent.model.observations.base import Subject
 from agent.model.observations.kafka import Commit
 
-KEPT = 96
-"""The most commits of a series: enough for one every 3.4 s."""
+_Group: TypeAlias = tuple[str, str]
+"""A cluster and a group."""
 
-_ROW = np.dtype([("at", "<u4"), ("offset", "<u4"), ("apart", "<u4")])
-"""A commit. at, offset: above those of the series' first. apart: how long after at it was seen, ms; with _SINCE, how
-long before at the value before it was seen last.
-"""
+_NO_GROUP: _Group = ("", "")
 
-_MOST = (1 << 32) - 1
-_SINCE = 1 << 31
 _ROWS = 256
+_UNPACKED_AT_ONCE = 1 << 11
+"""Of how many series all commits are unpacked together."""
+
+_NONE = np.zeros(0, np.int64)
 
 
 class Progress(NamedTuple):
@@ -46,65 +46,93 @@ class Progress(NamedTuple):
         return self if rows.all() else Progress(*(column[rows] for column in self))
 
 
+class Mark(NamedTuple):
+    """A series at some moment: how many commits it had had, and when (ms) and of which offset the last one was."""
+
+    written: int
+    at: int
+    offset: int
+
+
 class CommitColumns:
     """Series by their ids. last_at, last_offset: of the last commit. confirmed: when it was last seen to hold, ms."""
 
     def __init__(self, partitions: PartitionColumns) -> None:
         self.partitions = partitions
-        self.keys: list[CommitKey | None] = []
-        self.clusters: list[str] = []
-        self._ids: dict[str, dict[CommitKey, int]] = {}
+        self._groups: list[_Group] = []
         self._by_keys = NumbersByKeys()
         self._free: list[int] = []
-        self._of_group: dict[tuple[str, str], array[int]] = {}
+        self._of_group: dict[_Group, array[int]] = {}
         self._of_partition: dict[int, array[int]] = {}
         self.last_at, self.last_offset, self.confirmed = (np.zeros(_ROWS, np.int64) for _ in range(3))
-        self._first_at, self._first_offset = (np.zeros(_ROWS, np.int64) for _ in range(2))
+        self._oldest_offset = np.zeros(_ROWS, np.int64)
+        self._floor_at = np.zeros(_ROWS, np.int64)  # of the commit after the FLOOR oldest ones
         self._longest_pause = np.zeros(_ROWS, np.int64)  # or longer than that, if that commit is no longer kept
-        self.leader_epoch, self.partition = (np.zeros(_ROWS, np.int32) for _ in range(2))
-        self._written = np.zeros(_ROWS, np.int64)
-        self._number = np.zeros(_ROWS, np.int64)
-        self._rows = np.zeros((KEPT, _ROWS), _ROW)  # what is not used takes no memory
+        self.leader_epoch, self.partition, self._number = (np.zeros(_ROWS, np.int32) for _ in range(3))
+        self._rings = CommitRings()
+        self._rings.grow(_ROWS)
 
     def __len__(self) -> int:
         """Return the number of series."""
-        return len(self.keys) - len(self._free)
+        return len(self._groups) - len(self._free)
 
     # --- finding series
 
     def ids_of(self, cluster: str, keys: Sequence[CommitKey], numbers: Integers) -> Integers:
         """Return the ids of the series of keys, each named once by its number in `keys`; -1 of one that is not here."""
         ids = self._by_keys.of(cluster, keys)
-        found = ids[numbers]
+        found = ids[numbers].astype(np.int64)
         unsure = np.flatnonzero((found < 0) | (self._number[found] != numbers))
         if len(unsure):
-            asked, find = numbers[unsure], self._ids.get(cluster, {}).get
-            answers = np.array([find(keys[number], -1) for number in asked.tolist()], np.int64)
+            asked = numbers[unsure]
+            answers = self._find_all(cluster, [keys[number] for number in asked.tolist()])
             found[unsure] = ids[asked] = answers
             self._number[answers[answers >= 0]] = asked[answers >= 0]
         return found
 
+    def _find_all(self, cluster: str, keys: Iterable[CommitKey]) -> Integers:
+        """Return the ids of the series of keys, a group's at once where they follow each other; -1 of one not here."""
+        find, parts = self.partitions.find, [_NONE]
+        for group, of_group in groupby(keys, key=attrgetter("group")):
+            found = [find((cluster, key.topic, key.partition)) for key in of_group]
+            partitions = [-1 if number is None else number for number in found]
+            parts.append(self._of_group_in((cluster, group), partitions))
+        return np.concatenate(parts)
+
+    def _of_group_in(self, group: _Group, partitions: Sequence[int]) -> Integers:
+        """Return the ids of a group's series of partitions, by their numbers; -1 of one that is not here."""
+        ids = np.array(self._of_group.get(group, ()), np.int64)
+        if not len(ids):
+            return np.full(len(partitions), -1)
+        of_ids = self.partition[ids]
+        order = np.argsort(of_ids)
+        places = order[np.searchsorted(of_ids, partitions, sorter=order).clip(max=len(ids) - 1)]
+        return np.where(of_ids[places] == partitions, ids[places], -1)
+
     def find(self, subject: Subject) -> int | None:
         """Return the id of the series with this subject, or None."""
-        ids = self._ids.get(cast("str", subject[1]))
-        return None if ids is None else ids.get(cast("CommitKey", subject[2:]))
+        _, cluster, group, topic, partition = cast("tuple[str, str, str, str, int]", subject)
+        place = self.partitions.find((cluster, topic, partition))
+        found = -1 if place is None else int(self._of_group_in((cluster, group), [place])[0])
+        return None if found < 0 else found
 
     def subject(self, number: int) -> Subject:
         """Return the subject of a series."""
-        return (Commit.subject_kind, self.clusters[number], *cast("CommitKey", self.keys[number]))
+        _, topic, partition = self.partitions.names[self.partition[number]]
+        return (Commit.subject_kind, *self._groups[number], topic, partition)
 
-    def group(self, number: int) -> tuple[str, str]:
+    def group(self, number: int) -> _Group:
         """Return the cluster and the group of a series."""
-        return self.clusters[number], cast("CommitKey", self.keys[number]).group
+        return self._groups[number]
 
     @property
-    def groups(self) -> set[tuple[str, str]]:
+    def groups(self) -> set[_Group]:
         """The cluster and group of all series."""
         return set(self._of_group)
 
     def used(self) -> Integers:
         """Return the ids of all series."""
-        return np.flatnonzero(self._written[: len(self.keys)])
+        return np.flatnonzero(self._rings.written[: len(self._groups)])
 
     def of_partition(self, cluster: str, topic: str, partition: int) -> Integers:
         """Return the ids of the series of a partition."""
@@ -115,170 +143,174 @@ class CommitColumns:
         """Return the ids of the series with these values of key fields."""
         names = fields.keys()
         if names >= {"cluster", "topic", "partition"}:
-            ids: Sequence[int] = self.of_partition(fields["cluster"], fields["topic"], fields["partition"]).tolist()
+            ids = self.of_partition(fields["cluster"], fields["topic"], fields["partition"]).tolist()
         elif names >= {"cluster", "group"}:
-            ids = self._of_group.get((fields["cluster"], fields["group"]), ())
+            ids = list(self._of_group.get((fields["cluster"], fields["group"]), ()))
         else:
             ids = self.used().tolist()
-        wanted = {name: value for name, value in fields.items() if name != "cluster"}
-        return [
-            number
-            for number in ids
-            if fields.get("cluster", self.clusters[number]) == self.clusters[number]
-            and all(getattr(self.keys[number], name) == value for name, value in wanted.items())
-        ]
+        wanted = [(1 + Commit.key.index(name), value) for name, value in fields.items()]
+        return [number for number in ids if all(self.subject(number)[place] == value for place, value in wanted)]
 
     # --- commits
 
     def fit(self, rows: Progress) -> Flags:
         """Return which commits can be added to their series."""
-        at, offset = rows.at - self._first_at[rows.ids], rows.offsets - self._first_offset[rows.ids]
-        apart = self._apart(rows)
-        fits: Flags = (
-            (at >= 0) & (at <= _MOST) & (offset >= 0) & (offset <= _MOST) & (apart >= 0) & (apart < _SINCE)
-            & ((rows.seen_at == UNKNOWN) | (rows.since == UNKNOWN))
-            & (rows.leader_epochs == self.leader_epoch[rows.ids])
-        )  # fmt: skip
-        return fits & ~self._is_full(rows)
+        ids = rows.ids
+        fits = self._follow(rows, self.last_at[ids], self.last_offset[ids], self.leader_epoch[ids].astype(np.int64))
+        # Whether the commit that would be overwritten has to be kept.
+        is_full = (self._rings.written[ids] >= KEPT) & (self._floor_at[ids] >= rows.at - RETENTION_MS)
+        return fits & ~is_full
 
-    def _is_full(self, rows: Progress) -> Flags:
-        """Return whether the commit that would be overwritten has to be kept."""
-        written = self._written[rows.ids]
-        kept_at = self._first_at[rows.ids] + self._rows["at"][(written + FLOOR) % KEPT, rows.ids]
-        full: Flags = (written >= KEPT) & (kept_at >= rows.at - RETENTION_MS)
-        return full
+    @staticmethod
+    def _follow(rows: Progress, at: Integers, offsets: Integers, leader_epochs: Integers) -> Flags:
+        """Return which commits only advance a commit like that, and have at most one of seen_at and since."""
+        follow: Flags = (
+            (rows.at >= at) & (rows.offsets >= offsets) & (rows.leader_epochs == leader_epochs)
+            & ((rows.seen_at == UNKNOWN) | ((rows.since == UNKNOWN) & (rows.seen_at >= rows.at)))
+            & (rows.since <= rows.at)
+        )  # fmt: skip
+        return follow
 
     def add(self, rows: Progress) -> None:
         """Add a commit that fits to each of different series."""
         ids = rows.ids
-        self._rows[self._written[ids] % KEPT, ids] = self._pack(rows)
-        self._written[ids] += 1
-        self._longest_pause[ids] = np.maximum(self._longest_pause[ids], rows.at - self.last_at[ids])
+        steps = self._steps(rows, self.last_at[ids], self.last_offset[ids])
+        self._rings.add(ids, steps)
+        for column, kept, name in ((self._floor_at, KEPT - FLOOR, "took"), (self._oldest_offset, KEPT, "advance")):
+            numbers = self._rings.written[ids].astype(np.int64) - kept
+            moves = numbers > 0
+            column[ids[moves]] += getattr(self._rings.steps(ids[moves], numbers[moves]), name)
+        self._longest_pause[ids] = np.maximum(self._longest_pause[ids], steps.took)
         self.last_at[ids] = self.confirmed[ids] = rows.at
         self.last_offset[ids] = rows.offsets
         self.partitions.commit(self.partition[ids].astype(np.int64), rows.offsets)
 
-    def _pack(self, rows: Progress) -> NDArray[Any]:
-        packed = np.empty(len(rows.ids), _ROW)
-        packed["at"] = rows.at - self._first_at[rows.ids]
-        packed["offset"] = rows.offsets - self._first_offset[rows.ids]
-        packed["apart"] = self._apart(rows) + np.where(rows.since == UNKNOWN, 0, _SINCE)
-        return packed
-
     @staticmethod
-    def _apart(rows: Progress) -> Integers:
-        """Return how long before a commit the one before it was seen last, else how long after it it was seen, ms."""
-        seen = np.where(rows.seen_at == UNKNOWN, 0, rows.seen_at - rows.at)
-        return np.where(rows.since == UNKNOWN, seen, rows.at - rows.since)
+    def _steps(rows: Progress, at: Integers, offsets: Integers) -> Steps:
+        """Return the steps to commits from those with these times and offsets."""
+        seen_after = np.where(rows.seen_at == UNKNOWN, 0, rows.seen_at - rows.at)
+        is_since = rows.since != UNKNOWN
+        apart = np.where(is_since, rows.at - rows.since, seen_after)
+        return Steps(rows.at - at, rows.offsets - offsets, apart, is_since)
 
     def recent_moves(self, ids: Integers, count: int) -> tuple[Integers, Integers, Flags]:
         """Return how long the last moves of series took, ms, how far they went, and which of them exist.
 
         count: how many moves of each, below KEPT; newest first.
         """
-        written, steps = self._written[ids][:, None], np.arange(1, count + 2)
-        rows = self._rows[(written - steps) % KEPT, ids[:, None]]
-        at, offsets = rows["at"].astype(np.int64), rows["offset"].astype(np.int64)
-        return at[:, :-1] - at[:, 1:], offsets[:, :-1] - offsets[:, 1:], steps[1:] <= written
+        written, back = self._rings.written[ids][:, None].astype(np.int64), np.arange(1, count + 1)
+        steps = self._rings.steps(ids[:, None], written - back)
+        return steps.took, steps.advance, back < written
 
     def has_paused(self, ids: Integers, limit: int) -> Flags:
         """Return which series have at least `limit` ms between two commits that are kept."""
-        paused: Flags = self._longest_pause[ids] >= limit
-        took, _, exists = self.recent_moves(ids[paused], KEPT - 1)
-        self._longest_pause[ids[paused]] = np.where(exists, took, 0).max(axis=1)
+        paused = ids[self._longest_pause[ids] >= limit]
+        for begin in range(0, len(paused), _UNPACKED_AT_ONCE):
+            rows = paused[begin : begin + _UNPACKED_AT_ONCE]
+            took, _, exists = self.recent_moves(rows, KEPT - 1)
+            self._longest_pause[rows] = np.where(exists, took, 0).max(axis=1)
         return self._longest_pause[ids] >= limit
+
+    def offsets_as_of(self, ids: Integers, times: Sequence[int]) -> Integers:
+        """Return the committed offset of each series at each moment (ms); UNKNOWN before the first that is kept."""
+        found = np.empty((len(ids), len(times)), np.int64)
+        for begin in range(0, len(ids), _UNPACKED_AT_ONCE):
+            rows = slice(begin, begin + _UNPACKED_AT_ONCE)
+            took, advance, exists = self.recent_moves(ids[rows], KEPT - 1)
+            at = _newest_first(self.last_at[ids[rows]], took)
+            offsets = _newest_first(self.last_offset[ids[rows]], advance)
+            kept = 1 + exists.sum(axis=1)
+            for column, moment in enumerate(times):
+                later = (at > moment).sum(axis=1)
+                as_of = offsets[np.arange(len(later)), later.clip(max=KEPT - 1)]
+                found[rows, column] = np.where(later < kept, as_of, UNKNOWN)
+        return found
 
     def oldest_offsets(self, ids: Integers) -> Integers:
         """Return the offset of the first commit that is kept of each series."""
-        slots = np.maximum(self._written[ids] - KEPT, 0) % KEPT
-        oldest: Integers = self._first_offset[ids] + self._rows["offset"][slots, ids]
-        return oldest
+        return self._oldest_offset[ids]
 
-    def rows_of(self, number: int) -> list[tuple[int, int | None, int | None, int, int | None]]:
-        """Return the commits of a series, oldest first: at, seen_at, since, offset, leader epoch. From any thread."""
-        packed, written = self._rows[:, number].tolist(), int(self._written[number])
-        slots = [index % KEPT for index in range(max(written - KEPT, 0), written)]
-        first_at, first_offset, epoch = (
-            int(column[number]) for column in (self._first_at, self._first_offset, self.leader_epoch)
-        )
-        leader_epoch = None if epoch == UNKNOWN else epoch
+    def mark(self, number: int) -> Mark:
+        """Return what a series is now, to read its commits by."""
+        return Mark(int(self._rings.written[number]), int(self.last_at[number]), int(self.last_offset[number]))
+
+    def rows_of(self, number: int, mark: Mark) -> list[list[int | None]]:
+        """Return the commits of a series up to a mark, oldest first: at, seen_at, since, offset, leader epoch.
+
+        From any thread.
+        """
+        steps = self._rings.series(number, mark.written)
+        took, advance = steps.took.cumsum(), steps.advance.cumsum()
+        at, offsets = mark.at - (took[-1:] - took), mark.offset - (advance[-1:] - advance)
+        seen_at = np.where(steps.is_since | (steps.apart == 0), UNKNOWN, at + steps.apart)
+        since = np.where(steps.is_since, at - steps.apart, UNKNOWN)
+        leader_epochs = np.full(len(at), self.leader_epoch[number])
+        columns = (at, seen_at, since, offsets, leader_epochs)
         return [
-            (
-                first_at + at,
-                first_at + at + apart if 0 < apart < _SINCE else None,
-                first_at + at + _SINCE - apart if apart >= _SINCE else None,
-                first_offset + offset,
-                leader_epoch,
-            )
-            for at, offset, apart in map(packed.__getitem__, slots)
+            [None if value == UNKNOWN else value for value in row]
+            for row in zip(*(column.tolist() for column in columns), strict=True)
         ]
 
     # --- series
 
     def put(self, commits: Sequence[Commit], confirmed: int) -> bool:
         """Keep a series, of up to KEPT commits, as columns if it fits: it only advanced, with one leader epoch."""
-        first = commits[0]
-        if any(commit.offset is None or commit.leader_epoch != first.leader_epoch for commit in commits):
+        if any(commit.offset is None for commit in commits):
             return False
-        fields = [(commit.at, commit.seen_at, commit.since, commit.offset) for commit in commits]
+        fields = [(commit.at, commit.seen_at, commit.since, commit.offset, commit.leader_epoch) for commit in commits]
         columns = np.array([[UNKNOWN if value is None else value for value in row] for row in fields], np.int64).T
-        at, seen_at, since, offsets = columns
-        if (np.diff(offsets) <= 0).any():
+        number = self._free[-1] if self._free else self._append()
+        rows = Progress(np.full(len(commits), number), *columns)
+        at, offsets = (np.concatenate([column[:1], column[:-1]]) for column in (rows.at, rows.offsets))
+        if not self._follow(rows, at, offsets, rows.leader_epochs[:1]).all() or (np.diff(rows.offsets) == 0).any():
             return False
-        number = self._free.pop() if self._free else self._append()
-        self._first_at[number], self._first_offset[number] = at[0], offsets[0]
-        self.leader_epoch[number] = UNKNOWN if first.leader_epoch is None else first.leader_epoch
-        ids = np.full(len(commits), number)
-        rows = Progress(ids, at, seen_at, since, offsets, self.leader_epoch[ids].astype(np.int64))
-        self._written[number] = 0
-        if not self.fit(rows).all():
-            self._free.append(number)
-            return False
-        packed = self._pack(rows)
-        self._rows[: len(commits), number] = packed
-        self._written[number] = len(commits)
-        self.last_at[number], self.last_offset[number] = at[-1], offsets[-1]
-        self._longest_pause[number] = np.diff(at).max(initial=0)
+        self._free.pop()
+        self._rings.begin(number, self._steps(rows, at, offsets))
+        self.last_at[number], self.last_offset[number] = rows.at[-1], rows.offsets[-1]
+        self._floor_at[number] = rows.at[max(len(commits) - KEPT + FLOOR, 0)]
+        self._oldest_offset[number], self.leader_epoch[number] = rows.offsets[0], rows.leader_epochs[0]
+        self._longest_pause[number] = np.diff(rows.at).max(initial=0)
         self.confirmed[number] = confirmed
-        self._register(number, first)
+        self._register(number, commits[0])
         return True
 
     def _register(self, number: int, commit: Commit) -> None:
-        key = CommitKey(intern(commit.group), intern(commit.topic), commit.partition)
-        self.keys[number], self.clusters[number] = key, commit.cluster
-        self._ids.setdefault(commit.cluster, {})[key] = number
         partition = self.partitions.number_of((commit.cluster, commit.topic, commit.partition))
         self.partition[number] = partition
-        self._of_group.setdefault((commit.cluster, commit.group), array("q")).append(number)
-        self._of_partition.setdefault(partition, array("q")).append(number)
+        group = (commit.cluster, commit.group)
+        ids = self._of_group.get(group)
+        if ids is None:
+            ids = self._of_group[group] = array("i")
+        else:
+            group = self._groups[ids[0]]  # one object for all
+        ids.append(number)
+        self._groups[number] = group
+        self._of_partition.setdefault(partition, array("i")).append(number)
 
     def _append(self) -> int:
-        number = len(self.keys)
-        self.keys.append(None)
-        self.clusters.append("")
+        """Return the id of a new series that is free."""
+        number = len(self._groups)
+        self._groups.append(_NO_GROUP)
+        self._free.append(number)
         if number == len(self.last_at):
             self._grow()
         return number
 
     def _grow(self) -> None:
-        """Make room for a quarter more series."""
-        more = len(self.last_at) // 4 + _ROWS
+        """Make room for more series."""
+        more = len(self.last_at) // 16 + _ROWS
         for name, column in vars(self).items():
-            if isinstance(column, np.ndarray) and column is not self._rows:
+            if isinstance(column, np.ndarray):
                 setattr(self, name, np.concatenate([column, np.zeros(more, column.dtype)]))
-        count, used = self._rows.shape[1], min(int(self._written.max()), KEPT)
-        rows = np.zeros((KEPT, count + more), _ROW)
-        rows[:used, :count] = self._rows[:used]
-        self._rows = rows
+        self._rings.grow(len(self.last_at))
 
     def remove(self, number: int) -> None:
         """Forget a series."""
-        cluster, key = self.clusters[number], cast("CommitKey", self.keys[number])
-        del self._ids[cluster][key]
-        self._remove_from(self._of_group, (cluster, key.group), number)
+        self._remove_from(self._of_group, self._groups[number], number)
         self._remove_from(self._of_partition, int(self.partition[number]), number)
-        self.keys[number] = None
-        self._written[number], self._number[number] = 0, -1
+        self._groups[number] = _NO_GROUP
+        self._rings.end(number)
+        self._number[number] = -1
         self._free.append(number)
 
     @staticmethod
@@ -286,3 +318,9 @@ class CommitColumns:
         index[name].remove(number)
         if not index[name]:
             del index[name]
+
+
+def _newest_first(last: Integers, steps: Integers) -> Integers:
+    """Return the values of commits, newest first: the last one, and before each step, newest first, one more."""
+    before = np.hstack([np.zeros((len(last), 1), np.int64), steps.cumsum(axis=1)])
+    return np.asarray(last[:, None] - before)

@@ -12,6 +12,9 @@ from agent.engine.rule import Rule
 from agent.model.batches import CommitBatch, Flags, Integers, differ_from_before
 from agent.model.observations.kafka import Commit
 
+_SERIES_AT_ONCE = 1 << 15
+"""How many series are looked at together: what is computed of each takes memory."""
+
 
 def one_per_key(numbers: Integers) -> Iterator[Integers]:
     """Yield the rows of commits so that those of a key come one after the other: each time one row of each key."""
@@ -66,14 +69,16 @@ def series_to_revisit(
 ) -> Iterator[History[Commit]]:
     """Yield the series in columns that not all rules ignore. rules: those that revisit commits."""
     columns = facts.commits
-    ids = columns.used()
-    ignored = np.ones(len(ids), np.bool_)
-    series = SeriesAtRest(columns, ids, facts.now)
-    for rule in rules:
-        try:
-            ignored &= rule.ignores_series(series, facts)
-        except Exception as error:  # noqa: BLE001 - a defect of one rule must not silence the others
-            set_aside(f"rule {rule.kind}", error)
-            ignored[:] = False
-    for subject in list(map(columns.subject, ids[~ignored].tolist())):
-        yield facts.history(Commit, *subject[1:])
+    used = columns.used()
+    for begin in range(0, len(used), _SERIES_AT_ONCE):
+        ids = used[begin : begin + _SERIES_AT_ONCE]
+        ignored = np.ones(len(ids), np.bool_)
+        series = SeriesAtRest(columns, ids, facts.now)
+        for rule in rules:
+            try:
+                ignored &= rule.ignores_series(series, facts)
+            except Exception as error:  # noqa: BLE001 - a defect of one rule must not silence the others
+                set_aside(f"rule {rule.kind}", error)
+                ignored[:] = False
+        for subject in list(map(columns.subject, ids[~ignored].tolist())):
+            yield facts.history(Commit, *subject[1:])

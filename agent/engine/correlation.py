@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 from pydantic import Field
 
-from agent.engine.grouping import GROUPING_REACH_MS, RECURRENCE_MS, find_groups, key_values
+from agent.engine.grouping import GROUPING_REACH_MS, RECURRENCE_MS, find_groups, is_habit, key_values, reader_of
 from agent.engine.history import FINALIZATION_MS
 from agent.engine.rule import ELECTION, cause_checks
 from agent.engine.storms import find_storms
@@ -28,6 +28,9 @@ SAME_POLL_MS = 500
 
 CLOCK_LEAD_MS = 30_000
 """By how much a source's clock may be ahead if it dates several causes no earlier than they were seen."""
+
+_HABIT = 2
+"""How often a reader has done something without a cause if it does not take one."""
 
 LASTING_REACH_MS = CHECK_REACH_MS = 7_200_000
 """How much later than its causes a finding may become known: what must last before it is known, or two long checks."""
@@ -60,7 +63,8 @@ class Correlation(ConfigModel):
 
     The first step is the cause and the last one the effect. The last step ignores findings of severity info. A finding
     about a partition explains no movement of a reader that read on normally in between; a leader change explains none
-    with a check against it. Of an incident's correlations the first in the file names it.
+    with a check against it. What a reader did twice before without a cause, and does again, has none. Of an incident's
+    correlations the first in the file names it.
     """
 
     steps: list[Step]
@@ -187,6 +191,7 @@ def cluster_findings(
     by_key = {finding.key: finding for finding in ordered}
     sets = _UnionFind(by_key)
     complete = [found for chain in chains if (found := _complete(chain, correlations)) is not None]
+    complete = list(_without_habits(complete, by_key))
     for chain in complete:
         sets.join([*chain.causes, *chain.effects])
     effects = {key for chain in complete for key in chain.effects}
@@ -236,6 +241,26 @@ def _complete(chain: Chain, correlations: Mapping[str, Correlation]) -> _Complet
     effects = frozenset(finding.key for finding in chain.steps[-1])
     causes = frozenset(finding.key for finding in flatten(chain.steps[:-1])) - effects
     return _CompleteChain(chain.correlation, causes, effects) if effects and causes else None
+
+
+def _without_habits(chains: Sequence[_CompleteChain], by_key: Mapping[FindingKey, Finding]) -> Iterator[_CompleteChain]:
+    """Yield the chains without what a reader had done _HABIT times or more before the chain's causes, without any."""
+    explained = {key for chain in chains for key in chain.effects}
+    unexplained: dict[tuple[Any, ...], list[Finding]] = {}
+    for key, finding in by_key.items():
+        if key not in explained and may_be_effect(finding) and reader_of(finding) is not None:
+            unexplained.setdefault((finding.rule, reader_of(finding)), []).append(finding)
+    for chain in chains:
+        root = min((by_key[key] for key in chain.causes), key=attrgetter("start"))
+        effects = frozenset(
+            key
+            for key in chain.effects
+            for finding in [by_key[key]]
+            for before in [unexplained.get((finding.rule, reader_of(finding)), [])]
+            if sum(not can_precede(root, other) and is_habit(other, finding) for other in before) < _HABIT
+        )
+        if effects:
+            yield chain._replace(effects=effects)
 
 
 def _chains(

@@ -7,6 +7,7 @@ is final; only its recovery is followed from then on.
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import chain, count
 from typing import Any, NamedTuple, TypeAlias
 
@@ -63,6 +64,26 @@ class Evaluation(NamedTuple):
     scope: Scope
 
 
+@dataclass(slots=True)
+class _Stale:
+    """The first change of a subject whose dependents were not all evaluated at once. changes: of all, by its last."""
+
+    observation: Observation
+    changes: int
+
+    @property
+    def due(self) -> int:
+        """When what the subject concerns is evaluated at the latest, ms."""
+        return (self.observation.seen + SOON_MS) // _TOGETHER_MS * _TOGETHER_MS
+
+
+class _LastEvaluation(NamedTuple):
+    """When findings were last detected, ms, and after how many changes."""
+
+    at: int
+    changes: int
+
+
 class Changes(NamedTuple):
     """Findings that are new or replaced, and the keys of those withdrawn."""
 
@@ -92,7 +113,9 @@ class Evaluator:
         self._dirty: dict[Evaluation, None] = {}
         self._unfollowed: dict[Evaluation, None] = {}
         self._evaluate_by = LONG_AFTER
-        self._stale: dict[Subject, Observation] = {}
+        self._stale: dict[Subject, _Stale] = {}
+        self._evaluated: dict[Evaluation, _LastEvaluation] = {}
+        self._changes = 0
         self._timers: list[tuple[int, int, Evaluation]] = []
         self._timer_of: dict[Evaluation, int] = {}
         self._number = count()
@@ -102,7 +125,7 @@ class Evaluator:
     def next_due(self) -> int:
         """When an evaluation is due at the latest, ms; LONG_AFTER if none is."""
         first_timer = self._timers[0][0] if self._timers else LONG_AFTER
-        first_stale = next(map(_soon, self._stale.values()), LONG_AFTER)
+        first_stale = next((stale.due for stale in self._stale.values()), LONG_AFTER)
         return min(first_timer, self._evaluate_by, first_stale, self._revisit_at)
 
     def absorb(self, observation: Observation) -> bool:
@@ -167,13 +190,16 @@ class Evaluator:
         dirty, self._dirty, self._evaluate_by = self._dirty, {}, LONG_AFTER
         unfollowed, self._unfollowed = self._unfollowed, {}
         while self._stale:
-            subject, observation = next(iter(self._stale.items()))
-            if _soon(observation) > now and not everything:
+            subject, stale = next(iter(self._stale.items()))
+            if stale.due > now and not everything:
                 break
             del self._stale[subject]
             # Only now: what has been read meanwhile depends on the subject too.
-            for key in self.facts.dependency_keys(observation):
-                dirty.update(self._dependencies.dependents.get(key, _NOTHING))
+            for key in self.facts.dependency_keys(stale.observation):
+                for evaluation in self._dependencies.dependents.get(key, _NOTHING):
+                    evaluated = self._evaluated[evaluation]
+                    if evaluated.changes < stale.changes:
+                        self._set_timer(evaluation, now if everything else evaluated.at + SOON_MS)
         while self._timers and self._timers[0][0] <= now:
             at, _, evaluation = heapq.heappop(self._timers)
             if self._timer_of.get(evaluation) == at:
@@ -237,8 +263,13 @@ class Evaluator:
                     is_settled = evaluation in self._active_findings and self._is_settled(evaluation, observation.seen)
                     (self._unfollowed if is_settled else self._dirty)[evaluation] = None
                     is_soon = is_soon or is_settled
+        self._changes += 1
         if is_soon:
-            self._stale.setdefault(observation.subject, observation)
+            stale = self._stale.get(observation.subject)
+            if stale is None:
+                self._stale[observation.subject] = _Stale(observation, self._changes)
+            else:
+                stale.changes = self._changes
 
     def _is_settled(self, evaluation: Evaluation, at: int) -> bool:
         """Return whether SETTLING_MS have passed since the evaluation's findings could first be known."""
@@ -257,15 +288,15 @@ class Evaluator:
                 try:
                     for scope in rule.revisit(history, self.facts):
                         evaluation = Evaluation(name, scope)
-                        if not (rule.is_single and self._is_open(evaluation)):
+                        if not (rule.is_single and self._is_open(evaluation, LONG_AFTER)):
                             dirty[evaluation] = None
                 except Exception as error:  # noqa: BLE001 - a defect of one rule must not silence the others
                     self._set_aside(f"rule {name}", error)
 
-    def _is_open(self, evaluation: Evaluation) -> bool:
-        """Return whether a finding is open, so that the evaluation follows whatever it depends on."""
+    def _is_open(self, evaluation: Evaluation, known_by: int) -> bool:
+        """Return whether a finding that was known by then is open, so that the evaluation follows what it is about."""
         findings = self._active_findings.get(evaluation, {}).values()
-        return any(finding.recovered_at is None for finding in findings)
+        return any(finding.recovered_at is None and finding.known_at <= known_by for finding in findings)
 
     def _keep_fresh(self, evaluation: Evaluation, until: int) -> None:
         """Evaluate on every change until no fact can arrive late any more."""
@@ -282,7 +313,9 @@ class Evaluator:
         reads = facts.record_reads()
         active = self._active_findings.get(evaluation, {})
         final_before = facts.final_before
-        if detects:
+        if is_taken := self._rules[evaluation.rule].is_single and self._is_open(evaluation, final_before):
+            findings = dict(active)
+        elif detects:
             findings = self._detected(evaluation, final_before)
             findings |= {key: finding for key, finding in active.items() if finding.known_at <= final_before}
         else:
@@ -291,14 +324,18 @@ class Evaluator:
         for key, finding in findings.items():
             if finding.recovered_at is None or finding.recovered_at > final_before:
                 findings[key] = self._followed(evaluation, msgspec.structs.replace(finding, recovered_at=None))
+                if is_taken and findings[key].recovered_at is not None:
+                    self._set_timer(evaluation, facts.now)  # from then on there may be another one
         reconciled = self._rules[evaluation.rule].reconcile(list(findings.values()))
         findings = {finding.key: finding for finding in reconciled}
         changes.withdrawn.extend(key for key in active if key not in findings)
         changes.found.extend(finding for key, finding in findings.items() if finding != active.get(key))
-        facts.stop_recording()
+        if detects or is_taken:
+            self._evaluated[evaluation] = _LastEvaluation(facts.now, self._changes)
         self._keep(
             evaluation, [finding for finding in findings.values() if _followed_until(finding) > facts.now], reads
         )
+        facts.stop_recording()
 
     def _detected(self, evaluation: Evaluation, final_before: int) -> dict[FindingKey, Finding]:
         """Return what the rule detects now and is not final yet; set a timer for what becomes known later."""
@@ -330,7 +367,12 @@ class Evaluator:
             self._set_timer(evaluation, fresh_until)
         else:
             self._fresh_until.pop(evaluation, None)
-        self._dependencies.replace(evaluation, reads if evaluation in self._timer_of else {})
+        if evaluation in self._timer_of:
+            self.facts.open_read()
+            self._dependencies.replace(evaluation, reads)
+        else:
+            self._evaluated.pop(evaluation, None)
+            self._dependencies.replace(evaluation, {})
 
 
 _NOTHING: Mapping[Evaluation, None] = {}
@@ -366,11 +408,6 @@ class _Dependencies:
 def _next_revisit(now: int) -> int:
     """Return the next full minute, so that it does not depend on how observations are batched."""
     return (now // REVISIT_MS + 1) * REVISIT_MS
-
-
-def _soon(observation: Observation) -> int:
-    """Return when what the observation concerns is evaluated at the latest, ms."""
-    return (observation.seen + SOON_MS) // _TOGETHER_MS * _TOGETHER_MS
 
 
 def _is_about(observation: Observation, scope: Scope) -> bool:

@@ -8,7 +8,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from agent.engine.commit_columns import KEPT, CommitColumns
+from agent.engine.commit_columns import CommitColumns
+from agent.engine.commit_rings import KEPT
 from agent.engine.compact_list import CompactList
 from agent.engine.history import (
     FINALIZATION_MS,
@@ -42,21 +43,21 @@ T = TypeVar("T", bound=Observation)
 
 
 class _ColumnHistory(History[Commit]):
-    """A series in columns, as it was when its changes were first read; other threads may read it."""
+    """A series in columns, as it is now; other threads may read it."""
 
-    __slots__ = ("_columns", "_number")
+    __slots__ = ("_columns", "_mark", "_number")
 
     def __init__(self, columns: CommitColumns, number: int) -> None:
         self.subject = columns.subject(number)
         self.older = ()
         self.confirmed = int(columns.confirmed[number])
-        self._columns, self._number = columns, number
+        self._columns, self._number, self._mark = columns, number, columns.mark(number)
 
     def __getattr__(self, name: str) -> CompactList[Commit]:
         """Unpack the changes when they are first read."""
         if name != "changes":
             raise AttributeError(name)
-        changes = CompactList.of_rows(self._columns.rows_of(self._number), self.subject[1:], Commit)
+        changes = CompactList.of_rows(self._columns.rows_of(self._number, self._mark), self.subject[1:], Commit)
         self.changes = changes
         return changes
 
@@ -73,6 +74,7 @@ class Facts:
         self._indexes: dict[type[Observation], dict[tuple[str, ...], SubjectIndex[History[Any]]]] = {}
         self._absorbed: tuple[Observation | None, History[Any]] = (None, _EMPTY)
         self._reads: dict[DependencyKey, None] | None = None
+        self._views: dict[int, _ColumnHistory] = {}
         self._first_members: dict[Subject, int] = {}
         self._peaks: dict[Subject, list[tuple[int, Commit]]] = {}
         self._unavailable: dict[Subject, Unavailable] = {}
@@ -140,7 +142,7 @@ class Facts:
 
     def _open(self, number: int) -> History[Commit]:
         """Keep a history for a series in columns from now on."""
-        history = _ColumnHistory(self.commits, number)
+        history = self._view(number)
         self._add(history, history.changes[-1])
         self.commits.remove(number)
         return history
@@ -170,13 +172,22 @@ class Facts:
         last = [history.changes[-1] for history in self.open_commits()]
         return self.commits.groups | {(commit.cluster, commit.group) for commit in last if commit.offset is not None}
 
+    def _view(self, number: int) -> History[Commit]:
+        """Return a series in columns as it is now; the same one for as long as reads are recorded."""
+        if self._reads is None:
+            return _ColumnHistory(self.commits, number)
+        view = self._views.get(number)
+        if view is None:
+            view = self._views[number] = _ColumnHistory(self.commits, number)
+        return view
+
     def _find(self, subject: Subject) -> History[Any]:
-        """Return the history of a subject; while reads are recorded, that of a series in columns is opened."""
+        """Return the history of a subject."""
         history = self._histories.get(subject)
         if history is None and subject[0] == Commit.subject_kind:
             number = self.commits.find(subject)
             if number is not None:
-                history = _ColumnHistory(self.commits, number) if self._reads is None else self._open(number)
+                history = self._view(number)
         return _EMPTY if history is None else history
 
     def history(self, kind: type[T], *key: Hashable) -> History[T]:
@@ -203,13 +214,10 @@ class Facts:
         numbers = self.commits.matching(fields) if kind is Commit else []
         if self._reads is not None:
             self._reads[kind, names, values] = None
-            for number in numbers:
-                self._open(number)
-            numbers = []
         found = index.members.get(values, ())
         if not numbers:
             return found
-        views: list[History[Any]] = [_ColumnHistory(self.commits, number) for number in numbers]
+        views: list[History[Any]] = [self._view(number) for number in numbers]
         return sorted([*found, *views], key=sort_key)
 
     def _index(self, kind: type[Observation], names: tuple[str, ...]) -> SubjectIndex[History[Any]]:
@@ -241,9 +249,15 @@ class Facts:
         self._reads = {}
         return self._reads
 
+    def open_read(self) -> None:
+        """Keep histories from now on for the series in columns that were read since recording began."""
+        for number in list(self._views):
+            self._open(number)
+
     def stop_recording(self) -> None:
         """Stop recording what is read."""
         self._reads = None
+        self._views.clear()
 
     def dependency_keys(self, observation: Observation) -> Iterator[DependencyKey]:
         """Yield every key under which the observation's subject may have been read."""

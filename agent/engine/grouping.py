@@ -108,7 +108,7 @@ def _find_repeated(findings: Iterable[Finding], effects: AbstractSet[FindingKey]
     """
     readers: dict[tuple[Any, ...], list[Finding]] = {}
     for finding in findings:
-        reader = _reader_of(finding)
+        reader = reader_of(finding)
         if reader is not None and _impact(finding):
             readers.setdefault(reader, []).append(finding)
     for of_reader in readers.values():
@@ -119,13 +119,14 @@ def _find_repeated(findings: Iterable[Finding], effects: AbstractSet[FindingKey]
             before = latest.get(finding.rule)
             if finding.start <= _end(lasting) and finding.known_at <= _end(lasting) + GROUPING_REACH_MS:
                 yield lasting.key, finding.key
-            elif before is not None and _is_habit(before, finding) and effects.isdisjoint((before.key, finding.key)):
+            elif before is not None and is_habit(before, finding) and effects.isdisjoint((before.key, finding.key)):
                 yield before.key, finding.key
             latest[finding.rule] = finding
             lasting = max(lasting, finding, key=_end)
 
 
-def _is_habit(before: Finding, finding: Finding) -> bool:
+def is_habit(before: Finding, finding: Finding) -> bool:
+    """Return whether a finding is the same again as one before, of one rule and reader, and no worse."""
     fewer, more = sorted((before, finding), key=_impact)
     # What was polled may have been as many, and from the log start too: its reader had moved on by then.
     is_alike = is_bounded(fewer) or _impact(more) <= 2 * _impact(fewer)
@@ -140,7 +141,7 @@ def _find_simultaneous(findings: Iterable[Finding]) -> Iterator[Pair]:
     """
     latest: dict[tuple[Any, ...], Finding] = {}
     for finding in findings:
-        reader = _reader_of(finding)
+        reader = reader_of(finding)
         if reader is None:
             continue
         before = latest.get(reader)
@@ -153,7 +154,7 @@ def _find_simultaneous(findings: Iterable[Finding]) -> Iterator[Pair]:
         latest[reader] = finding
 
 
-def _reader_of(finding: Finding) -> tuple[Any, ...] | None:
+def reader_of(finding: Finding) -> tuple[Any, ...] | None:
     """Return who reads which partition, if the finding is about that."""
     names = tuple(finding.subject.get(name) for name in ("cluster", "topic", "partition", "group", "job"))
     return names if any(names[3:]) and names[2] is not None else None

@@ -109,9 +109,9 @@ class History(Generic[T]):
 
     def between(self, begin: int, end: int) -> list[T]:
         """Return the changes after `begin` and up to `end`, oldest first."""
-        changes = self.changes
-        if not changes or changes[-1].at <= begin:
+        if self.confirmed <= begin:  # cheaper to ask than when the last change was
             return []
+        changes = self.changes
         return changes[self._bisect(begin, bisect_right) : self._bisect(end, bisect_right)]
 
     def count_from(self, at: int) -> int:

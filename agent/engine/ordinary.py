@@ -4,10 +4,12 @@ A rule stays the only definition of what is wrong. It may ignore only what its `
 nothing for; whatever it does not ignore is passed to these.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from agent.engine.commit_columns import CommitColumns, Progress
 from agent.engine.partition_columns import Partition
@@ -92,10 +94,22 @@ class SeriesAtRest:
         self.last_at, self.last_offset = columns.last_at[ids], columns.last_offset[ids]
         self._partition = columns.partition[ids]
 
+    def __len__(self) -> int:
+        """Return the number of series."""
+        return len(self._ids)
+
+    def select(self, rows: Flags) -> "SeriesAtRest":
+        """Return these series."""
+        return SeriesAtRest(self._columns, self._ids[rows], self.now)
+
     @cached_property
     def oldest_offset(self) -> Integers:
         """The first committed offset that is kept of each."""
         return self._columns.oldest_offsets(self._ids)
+
+    def offsets_as_of(self, times: Sequence[int]) -> Integers:
+        """Return the committed offset of each at each of these moments; UNKNOWN before the first that is kept."""
+        return self._columns.offsets_as_of(self._ids, times)
 
     @cached_property
     def log_end(self) -> Integers:
@@ -103,12 +117,11 @@ class SeriesAtRest:
         column: Integers = self._columns.partitions.log_end[self._partition]
         return column
 
-    def by_partition(self, value_of: Callable[[Partition], int]) -> Integers:
-        """Return a value of each series' partition."""
+    def by_partition(self, value_of: Callable[[Partition], Any]) -> NDArray[Any]:
+        """Return a value of each series' partition, or a row of values."""
         numbers, places = np.unique(self._partition, return_inverse=True)
         names = self._columns.partitions.names
-        values = np.array([value_of(names[number]) for number in numbers.tolist()], np.int64)
-        return values[places]
+        return np.array([value_of(names[number]) for number in numbers.tolist()])[places]
 
     def by_group(self, value_of: Callable[[str, str], bool], rows: Flags) -> Flags:
         """Return a value, by cluster and group, of the groups of these rows; False for the others."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from agent.model.batches import Integers, PartitionKey
 from agent.model.observations.kafka import Commit, LogOffsets, PartitionState
@@ -14,24 +15,26 @@ Partition: TypeAlias = tuple[str, str, int]
 NEVER = -(1 << 62)
 """Instead of a time or an offset that is not known."""
 
+Numbers: TypeAlias = NDArray[np.int32]
+
 _ROWS = 256
-_NOTHING = np.zeros(0, np.int64)
+_NO_NUMBERS = np.zeros(0, np.int32)
 
 
 class NumbersByKeys:
-    """Numbers of ours for keys of batches, by cluster: remembered while the same list, which may grow, is used."""
+    """Numbers of ours for keys of batches, by cluster: remembered while the same keys, which may grow, are used."""
 
     def __init__(self) -> None:
-        self._of: dict[str, tuple[Sequence[object], Integers]] = {}
+        self._of: dict[str, tuple[Sequence[object], Numbers]] = {}
 
-    def of(self, cluster: str, keys: Sequence[object]) -> Integers:
+    def of(self, cluster: str, keys: Sequence[object]) -> Numbers:
         """Return the array to read and fill in, by the numbers of the keys in `keys`; -1 where nothing is known yet."""
-        if not isinstance(keys, list):
-            return np.full(len(keys), -1)
-        known, numbers = self._of.get(cluster, (None, _NOTHING))
+        if isinstance(keys, tuple):  # is used once
+            return np.full(len(keys), -1, np.int32)
+        known, numbers = self._of.get(cluster, (None, _NO_NUMBERS))
         if known is not keys or len(numbers) < len(keys):
-            before = numbers if known is keys else _NOTHING
-            numbers = np.concatenate([before, np.full(len(keys) + len(keys) // 4 - len(before), -1)])
+            before = numbers if known is keys else _NO_NUMBERS
+            numbers = np.concatenate([before, np.full(len(keys) + len(keys) // 4 - len(before), -1, np.int32)])
             self._of[cluster] = keys, numbers
         return numbers
 
@@ -69,7 +72,7 @@ class PartitionColumns:
         if len(unknown):
             find = self._numbers.get
             found[unknown] = [find((cluster, *keys[number]), -1) for number in unknown.tolist()]
-        return found[numbers]
+        return found[numbers].astype(np.int64)
 
     def number_of(self, partition: Partition) -> int:
         """Return the number of a partition, a new one if it is unknown."""

@@ -1,5 +1,6 @@
 """Observations of one kind as columns: many of them pass through journal and engine without an object for each."""
 
+from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -18,6 +19,7 @@ UNKNOWN = -1
 """Instead of an offset that was deleted, of an unknown leader epoch, or of a time that is None."""
 
 T = TypeVar("T", bound=Observation)
+K = TypeVar("K")
 
 
 def differ_from_before(values: NDArray[Any]) -> Flags:
@@ -53,11 +55,56 @@ class PartitionKey(NamedTuple):
     partition: int
 
 
+class CommitKeys(Sequence[CommitKey]):
+    """Distinct keys as numbers of their groups and partitions: 8 bytes a key. Other threads may read what one appends.
+
+    groups, partitions: by their numbers.
+    """
+
+    def __init__(self, keys: Iterable[CommitKey] = ()) -> None:
+        self.groups: list[str] = []
+        self.partitions: list[PartitionKey] = []
+        self._group_numbers: dict[str, int] = {}
+        self._partition_numbers: dict[PartitionKey, int] = {}
+        self._group_of, self._partition_of = array("i"), array("i")
+        for key in keys:
+            self.append(key)
+
+    def append(self, key: CommitKey) -> None:
+        """Add a key at the end."""
+        partition = PartitionKey(key.topic, key.partition)
+        self._group_of.append(_number(self._group_numbers, self.groups, key.group))
+        self._partition_of.append(_number(self._partition_numbers, self.partitions, partition))
+
+    def __len__(self) -> int:
+        return len(self._partition_of)
+
+    def __getitem__(self, number: Any) -> Any:
+        return CommitKey(self.groups[self._group_of[number]], *self.partitions[self._partition_of[number]])
+
+    def group_numbers(self) -> NDArray[np.int32]:
+        """Return the number of each key's group."""
+        return np.frombuffer(self._group_of[:], np.int32)
+
+    def partition_numbers(self) -> NDArray[np.int32]:
+        """Return the number of each key's partition."""
+        return np.frombuffer(self._partition_of[:], np.int32)
+
+
+def _number(numbers: dict[K, int], values: list[K], value: K) -> int:
+    """Return the number of a value, its place among the values, to which it is added if it is new."""
+    number = numbers.get(value)
+    if number is None:
+        number = numbers[value] = len(values)
+        values.append(value)
+    return number
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ObservationBatch(Collection[T]):
     """Observations of one kind and cluster, those of each key in order; one per row. Iterating makes an object of each.
 
-    keys: distinct keys, without the cluster. A list may be shared by many batches, and is only ever appended to.
+    keys: distinct keys, without the cluster. But for a tuple, many batches may share them; they are only appended to.
     numbers: of the key of each row in `keys`. at, seen_at, since: ms, see `Observation`; UNKNOWN for None.
     """
 

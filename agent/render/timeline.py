@@ -206,7 +206,7 @@ def _phrase(findings: Sequence[Finding], day: str) -> str:
 
 
 def _summary_rows(made: Iterable[Row]) -> list[Row]:
-    """One row for each kind of finding, leader change, reader and topic; the number of further rows in brackets."""
+    """One row for each kind of finding, leader change, reader and topic; how much more there was in brackets."""
     alike: dict[tuple[object, ...], list[Row]] = {}
     for row in made:
         finding = row.findings[0]
@@ -216,7 +216,19 @@ def _summary_rows(made: Iterable[Row]) -> list[Row]:
     summed = []
     for first, *others in alike.values():
         folded = tuple(finding for row in others for finding in row.findings)
-        noun = "partition" if "partition" in first.findings[0].subject else "event"
-        text = f"{first.text} ({more(len(folded), f'more {noun}')[0]})" if folded else first.text
+        text = f"{first.text} ({_count_more(first.findings, folded)})" if folded else first.text
         summed.append(Row(first.at, text, (*first.findings, *folded), len(folded)))
     return summed
+
+
+def _count_more(shown: Sequence[Finding], folded: Sequence[Finding]) -> str:
+    """Return what is folded: events, or partitions, each of which may have had several."""
+    if "partition" not in shown[0].subject:
+        return more(len(folded), "more event")[0]
+    where = {place(finding.subject) for finding in shown}
+    elsewhere = {place(finding.subject) for finding in folded} - where
+    if len(elsewhere) == len(folded):
+        return more(len(folded), "more partition")[0]
+    if not elsewhere:
+        return more(len(folded), "more time")[0]
+    return f"{more(len(elsewhere), 'more partition')[0]}, {count(len(shown) + len(folded), 'time')} in all"

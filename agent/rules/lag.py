@@ -5,28 +5,30 @@ from functools import partial
 from operator import attrgetter
 from typing import ClassVar, NamedTuple
 
+import numpy as np
 from pydantic import Field
 
 from agent.engine.facts import Facts
 from agent.engine.history import FINALIZATION_MS, History
 from agent.engine.ordinary import SeriesAtRest
 from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
-from agent.model.batches import Flags
+from agent.model.batches import UNKNOWN, Flags
 from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets
 from agent.model.text import count, place, places, span
 from agent.model.times import clock
 from agent.rules.queries.operators import has_consumers
-from agent.rules.queries.partitions import drop_unmoved
 from agent.rules.queries.subjects import partitions_of
 from agent.rules.queries.unread import (
     REGULAR,
     first_not_final,
     first_unread,
     is_waiting_for_transaction,
+    last_moves,
     log_end_at,
     longest_interval,
+    never_below,
     remembered,
     sample_times,
     was_observed,
@@ -95,18 +97,32 @@ class Lag(GroupRule):
                 return ()
             if not was_written_by(log, offset, facts.now - self.longer_than):
                 return ()
-        return (Scope(oldest.cluster, oldest.group),) if self.applies_to(oldest.group, oldest.topic) else ()
+        if not self.applies_to(oldest.group, oldest.topic):
+            return ()
+        if not any(self._find_lag(history, log, at, facts) for at in sample_times(facts)):
+            return ()
+        return (Scope(oldest.cluster, oldest.group),)
 
     def ignores_series(self, series: SeriesAtRest, facts: Facts) -> Flags:
         written = series.by_partition(partial(written_by, facts, series.now - self.longer_than))
-        return (series.oldest_offset >= written) | (series.log_end - series.oldest_offset < self.min_records)
+        ignored = (series.oldest_offset >= written) | (series.log_end - series.oldest_offset < self.min_records)
+        measured = ~ignored
+        # The pace of the others is measured over three of their intervals.
+        measured[measured] = ~series.has_paused(measured, _WINDOW_MS // _INTERVALS + 1)
+        if measured.any():
+            ignored[measured] = _keep_pace(series.select(measured), facts)
+        return np.asarray(ignored)
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Yield the first of the last minutes at which the group was falling behind."""
         cluster, group = scope.cluster, scope.group or ""
         partitions = [pair for pair in partitions_of(facts, cluster, group) if self.topics.match(pair[0])]
         for at in sample_times(facts):
-            lags = [found for pair in partitions if (found := self._find_lag(cluster, group, pair, at, facts))]
+            pairs = (
+                (facts.history(Commit, cluster, group, *pair), facts.history(LogOffsets, cluster, *pair))
+                for pair in partitions
+            )
+            lags = [found for pair in pairs if (found := self._find_lag(*pair, at, facts))]
             if not lags:
                 continue
             worst = max(lags, key=attrgetter("age", "unread"))
@@ -139,22 +155,22 @@ class Lag(GroupRule):
         known = [at for at in ends if at is not None]
         return recovered(finding, max(known) if len(known) == len(ends) else None)
 
-    def _find_lag(self, cluster: str, group: str, pair: tuple[str, int], at: int, facts: Facts) -> _Lag | None:
-        """Return the group's lag on the partition if it was falling behind at that moment."""
-        history, log = facts.history(Commit, cluster, group, *pair), facts.history(LogOffsets, cluster, *pair)
-        now = history.as_of(at)
+    def _find_lag(self, history: History[Commit], log: History[LogOffsets], at: int, facts: Facts) -> _Lag | None:
+        """Return the lag of a group on a partition if it was falling behind at that moment."""
+        now = history.as_of(at) if history.count_until(at - _WINDOW_MS) else None
         if now is None or now.offset is None or not was_written_by(log, now.offset, at - self.longer_than):
             return None
-        if not was_observed(facts, (cluster, group, *pair), at):
+        partition = (now.cluster, now.topic, now.partition)
+        if not was_observed(facts, (now.cluster, now.group, now.topic, now.partition), at):
             return None
-        moves = [commit for commit in drop_unmoved(history) if commit.at <= at]
+        moves = last_moves(history, at)
         longest = longest_interval(moves)
         begin = at - max(_WINDOW_MS, _INTERVALS * longest)
         before = history.as_of(begin)
         if len(moves) < REGULAR or before is None or before.offset is None or now.offset <= before.offset:
             return None
         has_stopped = at - moves[-1].at > max(longest, _MINUTE_MS)
-        if has_stopped or facts.history(GroupState, cluster, group).between(begin, at):
+        if has_stopped or facts.history(GroupState, now.cluster, now.group).between(begin, at):
             return None
         log_end, earlier_log_end = log_end_at(log, at), log_end_at(log, begin)
         unread = first_unread(remembered(log), now.offset)
@@ -164,15 +180,37 @@ class Lag(GroupRule):
         written, read = log_end - earlier_log_end, now.offset - before.offset
         if age < max(self.longer_than, _INTERVALS * longest) or log_end - now.offset < self.min_records:
             return None
-        if read >= _PACE * written or is_waiting_for_transaction(facts, (cluster, *pair), now.offset, at):
+        if read >= _PACE * written or is_waiting_for_transaction(facts, partition, now.offset, at):
             return None
         return _Lag(now, age, int(log_end) - now.offset, read / seconds, written / seconds)
 
     def _caught_up(self, finding: Finding, series: tuple[str, str, str, int], facts: Facts) -> int | None:
         """Return when the oldest unread record of the partition was half as old as it may be, or None."""
         cluster, _, topic, partition = series
-        log = facts.history(LogOffsets, cluster, topic, partition)
-        for commit in facts.history(Commit, *series).after(finding.at):
-            if commit.offset is None or not was_written_by(log, commit.offset, commit.at - self.longer_than // 2):
+        log, history = facts.history(LogOffsets, cluster, topic, partition), facts.history(Commit, *series)
+        age = self.longer_than // 2
+        begin = max(finding.at, history.changes[0].at if history.changes else finding.at)
+        least = never_below(log, begin - age)
+        may_be = history.when(begin - 1, "offset", lambda offset: (offset == UNKNOWN) | (offset >= least))
+        for commit in [] if may_be is None else history.after(max(may_be - 1, finding.at)):
+            if commit.offset is None or not was_written_by(log, commit.offset, commit.at - age):
                 return commit.at
         return None
+
+
+def _keep_pace(series: SeriesAtRest, facts: Facts) -> Flags:
+    """Return which groups read no more slowly than is written, whenever it is looked at; they commit once a minute."""
+    times = sample_times(facts)
+
+    def written_in_windows(partition: tuple[str, str, int]) -> list[float]:
+        log = facts.history(LogOffsets, *partition)
+        ends = [(log_end_at(log, at - _WINDOW_MS), log_end_at(log, at)) for at in times]
+        return [0 if before is None or now is None else now - before for before, now in ends]
+
+    written = series.by_partition(written_in_windows)
+    keep: Flags = np.all(~(written > 0), axis=1)
+    rows = ~keep
+    before, now = np.split(series.select(rows).offsets_as_of([*(at - _WINDOW_MS for at in times), *times]), 2, axis=1)
+    is_slower = (before != UNKNOWN) & (now > before) & (now - before < _PACE * written[rows])
+    keep[rows] = ~is_slower.any(axis=1)
+    return keep

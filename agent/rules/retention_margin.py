@@ -15,10 +15,11 @@ from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding, reader
 from agent.model.observations.kafka import Commit, LogOffsets, TopicSettings
 from agent.model.text import count, day_of, instant, place, span
-from agent.rules.queries.partitions import drop_unmoved, find_deletion
-from agent.rules.queries.retention import MIN_AGE_MS, Margin, find_margin
+from agent.rules.queries.partitions import find_deletion
+from agent.rules.queries.retention import MIN_AGE_MS, Margin, find_margin, may_have_speed
 from agent.rules.queries.unread import (
     first_not_final,
+    last_moves,
     longest_interval,
     read_until,
     remembered,
@@ -89,7 +90,7 @@ class RetentionMargin(GroupRule):
             age = settings.retention_ms - 2 * self._limit(settings.retention_ms)
             is_old = was_written_by(log, offset, facts.now - age)
         is_near = last.log_start <= offset <= last.log_start + (last.log_end - last.log_start) / _SHARE
-        if not is_old and not is_near:
+        if not is_old and not (is_near and may_have_speed(settings, log)):
             return ()
         return (Scope(oldest.cluster, oldest.group, oldest.topic, oldest.partition),)
 
@@ -103,8 +104,9 @@ class RetentionMargin(GroupRule):
         if settings is not None and settings.retention_ms > 0:
             age = settings.retention_ms - 2 * self._limit(settings.retention_ms)
             old = written_by(facts, facts.now - age, partition)
-        last = facts.history(LogOffsets, *partition).last
-        near = LONG_AGO if last is None else last.log_start + (last.log_end - last.log_start) // _SHARE + 1
+        log, near = facts.history(LogOffsets, *partition), LONG_AGO
+        if log.last is not None and may_have_speed(settings, log):
+            near = log.last.log_start + (log.last.log_end - log.last.log_start) // _SHARE + 1
         return min(max(old, near), written_by(facts, facts.now - MIN_AGE_MS, partition))
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
@@ -175,8 +177,7 @@ class RetentionMargin(GroupRule):
         margin = None if offset is None else _margin(scope, facts, readings, offset, at)
         if margin is None or margin.deleted_from - at >= self._limit(margin.kept):
             return False
-        moves = [move for move in drop_unmoved(history) if move.at <= at]
-        begin = at - max(_WINDOW_MS, _INTERVALS * longest_interval(moves))
+        begin = at - max(_WINDOW_MS, _INTERVALS * longest_interval(last_moves(history, at)))
         before = history.as_of(begin)
         earlier = (
             None if before is None or before.offset is None else _margin(scope, facts, readings, before.offset, begin)

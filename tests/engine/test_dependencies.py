@@ -163,7 +163,7 @@ def test_frequent_change_before_the_first_reading_hides_none_after_it() -> None:
     observe(evaluator, commit(1, 5))
     observe(evaluator, registration(2, "0x2", 2))
     observe(evaluator, commit(3, 6))
-    observe(evaluator, tick(1 + SOON_S))
+    observe(evaluator, tick(3 + SOON_S))
     reads = [evaluated.read for evaluated in ReadingRule.log if evaluated.scope.broker == 2]
     assert (5,) in reads
     assert reads[-1] == (6,)

@@ -211,6 +211,21 @@ def test_rewind_with_a_cause_is_no_habit() -> None:
     assert len(clusters_of(fall("02:00:00", "02:04:00"), cause, fall("03:00:10", "03:04:00"))) == 2
 
 
+def test_what_a_reader_did_twice_before_without_a_cause_needs_none() -> None:
+    """Not a leader change, nor a truncation, that happens to come shortly before it does so again."""
+    cause = finding("truncated", "03:00:00", topic="topic-124", partition=2)
+    habit = [fall("02:00:00", "02:04:00"), fall("02:30:00", "02:34:00")]
+    again = fall("03:00:10", "03:04:00")
+    assert [len(cluster.findings) for cluster in clusters_of(*habit, cause, again)] == [3, 1]
+    assert [len(cluster.findings) for cluster in clusters_of(habit[0], cause, again)] == [1, 2]
+    worse = replace(again, records=Records(reread=10 * again.records.reread))
+    assert [len(cluster.findings) for cluster in clusters_of(*habit, cause, worse)] == [2, 2]
+    by_hand = [replace(known, severity=Severity.INFO, labels=("operator_reset",)) for known in habit]
+    assert len(clusters_of(*by_hand, cause, again)[-1].findings) == 2
+    later = [fall("04:00:00", "04:04:00"), fall("04:30:00", "04:34:00")]
+    assert [len(cluster.findings) for cluster in clusters_of(cause, again, *later)] == [2, 2]
+
+
 def test_overrun_and_the_jump_that_ends_it_are_one_incident() -> None:
     subject = {"cluster": "main", "group": "slow", "topic": "bills", "partition": 6}
     overrun = replace(fall("02:00:00", "02:14:00"), rule="retention", subject=subject, records=Records(lost=70))

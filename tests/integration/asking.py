@@ -3,18 +3,15 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
-from typing import TypeVar
 
 import msgspec
 import structlog
 
-from agent.model.observations.kafka import Commit, GroupState, LastStableOffset
+from agent.model.observations.kafka import GroupState, LastStableOffset
 from agent.sources.kafka.admin import protocol
 from agent.sources.kafka.admin.client import AdminClient
 from testbed.kafka import Cluster
 from testbed.waiting import wait_until
-
-T = TypeVar("T", Commit, LastStableOffset)
 
 
 @contextmanager
@@ -49,8 +46,9 @@ def _undated(result: protocol.Result) -> protocol.Result:
     match result:
         case GroupState():
             return msgspec.structs.replace(result, at=0)
-        case protocol.Commits(commits, failures):
-            return protocol.Commits(_at_zero(commits), failures)
+        case protocol.Commits(cluster, group, _, offsets, failures):
+            ordered = {topic: _by_partition(numbers) for topic, numbers in sorted(offsets.items())}
+            return protocol.Commits(cluster, group, 0, ordered, failures)
         case protocol.Offsets(logs, failures):
             return protocol.Offsets([msgspec.structs.replace(log, at=0) for log in logs], failures)
         case protocol.StableOffsets(offsets):
@@ -58,6 +56,11 @@ def _undated(result: protocol.Result) -> protocol.Result:
     return result
 
 
-def _at_zero(facts: Sequence[T]) -> list[T]:
+def _by_partition(numbers: list[int]) -> list[int]:
+    """Return partitions, offsets and leader epochs in the order of the partitions."""
+    return [number for row in sorted(zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)) for number in row]
+
+
+def _at_zero(facts: Sequence[LastStableOffset]) -> list[LastStableOffset]:
     """Return facts about partitions at the time 0, by partition: clients list them in different orders."""
     return sorted((msgspec.structs.replace(fact, at=0) for fact in facts), key=attrgetter("topic", "partition"))

@@ -20,6 +20,7 @@ from agent.sources.zookeeper.chroots import describe_chroots, find_chroots
 from agent.sources.zookeeper.health import Answer, Server, ask_servers
 from agent.sources.zookeeper.session import Session
 from agent.sources.zookeeper.source import ZooKeeperSource
+from agent.sources.zookeeper.znodes import BROKER_IDS
 from testbed.artifacts import KAFKA
 from testbed.kafka import Cluster
 from testbed.processes import free_port
@@ -239,6 +240,25 @@ def test_a_lost_connection_is_unavailable_once_until_it_heals(server: ZooKeeperS
     assert missed.since <= cut
     assert gone.since <= cut
     assert again.start == again.at
+
+
+def test_what_a_new_connection_answers_first_is_dated_since_the_old_one(
+    server: ZooKeeperServer, client: KazooClient
+) -> None:
+    """A request that waited for the connection is answered before everything is read again."""
+    path, seen = f"/{named('k')}", Seen()
+    client.create(f"{path}/brokers/ids/7", _BROKER, ephemeral=True, makepath=True)
+    with Proxy("127.0.0.1", server.port) as link, _watching(f"{link.address}{path}", seen) as source:
+        seen.wait_for(source, BrokerRegistration, broker=7)
+        cut = now()
+        link.cut()
+        seen.wait_for(source, Unavailable)
+        client.delete(f"{path}/brokers/ids/7")
+        source._queue.put(BROKER_IDS)
+        link.heal()
+        gone = seen.wait_for(source, BrokerRegistration, broker=7, epoch=None)
+    assert gone.since is not None
+    assert gone.since <= cut
 
 
 def test_a_zookeeper_that_starts_later_becomes_available(tmp_path: Path) -> None:

@@ -95,3 +95,23 @@ def test_a_finding_without_the_rules_fields_shows_its_detail() -> None:
     bare = samples.rewind(kind="beyond_end", previous={}, current={}, detail="Something happened.")
     (row,) = rows(statements([bare]), samples.DAY, 6)
     assert row.text == "Something happened"
+
+
+@pytest.mark.parametrize(
+    ("partitions", "times", "counted"),
+    [
+        (3, 4, "(and 2 more partitions, 12 times in all)"),
+        (9, 1, "(and 8 more partitions)"),
+        (1, 8, "(and 7 more times)"),
+    ],
+)
+def test_partitions_of_a_summary_are_counted_once_however_often_they_were_reset(
+    partitions: int, times: int, counted: str
+) -> None:
+    resets = [
+        samples.rewind(partition, 10_000 + partition, at=samples.at("23:25:13.9") + 300_000 * time)
+        for time in range(times)
+        for partition in range(partitions)
+    ]
+    (row,) = rows(statements(resets), samples.DAY, 2)
+    assert row.text.endswith(counted)

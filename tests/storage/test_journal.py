@@ -24,14 +24,14 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from pyarrow import parquet
 
-from agent.model.batches import UNKNOWN, CommitBatch, CommitKey
+from agent.model.batches import UNKNOWN, CommitBatch, CommitKey, CommitKeys
 from agent.model.observations import KINDS
 from agent.model.observations.base import Observation, Tick
 from agent.model.observations.kafka import BrokerRegistration, Commit, GroupState, LogOffsets, Member
 from agent.model.times import millis
 from agent.storage.journal.columns import Columns
 from agent.storage.journal.reader import chunks, entries, last_at, read
-from agent.storage.journal.segments import DAY_MS
+from agent.storage.journal.segments import DAY_MS, in_groups
 from agent.storage.journal.writer import Journal, JournalError
 
 NOON = millis("2026-11-20T12:00:00.000Z")
@@ -136,6 +136,14 @@ def series_of(observation: Observation) -> tuple[str, str]:
     return type(observation).__name__, repr(getattr(observation, "cluster", None))
 
 
+def test_chunks_keep_the_order_of_what_is_dated_before_and_after_midnight(tmp_path: Path) -> None:
+    """Each date has a file of its own; a clock that is set back writes to both in turn."""
+    written = [Tick(at=DAY_MS + at) for at in (-1, 0, -1, 0, 0, -1)]
+    with closing(Journal(tmp_path)) as journal:
+        journal.append(written)
+    assert [observation for chunk in chunks(tmp_path) for part in chunk for observation in part] == written
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.lists(OBSERVATIONS, max_size=8), max_size=4), st.booleans())
 def test_observations_are_read_in_the_order_written(
@@ -168,19 +176,31 @@ def test_commits_in_columns_are_read_like_others(
         check_order(journal, Path(folder), flushed, sealed=sealed, append=append)
 
 
-def test_batches_share_keys_that_grow(tmp_path: Path) -> None:
+@pytest.mark.parametrize("keys", [[], CommitKeys()], ids=["a list", "in columns"])
+def test_batches_share_keys_that_grow(tmp_path: Path, keys: list[CommitKey] | CommitKeys) -> None:
     """Whether a batch is about early keys, late ones or both."""
-    keys: list[CommitKey] = []
     written = []
     with closing(Journal(tmp_path)) as journal:
         for turn, numbers in enumerate([[0, 1], [1, 2, 0], [5], [0], [4, 1, 30], list(range(31)), [7, 7, 29]]):
-            keys += [CommitKey(f"g{number}", f"t{number % 3}", number) for number in range(len(keys), max(numbers) + 1)]
+            for number in range(len(keys), max(numbers) + 1):
+                keys.append(CommitKey(f"g{number % 7}", f"t{number % 3}", number))
             rows = np.array(numbers, np.int64)
             unknown = np.full(len(rows), UNKNOWN)
             batch = CommitBatch("main", keys, rows, NOON + turn + 0 * rows, unknown, unknown, rows, unknown)
             journal.append(batch)
             written += list(batch)
     assert [observation for _, observation in entries(tmp_path)] == written
+
+
+@given(st.lists(st.integers(0, 9)))
+def test_batches_are_joined_and_divided_into_groups_of_a_size(sizes: list[int]) -> None:
+    numbers = iter(range(sum(sizes)))
+    parts = [pa.array([next(numbers) for _ in range(size)], pa.int64()) for size in sizes]
+    batches = [pa.record_batch({"position": part}) for part in parts]
+    groups = [table.column("position") for table in in_groups(batches, 4)]
+    assert [number for group in groups for number in group.to_pylist()] == list(range(sum(sizes)))
+    assert all(len(group) == 4 for group in groups[:-1])
+    assert all(group.num_chunks == 1 and 1 <= len(group) <= 4 for group in groups)
 
 
 def test_positions_continue_after_a_restart(tmp_path: Path) -> None:

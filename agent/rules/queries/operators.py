@@ -112,9 +112,10 @@ def find_forgotten(facts: Facts, before: Commit, after: Commit) -> Commit | None
 
 def find_advances(history: History[Commit], begin: int, end: int) -> Iterator[Commit]:
     """Yield the commits in (begin, end] that advanced the offset, oldest first."""
-    commits = [*history.before(begin + 1, 1), *history.between(begin, end)]
-    known = (commit for commit in commits if commit.offset is not None)
-    yield from (after for before, after in pairwise(known) if (after.offset or 0) > (before.offset or 0))
+    within = [commit for commit in history.between(begin, end) if commit.offset is not None]
+    if within:
+        first = next((commit for commit in history.backwards(begin) if commit.offset is not None), within[0])
+        yield from (after for before, after in pairwise([first, *within]) if (after.offset or 0) > (before.offset or 0))
 
 
 def find_latest_advances(history: History[Commit], begin: int, end: int) -> Iterator[Commit]:
@@ -230,8 +231,15 @@ def _is_silent_around(facts: Facts, move: Commit) -> bool:
     if not 0 < interval <= LATENESS_MS / 4:
         return False
     begin, end = math.floor(move.start - 10 * interval), move.at + LATENESS_MS
-    return not any(
-        abs(commit.at - move.at) > _TOGETHER_MS and not may_coincide(commit, move)
-        for history in histories
-        for commit in find_advances(history, begin, end)
-    )
+    return not any(_is_advanced_by_consumers(history, move, begin, end) for history in histories)
+
+
+def _is_advanced_by_consumers(history: History[Commit], move: Commit, begin: int, end: int) -> bool:
+    """Return whether the offset advanced in (begin, end] other than by a command: that moves it once, or not at all."""
+    is_moved = False
+    for commit in find_advances(history, begin, end):
+        if not may_coincide(commit, move):
+            if is_moved or abs(commit.at - move.at) > _TOGETHER_MS:
+                return True
+            is_moved = True
+    return False

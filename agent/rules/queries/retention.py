@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
+from agent.engine.history import History
 from agent.model.observations.kafka import LogOffsets, TopicSettings
 from agent.rules.queries.unread import MARKER, first_unread
 
@@ -41,6 +42,13 @@ def find_margin(settings: TopicSettings | None, readings: list[LogOffsets], offs
     if settings is None or settings.retention_bytes > 0:
         margins += _by_speed(known, offset, at)
     return min(margins, default=None)
+
+
+def may_have_speed(settings: TopicSettings | None, log: History[LogOffsets]) -> bool:
+    """Return whether `find_margin` may go by the speed at which the log start offset rises. Cheap."""
+    if not log.changes or (settings is not None and settings.retention_bytes <= 0):
+        return False
+    return (log.older or log.changes)[0].log_start != log.changes[-1].log_start
 
 
 def _by_speed(readings: list[LogOffsets], offset: int, at: int) -> Iterator[Margin]:

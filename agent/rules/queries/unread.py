@@ -155,6 +155,18 @@ def first_unread(readings: list[LogOffsets], offset: int) -> tuple[int | None, i
     return (after.start if after.since is not None else below.at), after.at
 
 
+def last_moves(history: History[Commit], at: int) -> list[Commit]:
+    """Return the moves of an offset until then, oldest first: as many as `longest_interval` measures, or all."""
+    count, moves = RHYTHM + 1, list[Commit]()
+    while len(moves) <= RHYTHM:
+        commits = history.before(at + 1, count)
+        moves = drop_unmoved(commits)
+        if len(commits) < count:
+            break
+        count *= 2
+    return moves
+
+
 def longest_interval(commits: list[Commit]) -> int:
     """Return the longest time between the last moves of an offset, ms; 0 if there are fewer than two."""
     return max(commit_intervals(commits[-RHYTHM:]), default=0)
@@ -188,7 +200,7 @@ def read_until(facts: Facts, scope: Scope, at: int) -> int | None:
         return members_until
     times = [] if members_until is None else [members_until]
     for history in facts.histories(Commit, cluster=cluster, group=group, topic=topic):
-        moves = [commit for commit in drop_unmoved(history) if commit.at <= at]
+        moves = last_moves(history, at)
         if len(moves) > 1 and (members_until is None or moves[-1].at > members_until + CLOCK_SLACK_MS):
             times.append(min(at, moves[-1].at + max(_PATIENCE_MS, 3 * longest_interval(moves))))
     return max(times, default=None)
@@ -214,6 +226,16 @@ def was_written_by(history: History[LogOffsets], offset: int, at: int) -> bool:
 def written_by(facts: Facts, at: int, partition: tuple[str, str, int]) -> int:
     """Return an offset from which on `was_written_by` is False for that moment."""
     return _log_end_by(facts.history(LogOffsets, *partition), at)
+
+
+def never_below(history: History[LogOffsets], at: int) -> int:
+    """Return an offset below which the log end was not known to be from that moment on."""
+    end = _log_end_by(history, at)
+    older = history.older
+    decreased = older.find("log_end", lambda log_end: log_end < end, older.bisect(at, bisect_right)) if older else None
+    if decreased is None and history.when(at, "log_end", lambda log_end: log_end < end) is None:
+        return end
+    return min(reading.log_end for reading in remembered(history))
 
 
 def _log_end_by(history: History[LogOffsets], at: int) -> int:

@@ -47,6 +47,10 @@ _PARTITIONS_PER_CALL = 500
 _EMITTED_AT_ONCE = 5_000
 """How many observations a batch has at most: what is made of each takes memory that stays with the process."""
 
+_COMMITS_AT_ONCE = 50_000
+"""About how many committed offsets a poll reads of groups that are then followed in the log: all at once would need
+memory that is never needed again."""
+
 _MIN_CLIENT_AGE_MS = 30_000
 """How long a client is kept at least when a coordinator does not answer: a restart drops all calls in flight."""
 
@@ -308,14 +312,20 @@ class KafkaSource:
     def _request_commits(self) -> None:
         """Request commits of groups whose coordinator has just answered: one that refuses crashes librdkafka."""
         in_flight = {call.key for call in self._client.in_flight}
-        for group in self._state.readable_groups:
-            if ("states", group) not in in_flight and not self._is_followed(group):
-                is_share = self._state.type_of(group) == "share"
-                complete = not self._state.committed.is_settled(group) or self._settings.commits != "poll"
-                request = (
-                    protocol.ListShareOffsets(group) if is_share else protocol.ListCommits(group, complete=complete)
-                )
-                self._client.send(("commits", group), request)
+        due = [
+            group
+            for group in self._state.readable_groups
+            if ("states", group) not in in_flight and not self._is_followed(group)
+        ]
+        reads_log = self._settings.commits != "poll"
+        if due and reads_log and self._tail.failure is None:
+            due = self._turns.take_to_read(due, self._state.committed.groups_with(_COMMITS_AT_ONCE))
+        for group in due:
+            if self._state.type_of(group) == "share":
+                self._client.send(("commits", group), protocol.ListShareOffsets(group))
+            else:
+                complete = reads_log or not self._state.committed.is_settled(group)
+                self._client.send(("commits", group), protocol.ListCommits(group, complete=complete))
 
     def _request_log_offsets(self) -> None:
         in_flight = {
@@ -364,7 +374,7 @@ def _as_poll(completed: CompletedCall) -> list[Poll]:
     match completed:
         case CompletedCall(call=Call(request=protocol.ListCommits(group), sent_at=sent_at), at=at, result=result):
             if isinstance(result, protocol.Commits) and not result.failures:
-                return [Poll(group, result.commits, sent_at, at)]
+                return [Poll(group, result, sent_at, at)]
     return []
 
 

@@ -90,8 +90,8 @@ class ZooKeeperSource:
         self._failed_paths: set[str] = set()
         self._is_kafka = False  # whether brokers have ever registered below our path
         self._wrong_path = ""
-        self.read_at: int | None = None
-        self._disconnected_at: int | None = None
+        self.read_at: int | None = None  # what was read holds as of then: watches have reported all changes
+        self._connections = self._watched_connection = 0
         self._heartbeat_at = 0
         self._closed = False
         self._session = Session(connect, read_options, self._on_connected)
@@ -127,7 +127,7 @@ class ZooKeeperSource:
 
     def _on_connected(self) -> None:
         """Queue a read of everything, as watches do not outlive a connection; called on kazoo's thread."""
-        self._disconnected_at = self.read_at
+        self._connections += 1
         self._queue.put(_EVERYTHING)
 
     def _read_queued(self) -> None:
@@ -154,15 +154,14 @@ class ZooKeeperSource:
 
     def _read(self, paths: set[str]) -> None:
         started_at, read_all, heartbeat = now_ms(), _EVERYTHING in paths, _HEARTBEAT in paths
-        # What happened while disconnected is dated since the last time at which we were connected.
-        since = self._disconnected_at if read_all else None
+        connection = self._connections
         observations: list[Observation] = []
         if _PROBE in paths:
             with self._health.measured_request():
                 self._znodes.exists(BROKER_IDS)
         if read_all or heartbeat or any(path.startswith(BROKER_IDS) for path in paths):
             was_kafka = self._is_kafka
-            observations += self._read_brokers(since, exact=not read_all)
+            observations += self._read_brokers()
             read_all = read_all or self._is_kafka != was_kafka
         if not self._is_kafka:
             return  # what is missing below a wrong path says nothing about the cluster
@@ -176,8 +175,8 @@ class ZooKeeperSource:
             listed = set(self._znodes.children(TOPICS))
             names |= listed if read_all else listed - self._topics.keys()
             names |= {state.topic for state in self._decoder.partitions()} - listed
-        observations += self._read_topics(names, since)
-        observations += self._read_partitions(state_paths, since, topics_read=False)
+        observations += self._read_topics(names)
+        observations += self._read_partitions(state_paths, topics_read=False)
         if heartbeat:
             now = now_ms()
             observations += [
@@ -185,8 +184,11 @@ class ZooKeeperSource:
                 for fact in self._decoder.facts.values()
                 if not isinstance(fact, PartitionState) or fact.replicas
             ]
-        # ZooKeeper answers a read only after it has reported every earlier change of a watched znode.
-        self.read_at = started_at
+        if read_all:
+            self._watched_connection = connection
+        if self._watched_connection == self._connections:
+            # ZooKeeper answers a read only after it has reported every earlier change of a watched znode.
+            self.read_at = started_at
         with self._emitting:
             self._emit_changes(observations)
 
@@ -199,8 +201,7 @@ class ZooKeeperSource:
         if changes and not self._closed:
             self._emit(changes)
 
-    def _read_brokers(self, since: int | None, *, exact: bool) -> list[Observation]:
-        """Read the registrations. exact: whether a watch reported the change."""
+    def _read_brokers(self) -> list[Observation]:
         listed = self._znodes.children(BROKER_IDS)
         if listed or self._znodes.exists(BROKER_IDS):
             self._is_kafka = True
@@ -219,7 +220,7 @@ class ZooKeeperSource:
         registered = {broker: nodes.get(path) for path, broker in brokers.items() if broker is not None}
         unknown = {broker for path, broker in brokers.items() if path in self._znodes.denied}
         gone = [
-            self._decoder.unregistered(broker, now, now if exact else since)
+            self._decoder.unregistered(broker, now, self.read_at)
             for broker in self._decoder.brokers()
             if broker not in unknown and registered.get(broker) is None
         ]
@@ -254,7 +255,7 @@ class ZooKeeperSource:
         before, self._decoder.reassignments = self._decoder.reassignments, targets
         return {topic for topic, _ in dict(before.items() ^ targets.items())}
 
-    def _read_topics(self, names: Iterable[str], since: int | None) -> list[Observation]:
+    def _read_topics(self, names: Iterable[str]) -> list[Observation]:
         """Read the selected topics with their partitions; those that no longer exist are returned as deleted."""
         observations: list[Observation] = []
         state_paths: set[str] = set()
@@ -273,11 +274,9 @@ class ZooKeeperSource:
             if node is None:
                 for unit in [unit for unit in self._unavailable if unit.topic == name]:
                     del self._unavailable[unit]
-        return observations + self._read_partitions(state_paths, since)
+        return observations + self._read_partitions(state_paths)
 
-    def _read_partitions(
-        self, paths: Iterable[str], since: int | None, *, topics_read: bool = True
-    ) -> list[Observation]:
+    def _read_partitions(self, paths: Iterable[str], *, topics_read: bool = True) -> list[Observation]:
         """Read partition states. topics_read: whether their topics were read just before."""
         observations: list[Observation] = []
         for path, node in self._get(sorted(paths)).items():
@@ -289,7 +288,7 @@ class ZooKeeperSource:
                 # The znode was re-created, and so may its topic be, which has to be read first.
                 self._queue.put(f"{TOPICS}/{name}")
                 continue
-            decode = partial(self._decoder.partition, name, int(number), topic, node, now=now_ms(), since=since)
+            decode = partial(self._decoder.partition, name, int(number), topic, node, now=now_ms(), since=self.read_at)
             state = self._decode(Unit(topic=name, partition=int(number)), decode)
             observations += [] if state is None else [state]
         return observations

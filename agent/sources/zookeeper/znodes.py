@@ -105,8 +105,8 @@ class ZnodeDecoder:
 
     reassignments: target replicas by (topic, partition), which only Kafka before 2.4 keeps outside of its topics.
 
-    Changes reported by a watch are exact: ZooKeeper dates them. If changes were missed (a lost connection, a znode's
-    version that skipped) they happened at an unknown time since the subject was last seen.
+    What ZooKeeper dates is exact. If changes were missed (a lost connection, a znode's version that skipped), or have
+    no date (a znode that is gone), they happened at an unknown time since the subject was last seen.
     """
 
     def __init__(self, cluster: str, known: Iterable[Observation]) -> None:
@@ -145,7 +145,7 @@ class ZnodeDecoder:
         )
 
     def unregistered(self, broker: int, now: int, since: int | None) -> Observation:
-        """Return that the broker is no longer registered. since: `now` if a watch reported it, None if unknown."""
+        """Return that the broker is no longer registered. since: as of when it still was, None if unknown."""
         return self._keep(
             BrokerRegistration(at=now, since=since, cluster=self._cluster, broker=broker, session=None, epoch=None)
         )
@@ -167,7 +167,7 @@ class ZnodeDecoder:
     ) -> Observation:
         """Decode a partition's state. Raises UndecodableError.
 
-        since: when it was last seen, if changes may have been missed.
+        since: as of when what was last seen held, None if unknown.
         """
         content, stat = node
         path = partition_state_path(name, partition)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from agent.model.batches import UNKNOWN, CommitBatch, Integers, LogOffsetsBatch, ObservationBatch
+from agent.model.batches import UNKNOWN, CommitBatch, CommitKeys, Integers, LogOffsetsBatch, ObservationBatch
 from agent.model.observations import KINDS
 from agent.model.observations.base import Observation
 from agent.storage.journal.columns import Columns, column_of
@@ -19,6 +19,9 @@ BATCHES: Mapping[str, type[ObservationBatch[Any]]] = {
 """What can be read as columns, by the names of kinds."""
 
 _columns = cache(Columns)
+
+_ROWS_OF_NEW_KEYS = 1 / 16
+"""From how many rows of new keys on, per key, those of all keys are made again: a row takes much longer by itself."""
 
 
 class BatchRows:
@@ -43,7 +46,7 @@ class BatchRows:
 
 
 class _Names:
-    """Keys as columns, which are made again once the rows of keys that came later are as many as all keys."""
+    """Keys as columns, which are made again once there have been many rows of keys that came later."""
 
     def __init__(self, keys: Sequence[Any]) -> None:
         self.keys = keys
@@ -54,11 +57,24 @@ class _Names:
         """Return the columns of rows that are about the keys with these numbers."""
         if numbers.max() >= self._count:
             self._since += len(numbers)
-            if self._since < len(self.keys):
+            if self._since < _ROWS_OF_NEW_KEYS * len(self.keys):
                 return _in_columns([self.keys[number] for number in numbers.tolist()])
-            keys = self.keys[:]
-            self._columns, self._count, self._since = _in_columns(keys), len(keys), 0
+            count = len(self.keys)
+            self._columns, self._count, self._since = _all_in_columns(self.keys, count), count, 0
         return [column.take(pa.array(numbers)) for column in self._columns]
+
+
+def _all_in_columns(keys: Sequence[Any], count: int) -> list[pa.Array]:
+    """Return the first keys, which may grow meanwhile, as columns."""
+    if not isinstance(keys, CommitKeys):
+        return _in_columns(keys[:count])
+    groups, partitions = keys.group_numbers()[:count], keys.partition_numbers()[:count]
+    topics, numbers = zip(*keys.partitions, strict=True)
+    return [
+        pa.DictionaryArray.from_arrays(groups, keys.groups[:]),
+        pa.DictionaryArray.from_arrays(partitions, pa.array(topics)),
+        pa.DictionaryArray.from_arrays(partitions, pa.array(numbers)),
+    ]
 
 
 def _in_columns(keys: Sequence[Any]) -> list[pa.Array]:

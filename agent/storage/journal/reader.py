@@ -1,6 +1,7 @@
 """Reading the journal: observations in the order in which they were taken, even while it is written."""
 
 import heapq
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from itertools import chain, groupby
 from operator import attrgetter, itemgetter
@@ -119,7 +120,7 @@ def _chunks(segments: Iterable[Segment], unreadable: Unreadable) -> Iterator[Chu
     lanes = list(map(blocks_of, _lanes(segments)))
     blocks = {number: block for number, lane in enumerate(lanes) if (block := next(lane, []))}
     while blocks:
-        until = min(max(positions[-1] for positions, _ in block) for block in blocks.values())
+        until = _end_of_chunk(blocks.values())
         chunk: list[Part] = []
         for number, block in list(blocks.items()):
             rest = []
@@ -133,6 +134,22 @@ def _chunks(segments: Iterable[Segment], unreadable: Unreadable) -> Iterator[Chu
             if not blocks[number]:
                 del blocks[number]
         yield chunk
+
+
+def _end_of_chunk(blocks: Collection[list[_Positioned]]) -> int:
+    """Return the position up to which all has been read, and a kind is in one block only: its rows stay in order.
+
+    Dates are written to files of their own, and the first rows of a date may come before the last ones of another.
+    """
+    firsts: defaultdict[type[Observation], list[int]] = defaultdict(list)
+    for block in blocks:
+        firsts[_kind(block[0].part)].append(min(int(positions[0]) for positions, _ in block))
+    others = (sorted(of_kind)[1] - 1 for of_kind in firsts.values() if len(of_kind) > 1)
+    return min(*(max(int(positions[-1]) for positions, _ in block) for block in blocks), *others, FOREVER)
+
+
+def _kind(part: Part) -> type[Observation]:
+    return part.kind if isinstance(part, ObservationBatch) else type(part[0])
 
 
 def _rows(part: Part, rows: slice) -> Part:

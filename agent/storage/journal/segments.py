@@ -8,9 +8,11 @@ underscore, so that Spark ignores them.
 
 import os
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import date
 from errno import ENOENT
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -133,18 +135,23 @@ class Stream:
         self.size = 0
         self.noticed_at: int | None = None
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Write the batch and return when it is on disk."""
+    def write(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Write batches and return when they are on disk."""
         if os.fstat(self._file).st_nlink == 0:
             raise FileNotFoundError(ENOENT, "deleted while it was being written", str(self.path))
-        content = memoryview(batch.serialize())
-        if self.size == 0:
-            content = memoryview(self._schema.serialize().to_pybytes() + content)
-        written = 0
-        while written < len(content):
-            written += os.pwrite(self._file, content[written:], self.size + written)
+        size = self.size or self._write(self._schema, 0)
+        for batch in batches:
+            size = self._write(batch, size)
         os.fdatasync(self._file)
-        self.size += written
+        self.size = size
+
+    def _write(self, part: pa.Schema | pa.RecordBatch, size: int) -> int:
+        """Write a part of the stream at the end, `size`; return the end after it."""
+        content = memoryview(part.serialize())
+        while content:
+            written = os.pwrite(self._file, content, size)
+            content, size = content[written:], size + written
+        return size
 
     def close(self) -> None:
         """Close the file; as a segment it stays open until it is sealed."""
@@ -156,39 +163,69 @@ def seal(path: Path, unreadable: Unreadable) -> None:
 
     What precedes damage is sealed; the damaged stream is reported to `unreadable` and kept as `.damaged`.
     """
-    batches: list[pa.RecordBatch] = []
-    kept = None
-    steps: tuple[Callable[[], None], ...] = (
-        lambda: batches.extend(_stream(path)),
-        lambda: _write_sealed(path, batches),
-    )
-    for step in steps:
-        try:
-            step()
-        except UNREADABLE as error:
-            if isinstance(error, OSError) and error.errno is not None:
-                raise  # the system's error (permissions, too many open files), not the file's; Arrow's have no errno
-            kept = path.with_suffix(".damaged")
-            unreadable(kept, str(error))
-    if kept is None:
+    damage: list[Exception] = []
+
+    def readable() -> Iterator[pa.RecordBatch]:
+        with _noting(damage):
+            yield from _stream(path)
+
+    with _noting(damage):
+        _write_sealed(path, readable())
+    if not damage:
         path.unlink()
-    else:
-        path.rename(kept)
-
-
-def _write_sealed(path: Path, batches: Sequence[pa.RecordBatch]) -> None:
-    """Write what could be read of a stream beside it. Raises one of UNREADABLE, without a trace left."""
-    if not batches:
         return
-    table = pa.Table.from_batches(batches).combine_chunks()  # a batch a second takes four times as long
-    first, last = path.stem.removeprefix("_"), table.column("position")[-1].as_py()
+    kept = path.with_suffix(".damaged")
+    for error in damage:
+        unreadable(kept, str(error))
+    path.rename(kept)
+
+
+@contextmanager
+def _noting(damage: list[Exception]) -> Iterator[None]:
+    """Take note of what a file cannot be read for, and end the body there. Raises what is not the file's fault."""
+    try:
+        yield
+    except UNREADABLE as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the system's error (permissions, too many open files), not the file's; Arrow's have no errno
+        damage.append(error)
+
+
+def _write_sealed(path: Path, batches: Iterator[pa.RecordBatch]) -> None:
+    """Write what could be read of a stream beside it. Raises one of UNREADABLE, without a trace left."""
+    earliest = next(batches, None)
+    if earliest is None:
+        return
+    last: int | None = None
+
+    def row_groups() -> Iterator[pa.Table]:
+        nonlocal last
+        for table in in_groups(chain([earliest], batches), ROW_GROUP):
+            last = table.column("position")[-1].as_py()
+            yield table
+
     half = path.with_suffix(".tmp")
     try:
-        write(half, table.schema, [table])
-        half.rename(path.with_name(f"{first}-{last:019d}.parquet"))
+        write(half, earliest.schema, row_groups())
+        half.rename(path.with_name(f"{path.stem.removeprefix('_')}-{last:019d}.parquet"))
     finally:
         half.unlink(missing_ok=True)
     sync(path.parent)
+
+
+def in_groups(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.Table]:
+    """Yield the rows of batches, so many at a time, in one piece: many small ones take four times as long."""
+    waiting: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        waiting.append(batch)
+        count += batch.num_rows
+        while count >= size:
+            table = pa.Table.from_batches(waiting)
+            yield table.slice(0, size).combine_chunks()
+            waiting, count = table.slice(size).to_batches(), count - size
+    if count:
+        yield pa.Table.from_batches(waiting).combine_chunks()
 
 
 def write(target: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
@@ -238,7 +275,7 @@ def batches(segment: Segment, since: int, until: int) -> Iterator[pa.RecordBatch
 
 
 def _stream(path: Path) -> Iterator[pa.RecordBatch]:
-    with pa.memory_map(str(path)) as file:
+    with pa.OSFile(str(path)) as file:
         try:
             with pa.ipc.open_stream(file) as stream:
                 index = stream.schema.get_field_index("position")

@@ -19,11 +19,13 @@ from agent.storage.journal.batch_rows import BatchRows
 from agent.storage.journal.columns import MISFITS
 from agent.storage.journal.reader import COLUMNS, entries, warn
 from agent.storage.journal.retention import remove_expired
-from agent.storage.journal.segments import DAY_MS, Stream, Unreadable, find, recover, seal
+from agent.storage.journal.segments import DAY_MS, Stream, Unreadable, find, in_groups, recover, seal
 
 SEGMENT_BYTES = 64 << 20
 SEGMENT_MS = 3_600_000
 _LATE_MS = 300_000
+_ROWS_IN_PIECE = 32_768
+"""Written at once: small batches each have a price, and large ones take memory."""
 
 _NAMES = {kind: name for name, kind in KINDS.items()}
 
@@ -150,15 +152,16 @@ class Journal:
 
     def _flush(self) -> None:
         for (kind, day), parts in list(self._waiting.items()):
-            batch = pa.concat_batches([self._batch(kind, part) if isinstance(part, list) else part for part in parts])
+            batches = [self._batch(kind, part) if isinstance(part, list) else part for part in parts]
+            batches = [batch for batch in batches if batch.num_rows]
             try:
-                if batch.num_rows:
+                if batches:
                     stream = self._open.get((kind, day))
                     if stream is None:
-                        first = batch.column("position")[0].as_py()
-                        stream = Stream(self._directory, kind, day, first, batch.schema)
+                        first = batches[0].column("position")[0].as_py()
+                        stream = Stream(self._directory, kind, day, first, batches[0].schema)
                         self._open[kind, day] = stream
-                    stream.write(batch)
+                    stream.write(batch for table in in_groups(batches, _ROWS_IN_PIECE) for batch in table.to_batches())
             except OSError as error:
                 if isinstance(error, FileNotFoundError) and (kind, day) in self._open:
                     self._open.pop((kind, day)).close()

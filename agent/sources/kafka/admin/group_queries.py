@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 from kafka.protocol.admin import DescribeGroupsRequest
 from kafka.protocol.consumer import OffsetFetchRequest
 
-from agent.model.observations.kafka import Commit, GroupState, Member
+from agent.model.observations.kafka import GroupState, Member
 from agent.sources.availability import now_ms
 from agent.sources.kafka.admin import protocol
 from agent.sources.kafka.admin import second_results as results
@@ -225,18 +225,10 @@ class Offsets(Query):
             if group.error_code or any(partition.error_code for _, partition in places):
                 yield Answer(group.group_id, group.error_code)
                 continue
-            commits = [
-                Commit(
-                    at=at,
-                    cluster=self._cluster,
-                    group=group.group_id,
-                    topic=topic,
-                    partition=partition.partition_index,
-                    offset=partition.committed_offset,
-                    leader_epoch=partition.committed_leader_epoch if partition.committed_leader_epoch >= 0 else None,
-                )
-                for topic, partition in places
-                if partition.committed_offset >= 0
-            ]
-            facts = tuple((commit.topic, commit.partition, commit.offset, commit.leader_epoch) for commit in commits)
-            yield Answer(group.group_id, 0, protocol.Commits(commits, []), facts)
+            offsets: dict[str, list[int]] = {}
+            for topic, partition in places:
+                if partition.committed_offset >= 0:
+                    numbers = (partition.partition_index, partition.committed_offset, partition.committed_leader_epoch)
+                    offsets.setdefault(topic, []).extend(numbers)
+            facts = tuple((topic, *numbers) for topic, numbers in offsets.items())
+            yield Answer(group.group_id, 0, protocol.Commits(self._cluster, group.group_id, at, offsets, []), facts)

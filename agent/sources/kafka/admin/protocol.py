@@ -3,7 +3,8 @@
 Results carry observations where there is one for the fact.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from sys import intern
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -219,10 +220,32 @@ class Metadata(Message, frozen=True):
 
 
 class Commits(Message, frozen=True):
-    """All committed offsets of a group, and the partitions for which it could not be read."""
+    """All committed offsets of a group, and the partitions for which it could not be read. Iterates over commits.
 
-    commits: list[Commit]
+    at: ms. offsets: by topic a partition, its offset and its leader epoch (-1: unknown) after the other: what is the
+    same in all commits takes memory once.
+    """
+
+    cluster: str
+    group: str
+    at: int
+    offsets: dict[str, list[int]]
     failures: list[PartitionFailure]
+
+    def __iter__(self) -> Iterator[Commit]:
+        cluster, group = intern(self.cluster), intern(self.group)
+        for topic, numbers in self.offsets.items():
+            name = intern(topic)
+            for partition, offset, epoch in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True):
+                yield Commit(
+                    at=self.at,
+                    cluster=cluster,
+                    group=group,
+                    topic=name,
+                    partition=partition,
+                    offset=offset,
+                    leader_epoch=None if epoch < 0 else epoch,
+                )
 
 
 class ShareOffset(Struct, array_like=True, frozen=True):

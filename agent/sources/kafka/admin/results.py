@@ -8,7 +8,6 @@ from confluent_kafka import KafkaError, KafkaException, Node, TopicPartitionInfo
 from confluent_kafka.admin import ClusterMetadata, TopicDescription
 
 from agent.model.observations.kafka import (
-    Commit,
     GroupState,
     LastStableOffset,
     LogOffsets,
@@ -69,25 +68,17 @@ def read_metadata(metadata: ClusterMetadata) -> protocol.Metadata:
 
 def read_commits(listed: Future[Any], cluster: str, group: str, at: int) -> protocol.Commits:
     """Return the committed offsets of a group."""
-    commits, failures = [], []
+    offsets: dict[str, list[int]] = {}
+    failures = []
     # TopicPartition.metadata must not be touched: it reads past its end (confluent-kafka 2.16.1).
     for committed in _result(listed).topic_partitions:
         topic, partition = committed.topic, committed.partition
         if committed.error is not None:
             failures.append(protocol.PartitionFailure(topic, partition, read_failure(committed.error)))
         elif committed.offset >= 0:  # negative: none
-            commits.append(
-                Commit(
-                    at=at,
-                    cluster=cluster,
-                    group=group,
-                    topic=topic,
-                    partition=partition,
-                    offset=committed.offset,
-                    leader_epoch=committed.leader_epoch,
-                )
-            )
-    return protocol.Commits(commits, failures)
+            epoch = -1 if committed.leader_epoch is None else committed.leader_epoch
+            offsets.setdefault(topic, []).extend((partition, committed.offset, epoch))
+    return protocol.Commits(cluster, group, at, offsets, failures)
 
 
 def read_offsets(starts: Futures, ends: Futures, cluster: str, at: int) -> protocol.Offsets:

@@ -13,7 +13,7 @@ from agent.sources.kafka.admin import protocol
 from agent.sources.kafka.admin.client import Call, CompletedCall
 from agent.sources.kafka.admin.connection_failures import ConnectionFailures
 from agent.sources.kafka.admin.protocol import TopicPartition
-from agent.sources.kafka.state.committed_offsets import CommittedOffsets
+from agent.sources.kafka.state.committed_offsets import CommittedOffsets, positions
 from agent.sources.kafka.state.group_listing import GroupListing
 from agent.sources.kafka.state.log_state import LogState
 from agent.sources.kafka.state.metadata_state import MetadataState
@@ -21,7 +21,7 @@ from agent.sources.kafka.state.permissions import Acl
 from agent.sources.kafka.state.reasons import COORDINATOR_SILENT, commit_reason, explain_silences, group_reasons
 from agent.sources.kafka.state.settings_state import SettingsState
 from agent.sources.kafka.state.share_offsets import ShareGroupOffsets
-from agent.sources.kafka.state.stable_offsets import FindStanding, StableOffsets, positions
+from agent.sources.kafka.state.stable_offsets import FindStanding, StableOffsets
 from agent.sources.kafka.state.streams_discovery import StreamsApplications
 from agent.sources.kafka.state.visibility import Visibility
 from agent.sources.kafka.state.watched_partitions import WatchedPartitions
@@ -158,9 +158,9 @@ class ClusterState:
 
         find_standing: returns the partitions in which one of these has stood still.
         """
-        for commit in commits:
-            self.committed.apply(commit)
-            self.logs.wake([(commit.topic, commit.partition)], at)
+        changes = list(commits)
+        self.committed.apply(changes)
+        self.logs.wake(((commit.topic, commit.partition) for commit in changes), at)
         for group in groups:
             self._unavailable.pop(("commits", group), None)
         self._stable_offsets.apply_followed(groups, find_standing, at)
@@ -186,7 +186,7 @@ class ClusterState:
                 self.has_response = True
                 self._groups.add_typed(typed_groups)
             case protocol.Commits() as commits if isinstance(request, protocol.ListCommits):
-                self._apply_commits(request.group, commits, completed.at)
+                self._apply_commits(request.group, list(commits), commits.failures, completed.at)
             case protocol.Unchanged():
                 self._apply_unchanged(request, completed.at)
             case protocol.ShareOffsets() as offsets if isinstance(request, protocol.ListShareOffsets):
@@ -303,11 +303,13 @@ class ClusterState:
         if self._watch_partitions:
             self._observations += self._metadata.apply_brokers(brokers, at)
 
-    def _apply_commits(self, group: str, result: protocol.Commits, at: int) -> None:
+    def _apply_commits(
+        self, group: str, commits: list[Commit], failures: Iterable[protocol.PartitionFailure], at: int
+    ) -> None:
         self.has_response = True
         before, reasons = self.committed.of(group), Reasons()
-        committed = positions(result.commits, before, at)
-        for failed in result.failures:
+        committed = positions(commits, before, at)
+        for failed in failures:
             place, why = (failed.topic, failed.partition), self._visibility.describe_partition(failed)
             reasons[Unit(group, *place)] = commit_reason(group, place, why)
             if place in before:
@@ -315,7 +317,7 @@ class ClusterState:
         missing = before.keys() - committed
         deleted, hidden = self._visibility.find_vanished_commits(group, missing, at)
         reasons |= {Unit(group, *place): commit_reason(group, place, why) for place, why in hidden.items()}
-        self._observations += result.commits + [
+        self._observations += commits + [
             Commit(at=at, cluster=self._cluster, group=group, topic=topic, partition=partition, offset=None)
             for topic, partition in deleted
         ]
@@ -336,7 +338,8 @@ class ClusterState:
             case protocol.ListCommits(group):
                 self._unavailable.pop(("commits", group), None)
                 self._detector.confirm((Commit.subject_kind, self._cluster, group), at)
-                self._stable_offsets.apply_unchanged(group, self.committed.of(group), at)
+                if self._stable_offsets.is_due(group, at):
+                    self._stable_offsets.apply_commits(group, self.committed.of(group), at)
             case protocol.FetchMetadata() if self._last_metadata is not None:
                 self._apply_metadata(self._last_metadata, at)
             case protocol.DescribeTopics(topics):
@@ -344,8 +347,8 @@ class ClusterState:
                     self._detector.confirm((PartitionState.subject_kind, self._cluster, topic), at)
 
     def _take_share_offsets(self) -> None:
-        for group, commits, at in self._share_offsets.take(self.committed.by_group):
-            self._apply_commits(group, commits, at)
+        for group, commits, failures, at in self._share_offsets.take(self.committed.of):
+            self._apply_commits(group, commits, failures, at)
 
     def _apply_offsets(self, request: protocol.ListOffsets, result: protocol.Offsets, sent_at: int) -> None:
         logs, failures, unchanged = self.logs.apply(
@@ -365,7 +368,7 @@ class ClusterState:
         self.has_response = True
         self._unavailable.pop(("states", group), None)
         self.described[group] = state
-        if state.is_gone and self.committed.of(group):
+        if state.is_gone and self.committed.has(group):
             self._missing[group] = state  # until its commits have been read
             self.committed.unsettle(group)
         elif state.is_gone:
@@ -381,7 +384,7 @@ class ClusterState:
         describe: a Streams application that has moved to the streams protocol (KIP-1071).
         """
         group = state.group
-        if self.committed.of(group):
+        if self.committed.has(group):
             self._observe_group(msgspec.structs.replace(state, state="Unknown"))
             return
         self._observe_group(state)

@@ -6,13 +6,13 @@ log end are not yet processed. Where the log ended when the broker computed it i
 read before and after, and so is the position.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from agent.model.observations.kafka import Commit
 from agent.sources.kafka.admin import protocol
 from agent.sources.kafka.admin.protocol import TopicPartition
-from agent.sources.kafka.state.stable_offsets import Position
+from agent.sources.kafka.state.committed_offsets import Position
 
 
 class _End(NamedTuple):
@@ -68,18 +68,18 @@ class ShareGroupOffsets:
         self._ends.pop(partition, None)
 
     def take(
-        self, positions: Mapping[str, Mapping[TopicPartition, Position]]
-    ) -> Iterator[tuple[str, protocol.Commits, int]]:
-        """Yield the commits that follow from each response, and when it arrived; each response once.
+        self, positions_of: Callable[[str], Mapping[TopicPartition, Position]]
+    ) -> Iterator[tuple[str, list[Commit], list[protocol.PartitionFailure], int]]:
+        """Yield the commits that follow from each response, its failures, and when it arrived; each response once.
 
-        positions: the last known, by group. Those that cannot be updated yet are repeated.
+        positions_of: returns those of a group that are known. Those that cannot be updated yet are repeated.
         """
         held, self._held = self._held, {}
         for group, (result, at, ends) in held.items():
-            commits = []
+            commits, positions = [], positions_of(group)
             for offset in result.offsets:
                 place = (offset.topic, offset.partition)
-                last = positions[group].get(place) if group in positions else None
+                last = positions.get(place)
                 before, after = ends.get(place), self._ends.get(place)
                 position = None if last is None else last.offset
                 if offset.unread >= 0 and before is not None and after is not None and after.sent_at >= at:
@@ -95,7 +95,7 @@ class ShareGroupOffsets:
                             offset=position,
                         )
                     )
-            yield group, protocol.Commits(commits, result.failures), at
+            yield group, commits, result.failures, at
 
 
 def _find_position(offset: protocol.ShareOffset, before: int, after: int, last: int | None) -> int:

@@ -2,14 +2,14 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from sys import intern
 from typing import TypeAlias
 
 import msgspec
 
 from agent.model.observations.base import Observation
-from agent.model.observations.kafka import Commit, LastStableOffset
+from agent.model.observations.kafka import LastStableOffset
 from agent.sources.kafka.admin.protocol import DescribeOpenTransaction, TopicPartition
+from agent.sources.kafka.state.committed_offsets import Position
 
 _STANDSTILL_MS = 10_000
 """How long a group must not have committed anything new to be one that may wait behind an open transaction."""
@@ -20,26 +20,6 @@ _SAMPLE_MS = 60_000
 
 FindStanding: TypeAlias = Callable[[int, Mapping[TopicPartition, int]], set[TopicPartition]]
 """Returns the partitions in which a group has stood still below these log ends since that moment (ms)."""
-
-
-class Position(msgspec.Struct, frozen=True, gc=False):
-    """A group's committed offset of a partition, and since when it has been unchanged, ms."""
-
-    offset: int
-    since: int
-
-
-def positions(
-    commits: Iterable[Commit], before: Mapping[TopicPartition, Position], at: int
-) -> dict[TopicPartition, Position]:
-    """Return a group's positions according to commits read at `at`, ms."""
-    current = {}
-    for commit in commits:
-        if commit.offset is not None:
-            place = (intern(commit.topic), commit.partition)
-            last = before.get(place)
-            current[place] = last if last and last.offset == commit.offset else Position(commit.offset, at)
-    return current
 
 
 class StableOffsets:
@@ -78,10 +58,9 @@ class StableOffsets:
             },
         )
 
-    def apply_unchanged(self, group: str, positions: Mapping[TopicPartition, Position], at: int) -> None:
-        """Update like that for positions that have not changed, which need not be looked at each time."""
-        if at - self._applied_at.get(group, 0) >= _STANDSTILL_MS:
-            self.apply_commits(group, positions, at)
+    def is_due(self, group: str, at: int) -> bool:
+        """Return whether to look again at the positions of a group that have not changed."""
+        return at - self._applied_at.get(group, 0) >= _STANDSTILL_MS
 
     def apply_followed(self, groups: Collection[str], find_standing: FindStanding, at: int) -> None:
         """Update on which partitions groups that are followed in the log stand still, every _STANDSTILL_MS."""

@@ -5,17 +5,18 @@ backwards or deletes the offset becomes one at once, after the commit before it.
 held until a poll has shown whether the topic is still the same: a topic that is re-created loses its offsets.
 """
 
+from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
-from sys import intern
 from typing import NamedTuple, cast
 
 import numpy as np
 
-from agent.model.batches import UNKNOWN, CommitBatch, CommitKey, Flags, Integers, differ_from_before
+from agent.model.batches import UNKNOWN, CommitBatch, CommitKey, CommitKeys, Flags, Integers, differ_from_before
 from agent.model.observations.kafka import Commit
 from agent.sources.base import HEARTBEAT_MS
+from agent.sources.kafka.tail.key_numbers import KeyNumbers
 from agent.sources.kafka.tail.records import (
     GroupKey,
     UndecodableError,
@@ -39,6 +40,7 @@ _HEARTBEATS = 300
 _IGNORED_MS = 3_600_000
 """For how long at most keys of groups that are not watched are remembered: many groups come and go."""
 
+_MOST = (1 << 63) - 1
 _ROWS = 1_024
 _REASONS = 20
 
@@ -97,17 +99,6 @@ class _Observed(NamedTuple):
 _NOTHING = _Observed(*(np.zeros(0, np.int64) for _ in _Observed._fields))
 
 
-class _Numbers(dict[bytes | None, int]):
-    """The numbers of keys as they are in records. One that is missing is asked for."""
-
-    def __init__(self, ask: Callable[[bytes], int]) -> None:
-        super().__init__()
-        self._ask = ask
-
-    def __missing__(self, raw: bytes | None) -> int:
-        return self._ask(raw or b"")
-
-
 class CommitTable:
     """The keys of a cluster's watched groups. Only commits of followed groups become observations.
 
@@ -119,10 +110,10 @@ class CommitTable:
         self.newest_at = 0
         self._cluster = cluster
         self._is_watched = is_watched
-        self._numbers = _Numbers(self._add)
-        self._keys: list[CommitKey] = []  # only appended to: batches share it
+        self._numbers = KeyNumbers(self._add)
+        self._keys = CommitKeys()
         self._removed = self._ignored_since = 0
-        self._keys_of: dict[str, list[int]] = defaultdict(list)
+        self._keys_of: dict[str, array[int]] = defaultdict(lambda: array("i"))
         self._followed_groups: set[str] = set()
         self._held = _NOTHING
         self._held_since: dict[int, int] = {}
@@ -141,7 +132,7 @@ class CommitTable:
 
     def apply(self, records: Records, now: int, behind: int = 0) -> Taken:
         """Take records in. now: ms, no commit is dated later. behind: how far the brokers' clocks are behind, ms."""
-        numbers = np.fromiter(map(self._numbers.__getitem__, records.keys), np.int64, len(records.keys))
+        numbers = self._numbers.of(records.keys)
         touched, self._touched = self._touched, set()
         return Taken(self._take(self._rows(numbers, records), now, behind), touched)
 
@@ -160,32 +151,29 @@ class CommitTable:
             number = self._number_of(key)
             if key.group not in self._followed_groups:
                 self._touched.add(key.group)
-        self._numbers[raw] = number
+        self._numbers.set(raw, number)
         return number
 
     def _number_of(self, key: CommitKey) -> int:
         raw = encode_key(key)
         number = self._numbers.get(raw)
-        if number is not None and number != _IGNORED:
+        if number >= 0:
             return number
-        key = CommitKey(intern(key.group), intern(key.topic), key.partition)
         number = len(self._keys)
         self._keys.append(key)
         if number == len(self._offset):
             self._grow()
-        self._numbers[raw] = number
+        self._numbers.set(raw, number)
         self._keys_of[key.group].append(number)
         self._offset[number], self._at[number], self._dated[number], self._waits[number] = _UNREAD, 0, 0, False
         self._followed[number] = key.group in self._followed_groups
         return number
 
     def _grow(self) -> None:
-        size = 2 * len(self._offset)
-        self._offset, self._at, self._dated = (
-            np.resize(column, size) for column in (self._offset, self._at, self._dated)
-        )
-        self._leader_epoch = np.resize(self._leader_epoch, size)
-        self._waits, self._followed = np.resize(self._waits, size), np.resize(self._followed, size)
+        more = len(self._offset) // 16 + _ROWS
+        for name, column in vars(self).items():
+            if isinstance(column, np.ndarray):
+                setattr(self, name, np.concatenate([column, np.zeros(more, column.dtype)]))
 
     def _count_undecodable(self, reason: str) -> None:
         self.undecodable[reason if len(self.undecodable) < _REASONS else "others"] += 1
@@ -303,7 +291,7 @@ class CommitTable:
     def flush(self, now: int) -> CommitBatch:
         """Return the commits of earlier seconds that have not been observed yet. Call it about once a second."""
         used = slice(0, len(self._keys))
-        is_over = self._at[used] // _THINNED_MS < now // _THINNED_MS
+        is_over = self._at[used] < now // _THINNED_MS * _THINNED_MS
         due = np.flatnonzero(self._waits[used] & self._followed[used] & is_over)
         self._waits[due] = False
         commits = self._observe(self._stored(due), now)
@@ -314,15 +302,14 @@ class CommitTable:
             self._renumber()
         if now - self._ignored_since >= _IGNORED_MS:
             self._ignored_since = now
-            for raw in [raw for raw, number in self._numbers.items() if number == _IGNORED]:
-                del self._numbers[raw]
+            self._numbers.remove_all(_IGNORED)
         return commits
 
     def heartbeats(self, held_at: int) -> CommitBatch:
         """Return commits that have not changed for long, as of a moment (ms) by which all records had been read."""
         used = slice(0, len(self._keys))
         is_live = self._followed[used] & (self._offset[used] >= 0) & ~self._waits[used]
-        due = np.flatnonzero(is_live & (held_at - self._dated[used] >= HEARTBEAT_MS))
+        due = np.flatnonzero(is_live & (self._dated[used] <= held_at - HEARTBEAT_MS))
         oldest = due[np.argsort(self._dated[due], kind="stable")][: len(self) // _HEARTBEATS + 1]
         return self._observe(self._stored(oldest)._replace(at=np.full(len(oldest), held_at)), held_at)
 
@@ -354,12 +341,12 @@ class CommitTable:
         used = slice(0, len(self._keys))
         stands = self._followed[used] & (self._offset[used] >= 0) & (self._at[used] <= since)
         numbers = np.flatnonzero(stands)
-        keys = map(self._keys.__getitem__, numbers.tolist())
-        offsets = self._offset[numbers].tolist()
+        lowest = np.full(len(self._keys.partitions), _MOST)
+        np.minimum.at(lowest, self._keys.partition_numbers()[numbers], self._offset[numbers])
         return {
-            (key.topic, key.partition)
-            for key, offset in zip(keys, offsets, strict=True)
-            if offset < ends.get((key.topic, key.partition), 0)
+            partition
+            for partition, offset in zip(self._keys.partitions, lowest.tolist(), strict=True)
+            if offset < ends.get(partition, 0)
         }
 
     def follow(self, group: str, polled: Iterable[Commit], at: int, now: int) -> CommitBatch:
@@ -402,7 +389,7 @@ class CommitTable:
             self._held = self._held.select(self._held.numbers != number)
         raw = encode_key(self._keys[number])
         for version in (b"\0\0", b"\0\1"):
-            self._numbers.pop(version + raw[2:], None)
+            self._numbers.remove(version + raw[2:])
         group = self._keys[number].group
         self._keys_of[group].remove(number)
         if not self._keys_of[group]:
@@ -415,11 +402,10 @@ class CommitTable:
         kept = np.array(sorted(chain.from_iterable(self._keys_of.values())), np.int64)
         number_of = np.full(len(self._keys) + 1, _IGNORED)  # the last one: of _IGNORED itself
         number_of[kept] = np.arange(len(kept))
-        self._keys, self._removed = [self._keys[number] for number in kept.tolist()], 0
-        self._numbers.update({raw: int(number_of[number]) for raw, number in self._numbers.items()})
-        self._keys_of = defaultdict(
-            list, {group: number_of[numbers].tolist() for group, numbers in self._keys_of.items()}
-        )
+        self._keys, self._removed = CommitKeys(map(self._keys.__getitem__, kept.tolist())), 0
+        self._numbers.replace(number_of)
+        for group, numbers in self._keys_of.items():
+            self._keys_of[group] = array("i", number_of[numbers].tolist())
         self._held = self._held._replace(numbers=number_of[self._held.numbers])
         self._held_since = {int(number_of[number]): since for number, since in self._held_since.items()}
         for column in (self._offset, self._at, self._dated, self._leader_epoch, self._waits, self._followed):

@@ -32,6 +32,8 @@ _CLOSE_S = 3
 _WATERMARKS_S = 5
 _SILENT_MS = 10_000
 _FLUSH_MS = 1_000
+_EMITTED_AT_ONCE = 32_768
+"""Commits: what is made of them takes several times their memory."""
 _STATISTICS_MS = 1_000
 _REFUSED_MS = 60_000
 """How long after brokers refused to let us read the topic it is tried again."""
@@ -273,9 +275,14 @@ class CommitTail:
                 self._flushed_at = now
                 batches += [self._table.flush(now), self._table.heartbeats(self._progress.held_at(now))]
             positions = self._positions.take_due(self._progress.ends, self._progress.count, now)
-        for batch in [*batches, positions]:
-            if batch and not self._closing.is_set():
-                self._emit(batch)
+        pieces = [
+            batch.select(slice(begin, begin + _EMITTED_AT_ONCE))
+            for batch in batches
+            for begin in range(0, len(batch), _EMITTED_AT_ONCE)
+        ]
+        for piece in [*pieces, positions]:
+            if piece and not self._closing.is_set():
+                self._emit(piece)
 
     def _apply(self, records: Sequence[Message], now: int) -> CommitBatch:
         """Take records in; return what follows."""

@@ -1,6 +1,6 @@
-"""Which groups to describe in a poll. Makes no calls."""
+"""Which groups to describe in a poll, and of which to read the committed offsets. Makes no calls."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 _EVERY_MS = 10_000
 """How often a group that is followed in the log is described although nothing of it has changed there."""
@@ -15,6 +15,8 @@ class GroupTurns:
     def __init__(self, is_followed: Callable[[str], bool]) -> None:
         self._is_followed = is_followed
         self._described_at: dict[str, int] = {}
+        self._read_in: dict[str, int] = {}
+        self._turn = 0
 
     def touch(self, groups: Iterable[str]) -> None:
         """Describe these groups in the next poll."""
@@ -27,3 +29,11 @@ class GroupTurns:
         due = [group for group in groups if not self._is_followed(group) or now - last.get(group, 0) >= _EVERY_MS]
         self._described_at = {group: last[group] for group in groups if group in last} | dict.fromkeys(due, now)
         return due
+
+    def take_to_read(self, groups: Sequence[str], most: int) -> list[str]:
+        """Return those of groups whose committed offsets to read now, `most` of them: who has waited longest."""
+        last = self._read_in
+        taken = sorted(groups, key=lambda group: last.get(group, 0))[:most]
+        self._turn += 1
+        self._read_in = {group: last[group] for group in groups if group in last} | dict.fromkeys(taken, self._turn)
+        return taken

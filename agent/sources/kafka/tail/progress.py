@@ -5,7 +5,7 @@ commit is seen in the log. It stays followed while the partition's leader is awa
 later. While an open transaction holds the last stable offset back, its groups are polled.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -105,7 +105,7 @@ class Poll(NamedTuple):
     """The commits of a group as a poll has read them. sent_at, completed_at: ms."""
 
     group: str
-    commits: Sequence[Commit]
+    commits: Iterable[Commit]
     sent_at: int
     completed_at: int
 

@@ -228,7 +228,7 @@ class Brokers:
 
 def _read_offsets(result: protocol.Result) -> list[int | None]:
     assert isinstance(result, protocol.Commits)
-    return [commit.offset for commit in result.commits]
+    return [commit.offset for commit in result]
 
 
 def _assignment(*partitions: int) -> bytes:

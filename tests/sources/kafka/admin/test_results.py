@@ -53,15 +53,22 @@ def _node(broker: int) -> SimpleNamespace:
 def test_committed_offsets_are_commits_and_errors_are_kept_apart() -> None:
     error = KafkaError(KafkaError.UNSTABLE_OFFSET_COMMIT)
     places = [
-        SimpleNamespace(topic="t", partition=partition, offset=offset, leader_epoch=4, error=error)
-        for partition, offset, error in ((0, 7, None), (1, -1001, None), (2, -1001, error))
+        SimpleNamespace(topic="t", partition=partition, offset=offset, leader_epoch=epoch, error=error)
+        for partition, offset, epoch, error in (
+            (0, 7, 4, None),
+            (1, -1001, None, None),
+            (2, -1001, None, error),
+            (3, 9, None, None),
+        )
     ]
     listed = _done(SimpleNamespace(topic_partitions=places))
     commits = _sent(results.read_commits(listed, "main", "g", 5))
-    assert commits == protocol.Commits(
-        [Commit(at=5, cluster="main", group="g", topic="t", partition=0, offset=7, leader_epoch=4)],
-        [protocol.PartitionFailure("t", 2, protocol.Failure(error.code(), error.str()))],
-    )
+    assert isinstance(commits, protocol.Commits)
+    assert list(commits) == [
+        Commit(at=5, cluster="main", group="g", topic="t", partition=partition, offset=offset, leader_epoch=epoch)
+        for partition, offset, epoch in ((0, 7, 4), (3, 9, None))
+    ]
+    assert commits.failures == [protocol.PartitionFailure("t", 2, protocol.Failure(error.code(), error.str()))]
 
 
 def test_negative_log_offsets_mean_an_absent_leader() -> None:

@@ -67,9 +67,9 @@ def _apply_end(state: ClusterState, end: int | None, sent_at: int) -> None:
 
 
 def _apply_commits(state: ClusterState, *offsets: int, failed: Collection[int] = ()) -> None:
-    commits = [_commit(partition, offset) for partition, offset in enumerate(offsets)]
+    numbers = [number for partition, offset in enumerate(offsets) for number in (partition, offset, -1)]
     failures = [protocol.PartitionFailure("t", partition, _REFUSED) for partition in failed]
-    _apply(state, protocol.ListCommits("g"), protocol.Commits(commits, failures))
+    _apply(state, protocol.ListCommits("g"), protocol.Commits("main", "g", 1, {"t": numbers}, failures))
 
 
 def _commit(partition: int, offset: int) -> Commit:
@@ -265,7 +265,7 @@ def _follow(state: ClusterState) -> None:
 def _poll(state: ClusterState) -> None:
     _apply_commits(state, 5)
     state.logs._live_until.clear()
-    _apply(state, protocol.ListCommits("g"), protocol.Commits([_commit(0, 6)], []), at=_LATER)
+    _apply(state, protocol.ListCommits("g"), protocol.Commits("main", "g", 1, {"t": [0, 6, -1]}, []), at=_LATER)
 
 
 @pytest.mark.parametrize("happen", [_elect, _fail, _follow, _poll])

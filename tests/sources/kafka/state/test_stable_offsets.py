@@ -4,9 +4,10 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from agent.model.observations.kafka import Commit, LastStableOffset
+from agent.model.observations.kafka import LastStableOffset
 from agent.sources.kafka.admin.protocol import DescribeOpenTransaction
-from agent.sources.kafka.state.stable_offsets import Position, StableOffsets, positions
+from agent.sources.kafka.state.committed_offsets import Position
+from agent.sources.kafka.state.stable_offsets import StableOffsets
 
 _NOW = 10_000_000
 _BY_LEADER = {1: [("t", 0)], 2: [("t", 1)]}
@@ -34,15 +35,6 @@ def test_all_are_sampled_once_a_minute() -> None:
     state = _state()
     assert state.select(_BY_LEADER, _NOW + 59_999) == {}
     assert state.select(_BY_LEADER, _NOW + 60_000) == _ALL
-
-
-def test_a_position_keeps_its_time_while_the_offset_is_the_same() -> None:
-    commits = [
-        Commit(at=9, cluster="main", group="g", topic="t", partition=partition, offset=offset)
-        for partition, offset in ((0, 5), (1, 7))
-    ]
-    before = {("t", 0): Position(5, 3), ("t", 1): Position(6, 3), ("t", 2): Position(1, 3)}
-    assert positions(commits, before, 9) == {("t", 0): Position(5, 3), ("t", 1): Position(7, 9)}
 
 
 def test_a_group_behind_an_open_transaction_has_it_observed() -> None:

@@ -232,3 +232,12 @@ def test_groups_are_described_when_polled_touched_or_in_turn() -> None:
     assert turns.take_due(everything, NOW + 12_000) == ["b", "c"]
     followed.clear()
     assert turns.take_due(everything, NOW + 12_001) == everything
+
+
+def test_groups_are_read_in_turn() -> None:
+    turns = GroupTurns(lambda _: False)
+    everything = ["a", "b", "c", "d"]
+    assert turns.take_to_read(everything, 3) == ["a", "b", "c"]
+    assert turns.take_to_read(everything, 3) == ["d", "a", "b"]
+    assert turns.take_to_read(["e", *everything], 2) == ["e", "c"]
+    assert turns.take_to_read(everything, 9) == ["a", "b", "d", "c"]

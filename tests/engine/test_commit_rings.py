@@ -1,0 +1,71 @@
+"""Rings give back the steps that were put in, short or long, of the last commits of each series."""
+
+from collections import defaultdict
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.engine.commit_rings import KEPT, CommitRings, Steps
+
+Step = tuple[int, int, int, bool]
+
+VALUES = st.one_of(st.integers(0, 100), st.integers(0, 1 << 45))
+STEPS = st.tuples(VALUES, VALUES, VALUES, st.booleans())
+SERIES, SPREAD = 5, 300
+
+
+def steps_of(rows: list[Step]) -> Steps:
+    took, advance, apart, is_since = (np.array(column) for column in zip(*rows, strict=True))
+    return Steps(took, advance, apart, is_since)
+
+
+def rows_of(steps: Steps) -> list[Step]:
+    return list(zip(*(column.tolist() for column in steps), strict=True))
+
+
+def is_long(step: Step) -> bool:
+    took, advance, apart, _ = step
+    return took >= (1 << 23) - 1 or advance >= 1 << 21 or apart >= 1 << 18
+
+
+@given(st.lists(st.tuples(st.integers(0, SERIES - 1), st.integers(0, 100), STEPS), min_size=1, max_size=40))
+def test_rings_give_back_the_last_steps_of_each_series(actions: list[tuple[int, int, Step]]) -> None:
+    rings = CommitRings()
+    room = 0
+    known: defaultdict[int, list[Step]] = defaultdict(list)
+    for series, count, step in actions:
+        number = SPREAD * series
+        if number >= room:
+            room = number + 1
+            rings.grow(room)
+        if count == 0:
+            rings.end(number)
+            known[number] = []
+        elif not known[number]:
+            known[number] = [step] * min(count, KEPT)
+            rings.begin(number, steps_of(known[number]))
+        else:
+            others = [other for other, steps in known.items() if steps and other != number]
+            for _ in range(count):  # each time a commit of every series
+                rings.add(np.array([number, *others]), steps_of([step, *([(1, 2, 3, False)] * len(others))]))
+                known[number].append(step)
+                for other in others:
+                    known[other].append((1, 2, 3, False))
+    for number, steps in known.items():
+        assert rings.written[number] == len(steps)
+        if steps:
+            assert rows_of(rings.series(number, len(steps))) == steps[-KEPT:]
+            wanted = np.arange(max(len(steps) - KEPT, 0), len(steps))
+            assert rows_of(rings.steps(np.full(len(wanted), number), wanted)) == steps[-KEPT:]
+    assert len(rings._long) == sum(is_long(step) for steps in known.values() for step in steps[-KEPT:])
+
+
+def test_what_was_read_before_more_commits_came_is_what_they_left_of_it() -> None:
+    rings, only = CommitRings(), np.array([0])
+    rings.grow(1)
+    rings.begin(0, steps_of([(0, 0, 0, False)]))
+    for number in range(1, KEPT + 3):
+        rings.add(only, steps_of([(number, 0, 0, False)]))
+    assert [step[0] for step in rows_of(rings.series(0, 5))] == [3, 4]
+    assert len(rings.series(0, 2).took) == 1
