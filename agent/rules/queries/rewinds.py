@@ -22,7 +22,7 @@ from agent.rules.queries.partitions import (
     leader_of,
     may_have_happened_in,
 )
-from agent.rules.queries.positions import drop_foreign, is_foreign_offset
+from agent.rules.queries.positions import drop_foreign, is_foreign_offset, log_end
 
 Offset: TypeAlias = Commit | Position
 
@@ -124,7 +124,7 @@ def find_reset_label(
         truncation is not None
         and target.cause is None
         and _detects_truncation(facts, move.after)
-        and target.low <= truncation.after.log_end
+        and (target.low <= truncation.after.log_end or _may_have_followed(facts, move, truncation))
         and target.high >= _lowest_divergence(facts, move, truncation, min_records)
     )
     if may_be_earliest == may_be_divergence:
@@ -328,6 +328,17 @@ def _detects_truncation(facts: Facts, after: Offset) -> bool:
         return True
     numbers = [whole_number(part) or 0 for part in settings.version.split(".")]
     return tuple(numbers) >= _DETECTS_TRUNCATION
+
+
+def _may_have_followed(facts: Facts, move: Move, truncation: Truncation) -> bool:
+    """Return whether the reader may have read all that was written since the truncation, however slow it was before.
+
+    At the log end a reader is as fast as what is written, and after an election producers write what has waited. One
+    that appears above the truncation point within seconds, nearer to the log end than to it, has kept up since.
+    """
+    after, cut = move.after, truncation.after
+    new, end = after.offset or 0, log_end(facts.history(LogOffsets, *move.partition), after.at)
+    return after.start - CLOCK_SLACK_MS <= cut.at <= after.at and cut.log_end <= new and end - new <= new - cut.log_end
 
 
 def _lowest_divergence(facts: Facts, move: Move, truncation: Truncation, min_records: int) -> float:
