@@ -1,6 +1,8 @@
 """Incidents of real faults on real clusters: the agent as its own process, Slack as its strict stand-in."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,10 +92,11 @@ def test_reset_on_3_9_goes_to_the_divergence_point(kafka_3_9: Cluster, tmp_path:
         agent.wait_for(committed(group, 4100), f"{group} to commit")
         done = flink_reset(kafka_3_9, topic, 0, consumer, unreplicated=2500)
         assert done.rewind.to > 3000
-        incident = agent.wait_for_incident(
-            lambda incident: has(incident, "offset_rewind", group=group) and has(incident, "log_truncated", topic=topic),
-            "the rewind and the truncation",
-        )
+
+        def is_whole(incident: Mapping[str, Any]) -> bool:
+            return has(incident, "offset_rewind", group=group) and has(incident, "log_truncated", topic=topic)
+
+        incident = agent.wait_for_incident(is_whole, "the rewind and the truncation")
         (rewind,) = findings([incident], "offset_rewind", group=group)
         assert "to_divergence" in rewind["labels"]
         assert "to_earliest" not in rewind["labels"]
