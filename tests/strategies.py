@@ -36,9 +36,16 @@ from tests.simulated_kafka import FAULTS, Fault, simulate
 
 
 def ticks(observations: Sequence[Observation], every: int) -> list[Observation]:
-    """Return ticks over the span of the observations, `every` ms apart."""
-    times = [observation.at for observation in observations]
-    return [Tick(at=at) for at in range(min(times), max(times), every)]
+    """Return ticks, `every` ms apart, from the observations' first moment or last tick on, until all have arrived.
+
+    What arrives after the last tick would come from an agent that is suspended.
+    """
+    begin = max(
+        (observation.at + every for observation in observations if isinstance(observation, Tick)),
+        default=min(observation.at for observation in observations),
+    )
+    end = max(observation.seen for observation in observations) + LATENESS_MS
+    return [Tick(at=at) for at in range(begin, end + every, every)]
 
 
 def delay(observations: Sequence[Observation], delays: Sequence[int], wobble: int) -> list[Observation]:
