@@ -81,7 +81,15 @@ def test_unclean_election_under_kraft_is_one_incident(kafka_4_1: Cluster, slack:
         ExplicitConsumer(kafka_4_1.bootstrap_servers, group, [(topic, 0)], rate=3000) as consumer,
     ):
         agent.wait_for(committed(group, 4100), f"{group} to commit")
-        done = flink_reset(kafka_4_1, topic, 0, consumer, unreplicated=6000)
+
+        def is_led_by_follower(fact: Observation) -> bool:
+            return isinstance(fact, PartitionState) and fact.topic == topic and fact.leader == follower
+
+        def keep_follower_until_seen(step: str) -> None:
+            if "rewound" in step:  # the old leader is about to lead again: polls may miss what came between
+                agent.wait_for(is_led_by_follower, f"broker {follower} to be seen as the leader")
+
+        done = flink_reset(kafka_4_1, topic, 0, consumer, unreplicated=6000, progress=keep_follower_until_seen)
         agent.wait_for(committed(group, done.rewind.position), f"{group} to catch up", 120)
         incident = agent.wait_for_incident(
             lambda incident: has(incident, "offset_rewind", group=group) and incident["status"] == "recovered",
