@@ -40,6 +40,8 @@ def ticks(observations: Sequence[Observation], every: int) -> list[Observation]:
 
     What arrives after the last tick would come from an agent that is suspended.
     """
+    if not observations:
+        return []
     begin = max(
         (observation.at + every for observation in observations if isinstance(observation, Tick)),
         default=min(observation.at for observation in observations),

@@ -136,9 +136,8 @@ def test_live_incidents_equal_a_replay_whatever_comes_late(
 def test_live_equals_replay_for_arbitrary_observations(
     observations: list[Observation], delays: list[int], wobble: int, sizes: list[int]
 ) -> None:
-    ordered = sorted(map(not_after_seen, observations), key=lambda observation: observation.seen)
-    if ordered:
-        ordered = sorted(ordered + ticks(ordered, 50_000), key=lambda observation: observation.seen)
+    dated = list(map(not_after_seen, observations))
+    ordered = sorted(dated + ticks(dated, 50_000), key=lambda observation: observation.seen)
     end = final_tick(ordered)
     incidents = run_live([*split(delay(ordered, delays, wobble), sizes), [end]])
     assert without_ids(incidents.values()) == without_ids(replay(moments([*ordered, end]), engine()))
