@@ -1,4 +1,4 @@
-"""The last commits of many series, in rings: 8 bytes for how a commit follows the one before it in its series."""
+"""The last commits of many series, in rings: 6 bytes for how a commit follows the one before it in its series."""
 
 from mmap import MADV_NOHUGEPAGE, MAP_ANONYMOUS, MAP_PRIVATE, PAGESIZE, mmap
 from typing import NamedTuple
@@ -11,16 +11,30 @@ from agent.model.batches import Flags, Integers
 KEPT = 74
 """The most commits of a series: enough for one every 4.8 s."""
 
-_TOOK, _ADVANCE, _APART = 23, 21, 18
-"""How many bits of a word `Steps` have, from the highest: then one for `is_since`, before the last."""
+_WORD = np.dtype("V6")
+"""From its highest bit: 3 that say how the rest is shared, then `took`, `advance`, `apart`, and one for `is_since`."""
 
-_LONG = (1 << _TOOK) - 1
-"""Instead of `took`: the step does not fit in a word. The rest of the word is its place among the long ones."""
+_SHARED = 45
 
-_BLOCK = 512
-"""Series whose commits with the same number are next to each other: a page of words."""
+_SHARES = (
+    (16, 14, 14),  # took up to 65 s, advance up to 16,383, apart up to 16 s
+    (14, 20, 10),  # fast: 16 s, a million, 1 s
+    (15, 11, 18),  # seen late: 32 s, 2,047, 4 minutes
+    (18, 15, 11),  # 4 minutes, 32,767, 2 s
+    (21, 14, 9),  # slow: 34 minutes, 16,383, 0.5 s
+    (23, 21, 0),  # slow and far: 2 hours, 2 million, seen at once
+    (23, 10, 11),  # slow and near: 2 hours, 1,023, 2 s
+)
+"""How many bits `took`, `advance` and `apart` have. The first share in which a step fits is taken."""
 
-_WORD = np.dtype(np.int64).itemsize
+_LONG = len(_SHARES)
+"""Instead of a share: the step fits in none. The rest of the word is its place among the long ones."""
+
+_, _ADVANCE, _APART = np.array([*_SHARES, (0, 0, 0)]).T
+
+_BLOCK = 2_048
+"""Series whose commits with the same number are next to each other: pages of words."""
+
 _ROWS = 256
 
 
@@ -59,7 +73,7 @@ class CommitRings:
     def end(self, number: int) -> None:
         """Forget a series."""
         kept = np.arange(min(int(self.written[number]), KEPT))
-        self._long.remove(self._words.values[self._places(number, kept)])
+        self._long.remove(_wide(self._words.values[self._places(number, kept)]))
         self.written[number] = 0
 
     def add(self, ids: Integers, steps: Steps) -> None:
@@ -67,13 +81,13 @@ class CommitRings:
         written = self.written[ids].astype(np.int64)
         places = self._places(ids, written)
         if self._long:
-            self._long.remove(self._words.values[places[written >= KEPT]])
+            self._long.remove(_wide(self._words.values[places[written >= KEPT]]))
         self.written[ids] = written + 1  # before the word is replaced, for other threads
         self._words.values[places] = self._pack(steps)
 
     def steps(self, ids: Integers, numbers: Integers) -> Steps:
         """Return the steps to the commits with these numbers, which count from the first of each series, 0."""
-        return self._unpack(self._words.values[self._places(ids, numbers)])
+        return self._unpack(self._words.values.take(self._places(ids, numbers)))
 
     def series(self, number: int, written: int) -> Steps:
         """Return the steps to the commits of one series when there had been so many of them. From any thread.
@@ -90,20 +104,46 @@ class CommitRings:
         """Return where the commits with these numbers are."""
         return (ids // _BLOCK * KEPT + numbers % KEPT) * _BLOCK + ids % _BLOCK
 
-    def _pack(self, steps: Steps) -> Integers:
-        words = (((steps.took << _ADVANCE) | steps.advance) << 1 | steps.is_since) << _APART | steps.apart
-        is_long = (steps.took >= _LONG) | (steps.advance >> _ADVANCE != 0) | (steps.apart >> _APART != 0)
-        if is_long.any():
-            words[is_long] = self._long.add(Steps(*(column[is_long] for column in steps)))
-        return words
+    def _pack(self, steps: Steps) -> NDArray[np.void]:
+        shares, rest = np.full(len(steps.took), _LONG), np.arange(len(steps.took))
+        for share, bits in enumerate(_SHARES):
+            took, advance, apart = (column[rest] >> width for column, width in zip(steps, bits, strict=False))
+            fits = (took | advance | apart) == 0
+            shares[rest[fits]] = share
+            rest = rest[~fits]
+            if not len(rest):
+                break
+        words = ((steps.took << _ADVANCE[shares] | steps.advance) << _APART[shares] | steps.apart) << 1 | steps.is_since
+        if len(rest):
+            words[rest] = self._long.add(Steps(*(column[rest] for column in steps)))
+        return _narrow(shares << _SHARED | words)
 
-    def _unpack(self, words: NDArray[np.int64]) -> Steps:
-        took = words >> (_ADVANCE + 1 + _APART)
-        advance, apart = words >> (1 + _APART) & ((1 << _ADVANCE) - 1), words & ((1 << _APART) - 1)
-        steps = Steps(took, advance, apart, words >> _APART & 1 != 0)
+    def _unpack(self, narrow: NDArray[np.void]) -> Steps:
+        words = _wide(narrow)
+        shares, shared = words >> _SHARED, words & ((1 << _SHARED) - 1)
+        if shares.size and shares.min() == shares.max():
+            shares = shares.flat[:1]
+        advance, apart = _ADVANCE[shares], _APART[shares]
+        steps = Steps(
+            shared >> (advance + apart + 1),
+            shared >> (apart + 1) & ((1 << advance) - 1),
+            shared >> 1 & ((1 << apart) - 1),
+            shared & 1 != 0,
+        )
         if self._long:
             self._long.fill_in(steps, words)
         return steps
+
+
+def _narrow(words: Integers) -> NDArray[np.void]:
+    """Return the lower 6 bytes of each word."""
+    return np.ascontiguousarray(words.view(np.uint16).reshape(-1, 4)[:, :3]).view(_WORD)[:, 0]
+
+
+def _wide(words: NDArray[np.void]) -> Integers:
+    """Return the integers of which these are the lower 6 bytes."""
+    low, middle, high = np.moveaxis(words[..., None].view(np.uint16), -1, 0).astype(np.int64)
+    return np.asarray(high << 32 | middle << 16 | low)
 
 
 class _GrowingWords:
@@ -113,19 +153,20 @@ class _GrowingWords:
     """
 
     def __init__(self) -> None:
-        self.values: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.values: NDArray[np.void] = np.zeros(0, _WORD)
         self._memory = mmap(-1, PAGESIZE, MAP_PRIVATE | MAP_ANONYMOUS)
         self._memory.madvise(MADV_NOHUGEPAGE)  # a huge page would take memory for much that has not been written
 
     def grow(self, count: int) -> None:
         """Make room for so many."""
         del self.values  # memory that is referred to cannot be resized
-        self._memory.resize(max(count * _WORD, PAGESIZE))
-        self.values = np.frombuffer(self._memory, np.int64)
+        self._memory.resize(max(count * _WORD.itemsize, PAGESIZE))
+        self.values = np.frombuffer(self._memory, _WORD, count)
 
-    def copy(self, places: Integers) -> Integers:
+    def copy(self, places: Integers) -> NDArray[np.void]:
         """Return the words at these places. From any thread."""
-        return np.frombuffer(b"".join(self._memory[at : at + _WORD] for at in (places * _WORD).tolist()), np.int64)
+        size = _WORD.itemsize
+        return np.frombuffer(b"".join(self._memory[at : at + size] for at in (places * size).tolist()), _WORD)
 
 
 class _LongSteps:
@@ -141,7 +182,7 @@ class _LongSteps:
         return self._used
 
     def add(self, steps: Steps) -> Integers:
-        """Keep steps; return the words that stand for them."""
+        """Keep steps; return their places."""
         used = self._used + len(steps.took)
         if used > len(self._rows):
             more = max(used - len(self._rows), len(self._rows) // 4, _ROWS)
@@ -149,26 +190,27 @@ class _LongSteps:
             self._rows = np.concatenate([self._rows, np.zeros((more, len(Steps._fields)), np.int64)])
         places, self._used = self._free[self._used : used].copy(), used
         self._rows[places] = np.column_stack(steps)
-        return _LONG << (_ADVANCE + 1 + _APART) | places
+        return places
 
     def remove(self, words: Integers) -> None:
         """Forget the steps for which any of these words stand."""
-        places = self._places(words[self._is_long(words)])
+        places = self._places(words)
         self._free[self._used - len(places) : self._used] = places
         self._used -= len(places)
 
-    def fill_in(self, steps: Steps, words: NDArray[np.int64]) -> None:
+    def fill_in(self, steps: Steps, words: Integers) -> None:
         """Replace the steps for which words stand."""
-        is_long = self._is_long(words)
+        is_long = _is_long(words)
         if is_long.any():
-            for column, values in zip(steps, self._rows[self._places(words[is_long])].T, strict=True):
+            for column, values in zip(steps, self._rows[self._places(words)].T, strict=True):
                 column[is_long] = values
 
     @staticmethod
-    def _is_long(words: NDArray[np.int64]) -> Flags:
-        is_long: Flags = words >> (_ADVANCE + 1 + _APART) == _LONG
-        return is_long
-
-    @staticmethod
     def _places(words: Integers) -> Integers:
-        return words & ((1 << (_ADVANCE + 1 + _APART)) - 1)
+        """Return the places of the steps for which any of these words stand."""
+        return words[_is_long(words)] & ((1 << _SHARED) - 1)
+
+
+def _is_long(words: Integers) -> Flags:
+    is_long: Flags = words >> _SHARED == _LONG
+    return is_long

@@ -6,11 +6,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.engine.commit_rings import KEPT, CommitRings, Steps
+from agent.engine.commit_rings import _SHARES, KEPT, CommitRings, Steps
 
 Step = tuple[int, int, int, bool]
 
-VALUES = st.one_of(st.integers(0, 100), st.integers(0, 1 << 45))
+VALUES = st.one_of(st.integers(0, 24).flatmap(lambda bits: st.integers(0, 1 << bits)), st.integers(0, 1 << 45))
 STEPS = st.tuples(VALUES, VALUES, VALUES, st.booleans())
 SERIES, SPREAD = 5, 300
 
@@ -25,8 +25,7 @@ def rows_of(steps: Steps) -> list[Step]:
 
 
 def is_long(step: Step) -> bool:
-    took, advance, apart, _ = step
-    return took >= (1 << 23) - 1 or advance >= 1 << 21 or apart >= 1 << 18
+    return not any(all(value < 1 << bits for value, bits in zip(step, share, strict=False)) for share in _SHARES)
 
 
 @given(st.lists(st.tuples(st.integers(0, SERIES - 1), st.integers(0, 100), STEPS), min_size=1, max_size=40))
@@ -69,3 +68,20 @@ def test_what_was_read_before_more_commits_came_is_what_they_left_of_it() -> Non
         rings.add(only, steps_of([(number, 0, 0, False)]))
     assert [step[0] for step in rows_of(rings.series(0, 5))] == [3, 4]
     assert len(rings.series(0, 2).took) == 1
+
+
+def test_steps_of_most_groups_take_six_bytes() -> None:
+    """Each: how long it took, ms, how far it went, how long after it was made it was seen, ms."""
+    rings = CommitRings()
+    rings.grow(1)
+    rings.begin(0, steps_of([(0, 0, 0, False)]))
+    usual = [(5_000, 10_000, 30), (100, 900_000, 900), (5_000, 500, 240_000), (300_000, 10_000, 200)]
+    rare = [(3_600_000, 1_000_000, 0), (3_600_000, 1_000, 1_500), (60_000, 10_000, 10_000)]
+    for step in [*usual, *rare]:
+        rings.add(np.array([0]), steps_of([(*step, True)]))
+    assert not rings._long
+    assert rings._words.values.dtype.itemsize == 6
+    for number, step in enumerate([(10_000_000, 1, 0), (1, 3_000_000, 0), (1, 1, 300_000)], 1):
+        rings.add(np.array([0]), steps_of([(*step, True)]))
+        assert len(rings._long) == number
+    assert [row[:3] for row in rows_of(rings.series(0, 11))[8:]] == [(10_000_000, 1, 0), (1, 3_000_000, 0), (1, 1, 300_000)]
