@@ -45,7 +45,9 @@ HUNG_MS = 60_000
 """A poll that takes longer than this, and than three intervals, is reported: its source is not being read."""
 
 _WATCHDOG_MS = 10_000
+_TRIM_MS = 60_000
 
+_LIBC = ctypes.CDLL(None)
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 """Of glibc's mallopt, from its malloc.h."""
 
@@ -126,6 +128,7 @@ class Daemon:
             for source in self._sources
         ]
         self._source_loops = dict(zip(self._loops[1:], self._sources, strict=True))
+        self._loops.append(Loop("memory", _TRIM_MS, _return_memory, partial(self._log_failure, "memory")))
         self._failed: set[str] = set()
         turns: dict[str, Callable[[], int]] = {"pipeline": lambda: self._pipeline.ticks}
         for name, dispatcher in self._dispatchers.items():
@@ -154,7 +157,7 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._take_signal)
         _collect_rarely()
-        _return_memory()
+        _take_memory_carefully()
         with Systemd() as systemd:
             self._start()
             systemd.ready()
@@ -325,17 +328,22 @@ def _collect_rarely() -> None:
     gc.set_threshold(10_000, 10, 100)
 
 
-def _return_memory() -> None:
+def _take_memory_carefully() -> None:
     """Let memory that was needed once return to the system: 100,000 keys need much of it when they are first read.
 
     Arrow's own allocator keeps it, and so does glibc, which by itself takes ever larger arrays from its heaps and has
     a heap for each thread. Other C libraries are left as they are.
     """
     pa.set_memory_pool(pa.system_memory_pool())
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        libc.mallopt(_M_MMAP_THRESHOLD, 1 << 20)
-        libc.mallopt(_M_ARENA_MAX, 2)
+    if hasattr(_LIBC, "mallopt"):
+        _LIBC.mallopt(_M_MMAP_THRESHOLD, 1 << 20)
+        _LIBC.mallopt(_M_ARENA_MAX, 2)
+
+
+def _return_memory() -> None:
+    """Return what is free within glibc's heaps: by itself it only returns their ends."""
+    if hasattr(_LIBC, "malloc_trim"):
+        _LIBC.malloc_trim(0)
 
 
 def _name(source: Source) -> str:

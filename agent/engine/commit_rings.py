@@ -50,6 +50,10 @@ class Steps(NamedTuple):
     apart: Integers
     is_since: Flags
 
+    def select(self, rows: Integers) -> "Steps":
+        """Return these rows."""
+        return Steps(self.took[rows], self.advance[rows], self.apart[rows], self.is_since[rows])
+
 
 class CommitRings:
     """The last KEPT commits of each series, by its id. written: how many there have been in all."""
@@ -106,16 +110,16 @@ class CommitRings:
 
     def _pack(self, steps: Steps) -> NDArray[np.void]:
         shares, rest = np.full(len(steps.took), _LONG), np.arange(len(steps.took))
-        for share, bits in enumerate(_SHARES):
-            took, advance, apart = (column[rest] >> width for column, width in zip(steps, bits, strict=False))
-            fits = (took | advance | apart) == 0
+        for share, (took, advance, apart) in enumerate(_SHARES):
+            others = steps.select(rest)
+            fits = (others.took >> took | others.advance >> advance | others.apart >> apart) == 0
             shares[rest[fits]] = share
             rest = rest[~fits]
             if not len(rest):
                 break
         words = ((steps.took << _ADVANCE[shares] | steps.advance) << _APART[shares] | steps.apart) << 1 | steps.is_since
         if len(rest):
-            words[rest] = self._long.add(Steps(*(column[rest] for column in steps)))
+            words[rest] = self._long.add(steps.select(rest))
         return _narrow(shares << _SHARED | words)
 
     def _unpack(self, narrow: NDArray[np.void]) -> Steps:

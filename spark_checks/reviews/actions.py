@@ -136,10 +136,11 @@ def _brokers(facts: Facts) -> Iterator[Action]:
 def _outages(facts: Facts) -> Iterator[Action]:
     for outage in now(facts.outages):
         if outage.is_whole and outage.lasted >= _LONG_MS:
-            what = "observed nothing" if outage.source == AGENT else "could not be read"
+            is_agent = outage.source == AGENT
+            what = "The agent observed nothing" if is_agent else f"Source {outage.source} could not be read"
             yield Action(
                 70,
-                f"{outage.source[0].upper()}{outage.source[1:]} {what} for {lasted(outage.lasted)}",
+                f"{what} for {lasted(outage.lasted)}",
                 f"{count(outage.times, 'outage')}; the longest: {outage.reason.rstrip('.')}.",
                 "Restore the access: what happened meanwhile may be missing in this page.",
                 "outages",

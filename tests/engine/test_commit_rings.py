@@ -81,7 +81,8 @@ def test_steps_of_most_groups_take_six_bytes() -> None:
         rings.add(np.array([0]), steps_of([(*step, True)]))
     assert not rings._long
     assert rings._words.values.dtype.itemsize == 6
-    for number, step in enumerate([(10_000_000, 1, 0), (1, 3_000_000, 0), (1, 1, 300_000)], 1):
+    long = [(10_000_000, 1, 0), (1, 3_000_000, 0), (1, 1, 300_000)]
+    for number, step in enumerate(long, 1):
         rings.add(np.array([0]), steps_of([(*step, True)]))
         assert len(rings._long) == number
-    assert [row[:3] for row in rows_of(rings.series(0, 11))[8:]] == [(10_000_000, 1, 0), (1, 3_000_000, 0), (1, 1, 300_000)]
+    assert [row[:3] for row in rows_of(rings.series(0, 11))[8:]] == long

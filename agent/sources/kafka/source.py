@@ -47,7 +47,7 @@ _PARTITIONS_PER_CALL = 500
 _EMITTED_AT_ONCE = 5_000
 """How many observations a batch has at most: what is made of each takes memory that stays with the process."""
 
-_COMMITS_AT_ONCE = 50_000
+_COMMITS_AT_ONCE = 10_000
 """About how many committed offsets a poll reads of groups that are then followed in the log: all at once would need
 memory that is never needed again."""
 

@@ -11,7 +11,7 @@ from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit
 from agent.sources.kafka.admin.protocol import TopicPartition
 
-_GROUPS = 500
+_GROUPS = 100
 """How many groups are read at once at least."""
 
 
