@@ -21,9 +21,9 @@ _SHARES = (
     (14, 20, 10),  # fast: 16 s, a million, 1 s
     (15, 11, 18),  # seen late: 32 s, 2,047, 4 minutes
     (18, 15, 11),  # 4 minutes, 32,767, 2 s
-    (21, 14, 9),  # slow: 34 minutes, 16,383, 0.5 s
-    (23, 21, 0),  # slow and far: 2 hours, 2 million, seen at once
-    (23, 10, 11),  # slow and near: 2 hours, 1,023, 2 s
+    (21, 12, 11),  # slow: 34 minutes, 4,095, 2 s
+    (20, 16, 8),  # slow and far: 17 minutes, 65,535, 0.2 s
+    (22, 8, 14),  # slow and near, as seen by polls in turn: 69 minutes, 255, 16 s
 )
 """How many bits `took`, `advance` and `apart` have. The first share in which a step fits is taken."""
 

@@ -76,7 +76,7 @@ def test_steps_of_most_groups_take_six_bytes() -> None:
     rings.grow(1)
     rings.begin(0, steps_of([(0, 0, 0, False)]))
     usual = [(5_000, 10_000, 30), (100, 900_000, 900), (5_000, 500, 240_000), (300_000, 10_000, 200)]
-    rare = [(3_600_000, 1_000_000, 0), (3_600_000, 1_000, 1_500), (60_000, 10_000, 10_000)]
+    rare = [(1_800_000, 4_000, 1_500), (900_000, 60_000, 200), (3_600_000, 200, 9_000), (60_000, 10_000, 10_000)]
     for step in [*usual, *rare]:
         rings.add(np.array([0]), steps_of([(*step, True)]))
     assert not rings._long
@@ -85,4 +85,4 @@ def test_steps_of_most_groups_take_six_bytes() -> None:
     for number, step in enumerate(long, 1):
         rings.add(np.array([0]), steps_of([(*step, True)]))
         assert len(rings._long) == number
-    assert [row[:3] for row in rows_of(rings.series(0, 11))[8:]] == long
+    assert [row[:3] for row in rows_of(rings.series(0, 12))[9:]] == long
