@@ -198,7 +198,7 @@ class _LongSteps:
 
     def remove(self, words: Integers) -> None:
         """Forget the steps for which any of these words stand."""
-        places = self._places(words)
+        places = self._places(words[_is_long(words)])
         self._free[self._used - len(places) : self._used] = places
         self._used -= len(places)
 
@@ -206,13 +206,13 @@ class _LongSteps:
         """Replace the steps for which words stand."""
         is_long = _is_long(words)
         if is_long.any():
-            for column, values in zip(steps, self._rows[self._places(words)].T, strict=True):
+            for column, values in zip(steps, self._rows[self._places(words[is_long])].T, strict=True):
                 column[is_long] = values
 
     @staticmethod
     def _places(words: Integers) -> Integers:
-        """Return the places of the steps for which any of these words stand."""
-        return words[_is_long(words)] & ((1 << _SHARED) - 1)
+        """Return the places of the steps for which words stand."""
+        return words & ((1 << _SHARED) - 1)
 
 
 def _is_long(words: Integers) -> Flags:
