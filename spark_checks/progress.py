@@ -115,14 +115,16 @@ def report_stages(spark: SparkSession, progress: Progress, what: str, every: flo
 def _follow(events: IO[bytes], counts: StageCounts, every: float) -> Iterator[None]:
     """Count the events that are written while the body runs."""
     ended = threading.Event()
-    events.seek(0, 2)
+    events.seek(-1, 2)
 
     def read() -> None:
         rest = b""
+        skipped = 1  # what ends the last line so far: Spark may have written only a part of it
         while not ended.wait(every):
             *lines, rest = (rest + events.read()).split(b"\n")
-            for line in lines:
+            for line in lines[skipped:]:
                 counts.take_event(json.loads(line))
+            skipped = max(0, skipped - len(lines))
             counts.report()
 
     thread = threading.Thread(target=read, name="progress", daemon=True)

@@ -1,5 +1,8 @@
 """Progress of stages: from the event log of classic Spark, and as a Spark Connect server reports it."""
 
+import json
+import threading
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -52,6 +55,38 @@ def test_stages_of_a_connect_server_are_added_up() -> None:
     counts.take_stages([Stage(1, 4, 4), Stage(2, 2, 0)], 2, "operation", done=False)
     counts.take_stages([Stage(2, 2, 2)], 0, "operation", done=True)
     assert lines == ["1/4 parts", "4/6 parts", "6/6 parts"]
+
+
+@pytest.mark.parametrize(("written", "counted"), [(0, 8), (20, 5), (-1, 5), (1000, 5)])
+def test_event_that_is_being_written_when_the_body_starts_is_skipped(
+    spark: SparkSession, tmp_path: Path, written: int, counted: int
+) -> None:
+    def line(tasks: int) -> str:
+        stage = {"Stage ID": tasks, "Number of Tasks": tasks}
+        return json.dumps({"Event": "SparkListenerJobStart", "Stage Infos": [stage]}) + "\n"
+
+    lines: list[str] = []
+    reported = threading.Event()
+
+    def progress(text: str) -> None:
+        lines.append(text)
+        reported.set()
+
+    before = line(3)
+    folder = spark.conf.get("spark.backflow.events")
+    assert folder is not None
+    spark.conf.set("spark.backflow.events", str(tmp_path))
+    try:
+        with (tmp_path / "events").open("w") as log:
+            log.write(line(2) + before[:written])
+            log.flush()
+            with report_stages(spark, progress, "parts", every=0.01):
+                log.write(before[written:] + line(5))
+                log.flush()
+                assert reported.wait(60)
+    finally:
+        spark.conf.set("spark.backflow.events", folder)
+    assert lines == [f"0/{counted} parts"]
 
 
 def test_running_stages_report_their_finished_tasks(spark: SparkSession) -> None:
