@@ -46,10 +46,13 @@ def absorb_ordinary(
     columns.confirmed[rows.ids[is_same]] = rows.at[is_same]
     is_progress = is_later & (rows.offsets > columns.last_offset[rows.ids])
     is_progress[is_progress] = columns.fit(rows.select(is_progress))
+    made = rows.select(is_progress)
+    logs = facts.partitions.as_of(columns.partition[made.ids].astype(np.int64), made.at, facts.logs)
+    progress = CommitProgress(columns, made, logs)
     for rule in rules:
-        if is_progress.any():
-            progress = CommitProgress(columns, rows.select(is_progress))
-            is_progress[is_progress] = _ignored(rule, progress, facts, set_aside)
+        if len(progress):
+            ignored = _ignored(rule, progress, facts, set_aside)
+            is_progress[is_progress], progress = ignored, progress.select(ignored)
     columns.add(rows.select(is_progress))
     is_remaining = ~is_known
     is_remaining[is_known] = is_later & ~is_same & ~is_progress

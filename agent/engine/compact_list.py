@@ -154,6 +154,12 @@ class CompactList(Sequence[T]):
         low, high = min(places[0], places[-1]), max(places[0], places[-1]) + 1
         return _between(parts, low, high)[:: places.step]
 
+    def columns(self, *names: str) -> Integers:
+        """Return these fields of all observations, a row each, oldest first. Raises OverflowError if one does not fit."""
+        layout = _layout(self.sample.__class__)
+        rows = np.frombuffer(self.integers(len(self)), np.int64).reshape(-1, layout.width)
+        return rows[:, [layout.names.index(name) for name in names]]
+
     def thinned(self, older: "CompactList[T] | tuple[()]", count: int, now: int) -> "CompactList[T]":
         """Return a selection of older observations, and then of the first `count` of these.
 

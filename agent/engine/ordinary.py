@@ -12,20 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.engine.commit_columns import CommitColumns, Progress
-from agent.engine.partition_columns import Partition
+from agent.engine.partition_columns import LogsThen, Partition
 from agent.model.batches import UNKNOWN, Flags, Integers
 
 
 class CommitProgress:
     """Commits of different series in columns, each further than the one before it.
 
-    at: ms. offset: committed. offset_before: the one before. read_at, log_start, log_end, read_before_at,
-    log_end_before, decreased_at, changed_at: of the partitions, see `PartitionColumns`.
+    at: ms. offset: committed. offset_before: the one before. logs: what was known of their logs at `at`.
     """
 
-    def __init__(self, columns: CommitColumns, rows: Progress) -> None:
-        self._columns, self._ids = columns, rows.ids
-        self.at, self.offset = rows.at, rows.offsets
+    def __init__(self, columns: CommitColumns, rows: Progress, logs: LogsThen) -> None:
+        self._columns, self._rows, self._ids = columns, rows, rows.ids
+        self.at, self.offset, self.logs = rows.at, rows.offsets, logs
         self._since = rows.since
         self.offset_before = columns.last_offset[rows.ids]
         self._partition = columns.partition[rows.ids]
@@ -34,25 +33,14 @@ class CommitProgress:
         """Return the number of commits."""
         return len(self.at)
 
+    def select(self, rows: Flags) -> "CommitProgress":
+        """Return these commits."""
+        return self if rows.all() else CommitProgress(self._columns, self._rows.select(rows), self.logs.select(rows))
+
     def of_partition(self, name: str) -> Integers:
-        """Return a column of the commits' partitions."""
+        """Return a column of the commits' partitions, see `PartitionColumns`."""
         column: Integers = getattr(self._columns.partitions, name)[self._partition]
         return column
-
-    @cached_property
-    def read_at(self) -> Integers:
-        """When the log offsets that are known last were read."""
-        return self.of_partition("read_at")
-
-    @cached_property
-    def read_before_at(self) -> Integers:
-        """When they were read before that."""
-        return self.of_partition("read_before_at")
-
-    @cached_property
-    def log_end(self) -> Integers:
-        """The log end offset as known last."""
-        return self.of_partition("log_end")
 
     def is_undisturbed(self, slack: int) -> Flags:
         """Return whether until then no leader had changed nor log end decreased since `slack` ms before the commit."""

@@ -1,12 +1,14 @@
 """What rules ask of a partition with every commit, in columns: its log offsets and when it last changed."""
 
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.model.batches import Integers, PartitionKey
+from agent.engine.compact_list import CompactList
+from agent.engine.history import History
+from agent.model.batches import Flags, Integers, PartitionKey
 from agent.model.observations.kafka import Commit, LogOffsets, PartitionState
 
 Partition: TypeAlias = tuple[str, str, int]
@@ -15,10 +17,29 @@ Partition: TypeAlias = tuple[str, str, int]
 NEVER = -(1 << 62)
 """Instead of a time or an offset that is not known."""
 
+ANY = 1 << 62
+"""Instead of a log end that has not been read: it may be anywhere."""
+
 Numbers: TypeAlias = NDArray[np.int32]
 
 _ROWS = 256
 _NO_NUMBERS = np.zeros(0, np.int32)
+
+
+class LogsThen(NamedTuple):
+    """What had been read of logs at some moments, and was read next.
+
+    log_start, log_end: as read last until then; NEVER if not. next_end: the log end as read first after that; ANY if it
+    has not been.
+    """
+
+    log_start: Integers
+    log_end: Integers
+    next_end: Integers
+
+    def select(self, rows: Flags) -> "LogsThen":
+        """Return these rows."""
+        return LogsThen(*(column[rows] for column in self))
 
 
 class NumbersByKeys:
@@ -110,6 +131,27 @@ class PartitionColumns:
         self.read_before_at[numbers] = self.read_at[numbers]
         self.log_start_before[numbers], self.log_end_before[numbers] = self.log_start[numbers], self.log_end[numbers]
         self.read_at[numbers], self.log_end[numbers] = at, log_ends
+
+    def as_of(self, numbers: Integers, at: Integers, logs: Mapping[int, History[LogOffsets]]) -> LogsThen:
+        """Return what was known of the logs of partitions, each at a moment (ms). logs: their readings, by number."""
+        is_now = at >= self.read_at[numbers]
+        then = LogsThen(
+            np.where(is_now, self.log_start[numbers], self.log_start_before[numbers]),
+            np.where(is_now, self.log_end[numbers], self.log_end_before[numbers]),
+            np.where(is_now, ANY, self.log_end[numbers]),
+        )
+        earlier = np.flatnonzero(at < self.read_before_at[numbers])
+        if len(earlier):
+            earlier = earlier[np.argsort(numbers[earlier], kind="stable")]
+            partitions, begins = np.unique(numbers[earlier], return_index=True)
+            for partition, rows in zip(partitions.tolist(), np.split(earlier, begins[1:]), strict=True):
+                readings = cast("CompactList[LogOffsets]", logs[partition].changes)
+                read_at, log_start, log_end = readings.columns("at", "log_start", "log_end").T
+                place = np.searchsorted(read_at, at[rows], side="right")
+                then.log_start[rows] = np.where(place > 0, log_start[place - 1], NEVER)
+                then.log_end[rows] = np.where(place > 0, log_end[place - 1], NEVER)
+                then.next_end[rows] = log_end[place]
+        return then
 
     def commit(self, numbers: Integers, offsets: Integers) -> None:
         """Take in committed offsets."""

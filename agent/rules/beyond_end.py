@@ -82,8 +82,12 @@ class BeyondEnd(GroupRule):
 
     def ignores_progress(self, progress: CommitProgress, facts: Facts) -> Flags:
         del facts
-        is_below = (progress.offset <= progress.log_end) & (progress.at >= progress.read_before_at)
-        return (progress.at >= progress.read_at) | is_below
+        is_below = progress.offset <= progress.logs.next_end
+        # Otherwise a later reading may be below it.
+        has_grown = (progress.of_partition("decreased_at") <= progress.at) | (
+            progress.at >= progress.of_partition("read_before_at")
+        )
+        return is_below & has_grown
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         reported: int | None = None

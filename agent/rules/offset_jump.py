@@ -142,10 +142,8 @@ class OffsetJump(GroupRule):
     def ignores_progress(self, progress: CommitProgress, facts: Facts) -> Flags:
         ignored = progress.offset - progress.offset_before < self.min_records
         is_in_log = progress.offset_before >= progress.of_partition("log_start")
-        was_in_log = (progress.at >= progress.read_before_at) & (
-            progress.offset_before >= progress.of_partition("log_start_before")
-        )
-        rows = ~ignored & is_in_log & ((progress.at >= progress.read_at) | was_in_log)
+        was_in_log = progress.offset_before >= progress.logs.log_start
+        rows = ~ignored & is_in_log & was_in_log
         took, advance, exists = progress.last_moves(rows, _RECENT - 1)
         is_known = exists[:, 1:].sum(axis=1) >= _RHYTHM
         longest, furthest = (np.where(exists[:, 1:], moves[:, 1:], 0).max(axis=1) for moves in (took, advance))

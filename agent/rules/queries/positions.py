@@ -62,10 +62,8 @@ def is_beyond_usual_growth(facts: Facts, commit: Commit) -> bool:
 
 def is_near_log_end(progress: CommitProgress) -> Flags:
     """Return the commits of which `is_beyond_usual_growth` is False for certain. Cheap: called with every commit."""
-    is_read_before = (progress.at >= progress.read_before_at) & (progress.at < progress.read_at)
-    known = np.where(is_read_before, progress.of_partition("log_end_before"), progress.log_end)
-    is_dated = is_read_before | (progress.at >= progress.read_at)
-    is_near: Flags = (progress.read_at == NEVER) | (is_dated & (progress.offset <= known + _NEAR_END))
+    is_unread = progress.logs.log_end == NEVER
+    is_near: Flags = is_unread | (progress.offset <= progress.logs.log_end + _NEAR_END)
     return is_near
 
 
