@@ -5,7 +5,7 @@ A series is a group's committed offset of a partition. Here it has at least the 
 """
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -55,7 +55,11 @@ class Mark(NamedTuple):
 
 
 class CommitColumns:
-    """Series by their ids. last_at, last_offset: of the last commit. confirmed: when it was last seen to hold, ms."""
+    """Series by their ids.
+
+    last_at, last_offset: of the last commit. confirmed: when it was last seen to hold, ms. longest_at_most: no time
+    between two commits that are kept is longer, ms.
+    """
 
     def __init__(self, partitions: PartitionColumns) -> None:
         self.partitions = partitions
@@ -67,7 +71,7 @@ class CommitColumns:
         self.last_at, self.last_offset, self.confirmed = (np.zeros(_ROWS, np.int64) for _ in range(3))
         self._oldest_offset = np.zeros(_ROWS, np.int64)
         self._floor_at = np.zeros(_ROWS, np.int64)  # of the commit after the FLOOR oldest ones
-        self._longest_pause = np.zeros(_ROWS, np.int64)  # or longer than that, if that commit is no longer kept
+        self.longest_at_most = np.zeros(_ROWS, np.int64)
         self.leader_epoch, self.partition, self._number = (np.zeros(_ROWS, np.int32) for _ in range(3))
         self._rings = CommitRings()
         self._rings.grow(_ROWS)
@@ -180,7 +184,7 @@ class CommitColumns:
             numbers = self._rings.written[ids].astype(np.int64) - kept
             moves = numbers > 0
             column[ids[moves]] += getattr(self._rings.steps(ids[moves], numbers[moves]), name)
-        self._longest_pause[ids] = np.maximum(self._longest_pause[ids], steps.took)
+        self.longest_at_most[ids] = np.maximum(self.longest_at_most[ids], steps.took)
         self.last_at[ids] = self.confirmed[ids] = rows.at
         self.last_offset[ids] = rows.offsets
         self.partitions.commit(self.partition[ids].astype(np.int64), rows.offsets)
@@ -204,12 +208,20 @@ class CommitColumns:
 
     def has_paused(self, ids: Integers, limit: int) -> Flags:
         """Return which series have at least `limit` ms between two commits that are kept."""
-        paused = ids[self._longest_pause[ids] >= limit]
-        for begin in range(0, len(paused), _UNPACKED_AT_ONCE):
-            rows = paused[begin : begin + _UNPACKED_AT_ONCE]
-            took, _, exists = self.recent_moves(rows, KEPT - 1)
-            self._longest_pause[rows] = np.where(exists, took, 0).max(axis=1)
-        return self._longest_pause[ids] >= limit
+        paused = ids[self.longest_at_most[ids] >= limit]
+        for rows, took in self.intervals(paused):
+            self.longest_at_most[paused[rows]] = took.max(axis=1).clip(min=0)
+        return self.longest_at_most[ids] >= limit
+
+    def intervals(self, ids: Integers) -> Iterator[tuple[slice, Integers]]:
+        """Yield the times between the commits that are kept, ms, of some of the series after the other.
+
+        Those of a series are a row, newest first; UNKNOWN where it has no more.
+        """
+        for begin in range(0, len(ids), _UNPACKED_AT_ONCE):
+            rows = slice(begin, begin + _UNPACKED_AT_ONCE)
+            took, _, exists = self.recent_moves(ids[rows], KEPT - 1)
+            yield rows, np.where(exists, took, UNKNOWN)
 
     def offsets_as_of(self, ids: Integers, times: Sequence[int]) -> Integers:
         """Return the committed offset of each series at each moment (ms); UNKNOWN before the first that is kept."""
@@ -269,7 +281,7 @@ class CommitColumns:
         self.last_at[number], self.last_offset[number] = rows.at[-1], rows.offsets[-1]
         self._floor_at[number] = rows.at[max(len(commits) - KEPT + FLOOR, 0)]
         self._oldest_offset[number], self.leader_epoch[number] = rows.offsets[0], rows.leader_epochs[0]
-        self._longest_pause[number] = np.diff(rows.at).max(initial=0)
+        self.longest_at_most[number] = np.diff(rows.at).max(initial=0)
         self.confirmed[number] = confirmed
         self._register(number, commits[0])
         return True

@@ -155,7 +155,10 @@ class CompactList(Sequence[T]):
         return _between(parts, low, high)[:: places.step]
 
     def columns(self, *names: str) -> Integers:
-        """Return these fields of all observations, a row each, oldest first. Raises OverflowError if one does not fit."""
+        """Return these fields of all observations, a row each, oldest first.
+
+        Raises OverflowError if one does not fit.
+        """
         layout = _layout(self.sample.__class__)
         rows = np.frombuffer(self.integers(len(self)), np.int64).reshape(-1, layout.width)
         return rows[:, [layout.names.index(name) for name in names]]

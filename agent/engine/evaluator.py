@@ -37,8 +37,8 @@ SETTLING_MS = 15_000
 After that a change shows at once only whether the finding recovers; the rest follows after SOON_MS.
 """
 
-REVISIT_MS = 60_000
-"""How often rules about what does not happen look at all their subjects."""
+_TIDY_MS = 60_000
+"""How often groups that are gone are forgotten, and series on which nothing depends are kept in columns again."""
 
 _DOZE_MS = 600_000
 """How far into a time in which Backflow was suspended they still do: nothing new can be known of it."""
@@ -103,11 +103,9 @@ class Evaluator:
         self._set_aside = set_aside
         self._rules = rules
         self._observers: dict[type[Observation], list[tuple[str, Rule]]] = {}
-        self._revisitors: dict[type[Observation], list[tuple[str, Rule]]] = {}
-        for name, rule in rules.items():
-            if rule.revisits is not None:
-                self._revisitors.setdefault(rule.revisits, []).append((name, rule))
-        self._revisit_at = LONG_AFTER
+        self._revisitors = [(name, rule) for name, rule in rules.items() if rule.revisits is not None]
+        self._revisited = {rule.revisits for _, rule in self._revisitors}
+        self._revisit_at: dict[int, int] = {}  # by how often, ms
         self._active_findings: dict[Evaluation, dict[FindingKey, Finding]] = {}
         self._dependencies = _Dependencies()
         self._dirty: dict[Evaluation, None] = {}
@@ -126,7 +124,7 @@ class Evaluator:
         """When an evaluation is due at the latest, ms; LONG_AFTER if none is."""
         first_timer = self._timers[0][0] if self._timers else LONG_AFTER
         first_stale = next((stale.due for stale in self._stale.values()), LONG_AFTER)
-        return min(first_timer, self._evaluate_by, first_stale, self._revisit_at)
+        return min(first_timer, self._evaluate_by, first_stale, *self._revisit_at.values())
 
     def absorb(self, observation: Observation) -> bool:
         """Take a fact in; return False if it is stale. What depends on it is evaluated by `evaluate`."""
@@ -141,8 +139,8 @@ class Evaluator:
             return Change.STALE, False
         if change is not Change.CHANGED:
             return change, False
-        if self._revisit_at == LONG_AFTER and observation.__class__ in self._revisitors:
-            self._revisit_at = _next_revisit(max(self.facts.now, observation.seen))
+        if not self._revisit_at and observation.__class__ in self._revisited:
+            self._begin_to_revisit(observation.seen)
         dirty, is_looked_into = self._dirty, False
         for name, rule in self._observers_of(type(observation)):
             try:
@@ -169,8 +167,8 @@ class Evaluator:
                 remaining = absorb_ordinary(remaining, self.facts, rules, self._set_aside)
             elif isinstance(remaining, LogOffsetsBatch):
                 remaining = absorb_growth(remaining, self.facts, rules, self._dependencies.dependents)
-            if len(remaining) < len(rows) and self._revisit_at == LONG_AFTER and batch.kind in self._revisitors:
-                self._revisit_at = _next_revisit(max(self.facts.now, batch.latest))
+            if len(remaining) < len(rows) and not self._revisit_at and batch.kind in self._revisited:
+                self._begin_to_revisit(batch.latest)
             for observation in remaining:
                 is_open = self.facts.is_open(observation.subject)
                 _, is_looked_into = self._absorb(observation)
@@ -205,13 +203,11 @@ class Evaluator:
             if self._timer_of.get(evaluation) == at:
                 del self._timer_of[evaluation]
                 dirty[evaluation] = None
-        if self._revisit_at <= now:
+        for every in [every for every, at in self._revisit_at.items() if at <= now]:
             asleep_until = find_end(self.facts, now, _DOZE_MS)
-            self._revisit_at = _next_revisit(asleep_until or now)
+            self._revisit_at[every] = _next_revisit(every, asleep_until or now)
             if asleep_until is None:
-                self.facts.forget_gone(self._dependencies.dependents.__contains__)
-                self._revisit(dirty)
-                self._close_commits()
+                self._revisit(every, dirty)
         changes = Changes([], [])
         for evaluation in dirty | unfollowed:
             try:
@@ -281,10 +277,22 @@ class Evaluator:
             if not self._is_depended_on(history.changes[-1]):
                 self.facts.close(history)
 
-    def _revisit(self, dirty: dict[Evaluation, None]) -> None:
-        series = series_to_revisit(self.facts, [rule for _, rule in self._revisitors.get(Commit, ())], self._set_aside)
+    def _begin_to_revisit(self, seen: int) -> None:
+        now = max(self.facts.now, seen)
+        intervals = {_TIDY_MS, *(rule.revisit_ms for _, rule in self._revisitors)}
+        self._revisit_at = {every: _next_revisit(every, now) for every in sorted(intervals)}
+
+    def _revisit(self, every: int, dirty: dict[Evaluation, None]) -> None:
+        """Have the rules that look so often look at their subjects, and tidy up."""
+        if every == _TIDY_MS:
+            self.facts.forget_gone(self._dependencies.dependents.__contains__)
+        rules: dict[type[Observation] | None, list[tuple[str, Rule]]] = {}
+        for name, rule in self._revisitors:
+            if rule.revisit_ms == every:
+                rules.setdefault(rule.revisits, []).append((name, rule))
+        series = series_to_revisit(self.facts, [rule for _, rule in rules.get(Commit, ())], self._set_aside)
         for history in chain(self.facts.open_histories(), series):
-            for name, rule in self._revisitors.get(history.changes[-1].__class__, ()):
+            for name, rule in rules.get(history.changes[-1].__class__, ()):
                 try:
                     for scope in rule.revisit(history, self.facts):
                         evaluation = Evaluation(name, scope)
@@ -292,6 +300,8 @@ class Evaluator:
                             dirty[evaluation] = None
                 except Exception as error:  # noqa: BLE001 - a defect of one rule must not silence the others
                     self._set_aside(f"rule {name}", error)
+        if every == _TIDY_MS:
+            self._close_commits()
 
     def _is_open(self, evaluation: Evaluation, known_by: int) -> bool:
         """Return whether a finding that was known by then is open, so that the evaluation follows what it is about."""
@@ -405,9 +415,9 @@ class _Dependencies:
             self._reads.pop(evaluation, None)
 
 
-def _next_revisit(now: int) -> int:
-    """Return the next full minute, so that it does not depend on how observations are batched."""
-    return (now // REVISIT_MS + 1) * REVISIT_MS
+def _next_revisit(every: int, now: int) -> int:
+    """Return the next time, such as a full minute, so that it does not depend on how observations are batched."""
+    return (now // every + 1) * every
 
 
 def _is_about(observation: Observation, scope: Scope) -> bool:

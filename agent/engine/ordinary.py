@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.engine.commit_columns import CommitColumns, Progress
-from agent.engine.partition_columns import LogsThen, Partition
+from agent.engine.partition_columns import LogsThen, Numbers, Partition
 from agent.model.batches import UNKNOWN, Flags, Integers
 
 
@@ -42,12 +42,6 @@ class CommitProgress:
         column: Integers = getattr(self._columns.partitions, name)[self._partition]
         return column
 
-    def is_undisturbed(self, slack: int) -> Flags:
-        """Return whether until then no leader had changed nor log end decreased since `slack` ms before the commit."""
-        since = self.at - slack
-        undisturbed: Flags = (self.of_partition("changed_at") < since) & (self.of_partition("decreased_at") <= since)
-        return undisturbed
-
     def where(self, rows: Flags, holds: Callable[[str, str, int, int], bool]) -> Flags:
         """Return for which of these rows something holds, by cluster, group, start and at; False for the others."""
         found = np.zeros(len(rows), np.bool_)
@@ -74,13 +68,11 @@ class CommitProgress:
 
 
 class SeriesAtRest:
-    """Series in columns, as of now (ms). last_at, last_offset: of their last commits."""
+    """Series in columns, as of now (ms)."""
 
     def __init__(self, columns: CommitColumns, ids: Integers, now: int) -> None:
         self.now = now
         self._columns, self._ids = columns, ids
-        self.last_at, self.last_offset = columns.last_at[ids], columns.last_offset[ids]
-        self._partition = columns.partition[ids]
 
     def __len__(self) -> int:
         """Return the number of series."""
@@ -89,6 +81,16 @@ class SeriesAtRest:
     def select(self, rows: Flags) -> "SeriesAtRest":
         """Return these series."""
         return SeriesAtRest(self._columns, self._ids[rows], self.now)
+
+    @cached_property
+    def last_at(self) -> Integers:
+        """When each committed last."""
+        return self._columns.last_at[self._ids]
+
+    @cached_property
+    def last_offset(self) -> Integers:
+        """The last committed offset of each."""
+        return self._columns.last_offset[self._ids]
 
     @cached_property
     def oldest_offset(self) -> Integers:
@@ -102,8 +104,15 @@ class SeriesAtRest:
     @cached_property
     def log_end(self) -> Integers:
         """The log end offsets of their partitions as known last."""
-        column: Integers = self._columns.partitions.log_end[self._partition]
-        return column
+        return self.of_partition(self._columns.partitions.log_end)
+
+    @cached_property
+    def _partition(self) -> Numbers:
+        return self._columns.partition[self._ids]
+
+    def of_partition(self, column: Integers) -> Integers:
+        """Return what a column of `PartitionColumns` says of the series' partitions."""
+        return column[self._partition]
 
     def by_partition(self, value_of: Callable[[Partition], Any]) -> NDArray[Any]:
         """Return a value of each series' partition, or a row of values."""
@@ -122,6 +131,21 @@ class SeriesAtRest:
             found[row] = known[group]
         return found
 
+    @property
+    def longest_at_most(self) -> Integers:
+        """No time between two commits of each that are kept is longer, ms."""
+        return self._columns.longest_at_most[self._ids]
+
     def has_paused(self, rows: Flags, limit: int) -> Flags:
         """Return which of these series have at least `limit` ms between two commits, as far as kept."""
         return self._columns.has_paused(self._ids[rows], limit)
+
+    def where(self, rows: Flags, holds: Callable[[Integers, Integers], Flags]) -> Flags:
+        """Return for which of these series something holds, by their places and intervals; False for the others.
+
+        holds: called with some of them at a time. Intervals: as `CommitColumns.intervals` yields them.
+        """
+        found, places = np.zeros(len(rows), np.bool_), np.flatnonzero(rows)
+        for part, intervals in self._columns.intervals(self._ids[places]):
+            found[places[part]] = holds(places[part], intervals)
+        return found

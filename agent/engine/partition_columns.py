@@ -64,19 +64,19 @@ class PartitionColumns:
     """Partitions by number. Times are ms; NEVER if nothing is known.
 
     read_at, log_start, log_end: of the newest reading of the log offsets; read_before_at, log_start_before,
-    log_end_before: of the one before it. decreased_at: when the log end offset was last lower than before. state_at: of
-    the newest state; changed_at: when the leader, replicas or ISR last changed. furthest: the highest offset that any
-    group has committed.
+    log_end_before: of the one before it. decreased_at: when the log end offset was last lower than before.
+    leader_changed_at: when another leader than before was last seen. furthest: the highest offset that any group has
+    committed.
     """
 
     def __init__(self) -> None:
         self._numbers: dict[Partition, int] = {}
         self.names: list[Partition] = []
         self._by_keys = NumbersByKeys()
-        self.read_at, self.read_before_at, self.decreased_at = (_filled() for _ in range(3))
-        self.state_at, self.changed_at = (_filled() for _ in range(2))
+        self.read_at, self.read_before_at, self.decreased_at, self.leader_changed_at = (_filled() for _ in range(4))
         self.log_start, self.log_end, self.log_start_before, self.log_end_before = (_filled() for _ in range(4))
         self.furthest = _filled()
+        self._leader = _filled()
 
     def __len__(self) -> int:
         """Return the number of partitions."""
@@ -115,9 +115,10 @@ class PartitionColumns:
                 self.furthest[number] = max(self.furthest[number], observation.offset)
             return
         if isinstance(observation, PartitionState):
-            if self.state_at[number] != NEVER:
-                self.changed_at[number] = observation.at
-            self.state_at[number] = observation.at
+            if observation.leader is not None and observation.leader >= 0:
+                if self._leader[number] not in (NEVER, observation.leader):
+                    self.leader_changed_at[number] = observation.at
+                self._leader[number] = observation.leader
             return
         self.read_before_at[number] = self.read_at[number]
         self.log_start_before[number], self.log_end_before[number] = self.log_start[number], self.log_end[number]

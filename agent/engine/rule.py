@@ -146,7 +146,9 @@ class Rule(ConfigModel):
     """The kinds of observations that `scopes` is called with; without any, the rule needs no `scopes`."""
 
     revisits: ClassVar[type[Observation] | None] = None
-    """The kind of observations whose histories `revisit` is called with, once a minute."""
+    """The kind of observations whose histories `revisit` is called with, every `revisit_ms`."""
+
+    revisit_ms: ClassVar[int] = 60_000
 
     scope_keys: ClassVar[tuple[str, ...]] = ()
     """The names in `others` of this rule's scopes."""
@@ -173,8 +175,8 @@ class Rule(ConfigModel):
     def revisit(self, history: Any, facts: Facts) -> Iterable[Scope]:
         """Return the scopes to evaluate because time has passed, whether or not something has changed.
 
-        For rules about what does not happen: called once a minute for each subject, so it must be cheap. A condition
-        that has just ended counts too, as long as a finding about it would not be final.
+        For rules about what does not happen: called every `revisit_ms` for each subject, so it must be cheap. A
+        condition that has just ended counts too, as long as a finding about it would not be final.
         """
         raise NotImplementedError
 

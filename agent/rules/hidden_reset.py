@@ -5,15 +5,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
+import numpy as np
+
 from agent.engine.facts import Facts
-from agent.engine.history import LATENESS_MS, LONG_AGO, History
-from agent.engine.ordinary import CommitProgress
+from agent.engine.history import FINALIZATION_MS, LATENESS_MS, LONG_AGO, History
+from agent.engine.ordinary import SeriesAtRest
 from agent.engine.rule import Advice, GroupRule, Scope, recovered
 from agent.engine.suspensions import suspensions
-from agent.model.batches import Flags
+from agent.model.batches import UNKNOWN, Flags, Integers
 from agent.model.config_types import Duration
 from agent.model.findings import Finding, reader
-from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, GroupState, LastStableOffset, LogOffsets, PartitionState
 from agent.model.text import place
 from agent.model.times import clock
@@ -31,13 +32,18 @@ from agent.rules.queries.partitions import (
     is_recreated,
     leader_of,
 )
-from agent.rules.queries.subjects import groups_of
 from agent.rules.queries.unread import REGULAR, RHYTHM, log_end_at, longest_interval, remembered
 
 _STALLED_MS = 600_000
 _STALE_MS = 60_000
 _CLIENT_TIMEOUT_MS = 60_000
 """How long a client may wait for a broker that hangs (socket.timeout.ms of librdkafka): it reads on elsewhere."""
+
+_LONG_MS = 3_600_000
+"""How long after a leader change or truncation a series may begin to seem stuck: it commits every ten minutes or so."""
+
+_SOON_MS = 10_000
+"""How long after such a disturbance, and how often, it is looked which series stand still."""
 
 _JITTER_MS = 1_000
 """How far two polls may be from their interval."""
@@ -87,8 +93,9 @@ class HiddenReset(GroupRule):
             prevent="Commit offsets explicitly in {reader}: librdkafka's auto-commit hides a reset.",
         ),
     }
-    observes = (Commit, LogOffsets, PartitionState)
-    ignores_growth = True
+    observes = ()
+    revisits = Commit
+    revisit_ms = _SOON_MS
 
     wait: Duration = 15_000
     """The shortest standstill reported."""
@@ -102,27 +109,35 @@ class HiddenReset(GroupRule):
         what = "reset or failed" if is_possible else "probably reset"
         return f"{reader(finding.subject)} on {place(finding.subject)}: committed offset stuck{stuck}, {what}"
 
-    def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
-        match observation:
-            case PartitionState(cluster=cluster, topic=topic, partition=partition):
-                has_changed = len(facts.history(PartitionState, cluster, topic, partition).changes) > 1
-                groups = groups_of(facts, cluster, topic, partition) if has_changed else []
-            case LogOffsets(cluster=cluster, topic=topic, partition=partition, at=at):
-                has_decreased = _has_decreased(facts.history(LogOffsets, cluster, topic, partition), at - 1)
-                groups = groups_of(facts, cluster, topic, partition) if has_decreased else []
-            case Commit(cluster=cluster, topic=topic, partition=partition, at=at):
-                states = facts.history(PartitionState, cluster, topic, partition).changes
-                has_changed = len(states) > 1 and states[-1].at >= at - CLOCK_SLACK_MS
-                readings = facts.history(LogOffsets, cluster, topic, partition)
-                is_late = has_changed or _has_decreased(readings, at - CLOCK_SLACK_MS)
-                groups = [observation.group] if is_late else []
-            case _:
-                return ()
-        return [Scope(cluster, group, topic, partition) for group in groups if self.applies_to(group, topic)]
+    def revisit(self, history: History[Commit], facts: Facts) -> Iterable[Scope]:
+        last = history.changes[-1]
+        number = facts.partitions.find((last.cluster, last.topic, last.partition))
+        if number is None or not self.applies_to(last.group, last.topic):
+            return ()
+        disturbed_at = _disturbed_at(facts)[[number]]
+        if disturbed_at[0] < facts.now - _LONG_MS:
+            return ()
+        times = [commit.at for commit in drop_unmoved(history)]
+        if len(times) < REGULAR:
+            return ()
+        intervals = np.diff(times)[::-1][None, :].astype(np.int64)
+        stands = _may_stand_still(facts.now, np.array(times[-1:]), disturbed_at, intervals, self.wait)
+        return (Scope(last.cluster, last.group, last.topic, last.partition),) if stands[0] else ()
 
-    def ignores_progress(self, progress: CommitProgress, facts: Facts) -> Flags:
-        del facts
-        return progress.is_undisturbed(CLOCK_SLACK_MS)
+    def ignores_series(self, series: SeriesAtRest, facts: Facts) -> Flags:
+        disturbed_at, since = _disturbed_at(facts), series.now - _LONG_MS
+        if disturbed_at.max() < since:
+            return np.ones(len(series), np.bool_)
+        disturbed_at, last_at, longest = series.of_partition(disturbed_at), series.last_at, series.longest_at_most
+        lasts = (series.now - last_at >= self.wait - _SOON_MS) & (disturbed_at >= since)
+        lasts &= (disturbed_at >= last_at - CLOCK_SLACK_MS) & (disturbed_at <= last_at + _stale_ms(longest))
+        has_ended = ~lasts & (disturbed_at >= series.now - FINALIZATION_MS - longest - CLOCK_SLACK_MS)
+        has_ended[has_ended] = series.has_paused(has_ended, self.wait)
+
+        def stand_still(places: Integers, intervals: Integers) -> Flags:
+            return _may_stand_still(series.now, last_at[places], disturbed_at[places], intervals, self.wait)
+
+        return ~series.where(lasts | has_ended, stand_still)
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Yield the standstill after the first leader change or truncation that no commit followed."""
@@ -290,15 +305,42 @@ def _have_same_reader(facts: Facts, scope: Scope, other: Commit, at: int) -> boo
     return not owners or any((other.topic, other.partition) in member.partitions for member in owners)
 
 
-def _has_decreased(readings: History[LogOffsets], since: int) -> bool:
-    """Return whether the log end offset has decreased in any reading after that moment. Cheap: called per commit."""
-    changes = readings.changes
-    for index in range(len(changes) - 1, 0, -1):
-        if changes[index].at <= since:
-            return False
-        if changes[index].log_end < changes[index - 1].log_end:
-            return True
-    return False
+def _disturbed_at(facts: Facts) -> Integers:
+    """Return when each partition last changed leader, or the end of its log decreased, ms."""
+    return np.maximum(facts.partitions.leader_changed_at, facts.partitions.decreased_at)
+
+
+def _stale_ms(longest: Integers) -> Integers:
+    """Return how long after its last move a series was certainly not stuck by a disturbance. longest: of its intervals.
+
+    Another disturbance may have followed the one that it stands still since.
+    """
+    return np.maximum(_STALE_MS, 3 * longest) + FINALIZATION_MS
+
+
+def _may_stand_still(now: int, last_at: Integers, disturbed_at: Integers, intervals: Integers, wait: int) -> Flags:
+    """Return which series may stand still since their partition was disturbed, or did until a short time ago.
+
+    last_at: of the last move, ms. disturbed_at: of its partition. intervals: between moves, newest first, UNKNOWN where
+    there are no more; the three before a standstill show how long the series usually takes.
+    """
+    # One that lasts is looked at when it may soon be reported. Most series have moved on by then.
+    usual, longest = intervals[:, : REGULAR - 1].max(axis=1), intervals[:, : RHYTHM - 1].max(axis=1)
+    soon = last_at + np.maximum(2 * usual, np.maximum(wait, 3 * usual) - _SOON_MS)
+    begin = np.maximum(soon, disturbed_at + np.maximum(2 * usual, _SOON_MS))
+    found: Flags = (begin <= now) & (now <= begin + LATENESS_MS) & (intervals[:, REGULAR - 2] != UNKNOWN)
+    found &= (disturbed_at >= last_at - CLOCK_SLACK_MS) & (disturbed_at <= last_at + _stale_ms(longest))
+
+    rows, places = np.nonzero(intervals[:, : 1 - REGULAR] >= max(wait, 1))
+    before = [intervals[rows, places + more] for more in range(1, REGULAR)]
+    since_end = intervals.cumsum(axis=1)[rows, places] - intervals[rows, places]
+    end, disturbed = last_at[rows] - since_end, disturbed_at[rows]
+    begin = end - intervals[rows, places]
+    may_have_stood_still = end >= np.maximum(begin, disturbed) + np.maximum(wait, 3 * np.max(before, axis=0))
+    may_have_stood_still &= (disturbed >= begin - CLOCK_SLACK_MS) & (end > now - FINALIZATION_MS)
+    may_have_stood_still &= before[-1] != UNKNOWN
+    found[rows[may_have_stood_still]] = True
+    return found
 
 
 def _find_triggers(facts: Facts, partition: tuple[str, str, int]) -> set[_Trigger]:

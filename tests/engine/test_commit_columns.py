@@ -16,7 +16,8 @@ from agent.engine.engine import Engine
 from agent.engine.evaluator import Evaluator
 from agent.engine.facts import Facts
 from agent.engine.history import FLOOR, RETENTION_MS, History
-from agent.engine.partition_columns import PartitionColumns
+from agent.engine.partition_columns import ANY, PartitionColumns
+from agent.engine.partition_columns import NEVER as UNREAD
 from agent.engine.rule import GroupRule, Scope
 from agent.model.batches import UNKNOWN, CommitBatch, CommitKey
 from agent.model.observations.base import Observation
@@ -178,6 +179,66 @@ def test_a_consumer_that_reads_unevenly_opens_no_history_and_an_operator_does() 
     watching.take([tick(300)])
     (found,) = [finding for incident in watching.incidents for finding in incident.findings]
     assert (found.kind, found.labels) == ("offset_jump", ("operator_reset",))
+
+
+def test_late_commits_of_a_log_that_grows_open_no_history() -> None:
+    watching = engine(1)
+    for second in range(300):
+        watching.take([log_offsets(second, 10_100 + 10 * second)])
+        if second >= 20 and second % 5 == 0:
+            made = replace(commit(second - 20, 9_800 + 10 * second), seen_at=after(second))
+            watching.take([made])
+            assert not watching._evaluator.facts.is_open(made.subject)
+
+
+def test_a_leader_change_that_a_group_reads_across_opens_no_history() -> None:
+    watching = engine(1)
+    watching.take([partition_state(-60, 1), log_offsets(-60, 1_000_000)])
+    for second in range(0, 600, 5):
+        if second in (100, 105, 400):
+            watching.take([partition_state(second, 1 + second % 2, isr=(2,))])
+        if not 95 <= second <= 110:
+            watching.take([commit(second, 10_000 + 10 * second)])
+        watching.take([tick(second)])
+        assert not watching._evaluator.facts.is_open(commit(0, 0).subject)
+
+
+def test_logs_then_are_what_their_readings_say() -> None:
+    facts = Facts()
+    readings = [(10, 0, 100), (20, 0, 140), (30, 50, 120), (40, 60, 200), (50, 60, 260)]
+    for second, log_start, log_end in readings:
+        facts.absorb(log_offsets(second, log_end, log_start))
+    at = np.array([after(second) for second in (5, 10, 29, 30, 44, 49, 50, 70)])
+    logs = facts.partitions.as_of(np.zeros(len(at), np.int64), at, facts.logs)
+    assert logs.log_start.tolist() == [UNREAD, 0, 0, 50, 60, 60, 60, 60]
+    assert logs.log_end.tolist() == [UNREAD, 100, 140, 120, 200, 200, 260, 260]
+    assert logs.next_end.tolist() == [100, 140, 120, 200, 260, 260, ANY, ANY]
+
+
+READINGS = st.tuples(st.sampled_from([-900, -40, 0, 10, 100]), st.sampled_from([0, 0, 0, 5_000]))
+"""By how much a log end and a log start rise in a second."""
+
+
+@given(
+    st.lists(READINGS, min_size=30, max_size=90),
+    st.lists(st.sampled_from([0, 10, 100, 5_000]), min_size=90, max_size=90),
+    st.sampled_from([0, 1, 3, 20]),
+)
+def test_late_commits_give_the_same_findings(rises: list[tuple[int, int]], advances: list[int], late: int) -> None:
+    ends = np.cumsum([20_000, *(end for end, _ in rises)]).clip(min=0).tolist()
+    starts = np.minimum(np.cumsum([0, *(start for _, start in rises)]), ends).tolist()
+    offsets = np.cumsum([15_000, *advances]).tolist()
+    batches: list[list[Observation]] = [
+        [
+            log_offsets(second, end, start),
+            *([] if second < late else [replace(commit(second - late, offsets[second - late]), seen_at=after(second))]),
+            tick(second),
+        ]
+        for second, (end, start) in enumerate(zip(ends, starts, strict=True))
+    ]
+    batches.append([tick(len(ends) + 400)])
+    with_columns, without = (run(engine(least), batches).incidents for least in (1, NEVER))
+    assert with_columns == without
 
 
 class Watchful(GroupRule):

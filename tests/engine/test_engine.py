@@ -9,7 +9,6 @@ from pydantic import PrivateAttr
 
 from agent.config.settings import load
 from agent.engine.engine import Engine
-from agent.engine.evaluator import REVISIT_MS
 from agent.engine.facts import Facts
 from agent.engine.history import LONG_AFTER, History
 from agent.engine.rule import Rule, Scope
@@ -133,4 +132,4 @@ def test_days_without_backflow_are_not_relived_minute_by_minute(first: Any) -> N
     watching.take([first(days)])
     assert len(rule.asked) - before <= 11
     watching.take([tick(second) for second in range(days + 1, days + 300)])
-    assert max(rule.asked) >= tick(days + 300).at - REVISIT_MS
+    assert max(rule.asked) >= tick(days + 300).at - rule.revisit_ms

@@ -265,5 +265,7 @@ def test_simulation_covers_every_correlation_and_rule() -> None:
                 correlations.add(incident.correlation)
                 kinds.update(finding.kind for finding in incident.causes + incident.findings)
     assert correlations == {None, *SHIPPED.correlations} - HOURS_LONG - COMBINED
-    within_reach = {rule.kind for rule in SHIPPED.rules.values() if simulated.intersection(rule.observes)}
+    within_reach = {
+        rule.kind for rule in SHIPPED.rules.values() if simulated.intersection({*rule.observes, rule.revisits})
+    }
     assert kinds == within_reach - HOURS_LONG

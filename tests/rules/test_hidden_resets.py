@@ -1,12 +1,17 @@
-"""Hidden resets that are known only after ten minutes, on histories too long for a rule test."""
+"""Hidden resets on histories too long for a rule test; many series are ignored where one is not looked into."""
 
 from collections.abc import Iterator
 from operator import attrgetter
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from agent.engine.evaluator import Evaluator
+from agent.engine.facts import Facts
+from agent.engine.ordinary import SeriesAtRest
 from agent.model.findings import Finding, FindingKey
 from agent.model.observations.base import Observation
-from agent.model.observations.kafka import Member
+from agent.model.observations.kafka import Commit, Member
 from agent.rules.hidden_reset import HiddenReset
 from tests.builders import after, commit, group_state, log_offsets, partition_state
 
@@ -35,3 +40,29 @@ def test_reset_of_a_single_partition_stays_found_beside_busy_readers() -> None:
         assert not results.withdrawn
     (reset,) = found.values()
     assert (reset.at, reset.labels) == (after(LEADER_CHANGED), ("possible",))
+
+
+@given(
+    st.lists(st.sampled_from([1, 2, 5, 12, 20, 40, 90, 700]), min_size=2, max_size=90),
+    st.lists(st.integers(0, 1_000), min_size=1, max_size=4),
+    st.integers(0, 900),
+)
+def test_no_series_is_ignored_that_may_stand_still(intervals: list[int], changes: list[int], lasting: int) -> None:
+    rule, facts, second = HiddenReset(), Facts(), 0
+    for interval in intervals:
+        second += interval
+        facts.absorb(commit(second, 1_000 + second))
+    facts.absorb(partition_state(-1, 1))
+    for number, change in enumerate(sorted(changes)):
+        facts.absorb(partition_state(max(second - change + 300, 0), 2 - number % 2))
+    looked_into: set[tuple[bool, bool]] = set()
+    for lasted in range(0, lasting + 1, 10):
+        facts.now = after(second + lasted)
+        (history,) = facts.open_commits() or [facts.history(Commit, "main", "g", "t", 0)]
+        is_looked_into = any(rule.revisit(history, facts))
+        for opened in facts.open_commits():
+            facts.close(opened)
+        series = SeriesAtRest(facts.commits, facts.commits.used(), facts.now)
+        if len(series):
+            looked_into.add((bool(rule.ignores_series(series, facts).all()), is_looked_into))
+    assert not looked_into & {(True, True), (False, False)}

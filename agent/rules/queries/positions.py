@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-import numpy as np
-
 from agent.engine.condition_rule import intervals_where
 from agent.engine.facts import Facts
 from agent.engine.history import LATENESS_MS, History
