@@ -2,9 +2,10 @@
 
 Run as `python -m bench.keys [--groups N] [--partitions N] [--every S] [--minutes N] [--freeze N]`: each group commits
 first by itself. Then the records of its commits are written to the offsets topic by a producer, as its coordinator
-would write them: that takes a tenth of the CPU. As the minute that `--freeze` names begins, the broker stands still
-until its session expires. In the end one group moves back, and the message about it is awaited. Other messages are
-printed; the exit status is 1 if there were any without `--freeze`.
+would write them: that takes a tenth of the CPU. With `--freeze` there are two brokers, one of which stands still from
+the beginning of that minute until its session expires: half of the partitions get another leader. In the end one group
+moves back, and the message about it is awaited. Other messages are printed; the exit status is 1 if there were any
+without `--freeze`.
 """
 
 import argparse
@@ -114,19 +115,20 @@ def main() -> int:
     parser.add_argument("--partitions", type=int, default=100)
     parser.add_argument("--every", type=float, default=5, help="seconds from one commit of a key to the next")
     parser.add_argument("--minutes", type=int, default=30)
-    parser.add_argument("--freeze", type=int, help="as which minute begins the broker stands still")
+    parser.add_argument("--freeze", type=int, help="as which minute begins a broker stands still")
     parser.add_argument("--version", default="4.1.1", help="of Kafka")
     arguments = parser.parse_args()
     groups = [f"reader-{number:05d}" for number in range(arguments.groups)]
     places = [("orders", number) for number in range(arguments.partitions)]
     first = _STEP * round(60 * (arguments.minutes + 5) / arguments.every)  # not near the log start, which is dangerous
+    brokers = (1, 2) if arguments.freeze else (1,)
     config = {"offsets.topic.num.partitions": _OFFSETS_PARTITIONS}
     with (
         tempfile.TemporaryDirectory() as temporary,
-        Cluster(arguments.version, (1,), workdir=Path(temporary) / "k", config=config, heap_mb=2_048) as cluster,
+        Cluster(arguments.version, brokers, workdir=Path(temporary) / "k", config=config, heap_mb=2_048) as cluster,
         Slack() as slack,
     ):
-        cluster.create_topic("orders", arguments.partitions)
+        cluster.create_topic("orders", arguments.partitions, replication=len(brokers))
         fill(cluster.bootstrap_servers, places, 2 * first)
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
         commit(admin, dict.fromkeys(groups, first), arguments.partitions)

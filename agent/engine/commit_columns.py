@@ -129,6 +129,10 @@ class CommitColumns:
         """Return the cluster and the group of a series."""
         return self._groups[number]
 
+    def newest_of(self, group: _Group) -> int:
+        """Return when a group, by its cluster and name, committed last in any of its series, ms."""
+        return int(self.last_at[np.array(self._of_group[group])].max())
+
     @property
     def groups(self) -> set[_Group]:
         """The cluster and group of all series."""
@@ -236,6 +240,13 @@ class CommitColumns:
                 later = (at > moment).sum(axis=1)
                 as_of = offsets[np.arange(len(later)), later.clip(max=KEPT - 1)]
                 found[rows, column] = np.where(later < kept, as_of, UNKNOWN)
+        return found
+
+    def first_at(self, ids: Integers) -> Integers:
+        """Return when the first commit that is kept of each series was made, ms."""
+        found = self.last_at[ids]
+        for rows, took in self.intervals(ids):
+            found[rows] -= np.where(took == UNKNOWN, 0, took).sum(axis=1)
         return found
 
     def oldest_offsets(self, ids: Integers) -> Integers:

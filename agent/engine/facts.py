@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
+import numpy as np
 
 from agent.engine.commit_columns import CommitColumns
 from agent.engine.commit_rings import KEPT
@@ -233,6 +234,15 @@ class Facts:
     def is_indexed(self, kind: type[Observation]) -> bool:
         """Return whether subjects of this kind have been looked up by some of their key fields."""
         return kind in self._indexes
+
+    def begun_since(self, cluster: str, group: str, since: int) -> list[tuple[str, int]]:
+        """Return the (topic, partition) of a group whose first commit that is kept was made at that moment or later."""
+        ids = np.array(self.commits.matching({"cluster": cluster, "group": group}), np.int64)
+        begun = ids[self.commits.first_at(ids) >= since].tolist()
+        opened = self._index(Commit, ("cluster", "group")).members.get((cluster, group), ())
+        subjects = [self.commits.subject(number) for number in begun]
+        subjects += [history.subject for history in opened if history.changes[0].at >= since]
+        return [(str(topic), int(str(partition))) for *_, topic, partition in subjects]
 
     def commits_beyond(self, cluster: str, topic: str, partition: int, offset: int) -> Sequence[History[Commit]]:
         """Return the histories of all groups that may have committed more than this offset of a partition."""

@@ -136,6 +136,17 @@ class SeriesAtRest:
         """No time between two commits of each that are kept is longer, ms."""
         return self._columns.longest_at_most[self._ids]
 
+    def newest_of_group(self, rows: Flags) -> Integers:
+        """Return when the groups of these rows committed last in any of their series, ms; 0 for the others."""
+        newest = np.zeros(len(rows), np.int64)
+        known: dict[tuple[str, str], int] = {}
+        for row in np.flatnonzero(rows).tolist():
+            group = self._columns.group(int(self._ids[row]))
+            if group not in known:
+                known[group] = self._columns.newest_of(group)
+            newest[row] = known[group]
+        return newest
+
     def has_paused(self, rows: Flags, limit: int) -> Flags:
         """Return which of these series have at least `limit` ms between two commits, as far as kept."""
         return self._columns.has_paused(self._ids[rows], limit)

@@ -45,6 +45,12 @@ _LONG_MS = 3_600_000
 _SOON_MS = 10_000
 """How long after such a disturbance, and how often, it is looked which series stand still."""
 
+_MANY = 1_000
+"""If more series than that seem to stand still, only those count whose groups have moved on elsewhere.
+
+Commits may only not have been read yet.
+"""
+
 _JITTER_MS = 1_000
 """How far two polls may be from their interval."""
 
@@ -137,7 +143,10 @@ class HiddenReset(GroupRule):
         def stand_still(places: Integers, intervals: Integers) -> Flags:
             return _may_stand_still(series.now, last_at[places], disturbed_at[places], intervals, self.wait)
 
-        return ~series.where(lasts | has_ended, stand_still)
+        found = series.where(lasts | has_ended, stand_still)
+        if np.count_nonzero(found) > _MANY:
+            found &= has_ended | (series.newest_of_group(found) >= disturbed_at + _SOON_MS)
+        return ~found
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Yield the standstill after the first leader change or truncation that no commit followed."""
@@ -436,9 +445,11 @@ def _is_active(facts: Facts, scope: Scope, since: int, until: int) -> bool:
     if state is not None and state.members:
         assigned = {pair for member in state.members for pair in member.partitions}
         return not assigned or (topic, partition) in assigned
-    return any(
-        since < commit.at <= until
-        for history in facts.histories(Commit, cluster=cluster, group=group)
-        if history.subject[-2:] != (topic, partition)
-        for commit in drop_unmoved(history)[1:]
-    )
+    histories = facts.histories(Commit, cluster=cluster, group=group)
+    return any(_has_moved(history, since, until) for history in histories if history.subject[-2:] != (topic, partition))
+
+
+def _has_moved(history: History[Commit], since: int, until: int) -> bool:
+    """Return whether the offset moved after `since` and up to `until`."""
+    later = history.between(since, until)
+    return bool(later) and len(drop_unmoved([*history.before(later[0].at, 1), *later])) > 1

@@ -14,7 +14,7 @@ from agent.model.observations.kafka import Commit, GroupState, LogOffsets, Parti
 from agent.model.text import count, place, span
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, drop_unmoved, find_deletion, is_recreated
 from agent.rules.queries.positions import log_end
-from agent.rules.queries.subjects import groups_of, partitions_of
+from agent.rules.queries.subjects import partitions_of
 from agent.rules.queries.unread import remembered
 
 _USUAL_RATE = 5_000
@@ -57,7 +57,7 @@ class NewPartitionSkipped(GroupRule):
             prevent="Set auto.offset.reset=earliest for {reader}, or by_duration on Kafka 4.0 or later (KIP-1106).",
         ),
     }
-    observes = (Commit, GroupState, PartitionState)
+    observes = (Commit, GroupState)
     ignores_all_progress = True
 
     min_records: int = 1000
@@ -73,25 +73,18 @@ class NewPartitionSkipped(GroupRule):
         return f"{reader(finding.subject)} began on new partition {place(finding.subject)} at {offset:,}, the log end"
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
-        """Return the scope of each first commit, and of what may explain it later."""
+        """Return the scope of each first commit, also when it is known only later that it was assigned."""
         match observation:
             case Commit(cluster=cluster, group=group, topic=topic, partition=partition, offset=int() as offset):
                 if offset < self.min_records or len(facts.history_of(observation).changes) > 1:
                     return ()
-                places = [(group, topic, partition)]
+                places = [(topic, partition)]
             case GroupState(cluster=cluster, group=group):
-                places = [(group, *pair) for pair in partitions_of(facts, cluster, group)]
-            case PartitionState(cluster=cluster, topic=topic, partition=partition):
-                places = [(group, topic, partition) for group in groups_of(facts, cluster, topic, partition)]
+                places = facts.begun_since(cluster, group, observation.at - LATENESS_MS)
             case _:
                 return ()
-        return [
-            Scope(cluster, *place)
-            for place in places
-            for first in facts.history(Commit, cluster, *place).changes[:1]
-            if abs(first.at - observation.at) <= LATENESS_MS and self.applies_to(*place[:2])
-            if _find_assignment(Scope(cluster, *place), facts) is not None
-        ]
+        scopes = [Scope(cluster, group, *place) for place in places if self.applies_to(group, place[0])]
+        return [scope for scope in scopes if _find_assignment(scope, facts) is not None]
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         start = _find_start(scope, facts)
