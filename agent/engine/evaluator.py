@@ -6,7 +6,7 @@ is final; only its recovery is followed from then on.
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain, count
 from typing import Any, NamedTuple, TypeAlias
@@ -286,13 +286,13 @@ class Evaluator:
         """Have the rules that look so often look at their subjects, and tidy up."""
         if every == _TIDY_MS:
             self.facts.forget_gone(self._dependencies.dependents.__contains__)
-        rules: dict[type[Observation] | None, list[tuple[str, Rule]]] = {}
+        rules: dict[Hashable, list[tuple[str, Rule]]] = {}
         for name, rule in self._revisitors:
-            if rule.revisit_ms == every:
-                rules.setdefault(rule.revisits, []).append((name, rule))
-        series = series_to_revisit(self.facts, [rule for _, rule in rules.get(Commit, ())], self._set_aside)
-        for history in chain(self.facts.open_histories(), series):
-            for name, rule in rules.get(history.changes[-1].__class__, ()):
+            if rule.revisits is not None and rule.revisit_ms == every:
+                rules.setdefault(rule.revisits.subject_kind, []).append((name, rule))
+        of_commits = [rule for _, rule in rules.get(Commit.subject_kind, ())]
+        for history in chain(self.facts.open_histories(), series_to_revisit(self.facts, of_commits, self._set_aside)):
+            for name, rule in rules.get(history.subject[0], ()):
                 try:
                     for scope in rule.revisit(history, self.facts):
                         evaluation = Evaluation(name, scope)
