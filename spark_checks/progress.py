@@ -115,7 +115,7 @@ def report_stages(spark: SparkSession, progress: Progress, what: str, every: flo
 def _follow(events: IO[bytes], counts: StageCounts, every: float) -> Iterator[None]:
     """Count the events that are written while the body runs."""
     ended = threading.Event()
-    events.seek(-1, 2)
+    events.seek(max(events.seek(0, 2) - 1, 0))
 
     def read() -> None:
         rest = b""

@@ -129,9 +129,9 @@ class CommitColumns:
         """Return the cluster and the group of a series."""
         return self._groups[number]
 
-    def newest_of(self, group: _Group) -> int:
-        """Return when a group, by its cluster and name, committed last in any of its series, ms."""
-        return int(self.last_at[np.array(self._of_group[group])].max())
+    def newest_of(self, cluster: str, group: str) -> int:
+        """Return when a group that has series committed last in any of them, ms."""
+        return int(self.last_at[np.array(self._of_group[cluster, group])].max())
 
     @property
     def groups(self) -> set[_Group]:

@@ -103,9 +103,14 @@ class Evaluator:
         self._set_aside = set_aside
         self._rules = rules
         self._observers: dict[type[Observation], list[tuple[str, Rule]]] = {}
-        self._revisitors = [(name, rule) for name, rule in rules.items() if rule.revisits is not None]
-        self._revisited = {rule.revisits for _, rule in self._revisitors}
-        self._revisit_at: dict[int, int] = {}  # by how often, ms
+        self._revisited = {rule.revisits for rule in rules.values()} - {None}
+        # By how often, ms, and the kind of subject.
+        self._revisitors: dict[int, dict[Hashable, list[tuple[str, Rule]]]] = {_TIDY_MS: {}}
+        for name, rule in rules.items():
+            if rule.revisits is not None:
+                kinds = self._revisitors.setdefault(rule.revisit_ms, {})
+                kinds.setdefault(rule.revisits.subject_kind, []).append((name, rule))
+        self._revisit_at: dict[int, int] = {}
         self._active_findings: dict[Evaluation, dict[FindingKey, Finding]] = {}
         self._dependencies = _Dependencies()
         self._dirty: dict[Evaluation, None] = {}
@@ -279,17 +284,13 @@ class Evaluator:
 
     def _begin_to_revisit(self, seen: int) -> None:
         now = max(self.facts.now, seen)
-        intervals = {_TIDY_MS, *(rule.revisit_ms for _, rule in self._revisitors)}
-        self._revisit_at = {every: _next_revisit(every, now) for every in sorted(intervals)}
+        self._revisit_at = {every: _next_revisit(every, now) for every in sorted(self._revisitors)}
 
     def _revisit(self, every: int, dirty: dict[Evaluation, None]) -> None:
         """Have the rules that look so often look at their subjects, and tidy up."""
         if every == _TIDY_MS:
             self.facts.forget_gone(self._dependencies.dependents.__contains__)
-        rules: dict[Hashable, list[tuple[str, Rule]]] = {}
-        for name, rule in self._revisitors:
-            if rule.revisits is not None and rule.revisit_ms == every:
-                rules.setdefault(rule.revisits.subject_kind, []).append((name, rule))
+        rules = self._revisitors[every]
         of_commits = [rule for _, rule in rules.get(Commit.subject_kind, ())]
         for history in chain(self.facts.open_histories(), series_to_revisit(self.facts, of_commits, self._set_aside)):
             for name, rule in rules.get(history.subject[0], ()):

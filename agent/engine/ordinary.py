@@ -37,10 +37,9 @@ class CommitProgress:
         """Return these commits."""
         return self if rows.all() else CommitProgress(self._columns, self._rows.select(rows), self.logs.select(rows))
 
-    def of_partition(self, name: str) -> Integers:
-        """Return a column of the commits' partitions, see `PartitionColumns`."""
-        column: Integers = getattr(self._columns.partitions, name)[self._partition]
-        return column
+    def of_partition(self, column: Integers) -> Integers:
+        """Return what a column of `PartitionColumns` says of the commits' partitions."""
+        return column[self._partition]
 
     def where(self, rows: Flags, holds: Callable[[str, str, int, int], bool]) -> Flags:
         """Return for which of these rows something holds, by cluster, group, start and at; False for the others."""
@@ -120,10 +119,10 @@ class SeriesAtRest:
         names = self._columns.partitions.names
         return np.array([value_of(names[number]) for number in numbers.tolist()])[places]
 
-    def by_group(self, value_of: Callable[[str, str], bool], rows: Flags) -> Flags:
-        """Return a value, by cluster and group, of the groups of these rows; False for the others."""
-        found = np.zeros(len(rows), np.bool_)
-        known: dict[tuple[str, str], bool] = {}
+    def by_group(self, value_of: Callable[[str, str], int], rows: Flags) -> Integers:
+        """Return a value, by cluster and group, of the groups of these rows; 0 for the others."""
+        found = np.zeros(len(rows), np.int64)
+        known: dict[tuple[str, str], int] = {}
         for row in np.flatnonzero(rows).tolist():
             group = self._columns.group(int(self._ids[row]))
             if group not in known:
@@ -135,17 +134,6 @@ class SeriesAtRest:
     def longest_at_most(self) -> Integers:
         """No time between two commits of each that are kept is longer, ms."""
         return self._columns.longest_at_most[self._ids]
-
-    def newest_of_group(self, rows: Flags) -> Integers:
-        """Return when the groups of these rows committed last in any of their series, ms; 0 for the others."""
-        newest = np.zeros(len(rows), np.int64)
-        known: dict[tuple[str, str], int] = {}
-        for row in np.flatnonzero(rows).tolist():
-            group = self._columns.group(int(self._ids[row]))
-            if group not in known:
-                known[group] = self._columns.newest_of(group)
-            newest[row] = known[group]
-        return newest
 
     def has_paused(self, rows: Flags, limit: int) -> Flags:
         """Return which of these series have at least `limit` ms between two commits, as far as kept."""

@@ -81,11 +81,11 @@ class BeyondEnd(GroupRule):
         return [Scope(cluster, group, topic, partition) for group in groups if self.applies_to(group, topic)]
 
     def ignores_progress(self, progress: CommitProgress, facts: Facts) -> Flags:
-        del facts
         is_below = progress.offset <= progress.logs.next_end
         # Otherwise a later reading may be below it.
-        has_grown = (progress.of_partition("decreased_at") <= progress.at) | (
-            progress.at >= progress.of_partition("read_before_at")
+        decreased_at = progress.of_partition(facts.partitions.decreased_at)
+        has_grown = (progress.at >= decreased_at) | (
+            progress.at >= progress.of_partition(facts.partitions.read_before_at)
         )
         return is_below & has_grown
 

@@ -98,7 +98,8 @@ class ConsumerStalled(GroupRule):
             states = facts.history(GroupState, cluster, group)
             return states.last is None or not (states.last.members or first_not_final(facts, states).members)
 
-        return ignored | series.by_group(is_empty, ~ignored)
+        ignored |= series.by_group(is_empty, ~ignored) != 0
+        return ignored
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         history = facts.history(Commit, *scope.series)

@@ -127,7 +127,7 @@ class HiddenReset(GroupRule):
         if len(times) < REGULAR:
             return ()
         intervals = np.diff(times)[::-1][None, :].astype(np.int64)
-        stands = _may_stand_still(facts.now, np.array(times[-1:]), disturbed_at, intervals, self.wait)
+        stands = _find_standstills(facts.now, np.array(times[-1:]), disturbed_at, intervals, self.wait)
         return (Scope(last.cluster, last.group, last.topic, last.partition),) if stands[0] else ()
 
     def ignores_series(self, series: SeriesAtRest, facts: Facts) -> Flags:
@@ -141,11 +141,11 @@ class HiddenReset(GroupRule):
         has_ended[has_ended] = series.has_paused(has_ended, self.wait)
 
         def stand_still(places: Integers, intervals: Integers) -> Flags:
-            return _may_stand_still(series.now, last_at[places], disturbed_at[places], intervals, self.wait)
+            return _find_standstills(series.now, last_at[places], disturbed_at[places], intervals, self.wait)
 
         found = series.where(lasts | has_ended, stand_still)
         if np.count_nonzero(found) > _MANY:
-            found &= has_ended | (series.newest_of_group(found) >= disturbed_at + _SOON_MS)
+            found &= has_ended | (series.by_group(facts.commits.newest_of, found) >= disturbed_at + _SOON_MS)
         return ~found
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
@@ -327,7 +327,7 @@ def _stale_ms(longest: Integers) -> Integers:
     return np.maximum(_STALE_MS, 3 * longest) + FINALIZATION_MS
 
 
-def _may_stand_still(now: int, last_at: Integers, disturbed_at: Integers, intervals: Integers, wait: int) -> Flags:
+def _find_standstills(now: int, last_at: Integers, disturbed_at: Integers, intervals: Integers, wait: int) -> Flags:
     """Return which series may stand still since their partition was disturbed, or did until a short time ago.
 
     last_at: of the last move, ms. disturbed_at: of its partition. intervals: between moves, newest first, UNKNOWN where

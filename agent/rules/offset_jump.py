@@ -141,7 +141,7 @@ class OffsetJump(GroupRule):
 
     def ignores_progress(self, progress: CommitProgress, facts: Facts) -> Flags:
         ignored = progress.offset - progress.offset_before < self.min_records
-        is_in_log = progress.offset_before >= progress.of_partition("log_start")
+        is_in_log = progress.offset_before >= progress.of_partition(facts.partitions.log_start)
         was_in_log = progress.offset_before >= progress.logs.log_start
         rows = ~ignored & is_in_log & was_in_log
         took, advance, exists = progress.last_moves(rows, _RECENT - 1)

@@ -122,8 +122,7 @@ class RetentionOverrun(GroupRule):
         return [Scope(cluster, group, topic, partition) for group in groups if self.applies_to(group, topic)]
 
     def ignores_progress(self, progress: CommitProgress, facts: Facts) -> Flags:
-        del facts
-        return np.asarray(progress.offset_before >= progress.of_partition("log_start"))
+        return np.asarray(progress.offset_before >= progress.of_partition(facts.partitions.log_start))
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         history = facts.history(Commit, *scope.series)
