@@ -11,14 +11,13 @@ import argparse
 import random
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from agent.model.observations.base import Observation
-from agent.model.observations.kafka import OFFSETS_TOPIC, Commit
+from agent.model.observations.kafka import Commit
+from bench import bare_loop
 from bench.family import need
 from bench.idle import END, wait_until_read
 from bench.latency import commit, named
@@ -32,24 +31,6 @@ _STEP = 40
 """Records that a group reads from one sweep to the next."""
 _SETTLE_S = 30
 """After all groups have been read: by then they are followed in the log."""
-
-
-def bare_loop(bootstrap_servers: str) -> tuple[int, float]:
-    """Read all commits with a dict of the last ones; return how many, and the CPU time per record, us."""
-    properties = {"group.id": "bare", "enable.auto.commit": False, "fetch.queue.backoff.ms": 5}
-    consumer = Consumer({"bootstrap.servers": bootstrap_servers, **properties})
-    partitions = consumer.list_topics(OFFSETS_TOPIC).topics[OFFSETS_TOPIC].partitions
-    ends = [consumer.get_watermark_offsets(TopicPartition(OFFSETS_TOPIC, number))[1] for number in partitions]
-    consumer.assign([TopicPartition(OFFSETS_TOPIC, number, OFFSET_BEGINNING) for number in partitions])
-    last: dict[bytes, bytes | None] = {}
-    count, begin = 0, time.process_time()
-    while count < sum(ends):  # a broker that has just started has compacted nothing
-        for message in consumer.consume(10_000, 1):
-            last[message.key() or b""] = message.value()
-            count += 1
-    used = time.process_time() - begin
-    consumer.close()
-    return count, used / count * 1e6
 
 
 def main() -> int:
@@ -97,10 +78,12 @@ def main() -> int:
                 is_found = False
             others = [message.words for message in slack.messages() if not named(message.words, [chosen])]
         count = arguments.groups * arguments.partitions * arguments.sweeps
-        read, bare = bare_loop(cluster.bootstrap_servers)
+        bare = bare_loop.measure(cluster.bootstrap_servers)
     cost = (after.cpu - before.cpu) / count * 1e6
-    print(f"{count:,} commits while paused: {cost:.1f} us of CPU each; bare loop over {read:,}: {bare:.2f} us")
-    print(f"resident: {before.memory:.0f} MiB before, {after.memory:.0f} MiB after")
+    print(
+        f"{count:,} commits while paused: {cost:.1f} us of CPU each; bare loop over {bare.count:,}: {bare.cost:.2f} us"
+    )
+    print(f"resident: {before.memory:.0f} MiB before, {after.memory:.0f} MiB after; bare loop: {bare.memory:.0f} MiB")
     print(f"a group that moved back and regained its position meanwhile: {'reported' if is_found else 'MISSED'}")
     print(*others, sep="\n")
     return 0 if is_found and not others else 1

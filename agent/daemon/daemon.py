@@ -269,6 +269,10 @@ class Daemon:
         source.poll()
         name, now = _name(source), now_ms()
         self._startup_logs[name].polled(now)
+        if source.problem is None:
+            self._health.works(name)
+        else:
+            self._health.failed(name, source.problem)
         if name in self._failed:
             self._failed.discard(name)
             self._pipeline.put([Available(at=now, source=source.name, cluster=source.cluster)])

@@ -10,7 +10,7 @@ import structlog
 MAX_WAITING = 100_000
 """From how many waiting observations on sources wait: a second's work, and some tens of megabytes."""
 
-_PATIENCE_S = 1.0
+_PATIENCE_S = 5.0
 """How long sources wait before that is worth a line in the log."""
 
 log = structlog.get_logger(__name__)

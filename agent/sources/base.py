@@ -24,7 +24,8 @@ HEARTBEAT_MS = 600_000
 class Source(Protocol):
     """A watched system. The scheduler calls `poll` every `interval` ms, never concurrently.
 
-    read_at: when the system last answered, ms; None if it has not since the start.
+    read_at: when the system last answered, ms; None if it has not since the start. problem: why it cannot be watched as
+    it should although it answers, sentences for an operator that do not change; None if it can.
     """
 
     name: str
@@ -33,6 +34,9 @@ class Source(Protocol):
 
     @property
     def read_at(self) -> int | None: ...
+
+    @property
+    def problem(self) -> str | None: ...
 
     def poll(self) -> None:
         """Emit what changed. What cannot be read is emitted as Unavailable; an exception is a defect."""

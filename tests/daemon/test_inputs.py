@@ -42,7 +42,7 @@ def test_a_source_waits_for_room_and_both_are_logged(inputs: Inputs[str]) -> Non
     assert [line["event"] for line in lines] == ["sources_slowed", "sources_not_slowed"]
 
 
-def test_a_source_that_waits_for_less_than_a_second_is_not_logged(inputs: Inputs[str]) -> None:
+def test_a_source_that_waits_for_a_moment_is_not_logged(inputs: Inputs[str]) -> None:
     with capture_logs() as lines:
         source = started(inputs)
         wait_until(lambda: inputs._slowed_at is not None, "the source to wait", 10)

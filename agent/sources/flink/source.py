@@ -54,6 +54,7 @@ class FlinkSource:
     """The source of one Flink cluster. A poll takes at most the timeout and 5 s, whatever does not answer."""
 
     name = "flink"
+    problem = None
 
     def __init__(
         self,

@@ -74,6 +74,11 @@ _LIST_MS = 10_000
 _RETRY_MS = 600_000
 """How long after a refusal the types of groups are requested again: the brokers may have been upgraded."""
 
+_LATE = (
+    "Commits are made faster than the agent reads them: it has been behind for more than a minute, and what happens to "
+    "these groups is reported late. Give the agent more CPU, or let it watch fewer groups (groups in rules.toml)."
+)
+
 log = structlog.get_logger(__name__)
 
 
@@ -196,6 +201,11 @@ class KafkaSource:
                 self._emit(changes[begin : begin + _EMITTED_AT_ONCE])
             self._tail.add_polls(polls, begun_at)
             self._source_log.add_applications(facts)
+
+    @property
+    def problem(self) -> str | None:
+        """Whether commits are made faster than they are read. Safe to call from any thread."""
+        return _LATE if self._tail.is_late else None
 
     def topics(self) -> list[str]:
         """Return all topics of the cluster, as last read. Safe to call from any thread."""

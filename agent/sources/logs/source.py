@@ -41,6 +41,7 @@ class LogSource:
     """
 
     name = "logs"
+    problem = None
 
     def __init__(
         self, name: str, settings: Logs, patterns: Iterable[str], emit: Emit, known: Iterable[Observation] = ()

@@ -56,6 +56,7 @@ class ChangelogSource:
     """
 
     name = "changelogs"
+    problem = None
 
     def __init__(  # noqa: PLR0917 - every source is made in this way
         self,

@@ -57,6 +57,7 @@ class StreamsMetricsSource:
     """
 
     name = "streams_metrics"
+    problem = None
 
     def __init__(  # noqa: PLR0917 - every source is made in this way
         self,

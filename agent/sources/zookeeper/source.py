@@ -53,6 +53,7 @@ class ZooKeeperSource:
     """A cluster's ZooKeeper: changes within milliseconds, and Unavailable when our session may have expired."""
 
     name = "zookeeper"
+    problem = None
 
     def __init__(
         self,

@@ -44,7 +44,10 @@ _SKEW_MS = 2_000
 _SKEW_WINDOW_MS = 60_000
 """Brokers' clocks are behind if no commit of this time was read sooner than _SKEW_MS after its timestamp."""
 
-_DEFAULTS = {"queued.max.messages.kbytes": "16384"}
+_FETCHED_KIB = 16_384
+"""What is queued at most, and so fetched from a broker at once."""
+_LEAST_KIB, _MOST_KIB = 128, 1_024
+"""Of one partition: a batch of commits should fit in, and librdkafka's default."""
 
 
 class TakenOver(NamedTuple):
@@ -137,6 +140,12 @@ class CommitTail:
         """Whether all partitions are read up to their ends."""
         return self._progress.is_current
 
+    @property
+    def is_late(self) -> bool:
+        """Whether commits are made faster than they are read, see `Progress.is_late`."""
+        with self._lock:
+            return self._progress.is_late(now_ms())
+
     def is_followed(self, group: str) -> bool:
         """Return whether each commit of the group is observed here, so that it need not be polled."""
         return self._progress.is_followed(group)
@@ -198,8 +207,15 @@ class CommitTail:
             self._crash = error
 
     def _make_consumer(self, properties: Mapping[str, str]) -> Consumer:
+        # A full queue has librdkafka begin with the same partitions again (its issue 1854). None may fill a response,
+        # else the last ones are not read for as long as there is more to read than we can take.
+        of_partition = min(max(_FETCHED_KIB // max(self._progress.count, 1), _LEAST_KIB), _MOST_KIB)
+        defaults = {
+            "queued.max.messages.kbytes": str(_FETCHED_KIB),
+            "fetch.message.max.bytes": str(of_partition << 10),
+        }
         required = {"statistics.interval.ms": _STATISTICS_MS, "stats_cb": self._keep_statistics}
-        return make_log_consumer("commits", properties, self._client_log, defaults=_DEFAULTS, required=required)
+        return make_log_consumer("commits", properties, self._client_log, defaults=defaults, required=required)
 
     def _keep_statistics(self, statistics: str) -> None:
         self._statistics = statistics

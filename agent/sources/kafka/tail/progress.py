@@ -20,6 +20,9 @@ BEHIND_MS = 3_000
 LOST_MS = 60_000
 """How long the reading of a partition may stand still for another reason before its groups are polled."""
 
+LATE_MS = 60_000
+"""How long the reading of a partition may go on without reaching its end before that is a problem."""
+
 CATCH_UP_MS = 120_000
 """How long reading what was written before the start may take."""
 
@@ -114,7 +117,8 @@ class _Followed(NamedTuple):
     """A partition all of whose records are read. since: from those written then on; at: up to those, ms.
 
     next_offset: to be fetched next. alive_at: when it was last seen to be at its end or to move on, ms. is_catching_up:
-    whether it has not been at its end in this run. is_held_back: whether an open transaction holds it up.
+    whether it has not been at its end in this run. is_held_back: whether an open transaction holds it up. behind_since:
+    when it was first read without reaching its end, ms; None if it has reached it since, or is held back.
     """
 
     since: int
@@ -123,6 +127,7 @@ class _Followed(NamedTuple):
     alive_at: int
     is_catching_up: bool = False
     is_held_back: bool = False
+    behind_since: int | None = None
 
 
 class Progress:
@@ -207,10 +212,12 @@ class Progress:
                 self._partitions[reading.partition] = _Followed(since, at, reading.next_offset, at)
             elif known is not None:
                 moved = reading.has_more or reading.next_offset != known.next_offset
+                behind_since = at if known.behind_since is None else known.behind_since
                 self._partitions[reading.partition] = known._replace(
                     alive_at=at if moved else known.alive_at,
                     next_offset=reading.next_offset,
                     is_held_back=reading.is_held_back,
+                    behind_since=None if reading.is_held_back else behind_since,
                 )
         ready = [poll for poll in self._polls.values() if self._is_confirmed(poll)]
         for poll in ready:
@@ -249,6 +256,15 @@ class Progress:
             if (self._looked_at or 0) - partition.alive_at > BEHIND_MS
         }
         return [group for group in self._groups if stalled.intersection(self.partitions_of(group))] if stalled else []
+
+    def is_late(self, now: int) -> bool:
+        """Return whether a partition has been read for LATE_MS without reaching its end: more is written than read."""
+        return any(
+            partition.behind_since is not None
+            and now - partition.behind_since > LATE_MS
+            and now - partition.alive_at <= BEHIND_MS
+            for partition in self._partitions.values()
+        )
 
     def too_far_behind(self, now: int) -> list[int]:
         """Return the partitions of which what was written before the start takes too long to read."""

@@ -7,7 +7,16 @@ import pytest
 
 from agent.model.group_partition import partition_of
 from agent.sources.kafka.tail.group_turns import GroupTurns
-from agent.sources.kafka.tail.progress import BEHIND_MS, CATCH_UP_MS, LOST_MS, Poll, Progress, Reading, read_statistics
+from agent.sources.kafka.tail.progress import (
+    BEHIND_MS,
+    CATCH_UP_MS,
+    LATE_MS,
+    LOST_MS,
+    Poll,
+    Progress,
+    Reading,
+    read_statistics,
+)
 from agent.sources.kafka.tail.resumption import End
 
 NOW = 1_795_000_000_000
@@ -199,6 +208,38 @@ def test_a_group_is_followed_from_where_an_earlier_run_stopped() -> None:
     assert progress.too_far_behind(NOW + CATCH_UP_MS + 1) == others
     progress.reset(others)
     assert progress.too_far_behind(NOW + CATCH_UP_MS + 2) == []
+
+
+def read_on(progress: Progress, begin: int, end: int, *, is_held_back: bool = False) -> None:
+    """A second at a time, without reaching the partition's end."""
+    for at in range(begin, end + 1, 1_000):
+        progress.update(behind(at - NOW, is_held_back=is_held_back), at)
+        progress.lose(at)
+
+
+def test_reading_is_late_while_a_partition_moves_on_for_long_without_reaching_its_end() -> None:
+    progress, begin = following(), NOW + 1_000
+    read_on(progress, begin, begin + LATE_MS)
+    assert not progress.is_late(begin + LATE_MS)
+    read_on(progress, begin, begin + LATE_MS + 1_000)
+    assert progress.is_late(begin + LATE_MS + 1_000)
+    progress.update(at_end(), begin + LATE_MS + 2_000)
+    assert not progress.is_late(begin + LATE_MS + 2_000)
+
+
+def test_reading_is_not_late_because_nothing_can_be_read() -> None:
+    progress, begin = following(), NOW + 1_000
+    read_on(progress, begin, begin + 30_000)
+    assert not progress.is_late(begin + LATE_MS + 1_000)  # its leader is away
+    held_back = following()
+    read_on(held_back, begin, begin + LATE_MS + 10_000, is_held_back=True)
+    assert not held_back.is_late(begin + LATE_MS + 10_000)
+
+
+def test_reading_is_not_late_because_the_agent_was_suspended() -> None:
+    progress, begin = following(), NOW + 600_000
+    read_on(progress, begin, begin + 20_000)
+    assert not progress.is_late(begin + 20_000)
 
 
 def test_partitions_that_were_added_are_read_from_their_beginning() -> None:
