@@ -70,7 +70,7 @@ def _ignored(rule: Rule, progress: CommitProgress, facts: Facts, set_aside: Call
 def series_to_revisit(
     facts: Facts, rules: Sequence[Rule], set_aside: Callable[[str, Exception], None]
 ) -> Iterator[History[Commit]]:
-    """Yield the series in columns that not all rules ignore. rules: those that revisit commits."""
+    """Yield the series in columns that not all rules ignore, as of then. rules: those that revisit commits."""
     columns = facts.commits
     used = columns.used()
     for begin in range(0, len(used), _SERIES_AT_ONCE):
@@ -84,4 +84,6 @@ def series_to_revisit(
                 set_aside(f"rule {rule.kind}", error)
                 ignored[:] = False
         for subject in list(map(columns.subject, ids[~ignored].tolist())):
-            yield facts.history(Commit, *subject[1:])
+            history = facts.history(Commit, *subject[1:])
+            if history.subject:  # it may have been forgotten since
+                yield history

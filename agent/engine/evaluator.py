@@ -6,7 +6,7 @@ is final; only its recovery is followed from then on.
 """
 
 import heapq
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, count
 from typing import Any, NamedTuple, TypeAlias
@@ -39,6 +39,13 @@ After that a change shows at once only whether the finding recovers; the rest fo
 
 _TIDY_MS = 60_000
 """How often groups that are gone are forgotten, and series on which nothing depends are kept in columns again."""
+
+_STEP_MS = 100
+_LOOKED_AT_ONCE, _FOUND_AT_ONCE = 300, 8
+"""How many histories are looked at, and how many evaluations found, before other observations have their turn.
+
+So much takes some tenths of a second. Many may have to be looked at: hundreds of thousands after an outage.
+"""
 
 _DOZE_MS = 600_000
 """How far into a time in which Backflow was suspended they still do: nothing new can be known of it."""
@@ -111,6 +118,8 @@ class Evaluator:
                 kinds = self._revisitors.setdefault(rule.revisit_ms, {})
                 kinds.setdefault(rule.revisits.subject_kind, []).append((name, rule))
         self._revisit_at: dict[int, int] = {}
+        self._looks: dict[int, Iterator[list[Evaluation]]] = {}  # that have begun
+        self._look_at = LONG_AFTER
         self._active_findings: dict[Evaluation, dict[FindingKey, Finding]] = {}
         self._dependencies = _Dependencies()
         self._dirty: dict[Evaluation, None] = {}
@@ -129,7 +138,7 @@ class Evaluator:
         """When an evaluation is due at the latest, ms; LONG_AFTER if none is."""
         first_timer = self._timers[0][0] if self._timers else LONG_AFTER
         first_stale = next((stale.due for stale in self._stale.values()), LONG_AFTER)
-        return min(first_timer, self._evaluate_by, first_stale, *self._revisit_at.values())
+        return min(first_timer, self._evaluate_by, first_stale, self._look_at, *self._revisit_at.values())
 
     def absorb(self, observation: Observation) -> bool:
         """Take a fact in; return False if it is stale. What depends on it is evaluated by `evaluate`."""
@@ -212,7 +221,10 @@ class Evaluator:
             asleep_until = find_end(self.facts, now, _DOZE_MS)
             self._revisit_at[every] = _next_revisit(every, asleep_until or now)
             if asleep_until is None:
-                self._revisit(every, dirty)
+                self._looks.setdefault(every, self._look(every))
+                self._look_at = now
+        if self._look_at <= now or everything:
+            self._go_on_looking(now, dirty, everything=everything)
         changes = Changes([], [])
         for evaluation in dirty | unfollowed:
             try:
@@ -286,21 +298,38 @@ class Evaluator:
         now = max(self.facts.now, seen)
         self._revisit_at = {every: _next_revisit(every, now) for every in sorted(self._revisitors)}
 
-    def _revisit(self, every: int, dirty: dict[Evaluation, None]) -> None:
-        """Have the rules that look so often look at their subjects, and tidy up."""
+    def _go_on_looking(self, now: int, dirty: dict[Evaluation, None], *, everything: bool) -> None:
+        """Go on with what rules look at by themselves, a part at a time."""
+        for every, look in list(self._looks.items()):
+            found = 0
+            for looked, evaluations in enumerate(look, 1):
+                dirty.update(dict.fromkeys(evaluations))
+                found += len(evaluations)
+                if (looked >= _LOOKED_AT_ONCE or found >= _FOUND_AT_ONCE) and not everything:
+                    break
+            else:
+                del self._looks[every]
+        self._look_at = now + _STEP_MS if self._looks else LONG_AFTER
+
+    def _look(self, every: int) -> Iterator[list[Evaluation]]:
+        """Yield what is to be evaluated of each subject that rules look at so often; tidy up."""
         if every == _TIDY_MS:
             self.facts.forget_gone(self._dependencies.dependents.__contains__)
         rules = self._revisitors[every]
         of_commits = [rule for _, rule in rules.get(Commit.subject_kind, ())]
         for history in chain(self.facts.open_histories(), series_to_revisit(self.facts, of_commits, self._set_aside)):
-            for name, rule in rules.get(history.subject[0], ()):
+            revisitors = rules.get(history.subject[0], ())
+            found: list[Evaluation] = []
+            for name, rule in revisitors:
                 try:
                     for scope in rule.revisit(history, self.facts):
                         evaluation = Evaluation(name, scope)
                         if not (rule.is_single and self._is_open(evaluation, LONG_AFTER)):
-                            dirty[evaluation] = None
+                            found.append(evaluation)
                 except Exception as error:  # noqa: BLE001 - a defect of one rule must not silence the others
                     self._set_aside(f"rule {name}", error)
+            if revisitors:
+                yield found
         if every == _TIDY_MS:
             self._close_commits()
 

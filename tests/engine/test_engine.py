@@ -1,6 +1,7 @@
 """The engine: a burst is one incident, and how observations are split into batches does not matter."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from agent.engine.engine import Engine
 from agent.engine.facts import Facts
 from agent.engine.history import LONG_AFTER, History
 from agent.engine.rule import Rule, Scope
-from agent.model.findings import Incident, Severity
+from agent.model.findings import Finding, Incident, Severity
 from agent.model.observations.base import Observation, Tick
 from agent.model.observations.kafka import Commit, PartitionState
 from tests.builders import commit, log_offsets, partition_state, registration, tick
@@ -133,3 +134,41 @@ def test_days_without_backflow_are_not_relived_minute_by_minute(first: Any) -> N
     assert len(rule.asked) - before <= 11
     watching.take([tick(second) for second in range(days + 1, days + 300)])
     assert max(rule.asked) >= tick(days + 300).at - rule.revisit_ms
+
+
+def test_looking_at_many_series_lets_other_observations_have_their_turn() -> None:
+    """All are looked at, also those of which there is more than can be looked at until the next look begins."""
+    rule, count = Watchful(), 5_000
+    watching = Engine({"watchful": rule}, {})
+    watching.take([commit(0, 5, number) for number in range(count)])
+    asked, longest = 0, 0
+    while asked < 3 * count:
+        watching.take([Tick(at=watching.next_due)])
+        longest = max(longest, len(rule.asked) - asked)
+        asked = len(rule.asked)
+    assert longest <= 300
+    looked_at = [rule.asked[begin : begin + count] for begin in range(0, 3 * count, count)]
+    assert all(times[0] - before[0] == rule.revisit_ms for before, times in pairwise(looked_at))
+    assert all(times[-1] - times[0] < 5_000 for times in looked_at)
+
+
+class Suspicious(Watchful):
+    """Finds each series worth an evaluation."""
+
+    def revisit(self, history: History[Any], facts: Facts) -> list[Scope]:
+        super().revisit(history, facts)
+        return [Scope(*history.subject[1:])]
+
+    def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
+        del scope, facts
+        return iter(())
+
+
+def test_what_looking_finds_is_evaluated_a_part_at_a_time_or_at_once_in_the_end() -> None:
+    rule = Suspicious()
+    watching = Engine({"suspicious": rule}, {})
+    watching.take([commit(0, 5, number) for number in range(100)])
+    watching.take([Tick(at=watching.next_due)])
+    assert len(rule.asked) == 8
+    watching.catch_up()
+    assert len(rule.asked) == 100
