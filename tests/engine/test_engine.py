@@ -157,7 +157,8 @@ class Suspicious(Watchful):
 
     def revisit(self, history: History[Any], facts: Facts) -> list[Scope]:
         super().revisit(history, facts)
-        return [Scope(*history.subject[1:])]
+        last = history.changes[-1]
+        return [Scope(last.cluster, last.group, last.topic, last.partition)]
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         del scope, facts
