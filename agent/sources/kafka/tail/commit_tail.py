@@ -19,7 +19,7 @@ from agent.sources.availability import now_ms
 from agent.sources.base import Emit
 from agent.sources.kafka.log_consumer import make_log_consumer
 from agent.sources.kafka.tail.commit_table import CommitTable, Records
-from agent.sources.kafka.tail.progress import BEHIND_MS, Poll, Progress, Reading, read_statistics
+from agent.sources.kafka.tail.progress import BEHIND_MS, CATCH_UP_MS, Poll, Progress, Reading, read_statistics
 from agent.sources.kafka.tail.resumption import PositionJournal, Resumption
 
 _MAX_RECORDS = 10_000
@@ -237,8 +237,8 @@ class CommitTail:
                 self._leave_out(range(self._progress.count))
                 self._closing.wait(_REFUSED_MS / 1000)
                 return
-            for number, reason in self._progress.too_far_behind(now_ms()).items():
-                self._skip(consumer, number, reason)
+            for number in self._progress.too_far_behind(now_ms()):
+                self._skip(consumer, number, f"reading it took longer than {CATCH_UP_MS // 1_000} s")
         if assigned <= self._progress.count:
             self._keep_positions(consumer, assigned)
 

@@ -23,9 +23,6 @@ LOST_MS = 60_000
 LATE_MS = 60_000
 """How long the reading of a partition may go on without reaching its end before that is a problem."""
 
-TOO_LATE_MS = 300_000
-"""And before the rest is left out: a group whose commits are read later than that would seem to stand still."""
-
 CATCH_UP_MS = 120_000
 """How long reading what was written before the start may take."""
 
@@ -143,7 +140,6 @@ class Progress:
         self._counts: tuple[int, ...] = ()
         self._looked_at: int | None = None
         self._catching_up_since: int | None = None
-        self._left_out_at: int | None = None
 
     @property
     def count(self) -> int:
@@ -262,35 +258,22 @@ class Progress:
         return [group for group in self._groups if stalled.intersection(self.partitions_of(group))] if stalled else []
 
     def is_late(self, now: int) -> bool:
-        """Return whether a partition has been read for LATE_MS without reaching its end: more is written than read.
-
-        What is left out since then shortens that only for a moment.
-        """
-        is_left_out = self._left_out_at is not None and now - self._left_out_at <= 2 * LATE_MS
-        return is_left_out or bool(self._behind_for(LATE_MS, now))
-
-    def _behind_for(self, limit: int, now: int) -> list[int]:
-        """Return the partitions that have been read for longer than that (ms) without reaching their ends."""
-        return [
-            number
-            for number, partition in self._partitions.items()
-            if partition.behind_since is not None
-            and now - partition.behind_since > limit
+        """Return whether a partition has been read for LATE_MS without reaching its end: more is written than read."""
+        return any(
+            partition.behind_since is not None
+            and now - partition.behind_since > LATE_MS
             and now - partition.alive_at <= BEHIND_MS
-        ]
+            for partition in self._partitions.values()
+        )
 
-    def too_far_behind(self, now: int) -> dict[int, str]:
-        """Return the partitions of which it takes too long to read what has been written, and why it does."""
-        reason = "for {} s more was written than the agent could read"
-        found = dict.fromkeys(self._behind_for(TOO_LATE_MS, now), reason.format(TOO_LATE_MS // 1_000))
-        if found:
-            self._left_out_at = now
-        catching_up = [number for number, partition in self._partitions.items() if partition.is_catching_up]
-        if catching_up and self._catching_up_since is None:
+    def too_far_behind(self, now: int) -> list[int]:
+        """Return the partitions of which what was written before the start takes too long to read."""
+        behind = [number for number, partition in self._partitions.items() if partition.is_catching_up]
+        if not behind:
+            return []
+        if self._catching_up_since is None:
             self._catching_up_since = now
-        if self._catching_up_since is not None and now - self._catching_up_since > CATCH_UP_MS:
-            found |= dict.fromkeys(catching_up, f"reading it took longer than {CATCH_UP_MS // 1_000} s")
-        return found
+        return behind if now - self._catching_up_since > CATCH_UP_MS else []
 
     def _drop(self) -> list[str]:
         """Follow no group whose partition is not read, and return them."""
