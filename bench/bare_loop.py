@@ -16,9 +16,9 @@ _TOPIC = "__consumer_offsets"
 
 
 class Loop(NamedTuple):
-    """count: of records. keys: different ones. cost: CPU time per record, us. memory: resident at the end, MiB."""
+    """keys: different ones. cost: CPU time per record, us. memory: resident at the end, MiB."""
 
-    count: int
+    records: int
     keys: int
     cost: float
     memory: float
