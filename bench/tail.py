@@ -80,9 +80,7 @@ def main() -> int:
         count = arguments.groups * arguments.partitions * arguments.sweeps
         bare = bare_loop.measure(cluster.bootstrap_servers)
     cost = (after.cpu - before.cpu) / count * 1e6
-    print(
-        f"{count:,} commits while paused: {cost:.1f} us of CPU each; bare loop over {bare.records:,}: {bare.cost:.2f} us"
-    )
+    print(f"{count:,} commits while paused: {cost:.1f} us of CPU each; bare loop, {bare.records:,}: {bare.cost:.2f} us")
     print(f"resident: {before.memory:.0f} MiB before, {after.memory:.0f} MiB after; bare loop: {bare.memory:.0f} MiB")
     print(f"a group that moved back and regained its position meanwhile: {'reported' if is_found else 'MISSED'}")
     print(*others, sep="\n")
