@@ -2,7 +2,8 @@
 
 Run as `python -m bench.keys [--groups N] [--partitions N] [--every S] [--minutes N] [--freeze N]`: each group commits
 first by itself. Then the records of its commits are written to the offsets topic by a producer, as its coordinator
-would write them, in batches of 64 KiB at most: that takes a tenth of the CPU. With `--freeze` there are two brokers,
+would write them, in batches of 64 KiB at most: that takes a tenth of the CPU. Old records are deleted rather than
+compacted: the cleaner would take half of a core, of which the agent needs more. With `--freeze` there are two brokers,
 one of which stands still from the beginning of that minute until its session expires: half of the partitions get
 another leader. In the end one group moves back, and the message about it is awaited. Other messages are printed; the
 exit status is 1 if there were any without `--freeze`.
@@ -38,6 +39,8 @@ _VALUE = struct.Struct(">hqihq")
 
 _STEP = 5
 _OFFSETS_PARTITIONS = 50
+_DELETED = {"cleanup.policy": "delete", "segment.bytes": str(32 << 20), "retention.bytes": str(128 << 20)}
+"""Settings of the offsets topic: of each partition the last five minutes or more are kept."""
 _PARTS = 50
 """Of a sweep: so many times the producer waits for the time of the next part."""
 
@@ -132,6 +135,7 @@ def main() -> int:
         fill(cluster.bootstrap_servers, places, 2 * first)
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
         commit(admin, dict.fromkeys(groups, first), arguments.partitions)
+        cluster.alter_topic(OFFSETS_TOPIC, _DELETED)
 
         def freeze(minute: int) -> None:
             if minute == arguments.freeze:
