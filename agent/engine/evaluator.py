@@ -40,11 +40,11 @@ After that a change shows at once only whether the finding recovers; the rest fo
 _TIDY_MS = 60_000
 """How often groups that are gone are forgotten, and series on which nothing depends are kept in columns again."""
 
-_STEP_MS = 100
-_LOOKED_AT_ONCE, _FOUND_AT_ONCE = 300, 8
+_STEP_MS = 500
+_LOOKED_AT_ONCE, _FOUND_AT_ONCE = 1_000, 5
 """How many histories are looked at, and how many evaluations found, before other observations have their turn.
 
-So much takes some tenths of a second. Many may have to be looked at: hundreds of thousands after an outage.
+So much takes half of that time at most. Many may have to be looked at: hundreds of thousands after an outage.
 """
 
 _DOZE_MS = 600_000

@@ -146,7 +146,7 @@ def test_looking_at_many_series_lets_other_observations_have_their_turn() -> Non
         watching.take([Tick(at=watching.next_due)])
         longest = max(longest, len(rule.asked) - asked)
         asked = len(rule.asked)
-    assert longest <= 300
+    assert longest <= 1_000
     looked_at = [rule.asked[begin : begin + count] for begin in range(0, 3 * count, count)]
     assert all(times[0] - before[0] == rule.revisit_ms for before, times in pairwise(looked_at))
     assert all(times[-1] - times[0] < 5_000 for times in looked_at)
@@ -170,6 +170,6 @@ def test_what_looking_finds_is_evaluated_a_part_at_a_time_or_at_once_in_the_end(
     watching = Engine({"suspicious": rule}, {})
     watching.take([commit(0, 5, number) for number in range(100)])
     watching.take([Tick(at=watching.next_due)])
-    assert len(rule.asked) == 8
+    assert len(rule.asked) == 5
     watching.catch_up()
     assert len(rule.asked) == 100
