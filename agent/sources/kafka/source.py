@@ -75,8 +75,8 @@ _RETRY_MS = 600_000
 """How long after a refusal the types of groups are requested again: the brokers may have been upgraded."""
 
 _LATE = (
-    "Commits are made faster than the agent reads them: it has been behind for more than a minute, and reports late what "
-    "happens to groups. Give the agent more CPU, or let it watch fewer groups (groups in rules.toml)."
+    "Commits are made faster than the agent reads them: it has been behind for more than a minute, and reports late "
+    "what happens to groups. Give the agent more CPU, or let it watch fewer groups (groups in rules.toml)."
 )
 
 log = structlog.get_logger(__name__)
