@@ -204,7 +204,7 @@ class KafkaSource:
 
     @property
     def problem(self) -> str | None:
-        """Whether commits are made faster than they are read. Safe to call from any thread."""
+        """Why commits are read late; None if they are not. Safe to call from any thread."""
         return _LATE if self._tail.is_late else None
 
     def topics(self) -> list[str]:
