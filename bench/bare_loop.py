@@ -4,22 +4,23 @@ Run as `python -m bench.bare_loop BOOTSTRAP_SERVERS`, in a process of its own; p
 """
 
 import json
+import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+from bench.family import need
 
 _TOPIC = "__consumer_offsets"
 
 
 class Loop(NamedTuple):
-    """keys: different ones. cost: CPU time per record, us. memory: resident at the end, MiB."""
+    """cost: CPU time per record, us. memory: resident at the end, MiB."""
 
     records: int
-    keys: int
     cost: float
     memory: float
 
@@ -43,9 +44,9 @@ def _read(bootstrap_servers: str) -> Loop:
             last[message.key() or b""] = message.value()
             count += 1
     used = time.process_time() - begin
-    resident = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS"))
+    memory = need(os.getpid()).memory
     consumer.close()
-    return Loop(count, len(last), used / count * 1e6, int(resident.split()[1]) / 1024)
+    return Loop(count, used / count * 1e6, memory)
 
 
 if __name__ == "__main__":
