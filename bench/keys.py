@@ -11,7 +11,6 @@ exit status is 1 if there were any without `--freeze`.
 
 import argparse
 import random
-import struct
 import sys
 import tempfile
 import time
@@ -19,7 +18,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from agent.model.batches import CommitKey
@@ -30,12 +28,10 @@ from bench.family import needs
 from bench.latency import commit, posted_at
 from testbed.agent import Agent
 from testbed.kafka import Cluster
+from testbed.offsets_topic import encode_commit, offsets_producer
 from testbed.slack import Slack
 from testbed.traffic import Worker, fill
 from testbed.waiting import wait_until
-
-_VALUE = struct.Struct(">hqihq")
-"""Version 3 of OffsetCommitValue: offset, leader epoch, the length of the metadata, commit timestamp."""
 
 _STEP = 5
 _OFFSETS_PARTITIONS = 50
@@ -55,11 +51,10 @@ class Commits(Worker):
         super().__init__("commits")
         self.sweeps, self.behind = 0, 0.0
         self._first = first
-        properties = {
-            "client.id": "__admin_client", "linger.ms": 20, "queue.buffering.max.messages": 5_000_000,
-            "queue.buffering.max.kbytes": 1 << 20, "batch.size": 1 << 16, "log_level": 0,
-        }  # fmt: skip
-        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "acks": 1, **properties})
+        self._producer = offsets_producer(
+            bootstrap_servers, acks=1, linger_ms=20, batch_size=1 << 16,
+            queue_buffering_max_messages=5_000_000, queue_buffering_max_kbytes=1 << 20,
+        )  # fmt: skip
         records = [
             (encode_key(CommitKey(group, "orders", number)), partition_of(group, _OFFSETS_PARTITIONS))
             for group in groups
@@ -75,7 +70,7 @@ class Commits(Worker):
             self.behind = max(time.monotonic() - due, 0)
             if self._stopped.wait(max(due - time.monotonic(), 0)):
                 return
-            value = _VALUE.pack(3, self._first + _STEP * (self.sweeps + 1), -1, 0, time.time_ns() // 1_000_000)
+            value = encode_commit(self._first + _STEP * (self.sweeps + 1), time.time_ns() // 1_000_000)
             for key, partition in part:
                 self._producer.produce(OFFSETS_TOPIC, value, key, partition)
             self._producer.poll(0)

@@ -1,12 +1,11 @@
 """Commits read from `__consumer_offsets` through faults of brokers, log and agent: each rewind is observed."""
 
-import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
 from agent.model.batches import CommitKey
@@ -15,6 +14,7 @@ from agent.sources.kafka.source import KafkaSource
 from agent.sources.kafka.tail.records import encode_key
 from testbed.agent import Agent
 from testbed.kafka import Cluster
+from testbed.offsets_topic import encode_commit, offsets_producer
 from testbed.waiting import wait_until
 from tests.integration.committing import (
     Groups,
@@ -109,19 +109,8 @@ def test_a_reassignment_hides_no_rewind(replicated_offsets: Cluster) -> None:
 
 
 def write_commits(cluster: Cluster, group: str, topic: str, commits: int, rewinds: int) -> list[int]:
-    """Write so many commits of 100 partitions, as a coordinator does; return the offsets to which partition 0 rewound.
-
-    Kafka takes records of internal topics from its own admin tools only, which it knows by their client id.
-    """
-    producer = Producer(
-        {
-            "bootstrap.servers": cluster.bootstrap_servers,
-            "client.id": "__admin_client",
-            "linger.ms": 50,
-            "queue.buffering.max.messages": 2 * _BATCH,
-            "log_level": 0,
-        }
-    )
+    """Write so many commits of 100 partitions; return the offsets to which partition 0 rewound."""
+    producer = offsets_producer(cluster.bootstrap_servers, linger_ms=50, queue_buffering_max_messages=2 * _BATCH)
     keys = [encode_key(CommitKey(group, topic, partition)) for partition in range(100)]
     every = commits // rewinds
     low = []
@@ -131,8 +120,7 @@ def write_commits(cluster: Cluster, group: str, topic: str, commits: int, rewind
             offset = 1_000 + number // every
             low.append(offset)
         key = keys[0] if offset < 10_000 else keys[number % 100]
-        value = struct.pack(">hqihq", 3, offset, -1, 0, now())
-        producer.produce(OFFSETS_TOPIC, key=key, value=value, partition=home(group))
+        producer.produce(OFFSETS_TOPIC, key=key, value=encode_commit(offset, now()), partition=home(group))
         if number % _BATCH == _BATCH - 1:
             assert producer.flush(120) == 0
     assert producer.flush(120) == 0

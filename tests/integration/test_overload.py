@@ -1,6 +1,5 @@
 """More is written to `__consumer_offsets` than the agent reads: no group waits for others, and the agent says so."""
 
-import struct
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,7 @@ from agent.sources.kafka.tail.progress import LATE_MS
 from agent.sources.kafka.tail.records import encode_key
 from testbed.agent import Agent
 from testbed.kafka import Cluster
+from testbed.offsets_topic import encode_commit, offsets_producer
 from testbed.slack import Slack
 from testbed.traffic import Worker
 from testbed.waiting import wait_until
@@ -29,7 +29,6 @@ from tests.integration.scenes import now
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
 
 _PARTITIONS = 50
-_METADATA = b"m" * 1_000
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +40,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def writer(cluster: Cluster) -> Producer:
-    """Return a producer that may write to internal topics."""
-    properties = {"client.id": "__admin_client", "linger.ms": 20, "batch.size": 1 << 16, "log_level": 0}
-    return Producer({"bootstrap.servers": cluster.bootstrap_servers, **properties})
+    """Return a producer of small batches, as coordinators write them."""
+    return offsets_producer(cluster.bootstrap_servers, linger_ms=20, batch_size=1 << 16)
 
 
 def value(offset: int, at: int) -> bytes:
-    """Return version 3 of a commit, with metadata of 1,000 bytes. at: ms."""
-    return struct.pack(">hqih", 3, offset, -1, len(_METADATA)) + _METADATA + struct.pack(">q", at)
+    """Return a commit with metadata of 1,000 bytes. at: ms."""
+    return encode_commit(offset, at, b"m" * 1_000)
 
 
 def groups_of_all_partitions() -> list[str]:
