@@ -182,7 +182,15 @@ def running(broker: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 def jvms(pid: int) -> list[psutil.Process]:
     """Return the Java processes below a process."""
-    return [process for process in psutil.Process(pid).children(recursive=True) if process.name() == "java"]
+    return [process for process in psutil.Process(pid).children(recursive=True) if is_java(process)]
+
+
+def is_java(process: psutil.Process) -> bool:
+    """Return whether it runs Java; the scripts that start Java have children that end at once."""
+    try:
+        return bool(process.name() == "java")
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_sigterm_ends_the_check_and_its_jvm(running: "subprocess.Popen[bytes]") -> None:
@@ -202,4 +210,7 @@ def test_killed_jvm_makes_the_check_fail_at_once(running: "subprocess.Popen[byte
 
 def alive(process: psutil.Process) -> bool:
     """Return whether it runs and is not a zombie."""
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
