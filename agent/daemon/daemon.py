@@ -30,6 +30,7 @@ from agent.daemon.systemd import Systemd
 from agent.daemon.wiring import make_archiver, make_receivers, make_slack_presses, make_sources
 from agent.engine.check_requests import CheckResult
 from agent.engine.engine import Engine
+from agent.model.observations.agent import name_of_source
 from agent.model.observations.base import Available, Unavailable
 from agent.model.observations.checks import CheckRun
 from agent.model.text import count, span
@@ -119,7 +120,7 @@ class Daemon:
 
         def emit_for(cluster: str, source: str) -> Emit:
             startup_log = StartupLog(cluster, source, self._pipeline.put, known, now_ms())
-            return self._startup_logs.setdefault(f"{cluster}/{source}", startup_log).emit
+            return self._startup_logs.setdefault(name_of_source(cluster, source), startup_log).emit
 
         self._sources = make_sources(settings, emit_for, known)
         self._loops = [Loop("tick", TICK_MS, self._tick, partial(self._log_failure, "tick"))]
@@ -351,4 +352,4 @@ def _return_memory() -> None:
 
 
 def _name(source: Source) -> str:
-    return f"{source.cluster}/{source.name}"
+    return name_of_source(source.cluster, source.name)

@@ -10,6 +10,7 @@ from agent.engine.facts import Facts
 from agent.engine.history import FINALIZATION_MS, LONG_AGO, History
 from agent.engine.rule import Scope
 from agent.engine.suspensions import is_suspended, suspensions
+from agent.model.observations.agent import AGENT, AgentPart, name_of_source
 from agent.model.observations.base import Availability, Observation, Unavailable
 from agent.model.observations.kafka import Commit, GroupState, LastStableOffset, LogOffsets, PartitionState
 from agent.rules.queries.operators import has_consumers
@@ -52,20 +53,25 @@ def was_observed(facts: Facts, series: tuple[str, str, str, int], at: int) -> bo
     """
     if at > max(history.confirmed for history in _histories(facts, series)):
         return False
-    return not any(_was_unavailable(report, at) for report in _availability(facts, series))
+    return not any(_was_unread(report, at) for report in _reports(facts, series))
 
 
-def _was_unavailable(report: History[Availability], at: int) -> bool:
+def _was_unread(report: History[Any], at: int) -> bool:
     """Return whether it could not be read at that moment, also if that was noticed only later."""
-    if isinstance(report.as_of(at), Unavailable):
+    if _is_unread(report.as_of(at)):
         return True
     following = next(iter(report.after(at)), None)
-    return isinstance(following, Unavailable) and following.start <= at
+    return following is not None and _is_unread(following) and following.start <= at
+
+
+def _is_unread(report: Observation | None) -> bool:
+    """Return whether by this report something cannot be read, or is read late: what has happened is not known yet."""
+    return isinstance(report, Unavailable) or (isinstance(report, AgentPart) and report.problem is not None)
 
 
 def first_observed(facts: Facts, series: tuple[str, str, str, int], at: int) -> int | None:
     """Return when the group was first observed at that moment or after it, ms; None if it has not been."""
-    if any(since <= at for since in _unavailable_since(facts, series)):
+    if any(_is_unread(report.last) and report.last.start <= at for report in _reports(facts, series)):
         return None
     times = (
         next((change.seen for change in history.after(at - 1)), history.confirmed)
@@ -103,21 +109,17 @@ def readable_since(facts: Facts, series: tuple[str, str, str, int], begin: int, 
 
 def _outages(facts: Facts, series: tuple[str, str, str, int]) -> Iterator[tuple[int, int | None]]:
     """Yield from when until when, ms, the group or the partition could not be read; None if it still cannot be."""
-    for report in _availability(facts, series):
-        for interval in intervals_where(report, lambda state: isinstance(state, Unavailable)):
+    for report in _reports(facts, series):
+        for interval in intervals_where(report, _is_unread):
             yield interval.begin.start, None if interval.end is None else interval.end.at
 
 
-def _availability(facts: Facts, series: tuple[str, str, str, int]) -> list[History[Availability]]:
+def _reports(facts: Facts, series: tuple[str, str, str, int]) -> list[History[Any]]:
+    """Return what is known of whether the group and the partition can be read, and in time."""
     cluster, group, topic, partition = series
     places = ((None, None, None), (group, None, None), (group, topic, partition), (None, topic, partition))
-    return [facts.history(Availability, _SOURCE, cluster, *place) for place in places]
-
-
-def _unavailable_since(facts: Facts, series: tuple[str, str, str, int]) -> Iterator[int]:
-    for history in _availability(facts, series):
-        if isinstance(history.last, Unavailable):
-            yield history.last.start
+    availability = [facts.history(Availability, _SOURCE, cluster, *place) for place in places]
+    return [*availability, facts.history(AgentPart, AGENT, name_of_source(cluster, _SOURCE))]
 
 
 def remembered(history: History[LogOffsets]) -> list[LogOffsets]:
