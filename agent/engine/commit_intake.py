@@ -1,10 +1,11 @@
 """Takes ordinary commits in as columns, and finds the series in columns that rules have to look at again."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from agent.engine.commit_columns import Progress
+from agent.engine.defects import SetAside
 from agent.engine.facts import Facts
 from agent.engine.history import History
 from agent.engine.ordinary import CommitProgress, SeriesAtRest
@@ -28,9 +29,7 @@ def one_per_key(numbers: Integers) -> Iterator[Integers]:
         yield np.sort(order[turn == number])
 
 
-def absorb_ordinary(
-    batch: CommitBatch, facts: Facts, rules: Sequence[Rule], set_aside: Callable[[str, Exception], None]
-) -> CommitBatch:
+def absorb_ordinary(batch: CommitBatch, facts: Facts, rules: Sequence[Rule], set_aside: SetAside) -> CommitBatch:
     """Add commits of different series to the columns; return those that a rule may look into, or not in columns.
 
     rules: those that observe commits.
@@ -59,7 +58,7 @@ def absorb_ordinary(
     return batch.select(is_remaining)
 
 
-def _ignored(rule: Rule, progress: CommitProgress, facts: Facts, set_aside: Callable[[str, Exception], None]) -> Flags:
+def _ignored(rule: Rule, progress: CommitProgress, facts: Facts, set_aside: SetAside) -> Flags:
     try:
         return rule.ignores_progress(progress, facts)
     except Exception as error:  # noqa: BLE001 - a defect of one rule must not silence the others
@@ -67,9 +66,7 @@ def _ignored(rule: Rule, progress: CommitProgress, facts: Facts, set_aside: Call
         return np.zeros(len(progress), np.bool_)
 
 
-def series_to_revisit(
-    facts: Facts, rules: Sequence[Rule], set_aside: Callable[[str, Exception], None]
-) -> Iterator[History[Commit]]:
+def series_to_revisit(facts: Facts, rules: Sequence[Rule], set_aside: SetAside) -> Iterator[History[Commit]]:
     """Yield the series in columns that not all rules ignore, as of then. rules: those that revisit commits."""
     columns = facts.commits
     used = columns.used()

@@ -8,7 +8,8 @@ import numpy as np
 
 from agent.engine.check_requests import CheckRequest
 from agent.engine.correlation import Correlation
-from agent.engine.evaluator import Changes, Evaluator, SetAside, propagate
+from agent.engine.defects import SetAside, propagate
+from agent.engine.evaluator import Changes, Evaluator
 from agent.engine.history import History
 from agent.engine.incidents import LIFETIMES, Incidents, Lifetimes
 from agent.engine.rule import Rule

@@ -6,19 +6,21 @@ is final; only its recovery is followed from then on.
 """
 
 import heapq
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import chain, count
-from typing import Any, NamedTuple, TypeAlias
+from itertools import count
+from typing import Any, NamedTuple
 
 import msgspec
 
-from agent.engine.commit_intake import absorb_ordinary, one_per_key, series_to_revisit
+from agent.engine.commit_intake import absorb_ordinary, one_per_key
+from agent.engine.defects import SetAside, propagate
+from agent.engine.dependencies import NO_EVALUATIONS, Dependencies, Evaluation
 from agent.engine.facts import DependencyKey, Facts
 from agent.engine.growth_intake import absorb_growth
 from agent.engine.history import FINALIZATION_MS, LATENESS_MS, LONG_AFTER, LONG_AGO, Change
+from agent.engine.revisits import Revisits, next_time
 from agent.engine.rule import Rule, Scope
-from agent.engine.suspensions import find_end
 from agent.model.batches import CommitBatch, LogOffsetsBatch, ObservationBatch
 from agent.model.findings import Finding, FindingKey
 from agent.model.observations.base import Observation, Subject
@@ -40,35 +42,8 @@ After that a change shows at once only whether the finding recovers; the rest fo
 _TIDY_MS = 60_000
 """How often groups that are gone are forgotten, and series on which nothing depends are kept in columns again."""
 
-_STEP_MS = 500
-_LOOKED_AT_ONCE, _FOUND_AT_ONCE = 1_000, 5
-"""How many histories are looked at, and how many evaluations found, before other observations have their turn.
-
-So much takes half of that time at most. Many may have to be looked at: hundreds of thousands after an outage.
-"""
-
-_DOZE_MS = 600_000
-"""How far into a time in which Backflow was suspended they still do: nothing new can be known of it."""
-
 ABANDONED_MS = 7 * 86_400_000
 """How long a finding that does not recover is followed."""
-
-
-SetAside: TypeAlias = Callable[[str, Exception], None]
-"""Called with what failed, such as `rule lag`, and its error, after which the rest goes on."""
-
-
-def propagate(part: str, error: Exception) -> None:
-    """Raise the error: a defect must show in tests and in a replay."""
-    del part
-    raise error
-
-
-class Evaluation(NamedTuple):
-    """What is evaluated as one: a scope by the rule of this name."""
-
-    rule: str
-    scope: Scope
 
 
 @dataclass(slots=True)
@@ -110,18 +85,10 @@ class Evaluator:
         self._set_aside = set_aside
         self._rules = rules
         self._observers: dict[type[Observation], list[tuple[str, Rule]]] = {}
-        self._revisited = {rule.revisits for rule in rules.values()} - {None}
-        # By how often, ms, and the kind of subject.
-        self._revisitors: dict[int, dict[Hashable, list[tuple[str, Rule]]]] = {_TIDY_MS: {}}
-        for name, rule in rules.items():
-            if rule.revisits is not None:
-                kinds = self._revisitors.setdefault(rule.revisit_ms, {})
-                kinds.setdefault(rule.revisits.subject_kind, []).append((name, rule))
-        self._revisit_at: dict[int, int] = {}
-        self._looks: dict[int, Iterator[list[Evaluation]]] = {}  # that have begun
-        self._look_at = LONG_AFTER
+        self._revisits = Revisits(rules, self.facts, set_aside)
+        self._tidy_at = LONG_AGO
         self._active_findings: dict[Evaluation, dict[FindingKey, Finding]] = {}
-        self._dependencies = _Dependencies()
+        self._dependencies = Dependencies()
         self._dirty: dict[Evaluation, None] = {}
         self._unfollowed: dict[Evaluation, None] = {}
         self._evaluate_by = LONG_AFTER
@@ -138,7 +105,7 @@ class Evaluator:
         """When an evaluation is due at the latest, ms; LONG_AFTER if none is."""
         first_timer = self._timers[0][0] if self._timers else LONG_AFTER
         first_stale = next((stale.due for stale in self._stale.values()), LONG_AFTER)
-        return min(first_timer, self._evaluate_by, first_stale, self._look_at, *self._revisit_at.values())
+        return min(first_timer, self._evaluate_by, first_stale, self._revisits.next_due)
 
     def absorb(self, observation: Observation) -> bool:
         """Take a fact in; return False if it is stale. What depends on it is evaluated by `evaluate`."""
@@ -153,8 +120,7 @@ class Evaluator:
             return Change.STALE, False
         if change is not Change.CHANGED:
             return change, False
-        if not self._revisit_at and observation.__class__ in self._revisited:
-            self._begin_to_revisit(observation.seen)
+        self._revisits.add(observation.__class__, observation.seen)
         dirty, is_looked_into = self._dirty, False
         for name, rule in self._observers_of(type(observation)):
             try:
@@ -181,8 +147,8 @@ class Evaluator:
                 remaining = absorb_ordinary(remaining, self.facts, rules, self._set_aside)
             elif isinstance(remaining, LogOffsetsBatch):
                 remaining = absorb_growth(remaining, self.facts, rules, self._dependencies.dependents)
-            if len(remaining) < len(rows) and not self._revisit_at and batch.kind in self._revisited:
-                self._begin_to_revisit(batch.latest)
+            if len(remaining) < len(rows):
+                self._revisits.add(batch.kind, batch.latest)
             for observation in remaining:
                 is_open = self.facts.is_open(observation.subject)
                 _, is_looked_into = self._absorb(observation)
@@ -208,7 +174,7 @@ class Evaluator:
             del self._stale[subject]
             # Only now: what has been read meanwhile depends on the subject too.
             for key in self.facts.dependency_keys(stale.observation):
-                for evaluation in self._dependencies.dependents.get(key, _NOTHING):
+                for evaluation in self._dependencies.dependents.get(key, NO_EVALUATIONS):
                     evaluated = self._evaluated[evaluation]
                     if evaluated.changes < stale.changes:
                         self._set_timer(evaluation, now if everything else evaluated.at + SOON_MS)
@@ -217,14 +183,11 @@ class Evaluator:
             if self._timer_of.get(evaluation) == at:
                 del self._timer_of[evaluation]
                 dirty[evaluation] = None
-        for every in [every for every, at in self._revisit_at.items() if at <= now]:
-            asleep_until = find_end(self.facts, now, _DOZE_MS)
-            self._revisit_at[every] = _next_revisit(every, asleep_until or now)
-            if asleep_until is None:
-                self._looks.setdefault(every, self._look(every))
-                self._look_at = now
-        if self._look_at <= now or everything:
-            self._go_on_looking(now, dirty, everything=everything)
+        if self._tidy_at <= now:
+            self._tidy_at = next_time(_TIDY_MS, now)
+            self._tidy()
+        for found in self._revisits.look(now, self._is_open, everything=everything):
+            dirty.update(dict.fromkeys(found))
         changes = Changes([], [])
         for evaluation in dirty | unfollowed:
             try:
@@ -265,17 +228,17 @@ class Evaluator:
         At once what may still change, soon what has settled, and what a frequent change is not about.
         """
         dependents_of, is_soon = self._dependencies.dependents, observation.is_frequent
-        if observation.is_frequent:
-            for evaluation in dependents_of.get(observation.subject, _NOTHING) if self._active_findings else _NOTHING:
-                if evaluation in self._active_findings and _is_about(observation, evaluation.scope):
-                    is_settled = self._is_settled(evaluation, observation.seen)
-                    (self._unfollowed if is_settled else self._dirty)[evaluation] = None
-        else:
+        if not observation.is_frequent:
             for key in self.facts.dependency_keys(observation):
-                for evaluation in dependents_of.get(key, _NOTHING):
+                for evaluation in dependents_of.get(key, NO_EVALUATIONS):
                     is_settled = evaluation in self._active_findings and self._is_settled(evaluation, observation.seen)
                     (self._unfollowed if is_settled else self._dirty)[evaluation] = None
                     is_soon = is_soon or is_settled
+        elif self._active_findings:
+            for evaluation in dependents_of.get(observation.subject, NO_EVALUATIONS):
+                if evaluation in self._active_findings and _is_about(observation, evaluation.scope):
+                    is_settled = self._is_settled(evaluation, observation.seen)
+                    (self._unfollowed if is_settled else self._dirty)[evaluation] = None
         self._changes += 1
         if is_soon:
             stale = self._stale.get(observation.subject)
@@ -288,52 +251,14 @@ class Evaluator:
         """Return whether SETTLING_MS have passed since the evaluation's findings could first be known."""
         return at > self._fresh_until.get(evaluation, LONG_AGO) - FINALIZATION_MS + SETTLING_MS
 
-    def _close_commits(self) -> None:
-        """Keep the commits of series on which no evaluation depends in columns."""
+    def _tidy(self) -> None:
+        """Forget groups that are gone; keep the commits of series on which no evaluation depends in columns."""
+        self.facts.forget_gone(self._dependencies.dependents.__contains__)
         for history in self.facts.open_commits():
             if not self._is_depended_on(history.changes[-1]):
                 self.facts.close(history)
 
-    def _begin_to_revisit(self, seen: int) -> None:
-        now = max(self.facts.now, seen)
-        self._revisit_at = {every: _next_revisit(every, now) for every in sorted(self._revisitors)}
-
-    def _go_on_looking(self, now: int, dirty: dict[Evaluation, None], *, everything: bool) -> None:
-        """Go on with what rules look at by themselves, a part at a time."""
-        for every, look in list(self._looks.items()):
-            found = 0
-            for looked, evaluations in enumerate(look, 1):
-                dirty.update(dict.fromkeys(evaluations))
-                found += len(evaluations)
-                if (looked >= _LOOKED_AT_ONCE or found >= _FOUND_AT_ONCE) and not everything:
-                    break
-            else:
-                del self._looks[every]
-        self._look_at = now + _STEP_MS if self._looks else LONG_AFTER
-
-    def _look(self, every: int) -> Iterator[list[Evaluation]]:
-        """Yield what is to be evaluated of each subject that rules look at so often; tidy up."""
-        if every == _TIDY_MS:
-            self.facts.forget_gone(self._dependencies.dependents.__contains__)
-        rules = self._revisitors[every]
-        of_commits = [rule for _, rule in rules.get(Commit.subject_kind, ())]
-        for history in chain(self.facts.open_histories(), series_to_revisit(self.facts, of_commits, self._set_aside)):
-            revisitors = rules.get(history.subject[0], ())
-            found: list[Evaluation] = []
-            for name, rule in revisitors:
-                try:
-                    for scope in rule.revisit(history, self.facts):
-                        evaluation = Evaluation(name, scope)
-                        if not (rule.is_single and self._is_open(evaluation, LONG_AFTER)):
-                            found.append(evaluation)
-                except Exception as error:  # noqa: BLE001 - a defect of one rule must not silence the others
-                    self._set_aside(f"rule {name}", error)
-            if revisitors:
-                yield found
-        if every == _TIDY_MS:
-            self._close_commits()
-
-    def _is_open(self, evaluation: Evaluation, known_by: int) -> bool:
+    def _is_open(self, evaluation: Evaluation, known_by: int = LONG_AFTER) -> bool:
         """Return whether a finding that was known by then is open, so that the evaluation follows what it is about."""
         findings = self._active_findings.get(evaluation, {}).values()
         return any(finding.recovered_at is None and finding.known_at <= known_by for finding in findings)
@@ -413,41 +338,6 @@ class Evaluator:
         else:
             self._evaluated.pop(evaluation, None)
             self._dependencies.replace(evaluation, {})
-
-
-_NOTHING: Mapping[Evaluation, None] = {}
-
-
-class _Dependencies:
-    """Which evaluations read which subjects and indexes."""
-
-    def __init__(self) -> None:
-        self.dependents: dict[DependencyKey, dict[Evaluation, None]] = {}
-        self._reads: dict[Evaluation, dict[DependencyKey, None]] = {}
-
-    def reads_of(self, evaluation: Evaluation) -> Mapping[DependencyKey, None]:
-        """Return what the evaluation depends on."""
-        return self._reads.get(evaluation, {})
-
-    def replace(self, evaluation: Evaluation, reads: dict[DependencyKey, None]) -> None:
-        """Replace what the evaluation depends on; nothing: forget it."""
-        before = self._reads.get(evaluation, {})
-        for key in before.keys() - reads.keys():
-            dependents = self.dependents[key]
-            del dependents[evaluation]
-            if not dependents:
-                del self.dependents[key]
-        for key in reads.keys() - before.keys():
-            self.dependents.setdefault(key, {})[evaluation] = None
-        if reads:
-            self._reads[evaluation] = reads
-        else:
-            self._reads.pop(evaluation, None)
-
-
-def _next_revisit(every: int, now: int) -> int:
-    """Return the next time, such as a full minute, so that it does not depend on how observations are batched."""
-    return (now // every + 1) * every
 
 
 def _is_about(observation: Observation, scope: Scope) -> bool:

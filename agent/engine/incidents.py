@@ -16,7 +16,8 @@ from agent.engine.correlation import (
     has_only_ended,
     horizon,
 )
-from agent.engine.evaluator import Changes, SetAside, propagate
+from agent.engine.defects import SetAside, propagate
+from agent.engine.evaluator import Changes
 from agent.engine.history import FINALIZATION_MS, LONG_AFTER
 from agent.engine.impact_and_root_cause import title, total_impact, worst_first
 from agent.engine.rule import Rule
