@@ -1,6 +1,5 @@
 """hidden_reset: a committed offset stops moving because its consumer is reprocessing old records."""
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
@@ -151,8 +150,6 @@ class HiddenReset(GroupRule):
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         """Yield the standstill after the first leader change or truncation that no commit followed."""
         history = facts.history(Commit, *scope.series)
-        if not self._may_stand_still(history, scope, facts):
-            return
         for trigger in sorted(_find_triggers(facts, scope.in_partition)):
             at = trigger.at
             last = history.as_of(at + CLOCK_SLACK_MS)
@@ -191,27 +188,6 @@ class HiddenReset(GroupRule):
         old = int(finding.previous["offset"])
         moved_at = facts.history(Commit, *scope.series).when(finding.at, "offset", lambda offset: offset > old)
         return recovered(finding, earliest(moved_at, find_deletion(facts, scope.in_partition, finding.at)))
-
-    def _may_stand_still(self, history: History[Commit], scope: Scope, facts: Facts) -> bool:
-        """Return whether a leader change or truncation may have been followed by a standstill. Cheap."""
-        readings = facts.history(LogOffsets, *scope.in_partition).changes
-        states = facts.history(PartitionState, *scope.in_partition).changes
-        changes = [state.at for state in states[1:]]
-        changes += [after.at for before, after in pairwise(readings) if after.log_end < before.log_end]
-        moves = drop_unmoved(history) if changes else []
-        times = [commit.at for commit in moves]
-        for at in changes:
-            index = bisect_right(times, at + CLOCK_SLACK_MS) - 1
-            if index < REGULAR - 1:
-                continue
-            longest = longest_interval(moves[max(index - RHYTHM, 0) : index + 1])
-            if at - times[index] > max(_STALE_MS, 3 * longest):
-                continue
-            known_at = max(at, times[index]) + max(self.wait, 3 * longest)
-            following = moves[index + 1] if index + 1 < len(moves) else None
-            if following is None or following.start >= known_at or following.at > known_at + LATENESS_MS:
-                return True
-        return False
 
     def _known_at(self, scope: Scope, stuck: Commit, trigger: _Trigger, longest: int, facts: Facts) -> int | None:
         """Return when the standstill has lasted although there were records to read, or None if that is unknown."""
