@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from agent.engine.commit_rings import KEPT, CommitRings, Steps
+from agent.engine.commit_rings import LENGTHS, CommitRings, Steps
 from agent.engine.history import FLOOR, RETENTION_MS
 from agent.engine.partition_columns import NumbersByKeys, PartitionColumns
 from agent.model.batches import UNKNOWN, CommitKey, Flags, Integers
@@ -24,7 +24,6 @@ _Group: TypeAlias = tuple[str, str]
 
 _NO_GROUP: _Group = ("", "")
 
-_ROWS = 256
 _UNPACKED_AT_ONCE = 1 << 11
 """Of how many series all commits are unpacked together."""
 
@@ -65,20 +64,20 @@ class CommitColumns:
         self.partitions = partitions
         self._groups: list[_Group] = []
         self._by_keys = NumbersByKeys()
-        self._free: list[int] = []
+        self._free: dict[int, list[int]] = {length: [] for length in LENGTHS}
         self._of_group: dict[_Group, array[int]] = {}
         self._of_partition: dict[int, array[int]] = {}
-        self.last_at, self.last_offset, self.confirmed = (np.zeros(_ROWS, np.int64) for _ in range(3))
-        self._oldest_offset = np.zeros(_ROWS, np.int64)
-        self._floor_at = np.zeros(_ROWS, np.int64)  # of the commit after the FLOOR oldest ones
-        self.longest_at_most = np.zeros(_ROWS, np.int64)
-        self.leader_epoch, self.partition, self._number = (np.zeros(_ROWS, np.int32) for _ in range(3))
+        self.last_at, self.last_offset, self.confirmed = (np.zeros(0, np.int64) for _ in range(3))
+        self._oldest_offset = np.zeros(0, np.int64)
+        self._floor_at = np.zeros(0, np.int64)  # of the commit after the FLOOR oldest ones
+        self.longest_at_most = np.zeros(0, np.int64)
+        self.leader_epoch, self.partition, self._number = (np.zeros(0, np.int32) for _ in range(3))
         self._rings = CommitRings()
-        self._rings.grow(_ROWS)
+        self._add_block(LENGTHS[0])
 
     def __len__(self) -> int:
         """Return the number of series."""
-        return len(self._groups) - len(self._free)
+        return len(self._groups) - sum(map(len, self._free.values()))
 
     # --- finding series
 
@@ -166,8 +165,8 @@ class CommitColumns:
         ids = rows.ids
         fits = self._follow(rows, self.last_at[ids], self.last_offset[ids], self.leader_epoch[ids].astype(np.int64))
         # Whether the commit that would be overwritten has to be kept.
-        is_full = (self._rings.written[ids] >= KEPT) & (self._floor_at[ids] >= rows.at - RETENTION_MS)
-        return fits & ~is_full
+        is_full = self._rings.written[ids] >= self._rings.lengths(ids)
+        return fits & ~(is_full & (self._floor_at[ids] >= rows.at - RETENTION_MS))
 
     @staticmethod
     def _follow(rows: Progress, at: Integers, offsets: Integers, leader_epochs: Integers) -> Flags:
@@ -184,8 +183,11 @@ class CommitColumns:
         ids = rows.ids
         steps = self._steps(rows, self.last_at[ids], self.last_offset[ids])
         self._rings.add(ids, steps)
-        for column, kept, name in ((self._floor_at, KEPT - FLOOR, "took"), (self._oldest_offset, KEPT, "advance")):
-            numbers = self._rings.written[ids].astype(np.int64) - kept
+        overwritten = self._rings.written[ids].astype(np.int64) - self._rings.lengths(ids)
+        for column, numbers, name in (
+            (self._floor_at, overwritten + FLOOR, "took"),
+            (self._oldest_offset, overwritten, "advance"),
+        ):
             moves = numbers > 0
             column[ids[moves]] += getattr(self._rings.steps(ids[moves], numbers[moves]), name)
         self.longest_at_most[ids] = np.maximum(self.longest_at_most[ids], steps.took)
@@ -204,11 +206,15 @@ class CommitColumns:
     def recent_moves(self, ids: Integers, count: int) -> tuple[Integers, Integers, Flags]:
         """Return how long the last moves of series took, ms, how far they went, and which of them exist.
 
-        count: how many moves of each, below KEPT; newest first.
+        count: how many moves of each; newest first.
         """
         written, back = self._rings.written[ids][:, None].astype(np.int64), np.arange(1, count + 1)
         steps = self._rings.steps(ids[:, None], written - back)
-        return steps.took, steps.advance, back < written
+        return steps.took, steps.advance, back < np.minimum(written, self._rings.lengths(ids)[:, None])
+
+    def _all_moves(self, ids: Integers) -> tuple[Integers, Integers, Flags]:
+        """Return the moves between all commits of series that are kept, see `recent_moves`."""
+        return self.recent_moves(ids, int(self._rings.lengths(ids).max()) - 1)
 
     def has_paused(self, ids: Integers, limit: int) -> Flags:
         """Return which series have at least `limit` ms between two commits that are kept."""
@@ -224,7 +230,7 @@ class CommitColumns:
         """
         for begin in range(0, len(ids), _UNPACKED_AT_ONCE):
             rows = slice(begin, begin + _UNPACKED_AT_ONCE)
-            took, _, exists = self.recent_moves(ids[rows], KEPT - 1)
+            took, _, exists = self._all_moves(ids[rows])
             yield rows, np.where(exists, took, UNKNOWN)
 
     def offsets_as_of(self, ids: Integers, times: Sequence[int]) -> Integers:
@@ -232,13 +238,13 @@ class CommitColumns:
         found = np.empty((len(ids), len(times)), np.int64)
         for begin in range(0, len(ids), _UNPACKED_AT_ONCE):
             rows = slice(begin, begin + _UNPACKED_AT_ONCE)
-            took, advance, exists = self.recent_moves(ids[rows], KEPT - 1)
+            took, advance, exists = self._all_moves(ids[rows])
             at = _newest_first(self.last_at[ids[rows]], took)
             offsets = _newest_first(self.last_offset[ids[rows]], advance)
             kept = 1 + exists.sum(axis=1)
             for column, moment in enumerate(times):
                 later = (at > moment).sum(axis=1)
-                as_of = offsets[np.arange(len(later)), later.clip(max=KEPT - 1)]
+                as_of = offsets[np.arange(len(later)), later.clip(max=took.shape[1])]
                 found[rows, column] = np.where(later < kept, as_of, UNKNOWN)
         return found
 
@@ -277,20 +283,24 @@ class CommitColumns:
     # --- series
 
     def put(self, commits: Sequence[Commit], confirmed: int) -> bool:
-        """Keep a series, of up to KEPT commits, as columns if it fits: it only advanced, with one leader epoch."""
-        if any(commit.offset is None for commit in commits):
+        """Keep a series as columns if it fits: it only advanced, with one leader epoch, and a ring is long enough."""
+        length = next((length for length in LENGTHS if len(commits) <= length), None)
+        if length is None or any(commit.offset is None for commit in commits):
             return False
         fields = [(commit.at, commit.seen_at, commit.since, commit.offset, commit.leader_epoch) for commit in commits]
         columns = np.array([[UNKNOWN if value is None else value for value in row] for row in fields], np.int64).T
-        number = self._free[-1] if self._free else self._append()
+        free = self._free[length]
+        if not free:
+            self._add_block(length)
+        number = free[-1]
         rows = Progress(np.full(len(commits), number), *columns)
         at, offsets = (np.concatenate([column[:1], column[:-1]]) for column in (rows.at, rows.offsets))
         if not self._follow(rows, at, offsets, rows.leader_epochs[:1]).all() or (np.diff(rows.offsets) == 0).any():
             return False
-        self._free.pop()
+        free.pop()
         self._rings.begin(number, self._steps(rows, at, offsets))
         self.last_at[number], self.last_offset[number] = rows.at[-1], rows.offsets[-1]
-        self._floor_at[number] = rows.at[max(len(commits) - KEPT + FLOOR, 0)]
+        self._floor_at[number] = rows.at[max(len(commits) - length + FLOOR, 0)]
         self._oldest_offset[number], self.leader_epoch[number] = rows.offsets[0], rows.leader_epochs[0]
         self.longest_at_most[number] = np.diff(rows.at).max(initial=0)
         self.confirmed[number] = confirmed
@@ -310,22 +320,18 @@ class CommitColumns:
         self._groups[number] = group
         self._of_partition.setdefault(partition, array("i")).append(number)
 
-    def _append(self) -> int:
-        """Return the id of a new series that is free."""
-        number = len(self._groups)
-        self._groups.append(_NO_GROUP)
-        self._free.append(number)
-        if number == len(self.last_at):
-            self._grow()
-        return number
-
-    def _grow(self) -> None:
-        """Make room for more series."""
-        more = len(self.last_at) // 16 + _ROWS
+    def _add_block(self, length: int) -> None:
+        """Make room for more series with rings of this length."""
+        numbers = self._rings.add_block(length)
+        self._free[length].extend(reversed(numbers))
+        self._groups += [_NO_GROUP] * len(numbers)
+        missing = numbers.stop - len(self.last_at)
+        if missing <= 0:
+            return
+        more = max(missing, len(self.last_at) // 16)
         for name, column in vars(self).items():
             if isinstance(column, np.ndarray):
                 setattr(self, name, np.concatenate([column, np.zeros(more, column.dtype)]))
-        self._rings.grow(len(self.last_at))
 
     def remove(self, number: int) -> None:
         """Forget a series."""
@@ -334,7 +340,7 @@ class CommitColumns:
         self._groups[number] = _NO_GROUP
         self._rings.end(number)
         self._number[number] = -1
-        self._free.append(number)
+        self._free[int(self._rings.lengths(np.array(number)))].append(number)
 
     @staticmethod
     def _remove_from(index: dict[Any, "array[int]"], name: object, number: int) -> None:

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from agent.model.batches import Flags, Integers
 
-KEPT = 74
-"""The most commits of a series: enough for one every 4.8 s."""
+LENGTHS = (74, 272)
+"""How many commits a ring may keep: enough for one every 4.8 s, or for one a second."""
 
 _WORD = np.dtype("V6")
 """From its highest bit: 3 that say how the rest is shared, then `took`, `advance`, `apart`, and one for `is_since`."""
@@ -32,7 +32,7 @@ _LONG = len(_SHARES)
 
 _, _ADVANCE, _APART = np.array([*_SHARES, (0, 0, 0)]).T
 
-_BLOCK = 2_048
+BLOCK = 2_048
 """Series whose commits with the same number are next to each other: pages of words."""
 
 _ROWS = 256
@@ -56,27 +56,37 @@ class Steps(NamedTuple):
 
 
 class CommitRings:
-    """The last KEPT commits of each series, by its id. written: how many there have been in all."""
+    """The last commits of each series, by its id. written: how many there have been in all."""
 
     def __init__(self) -> None:
         self.written = np.zeros(0, np.int32)
+        self._lengths, self._begins = np.zeros(0, np.int64), np.zeros(0, np.int64)  # of blocks, in words of a series
         self._words = _GrowingWords()
         self._long = _LongSteps()
 
-    def grow(self, rows: int) -> None:
-        """Make room for so many series."""
-        self.written = np.concatenate([self.written, np.zeros(rows - len(self.written), np.int32)])
-        self._words.grow(-(-rows // _BLOCK) * KEPT * _BLOCK)
+    def add_block(self, length: int) -> range:
+        """Make room for BLOCK more series, with rings of this length; return their ids."""
+        first, begin = BLOCK * len(self._lengths), int(self._lengths.sum())
+        self._words.grow((begin + length) * BLOCK)
+        self._begins, self._lengths = np.append(self._begins, begin), np.append(self._lengths, length)
+        if len(self.written) < first + BLOCK:
+            more = len(self.written) // 16 + BLOCK
+            self.written = np.concatenate([self.written, np.zeros(more, np.int32)])
+        return range(first, first + BLOCK)
+
+    def lengths(self, ids: Integers) -> Integers:
+        """Return how many commits the rings of these series keep."""
+        return self._lengths[ids // BLOCK]
 
     def begin(self, number: int, steps: Steps) -> None:
-        """Begin a series with these commits, KEPT at most."""
+        """Begin a series with these commits, no more than its ring keeps."""
         count = len(steps.took)
         self._words.values[self._places(number, np.arange(count))] = self._pack(steps)
         self.written[number] = count
 
     def end(self, number: int) -> None:
         """Forget a series."""
-        kept = np.arange(min(int(self.written[number]), KEPT))
+        kept = np.arange(min(int(self.written[number]), self._lengths[number // BLOCK]))
         self._long.remove(_wide(self._words.values[self._places(number, kept)]))
         self.written[number] = 0
 
@@ -85,7 +95,7 @@ class CommitRings:
         written = self.written[ids].astype(np.int64)
         places = self._places(ids, written)
         if self._long:
-            self._long.remove(_wide(self._words.values[places[written >= KEPT]]))
+            self._long.remove(_wide(self._words.values[places[written >= self.lengths(ids)]]))
         self.written[ids] = written + 1  # before the word is replaced, for other threads
         self._words.values[places] = self._pack(steps)
 
@@ -98,15 +108,16 @@ class CommitRings:
 
         Of those that have been overwritten since, only the last one remains, if no other does.
         """
-        numbers = np.arange(max(written - KEPT, 0), written)
+        length = int(self._lengths[number // BLOCK])
+        numbers = np.arange(max(written - length, 0), written)
         words = self._words.copy(self._places(number, numbers))
-        overwritten = int(self.written[number]) - KEPT - int(numbers[0])
+        overwritten = int(self.written[number]) - length - int(numbers[0])
         return self._unpack(words[min(max(overwritten, 0), len(words) - 1) :])
 
-    @staticmethod
-    def _places(ids: Integers | int, numbers: Integers) -> Integers:
+    def _places(self, ids: Integers | int, numbers: Integers) -> Integers:
         """Return where the commits with these numbers are."""
-        return (ids // _BLOCK * KEPT + numbers % KEPT) * _BLOCK + ids % _BLOCK
+        blocks = ids // BLOCK
+        return (self._begins[blocks] + numbers % self._lengths[blocks]) * BLOCK + ids % BLOCK
 
     def _pack(self, steps: Steps) -> NDArray[np.void]:
         shares, rest = np.full(len(steps.took), _LONG), np.arange(len(steps.took))

@@ -86,7 +86,7 @@ class Evaluator:
         self._rules = rules
         self._observers: dict[type[Observation], list[tuple[str, Rule]]] = {}
         self._revisits = Revisits(rules, self.facts, set_aside)
-        self._tidy_at = LONG_AGO
+        self._tidy_at = LONG_AFTER
         self._active_findings: dict[Evaluation, dict[FindingKey, Finding]] = {}
         self._dependencies = Dependencies()
         self._dirty: dict[Evaluation, None] = {}
@@ -184,8 +184,9 @@ class Evaluator:
                 del self._timer_of[evaluation]
                 dirty[evaluation] = None
         if self._tidy_at <= now:
-            self._tidy_at = next_time(_TIDY_MS, now)
+            self._tidy_at = LONG_AFTER
             self._tidy()
+        self._tidy_at = min(self._tidy_at, next_time(_TIDY_MS, now))
         for found in self._revisits.look(now, self._is_open, everything=everything):
             dirty.update(dict.fromkeys(found))
         changes = Changes([], [])

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from agent.engine.commit_columns import CommitColumns
-from agent.engine.commit_rings import KEPT
+from agent.engine.commit_rings import LENGTHS
 from agent.engine.compact_list import CompactList
 from agent.engine.history import (
     FINALIZATION_MS,
@@ -151,7 +151,7 @@ class Facts:
     def close(self, history: History[Commit]) -> None:
         """Keep a series as columns if it fits, once nothing depends on it."""
         kept = history.count_from(history.changes[-1].at - RETENTION_MS) + FLOOR
-        if kept <= KEPT and self.commits.put(history.changes[-kept:], history.confirmed):
+        if kept <= LENGTHS[-1] and self.commits.put(history.changes[-kept:], history.confirmed):
             for index in self._indexes.get(Commit, {}).values():
                 index.remove(history)
             del self._histories[history.subject]

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from agent.config.settings import load
 from agent.engine.commit_columns import CommitColumns, Progress
-from agent.engine.commit_rings import KEPT
+from agent.engine.commit_rings import LENGTHS
 from agent.engine.engine import Engine
 from agent.engine.evaluator import Evaluator
 from agent.engine.facts import Facts
@@ -39,31 +39,37 @@ def row(number: int, at: int, offset: int) -> Progress:
     return Progress(*(np.array([value], np.int64) for value in values))
 
 
-def column_of(commits: list[Commit]) -> tuple[CommitColumns, int]:
-    """Return columns with one series, and its id."""
+def column_of(commits: list[Commit], put: int = 1) -> tuple[CommitColumns, int]:
+    """Return columns with one series, and its id. put: how many commits are there from the start."""
     columns = CommitColumns(PartitionColumns())
-    assert columns.put(commits[:1], commits[0].at)
+    assert columns.put(commits[:put], commits[:put][-1].at)
     number = columns.find(commits[0].subject)
     assert number is not None
-    for following in commits[1:]:
+    for following in commits[put:]:
         added = row(number, following.at, following.offset or 0)
         assert columns.fit(added).all()
         columns.add(added)
     return columns, number
 
 
-@given(st.lists(st.integers(1, 40_000), min_size=1, max_size=300))
-def test_columns_keep_what_a_history_keeps_or_do_not_fit(steps: list[int]) -> None:
+@given(
+    st.sampled_from([(1, 40_000), (1, 2_000)]).flatmap(lambda limits: st.lists(st.integers(*limits), min_size=1)),
+    st.integers(0, 300),
+    st.integers(1, 200),
+)
+def test_columns_keep_what_a_history_keeps_or_do_not_fit(steps: list[int], more: int, put: int) -> None:
+    steps = (steps * (1 + more))[: len(steps) + more]
     commits = [commit(at / 1000, 100 + index) for index, at in enumerate(np.cumsum(steps).tolist())]
-    columns, number = column_of(commits[:1])
+    columns, number = column_of(commits[:put], put)
+    length = next(length for length in LENGTHS if len(commits[:put]) <= length)
     history: History[Commit] = History(compact=True)
-    for made in commits:
+    for index, made in enumerate(commits):
         history.add(made)
-        if made is not commits[0]:
+        if index >= put:
             added = row(number, made.at, made.offset or 0)
             if not columns.fit(added).all():
                 needed = [kept for kept in history if kept.at >= made.at - RETENTION_MS]
-                assert len(needed) + FLOOR > KEPT
+                assert len(needed) + FLOOR > length
                 return
             columns.add(added)
     offsets = [offset for *_, offset, _ in columns.rows_of(number, columns.mark(number))]
@@ -81,7 +87,7 @@ def test_columns_return_what_was_committed_as_of_a_moment(steps: list[int], data
     history: History[Commit] = History(compact=True)
     for index, at in enumerate(np.cumsum(steps).tolist()):
         history.add(commit(at / 1000, 100 + index))
-    columns, number = column_of(list(history.changes))
+    columns, number = column_of(list(history.changes), data.draw(st.sampled_from([1, 100])))
     times = data.draw(st.lists(st.integers(after(-1), after(sum(steps) / 1000 + 1)), max_size=5))
     kept = columns.rows_of(number, columns.mark(number))
     known = [[offset for at, _, _, offset, _ in kept if at is not None and at <= time] for time in times]
@@ -189,6 +195,21 @@ def test_late_commits_of_a_log_that_grows_open_no_history() -> None:
             made = replace(commit(second - 20, 9_800 + 10 * second), seen_at=after(second))
             watching.take([made])
             assert not watching._evaluator.facts.is_open(made.subject)
+
+
+def test_a_group_that_commits_each_second_opens_no_history_and_all_that_rules_look_back_to_is_kept() -> None:
+    watching = engine(1)
+    facts = watching._evaluator.facts
+    for second in range(900):
+        watching.take([log_offsets(second, 10_100 + 10 * second)])
+        watching.take([commit(second, 10_000 + 10 * second), commit(second, 10_000 + 10 * second, 1)])
+        assert not any(facts.is_open(commit(0, 0, partition).subject) for partition in (0, 1))
+    for partition in (0, 1):
+        kept = list(facts.history(Commit, "main", "g", "t", partition))
+        assert [made.offset for made in kept] == [10_000 + 10 * second for second in range(900 - len(kept), 900)]
+        assert len(kept) >= RETENTION_MS // 1_000 + FLOOR
+    watching.take([commit(900, 100)])
+    assert facts.is_open(commit(0, 0).subject)
 
 
 def test_a_leader_change_that_a_group_reads_across_opens_no_history() -> None:
