@@ -11,8 +11,10 @@ from agent.model.observations.base import Available, Unavailable
 from agent.model.observations.kafka import LogOffsets, PartitionState
 from agent.sources.kafka.admin import protocol
 from agent.sources.kafka.admin.client_choice import MANY_LOGS
+from agent.sources.kafka.admin.topic_descriptions import _REST_S
 from testbed.kafka import Cluster
 from testbed.traffic import fill
+from testbed.waiting import wait_until
 from tests.integration.asking import admin_client, ask
 from tests.integration.scenes import named, open_transaction
 from tests.integration.seen import Seen, watching
@@ -92,6 +94,31 @@ def test_changes_of_one_among_many_partitions_are_observed(cluster: Cluster) -> 
         seen.wait_for(source, LogOffsets, partition=1, log_end=0)
         recreated = seen.wait_for(source, PartitionState, partition=1)
         assert recreated.replicas != ()
+
+
+def test_a_move_of_one_among_many_partitions_at_rest_is_observed_with_the_next_metadata(kafka_4_1: Cluster) -> None:
+    """Topics at rest are not described in each poll; what changes is dated since the last poll nevertheless."""
+    seen = Seen()
+    with _topic(kafka_4_1) as name, watching(kafka_4_1, name, seen) as source:
+        seen.wait_for(source, PartitionState, lambda _: len(seen.all(PartitionState)) == _PARTITIONS)
+        rest_from = time.monotonic() + 1.5 * _REST_S
+
+        def are_at_rest() -> bool:
+            source.poll()
+            return time.monotonic() > rest_from
+
+        wait_until(are_at_rest, "the topics to be at rest")
+        before = seen.all(PartitionState, partition=1)[-1]
+        seen.mark()
+        polled_at = time.time_ns() // 1_000_000
+        source.poll()
+        target = next(broker for broker in kafka_4_1.brokers if broker != before.leader)
+        kafka_4_1.reassign(name, {1: [target]})
+        seen.wait_for(source, PartitionState, seconds=_REST_S / 2, partition=1, replicas=(target,), leader=target)
+        first_change = seen.all(PartitionState)[0]
+        assert first_change.since is not None
+        assert first_change.since >= polled_at
+        assert {fact.partition for fact in seen.all(PartitionState)} == {1}
 
 
 def test_partitions_of_a_frozen_leader_are_unavailable(kafka_4_1: Cluster) -> None:

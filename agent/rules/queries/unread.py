@@ -71,7 +71,8 @@ def _is_unread(report: Observation | None) -> bool:
 
 def first_observed(facts: Facts, series: tuple[str, str, str, int], at: int) -> int | None:
     """Return when the group was first observed at that moment or after it, ms; None if it has not been."""
-    if any(_is_unread(report.last) and report.last.start <= at for report in _reports(facts, series)):
+    last_reports = (report.last for report in _reports(facts, series))
+    if any(last is not None and _is_unread(last) and last.start <= at for last in last_reports):
         return None
     times = (
         next((change.seen for change in history.after(at - 1)), history.confirmed)

@@ -13,34 +13,40 @@ _MANY = 100
 
 
 class _Known(NamedTuple):
-    """The last metadata, and the fingerprints of responses that say so."""
+    """The last metadata. states: of responses that say so, by their fingerprints, see `MetadataReader`."""
 
     metadata: protocol.Metadata
-    fingerprints: frozenset[int]
+    states: dict[int, int]
 
 
 class MetadataReader:
-    """Brokers need not list topics in the same order, so that several responses may say the same."""
+    """Brokers need not list topics in the same order, so that several responses may say the same.
+
+    states: stands for what the last response says of all partitions, with topic ids, replicas and ISR; None if there is
+    none.
+    """
 
     def __init__(self, send: Callable[..., Any]) -> None:
         """send: a coroutine that sends a request to any broker."""
+        self.states: int | None = None
         self._send = send
         self._known: _Known | None = None
 
     async def read(self) -> protocol.Metadata | protocol.Unchanged:
         """Return the metadata unless it is the same as at the last time. Raises KafkaError."""
         request = RepeatedRequest(MetadataRequest(topics=MetadataRequest.ALL_TOPICS, min_version=3))
-        known, self._known = self._known, None  # forgotten if the call fails
+        known, self._known, self.states = self._known, None, None  # forgotten if the call fails
         response: LazyResponse = await self._send(request)
         fingerprint = hash(response.body)
-        if known is not None and fingerprint in known.fingerprints:
-            self._known = known
+        if known is not None and fingerprint in known.states:
+            self._known, self.states = known, known.states[fingerprint]
             return protocol.Unchanged()
-        metadata = _read(response.decode())
-        if known is not None and known.metadata == metadata and len(known.fingerprints) < _MANY:
-            self._known = _Known(metadata, known.fingerprints | {fingerprint})
+        decoded = response.decode()
+        metadata, self.states = _read(decoded), _states(decoded)
+        if known is not None and known.metadata == metadata and len(known.states) < _MANY:
+            self._known = _Known(metadata, {**known.states, fingerprint: self.states})
             return protocol.Unchanged()
-        self._known = _Known(metadata, frozenset({fingerprint}))
+        self._known = _Known(metadata, {fingerprint: self.states})
         return metadata
 
 
@@ -53,4 +59,24 @@ def _read(response: Any) -> protocol.Metadata:
             else {partition.partition_index: partition.leader_id for partition in topic.partitions}
             for topic in response.topics
         },
+    )
+
+
+def _states(response: Any) -> int:
+    return hash(
+        frozenset(
+            (
+                topic.name,
+                topic.topic_id,
+                topic.error_code,
+                partition.partition_index,
+                partition.error_code,
+                partition.leader_id,
+                partition.leader_epoch,
+                tuple(partition.replica_nodes),
+                tuple(partition.isr_nodes),
+            )
+            for topic in response.topics
+            for partition in topic.partitions
+        )
     )

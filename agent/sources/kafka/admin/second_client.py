@@ -151,8 +151,10 @@ class SecondClient:
     def _forget_responses(self) -> None:
         """Forget the last responses: librdkafka answers meanwhile, and what it says may change in between."""
         self._log_offsets = LogOffsetBatches(self._cluster, self._start, self._send)
-        self._metadata = MetadataReader(self._send_to_any)
-        self._descriptions = TopicDescriptions(self._cluster, self._timeout, self._start, self._send)
+        self._metadata = metadata = MetadataReader(self._send_to_any)
+        self._descriptions = TopicDescriptions(
+            self._cluster, self._timeout, self._start, self._send, lambda: metadata.states
+        )
 
     async def _read(self, message: protocol.NumberedRequest) -> protocol.Result:
         match message.request:

@@ -14,6 +14,13 @@ from agent.sources.kafka.admin.repeated_request import LazyResponse, RepeatedReq
 
 _PARTITIONS_PER_RESPONSE = 2_000
 
+_REST_S = 10.0
+"""How often topics are described whose partitions have the same state in the metadata for so long.
+
+With many partitions, that takes several requests a poll. What only a description shows, such as eligible leader
+replicas, follows from changes of leaders, replicas and ISR. Right after these, another broker may not know of them yet.
+"""
+
 
 class TopicDescriptions:
     """Reads descriptions of topics; pages that equal those read last are not decoded."""
@@ -24,20 +31,30 @@ class TopicDescriptions:
         timeout: int,
         start: Callable[[Any], Any],
         send: Callable[..., Any],
+        read_states: Callable[[], int | None],
+        *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """timeout: ms. start: starts a coroutine. send: one that sends a request. clock: returns monotonic time, s."""
+        """timeout: ms. start: starts a coroutine. send: one that sends a request. clock: returns monotonic time, s.
+
+        read_states: returns what stands for the states of all partitions in the metadata as just read, or None.
+        """
         self._cluster = cluster
         self._timeout = timeout
         self._start = start
         self._send = send
+        self._read_states = read_states
         self._clock = clock
         self._cursors: dict[bytes, Any] = {}
         self._last: tuple[Any, ...] = ()
-        self._complete_at = 0.0
+        self._complete_at = self._read_at = self._changed_at = 0.0
+        self._states: int | None = None
 
     async def read(self, topics: list[str]) -> protocol.Topics | protocol.Unchanged:
         """Return the descriptions, or that none has changed since the last time. Raises KafkaError."""
+        if self._is_at_rest(topics):
+            return protocol.Unchanged()
+        self._read_at = self._clock()
         last, self._last = self._last, ()  # forgotten if the call fails
         reassigning = self._start(self._send(ListPartitionReassignmentsRequest(timeout_ms=self._timeout, topics=None)))
         pages: list[LazyResponse] = []
@@ -55,10 +72,20 @@ class TopicDescriptions:
         self._last = (topics, list(cursors), reassignments, failure)
         if self._last == last and self._clock() < self._complete_at:
             return protocol.Unchanged()
+        if self._last != last:
+            self._changed_at = self._read_at
         described = self._describe(pages, reassignments)
         is_whole = not any(isinstance(topic, protocol.Failure) for topic in described.values())
         self._complete_at = complete_again_at(self._clock()) if is_whole else 0
         return protocol.Topics(described, failure)
+
+    def _is_at_rest(self, topics: list[str]) -> bool:
+        """Return whether the last descriptions of the topics hold, as the metadata has said the same for long."""
+        now, before, self._states = self._clock(), self._states, self._read_states()
+        if self._states is None or self._states != before:
+            self._changed_at = now
+        is_due = now >= min(self._read_at + _REST_S, self._complete_at)
+        return now >= self._changed_at + _REST_S and not is_due and self._last[:1] == (topics,)
 
     def _describe(
         self, pages: list[LazyResponse], reassignments: Mapping[protocol.TopicPartition, Any]

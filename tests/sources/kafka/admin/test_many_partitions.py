@@ -28,21 +28,24 @@ _NOT_LEADER = 6
 class Leader:
     """A broker that leads partitions of topic t, and answers what it is asked about them.
 
-    logs: start and end by partition. codes: errors of partitions. order: of the topics in metadata.
+    logs: start and end by partition. codes: errors of partitions. order: of the topics in metadata. topic_id: of
+    both. isr: of all partitions. described: how many pages of descriptions were read.
     """
 
     def __init__(self, logs: Mapping[int, tuple[int, int]]) -> None:
         self.logs = dict(logs)
         self.codes: dict[int, int] = {}
         self.order = ["t", "u"]
-        self.leader = 1
+        self.leader, self.isr, self.topic_id = 1, [1], UUID(int=7)
         self.reassignments = ListPartitionReassignmentsResponse(error_code=0, error_message=None, topics=[])
-        self.decoded = 0
+        self.decoded = self.described = 0
         self.failure: Exception | None = None
         self.now = 0.0
         self._offsets = LogOffsetBatches("main", _start, self._send, lambda: self.now)
-        self._descriptions = TopicDescriptions("main", 1_000, _start, self._send, lambda: self.now)
         self._metadata = MetadataReader(self._send)
+        self._descriptions = TopicDescriptions(
+            "main", 1_000, _start, self._send, lambda: self._metadata.states, clock=lambda: self.now
+        )
 
     def list_offsets(self, *partitions: int, complete: bool = False) -> dict[int, tuple[int, int]]:
         """Return the offsets that are sent on."""
@@ -77,6 +80,7 @@ class Leader:
         if request.name == "MetadataRequest":
             return self._counted(MetadataResponse, self._all_topics(), 12)
         if request.name == "DescribeTopicPartitionsRequest":
+            self.described += 1
             return self._counted(DescribeTopicPartitionsResponse, self._page(request), 0)
         return self.reassignments
 
@@ -122,6 +126,7 @@ class Leader:
                 message(
                     error_code=0,
                     name=topic,
+                    topic_id=self.topic_id,
                     is_internal=False,
                     partitions=[
                         message.MetadataResponsePartition(
@@ -130,7 +135,7 @@ class Leader:
                             leader_id=self.leader,
                             leader_epoch=1,
                             replica_nodes=[1],
-                            isr_nodes=[1],
+                            isr_nodes=self.isr,
                             offline_replicas=[],
                         )
                     ],
@@ -150,7 +155,7 @@ class Leader:
                 message(
                     error_code=self.codes.get(number, 0),
                     name="t",
-                    topic_id=UUID(int=7),
+                    topic_id=self.topic_id,
                     is_internal=False,
                     partitions=[
                         message.DescribeTopicPartitionsResponsePartition(
@@ -159,7 +164,7 @@ class Leader:
                             leader_id=self.leader,
                             leader_epoch=1,
                             replica_nodes=[1],
-                            isr_nodes=[1],
+                            isr_nodes=self.isr,
                             eligible_leader_replicas=None,
                             last_known_elr=None,
                             offline_replicas=[],
@@ -266,6 +271,69 @@ def test_descriptions_are_unchanged_until_a_page_or_the_reassignments_differ() -
     assert [state.adding for state in topic.partitions] == [(), (), (2,)]
     leader.leader = 2
     assert isinstance(leader.describe(), protocol.Topics)
+
+
+class Poll:
+    """Reads metadata and descriptions once a second."""
+
+    def __init__(self, leader: Leader) -> None:
+        self._leader = leader
+
+    def __call__(self, seconds: int) -> int:
+        """Return how many times topics were described in that time."""
+        before = self._leader.described
+        for _ in range(seconds):
+            self._leader.now += 1
+            self._leader.metadata()
+            self._leader.describe()
+        return self._leader.described - before
+
+
+def test_topics_whose_partitions_do_not_change_in_the_metadata_are_described_every_ten_seconds() -> None:
+    leader = Leader({0: (0, 5)})
+    poll = Poll(leader)
+    assert poll(11) == 10
+    assert poll(40) == 4
+    leader.isr = []
+    assert poll(11) == 10
+    assert poll(40) == 4
+    leader.order.reverse()
+    assert poll(40) == 4
+    leader.topic_id = UUID(int=8)
+    assert poll(1) == 1
+    leader.isr = [1]
+    leader.now += 1
+    leader.metadata()
+    described = leader.describe()
+    assert isinstance(described, protocol.Topics)
+    topic = described.topics["t"]
+    assert isinstance(topic, protocol.Topic)
+    assert [state.isr for state in topic.partitions] == [(1,)]
+
+
+def test_topics_are_described_in_each_poll_without_metadata_or_after_a_failure() -> None:
+    leader = Leader({0: (0, 5)})
+    poll = Poll(leader)
+    poll(30)
+    leader.failure = errors.KafkaConnectionError("gone")
+    with pytest.raises(errors.KafkaConnectionError):
+        leader.metadata()
+    leader.failure = None
+    before = leader.described
+    for _ in range(30):
+        leader.now += 1
+        leader.describe()
+    assert leader.described == before + 30
+    assert poll(11) == 10
+    assert poll(20) == 2
+
+
+def test_other_topics_are_described_at_once() -> None:
+    leader = Leader({0: (0, 5)})
+    Poll(leader)(30)
+    before = leader.described
+    asyncio.run(leader._descriptions.read(["t", "u"]))
+    assert leader.described == before + 1
 
 
 def test_a_topic_that_cannot_be_described_is_never_unchanged() -> None:
