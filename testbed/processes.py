@@ -18,6 +18,9 @@ from testbed.waiting import wait_until
 # which lives as long as the interpreter, starts all processes.
 _starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="process-starter")
 
+_reservations: list[socket.socket] = []
+"""Of ports that `free_port` has returned."""
+
 
 class ProcessEndedError(Exception):
     """A process ended while its output was awaited; the message shows its last lines."""
@@ -164,16 +167,20 @@ class ProcessGroup:
 
 
 def free_port() -> int:
-    """Return a free port on loopback.
+    """Return a free port on loopback, which this function returns to no other process while this one runs.
 
     It is below Linux's ephemeral range (32768 and up), so that no outgoing connection takes it while its server
     restarts.
     """
     for _ in range(1000):
         port = random.randrange(20_000, 32_000)
+        reservation = socket.socket(socket.AF_UNIX)
         with socket.socket() as probe, contextlib.suppress(OSError):
+            reservation.bind(f"\0backflow-port-{port}")  # an abstract address: it ends with the process
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", port))
+            _reservations.append(reservation)
             return port
+        reservation.close()
     msg = "No free port between 20000 and 32000 on 127.0.0.1."
     raise OSError(msg)

@@ -82,6 +82,7 @@ DEFAULTS: Config = {
     "replica.socket.timeout.ms": 3000,
     "auto.leader.rebalance.enable": "true",
     "leader.imbalance.check.interval.seconds": 10,
+    "leader.imbalance.per.broker.percentage": 0,  # 10 by default: one of 11 partitions would never return
     "offsets.topic.num.partitions": 4,
     "transaction.state.log.replication.factor": 1,
     "transaction.state.log.min.isr": 1,
