@@ -24,6 +24,7 @@ from agent.config.warnings import missing_paths
 from agent.daemon.loops import Loop
 from agent.daemon.startup_log import count_subjects
 from agent.model.findings import observed_part
+from agent.model.observations.agent import name_of_source
 from agent.model.observations.base import Availability, Observation, Subject, Unavailable
 from agent.notify.base import Identifiable, NotDelivered
 from agent.sources.base import Batch, Emit, Source
@@ -158,17 +159,17 @@ def read_sources(
     views: dict[str, View] = {}
 
     def emit_for(cluster: str, source: str) -> Emit:
-        return views.setdefault(f"{cluster}/{source}", View(f"{cluster}/{source}")).emit
+        return views.setdefault(name_of_source(cluster, source), View(name_of_source(cluster, source))).emit
 
     sources = make_sources(settings, emit_for, [])
     failures: dict[str, str] = {}
 
     def poll(source: Source) -> None:
         source.poll()
-        views[f"{source.cluster}/{source.name}"].polls += 1
+        views[name_of_source(source.cluster, source.name)].polls += 1
 
     def failed(source: Source, error: Exception) -> None:
-        failures[f"{source.cluster}/{source.name}"] = f"internal error: {error!r}"
+        failures[name_of_source(source.cluster, source.name)] = f"internal error: {error!r}"
 
     loops = [Loop(source.name, source.interval, partial(poll, source), partial(failed, source)) for source in sources]
     for loop in loops:

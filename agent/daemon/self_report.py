@@ -13,6 +13,7 @@ from agent.daemon.status import CheckRuns, Parts, StatusReader
 from agent.daemon.tables import describe_subjects
 from agent.daemon.web.routes import make_routes
 from agent.daemon.web.server import SOCKET, Listener
+from agent.model.observations.agent import name_of_source
 from agent.model.text import count
 
 _HOUR_MS = 3_600_000
@@ -83,7 +84,7 @@ def alive_fields(status: AgentStatus) -> dict[str, object]:
     return {
         "up_hours": round((status.at - status.started_at) / _HOUR_MS, 1),
         "watching": list(describe_subjects(status.subjects)),
-        "sources": [f"{source.cluster}/{source.source}" for source in status.sources],
+        "sources": [name_of_source(source.cluster, source.source) for source in status.sources],
         "problems": list(status.problems),
         "open_incidents": sum(map(is_alarming, status.incidents)),
         "pending_deliveries": sum(receiver.pending for receiver in status.receivers),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from agent.model.batches import CommitBatch
+from agent.model.observations.agent import name_of_source
 from agent.model.observations.base import Availability, Observation, Unavailable
 from agent.model.observations.flink import FlinkJob, JobManagerLeader
 from agent.model.observations.kafka import BrokerRegistration, Commit, GroupState, LogOffsets, PartitionState
@@ -62,14 +63,14 @@ class StartupLog:
         for source, reason in list(self._unavailable.items()):  # a source may emit from a thread of its own meanwhile
             if source not in self._logged:
                 self._logged.add(source)
-                log.warning("source_not_ready", source=f"{self._cluster}/{source}", reason=reason)
+                log.warning("source_not_ready", source=name_of_source(self._cluster, source), reason=reason)
         is_over = now - self._started_at >= STARTUP_MS
         is_readable = self._source not in self._unavailable
         if not self._is_ready and is_readable and (self._observed or (is_over and not self._unavailable)):
             self._is_ready = True
             kinds = {type(fact) for fact in self._observed}
             facts = [fact for fact in self._known if not kinds or type(fact) in kinds] + self._observed
-            log.info("source_ready", source=f"{self._cluster}/{self._source}", **count_subjects(facts))
+            log.info("source_ready", source=name_of_source(self._cluster, self._source), **count_subjects(facts))
         if self._is_ready and is_over:
             self._is_done = True
             self._known, self._observed = [], []

@@ -31,6 +31,7 @@ from agent.daemon.reports import (
 from agent.engine.engine import Engine
 from agent.engine.impact_and_root_cause import worst_first
 from agent.model.findings import Incident, Status
+from agent.model.observations.agent import name_of_source
 from agent.model.observations.base import Observation, Unavailable
 from agent.model.observations.checks import CheckRun
 from agent.model.text import count, span, unavailable_parts, visible
@@ -172,7 +173,7 @@ class StatusReader:
 
     def unread(self) -> list[str]:
         """Return the sources that have not been read since the start."""
-        return [f"{source.cluster}/{source.name}" for source in self.parts.sources if source.read_at is None]
+        return [name_of_source(source.cluster, source.name) for source in self.parts.sources if source.read_at is None]
 
     def receivers(self) -> Iterable[ReceiverStatus]:
         """Yield how far deliveries are."""
@@ -228,7 +229,7 @@ class StatusReader:
         self, sources: Iterable[SourceStatus], receivers: Iterable[ReceiverStatus], now: int
     ) -> Iterable[str]:
         for source in sources:
-            name = f"{source.cluster}/{source.source}"
+            name = name_of_source(source.cluster, source.source)
             if source.read_at is None:
                 reason = f": {source.unavailable[0]}" if source.unavailable else ""
                 yield f"{name} has not been read since the start {span(now - self.started_at)} ago{reason}"

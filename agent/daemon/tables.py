@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from agent.daemon.groups import GroupProgress, PartitionProgress
 from agent.daemon.reports import ArchiveStatus, ButtonsStatus, CheckStatus, ReceiverStatus, SourceStatus
 from agent.model.findings import Finding
+from agent.model.observations.agent import name_of_source
 from agent.model.text import count, instant, place, span
 from agent.model.times import minute
 from agent.storage.incidents import Delivery
@@ -32,7 +33,7 @@ def source_row(source: SourceStatus, now: int) -> tuple[str, ...]:
     if state == "ok" and reasons:
         state = "partly"
     last_read = "never" if source.read_at is None else f"{span(max(0, now - source.read_at))} ago"
-    return f"{source.cluster}/{source.source}", state, last_read, "; ".join(reasons)
+    return name_of_source(source.cluster, source.source), state, last_read, "; ".join(reasons)
 
 
 def receiver_row(receiver: ReceiverStatus) -> tuple[str, ...]:

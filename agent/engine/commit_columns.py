@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from agent.engine.commit_rings import LENGTHS, CommitRings, Steps
+from agent.engine.commit_rings import LENGTHS, CommitRings, Steps, with_room
 from agent.engine.history import FLOOR, RETENTION_MS
 from agent.engine.partition_columns import NumbersByKeys, PartitionColumns
 from agent.model.batches import UNKNOWN, CommitKey, Flags, Integers
@@ -325,13 +325,9 @@ class CommitColumns:
         numbers = self._rings.add_block(length)
         self._free[length].extend(reversed(numbers))
         self._groups += [_NO_GROUP] * len(numbers)
-        missing = numbers.stop - len(self.last_at)
-        if missing <= 0:
-            return
-        more = max(missing, len(self.last_at) // 16)
         for name, column in vars(self).items():
             if isinstance(column, np.ndarray):
-                setattr(self, name, np.concatenate([column, np.zeros(more, column.dtype)]))
+                setattr(self, name, with_room(column, numbers.stop))
 
     def remove(self, number: int) -> None:
         """Forget a series."""
@@ -340,7 +336,7 @@ class CommitColumns:
         self._groups[number] = _NO_GROUP
         self._rings.end(number)
         self._number[number] = -1
-        self._free[int(self._rings.lengths(np.array(number)))].append(number)
+        self._free[int(self._rings.lengths(number))].append(number)
 
     @staticmethod
     def _remove_from(index: dict[Any, "array[int]"], name: object, number: int) -> None:

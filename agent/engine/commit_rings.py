@@ -1,7 +1,7 @@
 """The last commits of many series, in rings: 6 bytes for how a commit follows the one before it in its series."""
 
 from mmap import MADV_NOHUGEPAGE, MAP_ANONYMOUS, MAP_PRIVATE, PAGESIZE, mmap
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ _LONG = len(_SHARES)
 
 _, _ADVANCE, _APART = np.array([*_SHARES, (0, 0, 0)]).T
 
-BLOCK = 2_048
+_BLOCK = 2_048
 """Series whose commits with the same number are next to each other: pages of words."""
 
 _ROWS = 256
@@ -65,18 +65,16 @@ class CommitRings:
         self._long = _LongSteps()
 
     def add_block(self, length: int) -> range:
-        """Make room for BLOCK more series, with rings of this length; return their ids."""
-        first, begin = BLOCK * len(self._lengths), int(self._lengths.sum())
-        self._words.grow((begin + length) * BLOCK)
+        """Make room for _BLOCK more series, with rings of this length; return their ids."""
+        first, begin = _BLOCK * len(self._lengths), int(self._lengths.sum())
+        self._words.grow((begin + length) * _BLOCK)
         self._begins, self._lengths = np.append(self._begins, begin), np.append(self._lengths, length)
-        if len(self.written) < first + BLOCK:
-            more = len(self.written) // 16 + BLOCK
-            self.written = np.concatenate([self.written, np.zeros(more, np.int32)])
-        return range(first, first + BLOCK)
+        self.written = with_room(self.written, first + _BLOCK)
+        return range(first, first + _BLOCK)
 
-    def lengths(self, ids: Integers) -> Integers:
+    def lengths(self, ids: Integers | int) -> Integers:
         """Return how many commits the rings of these series keep."""
-        return self._lengths[ids // BLOCK]
+        return self._lengths[ids // _BLOCK]
 
     def begin(self, number: int, steps: Steps) -> None:
         """Begin a series with these commits, no more than its ring keeps."""
@@ -86,7 +84,7 @@ class CommitRings:
 
     def end(self, number: int) -> None:
         """Forget a series."""
-        kept = np.arange(min(int(self.written[number]), self._lengths[number // BLOCK]))
+        kept = np.arange(min(int(self.written[number]), int(self.lengths(number))))
         self._long.remove(_wide(self._words.values[self._places(number, kept)]))
         self.written[number] = 0
 
@@ -108,7 +106,7 @@ class CommitRings:
 
         Of those that have been overwritten since, only the last one remains, if no other does.
         """
-        length = int(self._lengths[number // BLOCK])
+        length = int(self.lengths(number))
         numbers = np.arange(max(written - length, 0), written)
         words = self._words.copy(self._places(number, numbers))
         overwritten = int(self.written[number]) - length - int(numbers[0])
@@ -116,8 +114,8 @@ class CommitRings:
 
     def _places(self, ids: Integers | int, numbers: Integers) -> Integers:
         """Return where the commits with these numbers are."""
-        blocks = ids // BLOCK
-        return (self._begins[blocks] + numbers % self._lengths[blocks]) * BLOCK + ids % BLOCK
+        blocks = ids // _BLOCK
+        return (self._begins[blocks] + numbers % self._lengths[blocks]) * _BLOCK + ids % _BLOCK
 
     def _pack(self, steps: Steps) -> NDArray[np.void]:
         shares, rest = np.full(len(steps.took), _LONG), np.arange(len(steps.took))
@@ -148,6 +146,14 @@ class CommitRings:
         if self._long:
             self._long.fill_in(steps, words)
         return steps
+
+
+def with_room(column: NDArray[Any], rows: int) -> NDArray[Any]:
+    """Return a column with room for so many rows; if it has to grow, by a sixteenth at least, with zeros."""
+    missing = rows - len(column)
+    if missing <= 0:
+        return column
+    return np.concatenate([column, np.zeros(max(missing, len(column) // 16), column.dtype)])
 
 
 def _narrow(words: Integers) -> NDArray[np.void]:

@@ -85,7 +85,7 @@ class Evaluator:
         self._set_aside = set_aside
         self._rules = rules
         self._observers: dict[type[Observation], list[tuple[str, Rule]]] = {}
-        self._revisits = Revisits(rules, self.facts, set_aside)
+        self._revisits = Revisits(rules, self.facts, self._is_open, set_aside)
         self._tidy_at = LONG_AFTER
         self._active_findings: dict[Evaluation, dict[FindingKey, Finding]] = {}
         self._dependencies = Dependencies()
@@ -187,7 +187,7 @@ class Evaluator:
             self._tidy_at = LONG_AFTER
             self._tidy()
         self._tidy_at = min(self._tidy_at, next_time(_TIDY_MS, now))
-        for found in self._revisits.look(now, self._is_open, everything=everything):
+        for found in self._revisits.look(now, everything=everything):
             dirty.update(dict.fromkeys(found))
         changes = Changes([], [])
         for evaluation in dirty | unfollowed:

@@ -28,9 +28,15 @@ _DOZE_MS = 600_000
 class Revisits:
     """When rules look at what they revisit, and the looks that have begun."""
 
-    def __init__(self, rules: Mapping[str, Rule], facts: Facts, set_aside: SetAside) -> None:
-        """rules: by their names in rules.toml."""
+    def __init__(
+        self, rules: Mapping[str, Rule], facts: Facts, is_followed: Callable[[Evaluation], bool], set_aside: SetAside
+    ) -> None:
+        """rules: by their names in rules.toml.
+
+        is_followed: whether what a rule about single findings would find is known already.
+        """
         self._facts = facts
+        self._is_followed = is_followed
         self._set_aside = set_aside
         self._kinds = {rule.revisits for rule in rules.values()} - {None}
         # By how often, ms, and the kind of subject.
@@ -54,18 +60,13 @@ class Revisits:
             now = max(self._facts.now, seen)
             self._begin_at = {every: next_time(every, now) for every in sorted(self._rules)}
 
-    def look(
-        self, now: int, is_followed: Callable[[Evaluation], bool], *, everything: bool
-    ) -> Iterator[list[Evaluation]]:
-        """Yield what is to be evaluated of each subject that is looked at by that moment; everything: not only a part.
-
-        is_followed: whether what a rule about single findings would find is known already.
-        """
+    def look(self, now: int, *, everything: bool) -> Iterator[list[Evaluation]]:
+        """Yield what is to be evaluated of each subject looked at by that moment (ms); everything: not only a part."""
         for every in [every for every, at in self._begin_at.items() if at <= now]:
             asleep_until = find_end(self._facts, now, _DOZE_MS)
             self._begin_at[every] = next_time(every, asleep_until or now)
             if asleep_until is None:
-                self._looks.setdefault(every, self._look(every, is_followed))
+                self._looks.setdefault(every, self._look(every))
                 self._go_on_at = now
         if self._go_on_at > now and not everything:
             return
@@ -80,7 +81,7 @@ class Revisits:
                 del self._looks[every]
         self._go_on_at = now + _STEP_MS if self._looks else LONG_AFTER
 
-    def _look(self, every: int, is_followed: Callable[[Evaluation], bool]) -> Iterator[list[Evaluation]]:
+    def _look(self, every: int) -> Iterator[list[Evaluation]]:
         """Yield what is to be evaluated of each subject that rules look at so often."""
         rules = self._rules[every]
         of_commits = [rule for _, rule in rules.get(Commit.subject_kind, ())]
@@ -92,7 +93,7 @@ class Revisits:
                 try:
                     for scope in rule.revisit(history, self._facts):
                         evaluation = Evaluation(name, scope)
-                        if not (rule.is_single and is_followed(evaluation)):
+                        if not (rule.is_single and self._is_followed(evaluation)):
                             found.append(evaluation)
                 except Exception as error:  # noqa: BLE001 - a defect of one rule must not silence the others
                     self._set_aside(f"rule {name}", error)

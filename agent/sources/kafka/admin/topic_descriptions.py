@@ -52,9 +52,12 @@ class TopicDescriptions:
 
     async def read(self, topics: list[str]) -> protocol.Topics | protocol.Unchanged:
         """Return the descriptions, or that none has changed since the last time. Raises KafkaError."""
-        if self._is_at_rest(topics):
+        now, states = self._clock(), self._read_states()
+        if states is None or states != self._states:
+            self._states, self._changed_at = states, now
+        if self._is_at_rest(topics, now):
             return protocol.Unchanged()
-        self._read_at = self._clock()
+        self._read_at = now
         last, self._last = self._last, ()  # forgotten if the call fails
         reassigning = self._start(self._send(ListPartitionReassignmentsRequest(timeout_ms=self._timeout, topics=None)))
         pages: list[LazyResponse] = []
@@ -79,11 +82,8 @@ class TopicDescriptions:
         self._complete_at = complete_again_at(self._clock()) if is_whole else 0
         return protocol.Topics(described, failure)
 
-    def _is_at_rest(self, topics: list[str]) -> bool:
+    def _is_at_rest(self, topics: list[str], now: float) -> bool:
         """Return whether the last descriptions of the topics hold, as the metadata has said the same for long."""
-        now, before, self._states = self._clock(), self._states, self._read_states()
-        if self._states is None or self._states != before:
-            self._changed_at = now
         is_due = now >= min(self._read_at + _REST_S, self._complete_at)
         return now >= self._changed_at + _REST_S and not is_due and self._last[:1] == (topics,)
 
