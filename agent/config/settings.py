@@ -371,9 +371,11 @@ class _Reader:
 
     def _model_by_kind(self, path: KeyPath, kinds: Mapping[str, type[Model]], base: type[Model]) -> Model:
         """Return the table at the path as the model that its `kind` names; an empty one if it has mistakes."""
-        kind = self._table(path).get("kind")
+        kind, name = self._table(path).get("kind"), str(path[-1])
         if kind is None and isinstance(self._value(path), Mapping):
-            self._add_problem((*path, "kind"), f"is required{did_you_mean('', kinds)}")
+            self._add_problem((*path, "kind"), f"is required{did_you_mean(name, kinds)}")
+            if name in kinds:  # most likely that one is meant: its other mistakes belong in the same answer
+                self._model(kinds[name], path, without="kind")
         elif isinstance(kind, str) and kind not in kinds:
             self._add_problem((*path, "kind"), f'unknown kind "{kind}"{did_you_mean(kind, kinds)}')
         elif kind is not None and not isinstance(kind, str):

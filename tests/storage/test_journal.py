@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from itertools import groupby
 from pathlib import Path
 from types import NoneType, UnionType
@@ -580,23 +580,46 @@ def test_a_value_that_fits_no_column_is_reported_and_skipped(tmp_path: Path) -> 
 def test_after_a_full_disk_observations_are_written_once(tmp_path: Path) -> None:
     """An incomplete write raises; readers see earlier flushes; nothing is lost or duplicated."""
     observations = [commit(NOON, 1), Tick(at=NOON + 1), *(commit(NOON, offset) for offset in range(2, 500))]
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     with closing(Journal(tmp_path)) as journal:
         journal.append(observations[:1])
         journal.flush()
-        (stream,) = tmp_path.glob("commit/*/_*.arrow")
         journal.append(observations[1:])
-        resource.setrlimit(resource.RLIMIT_FSIZE, (stream.stat().st_size + 1_000, limits[1]))
-        try:
-            with pytest.raises(JournalError, match=r"cannot be written.*File too large"):
-                journal.flush()
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        with no_larger_than(1_000, tmp_path), pytest.raises(JournalError, match=r"cannot be written.*File too large"):
+            journal.flush()
         assert list(read(tmp_path)) == observations[:2]
         journal.append([commit(NOON, 500)])
         journal.flush()
         assert list(read(tmp_path)) == [*observations, commit(NOON, 500)]
     assert list(read(tmp_path)) == [*observations, commit(NOON, 500)]
+
+
+def test_what_follows_dropped_observations_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is shorter than the incomplete write before it, of which nothing may remain in the file."""
+    monkeypatch.setattr("agent.storage.journal.writer.MAX_WAITING", 400)
+    unreadable = Unreadable()
+    with closing(Journal(tmp_path, unreadable=unreadable)) as journal:
+        journal.append([commit(NOON, 1)])
+        journal.flush()
+        journal.append([commit(NOON, offset) for offset in range(2, 500)])
+        with no_larger_than(10_000, tmp_path), pytest.raises(JournalError, match="498 observations were dropped"):
+            journal.flush()
+        journal.append([commit(NOON, 500)])
+        journal.flush()
+        assert list(read(tmp_path, unreadable=unreadable)) == [commit(NOON, 1), commit(NOON, 500)]
+    assert list(read(tmp_path, unreadable=unreadable)) == [commit(NOON, 1), commit(NOON, 500)]
+    assert unreadable.reasons == []
+
+
+@contextmanager
+def no_larger_than(more: int, directory: Path) -> Iterator[None]:
+    """Let this process write so many bytes more to the open segment of commits, as if the disk were full then."""
+    (stream,) = directory.glob("commit/*/_*.arrow")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (stream.stat().st_size + more, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_row_that_cannot_be_read_is_skipped_and_reported(tmp_path: Path) -> None:

@@ -139,10 +139,14 @@ class Stream:
         """Write batches and return when they are on disk."""
         if os.fstat(self._file).st_nlink == 0:
             raise FileNotFoundError(ENOENT, "deleted while it was being written", str(self.path))
-        size = self.size or self._write(self._schema, 0)
-        for batch in batches:
-            size = self._write(batch, size)
-        os.fdatasync(self._file)
+        try:
+            size = self.size or self._write(self._schema, 0)
+            for batch in batches:
+                size = self._write(batch, size)
+            os.fdatasync(self._file)
+        except OSError:
+            os.ftruncate(self._file, self.size)  # what is written next may be less, and would end in half a batch
+            raise
         self.size = size
 
     def _write(self, part: pa.Schema | pa.RecordBatch, size: int) -> int:
