@@ -1,6 +1,7 @@
 """Exit statuses, options and error handling that the commands of `backflow` share."""
 
 import logging
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -23,6 +24,9 @@ from agent.render.report import report
 
 CLEAN, FOUND, WRONG, FAILED = 0, 1, 2, 3
 """Exit statuses: nothing to report, findings, wrong usage or configuration, failure. Spark checks use them too."""
+
+_SERVICE_STATE = Path("/var/lib/backflow")
+"""The state directory of the service that the package installs."""
 
 _STATE_DIRECTORY = re.compile(r"""^\s*state_directory\s*=\s*["'](?P<path>[^"']+)""", re.MULTILINE)
 """Where a file names the state directory, which may be no valid TOML elsewhere."""
@@ -70,8 +74,18 @@ def load_for_state(config: Path | None) -> Settings:
     """Return the settings for a command that needs little more than the state directory.
 
     While rules.toml has mistakes, the agent goes on with what it read before, and its state can be read and changed:
-    they are warnings, and the shipped settings stand for the rest of the file.
+    they are warnings, and the shipped settings stand for the rest of the file. If neither the file nor the environment
+    names a state directory and this folder has none, that of the service is meant.
     """
+    settings = _load_in_spite_of_mistakes(config)
+    agent = settings.agent
+    is_named = "state_directory" in agent.model_fields_set or "STATE_DIRECTORY" in os.environ
+    if is_named or os.path.lexists(agent.state_directory) or not os.path.lexists(_SERVICE_STATE):
+        return settings
+    return settings._replace(agent=agent.model_copy(update={"state_directory": _SERVICE_STATE}))
+
+
+def _load_in_spite_of_mistakes(config: Path | None) -> Settings:
     try:
         return load_config(config, need_clusters=False)
     except SettingsError as error:

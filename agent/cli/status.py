@@ -48,7 +48,8 @@ _TIMEOUT_S = 30
 def status_command(config: Path | None, *, as_json: bool) -> None:
     """Show what the running agent with this configuration sees: sources, deliveries, incidents and checks.
 
-    Exits with 1 if anything is wrong with it, and with 3 if no agent runs. Run it as the agent's user.
+    Exits with 1 if anything is wrong with it, and with 3 if no agent runs. Run it as the agent's user
+    or as root.
     """
     body = _ask(config, "/status.json")
     status: AgentStatus = decode(body, AgentStatus)
@@ -159,7 +160,7 @@ def _ask(config: Path | None, path: str) -> bytes:
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
         _fail_without_agent(directory)
     except PermissionError:
-        fail(FAILED, f"{address}: permission denied; run this as the agent's user, for example with sudo -u")
+        fail(FAILED, f"{address}: permission denied; run this as the agent's user or as root, for example with sudo")
     except TimeoutError:
         fail(FAILED, f"{address}: the agent has not answered for {_TIMEOUT_S} s; its log and `top` show what it does")
     except (OSError, http.client.HTTPException) as error:
@@ -174,7 +175,7 @@ def _fail_without_agent(directory: Path) -> NoReturn:
     journal = directory / "journal"
     last = last_at(journal) if journal.is_dir() else None
     if last is None:
-        before = "None has run with it yet: is this the configuration of the agent (--config)?"
+        before = "None has run with it yet: name the agent's configuration (--config), or set STATE_DIRECTORY."
     else:
         before = f"The last one ran until {second(last)} UTC. Start it with `backflow run`."
     fail(FAILED, f"no agent runs with the state directory {directory}. {before}")

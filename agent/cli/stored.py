@@ -21,8 +21,16 @@ from agent.storage.state_file import current
 def find_state_file(settings: Settings) -> Path:
     """Return the state file of the configured agent; exit with a sentence if there is none."""
     path = current(settings.agent.state_directory / FILE)
-    if not path.exists():
-        fail(WRONG, f"{path}: no agent has run with this state directory; give its configuration with --config")
+    try:
+        path.stat()
+    except PermissionError:
+        fail(FAILED, f"{path}: permission denied; run this as the agent's user or as root, for example with sudo")
+    except OSError:
+        fail(
+            WRONG,
+            f"{path}: no agent has run with this state directory; give the agent's configuration with --config, or its "
+            "state directory as the environment variable STATE_DIRECTORY",
+        )
     return path
 
 

@@ -39,17 +39,19 @@ class Window(NamedTuple):
     @property
     def problem(self) -> str:
         """Why it cannot be used; empty if it can."""
-        begins = list(islice(self._begins(_REFERENCE), _EXAMINED))
+        begins = [begin.replace(tzinfo=None) for begin in islice(self._begins(_REFERENCE), _EXAMINED)]
         if not begins:
             return "this day never comes"
-        shortest = min((after - before for before, after in pairwise(begins)), default=timedelta.max)
+        # By local time: where an hour comes twice in autumn, a window that begins in it lasts through both.
+        shortest = min((after - before for before, after in pairwise(begins) if after > before), default=timedelta.max)
         return "each window must end before the next begins" if shortest <= self.lasts * _MILLISECOND else ""
 
     def _begins(self, since: datetime) -> Iterator[datetime]:
         moment = self.trigger.get_next_fire_time(None, since)
         while moment is not None:
             yield moment
-            moment = self.trigger.get_next_fire_time(moment, moment + timedelta(seconds=1))
+            previous = moment.astimezone(UTC)  # APScheduler adds to it by local time, and would not leave that hour
+            moment = self.trigger.get_next_fire_time(previous, previous + timedelta(seconds=1))
 
 
 def trigger(schedule: str) -> CronTrigger | IntervalTrigger:

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
+from agent.cli.common import load_for_state
 from agent.cli.main import main
 from agent.config.settings import shipped
 
@@ -118,6 +119,31 @@ def test_missing_input_exits_with_2(tmp_path: Path) -> None:
     unknown = run("demo", "nonsense")
     assert unknown.exit_code == 2
     assert "there are: reset" in unknown.stderr
+
+
+def test_the_state_of_the_service_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless the file, the environment or this folder has another, as an operator's shell does not."""
+    service, own = tmp_path / "service", tmp_path / "own"
+    monkeypatch.setattr("agent.cli.common._SERVICE_STATE", service)
+    monkeypatch.delenv("STATE_DIRECTORY", raising=False)
+    monkeypatch.chdir(tmp_path)
+    config = tmp_path / "rules.toml"
+    config.write_text("", encoding="utf-8")
+
+    def state_directory() -> Path:
+        return load_for_state(config).agent.state_directory
+
+    assert state_directory() == Path("backflow-state")
+    service.mkdir()
+    assert state_directory() == service
+    Path("backflow-state").mkdir()
+    assert state_directory() == Path("backflow-state")
+    Path("backflow-state").rmdir()
+    config.write_text(f'[agent]\nstate_directory = "{own}"\n', encoding="utf-8")
+    assert state_directory() == own
+    config.write_text("[agent]\n", encoding="utf-8")
+    monkeypatch.setenv("STATE_DIRECTORY", str(own))
+    assert state_directory() == own
 
 
 def test_help_of_demo_lists_the_scenarios() -> None:
