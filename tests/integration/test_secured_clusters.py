@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from agent.model.observations.base import Available, Observation
-from agent.model.observations.kafka import Commit
+from agent.model.observations.kafka import OFFSETS_TOPIC, Commit
 from testbed.agent import Agent
 from testbed.kafka import Cluster
 from testbed.security import (
@@ -192,6 +192,23 @@ def test_a_withdrawn_permission_is_one_incident_and_no_deletion(secured: Secured
             grant(secured.cluster.admin, "TOPIC", "*", "DESCRIBE_CONFIGS")
         agent.wait_for(is_visible_again, "the topics to be visible again", 90)
     assert deleted == []
+
+
+@pytest.mark.usefixtures("topic")
+def test_an_offsets_topic_that_is_hidden_is_one_incident(secured: Secured, tmp_path: Path) -> None:
+    """The cluster does not refuse it to the agent: it does not mention it."""
+    secured.set_password("first-password")
+    hiding = "--bootstrap-server - --command-config - --deny-principal User:backflow --operation Describe --topic"
+    table = {**secured.table(), "commits": "tail"}
+    run_kafka_acls(f"--add {hiding} {OFFSETS_TOPIC}", secured.cluster.bootstrap_servers, secured.directory)
+    try:
+        with Agent(tmp_path, {"main": table}) as agent:
+            agent.wait_for(committed(_GROUP, _OFFSET), "the commit to be polled")
+            _outage(agent, "the hidden topic to be reported", OFFSETS_TOPIC, "does not show it", "--operation Read")
+    finally:
+        run_kafka_acls(
+            f"--remove --force {hiding} {OFFSETS_TOPIC}", secured.cluster.bootstrap_servers, secured.directory
+        )
 
 
 def test_a_wrong_password_is_one_incident(secured: Secured, tmp_path: Path) -> None:

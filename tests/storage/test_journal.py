@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from errno import EIO
 from itertools import groupby
 from pathlib import Path
 from types import NoneType, UnionType
@@ -27,7 +28,7 @@ from pyarrow import parquet
 from agent.model.batches import UNKNOWN, CommitBatch, CommitKey, CommitKeys
 from agent.model.observations import KINDS
 from agent.model.observations.base import Observation, Tick
-from agent.model.observations.kafka import BrokerRegistration, Commit, GroupState, LogOffsets, Member
+from agent.model.observations.kafka import BrokerRegistration, Commit, GroupState, LogOffsets, Member, OffsetsPosition
 from agent.model.times import millis
 from agent.storage.journal.columns import Columns
 from agent.storage.journal.reader import chunks, entries, last_at, read
@@ -608,6 +609,43 @@ def test_what_follows_dropped_observations_is_read(tmp_path: Path, monkeypatch: 
         assert list(read(tmp_path, unreadable=unreadable)) == [commit(NOON, 1), commit(NOON, 500)]
     assert list(read(tmp_path, unreadable=unreadable)) == [commit(NOON, 1), commit(NOON, 500)]
     assert unreadable.reasons == []
+
+
+def test_a_position_is_written_only_after_the_commits_before_it(tmp_path: Path) -> None:
+    """A small write succeeds on a nearly full disk where a large one fails."""
+
+    def position(offset: int) -> OffsetsPosition:
+        return OffsetsPosition(at=NOON, cluster="c", partition=0, next_offset=offset, partitions=1)
+
+    commits = [commit(NOON, offset) for offset in range(2, 500)]
+    with closing(Journal(tmp_path)) as journal:
+        journal.append([commit(NOON, 1)])
+        journal.flush()
+        journal.append([position(1)])
+        journal.append([*commits, position(500)])
+        with no_larger_than(10_000, tmp_path), pytest.raises(JournalError):
+            journal.flush()
+        assert list(read(tmp_path)) == [commit(NOON, 1)]
+        journal.flush()
+        assert list(read(tmp_path)) == [commit(NOON, 1), position(1), *commits, position(500)]
+
+
+def test_a_disk_that_does_not_keep_names_costs_no_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each flush tries again."""
+
+    def fail(folder: Path) -> None:
+        raise OSError(EIO, "Input/output error", str(folder))
+
+    with closing(Journal(tmp_path)) as journal:
+        journal.append([commit(NOON, 1)])
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        with monkeypatch.context() as patched:
+            patched.setattr("agent.storage.journal.segments.sync", fail)
+            for _ in range(3):
+                with pytest.raises(JournalError, match="Input/output error"):
+                    journal.flush()
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert list(read(tmp_path)) == [commit(NOON, 1)]
 
 
 @contextmanager

@@ -99,7 +99,8 @@ class OffsetsPosition(Observation, frozen=True, kw_only=True, tag="offsets_posit
     It comes after the commits that it covers. Everything that was written before `at` is below next_offset.
 
     cluster: the cluster's name in rules.toml. partition: of the topic. next_offset: the first offset that has not been
-    read. partitions: how many the topic has.
+    read. partitions: how many the topic has. clock_ahead: how much later than read commits were dated in the last
+    minutes at most, ms, as the coordinators' clocks may be ahead of the agent's; null if unknown.
     """
 
     key = ("cluster", "partition")
@@ -109,6 +110,7 @@ class OffsetsPosition(Observation, frozen=True, kw_only=True, tag="offsets_posit
     partition: int
     next_offset: int
     partitions: int
+    clock_ahead: int | None = None
 
 
 class OffsetsUnread(Observation, frozen=True, kw_only=True, tag="offsets_unread", gc=False):

@@ -254,7 +254,7 @@ class KafkaSource:
 
     def _unreadable_commits(self) -> Reasons:
         """Return why the offsets topic cannot be read if it has to be; if it need not be, log it once."""
-        failure = self._tail.failure
+        failure = self._commits_failure
         if failure is None:
             return {}
         if self._settings.commits != "tail":
@@ -263,6 +263,14 @@ class KafkaSource:
         command = self._acl.command("Read", topics=[OFFSETS_TOPIC])
         reason = f"Cannot read commits from {OFFSETS_TOPIC}, so groups are polled: {failure}. Allow it: {command}"
         return {Unit(topic=OFFSETS_TOPIC): reason}
+
+    @property
+    def _commits_failure(self) -> str | None:
+        """Why the offsets topic cannot be read; None if it can. A new cluster has none until a group commits."""
+        is_hidden = not self._state.offsets_partitions and self._state.all_topics and self._state.committed.partitions
+        if self._settings.commits != "poll" and is_hidden:
+            return "the cluster does not show it, though groups have committed"
+        return self._tail.failure
 
     def _postpone_typed_groups(self, completed: CompletedCall) -> None:
         """List the types of groups again only later if brokers refuse it."""
@@ -328,7 +336,7 @@ class KafkaSource:
             if ("states", group) not in in_flight and not self._is_followed(group)
         ]
         reads_log = self._settings.commits != "poll"
-        if due and reads_log and self._tail.failure is None:
+        if due and reads_log and self._commits_failure is None:
             due = self._turns.take_to_read(due, self._state.committed.groups_with(_COMMITS_AT_ONCE))
         for group in due:
             if self._state.type_of(group) == "share":

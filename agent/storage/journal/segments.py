@@ -129,8 +129,12 @@ class Stream:
         self.path = directory / kind / f"date={filed.isoformat()}" / f"_{first:019d}.arrow"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640)
-        for folder in (self.path.parent, self.path.parent.parent, directory):
-            sync(folder)
+        try:
+            for folder in (self.path.parent, self.path.parent.parent, directory):
+                sync(folder)
+        except OSError:
+            self.close()
+            raise
         self._schema = schema
         self.size = 0
         self.noticed_at: int | None = None

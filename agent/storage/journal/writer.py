@@ -15,6 +15,7 @@ import pyarrow as pa
 from agent.model.batches import ObservationBatch
 from agent.model.observations import KINDS
 from agent.model.observations.base import Observation
+from agent.model.observations.kafka import OffsetsPosition
 from agent.storage.journal.batch_rows import BatchRows
 from agent.storage.journal.columns import MISFITS
 from agent.storage.journal.reader import COLUMNS, entries, warn
@@ -28,6 +29,7 @@ _ROWS_IN_PIECE = 32_768
 """Written at once: small batches each have a price, and large ones take memory."""
 
 _NAMES = {kind: name for name, kind in KINDS.items()}
+_POSITIONS = _NAMES[OffsetsPosition]
 
 MAX_WAITING = 200_000
 """How many observations wait in memory while the journal cannot be written."""
@@ -151,7 +153,8 @@ class Journal:
             self._lock = _locked(self._directory)
 
     def _flush(self) -> None:
-        for (kind, day), parts in list(self._waiting.items()):
+        # A restarted agent takes what is before a position for written: positions come last.
+        for (kind, day), parts in sorted(self._waiting.items(), key=lambda waiting: waiting[0][0] == _POSITIONS):
             batches = [self._batch(kind, part) if isinstance(part, list) else part for part in parts]
             batches = [batch for batch in batches if batch.num_rows]
             try:

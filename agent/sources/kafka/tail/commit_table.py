@@ -37,6 +37,9 @@ _REST_MS = 30_000
 _HEARTBEATS = 300
 """Heartbeats of all keys are spread over about so many calls."""
 
+_DELETED_MS = 600_000
+"""For how long a deleted offset of a group that is not followed is remembered."""
+
 _IGNORED_MS = 3_600_000
 """For how long at most keys of groups that are not watched are remembered: many groups come and go."""
 
@@ -102,12 +105,12 @@ _NOTHING = _Observed(*(np.zeros(0, np.int64) for _ in _Observed._fields))
 class CommitTable:
     """The keys of a cluster's watched groups. Only commits of followed groups become observations.
 
-    undecodable: why records could not be decoded -> how many. newest_at: the latest commit timestamp, ms; 0 if none.
+    undecodable: why records could not be decoded -> how many.
     """
 
     def __init__(self, cluster: str, is_watched: Callable[[str], bool]) -> None:
         self.undecodable: dict[str, int] = defaultdict(int)
-        self.newest_at = 0
+        self._newest_at = 0
         self._cluster = cluster
         self._is_watched = is_watched
         self._numbers = KeyNumbers(self._add)
@@ -176,7 +179,8 @@ class CommitTable:
                 setattr(self, name, np.concatenate([column, np.zeros(more, column.dtype)]))
 
     def _count_undecodable(self, reason: str) -> None:
-        self.undecodable[reason if len(self.undecodable) < _REASONS else "others"] += 1
+        is_listed = reason in self.undecodable or len(self.undecodable) < _REASONS
+        self.undecodable[reason if is_listed else "others"] += 1
 
     def _rows(self, numbers: Integers, records: Records) -> _Rows:
         """Return the commits among the records, sorted by key; those whose values are undecodable are left out."""
@@ -200,7 +204,7 @@ class CommitTable:
         """
         if not len(rows.keys):
             return self._batch(_NOTHING)
-        self.newest_at = max(self.newest_at, int(rows.at.max()))
+        self._newest_at = max(self._newest_at, int(rows.at.max()))
         before, _ = self._before(rows)
         rows = rows.select((rows.offsets != before) & ~((rows.offsets == _DELETED) & (before == _UNREAD)))
         if not len(rows.keys):
@@ -239,15 +243,18 @@ class CommitTable:
         return _Rows(keys, self._offset[keys], self._leader_epoch[keys].astype(np.int64), self._at[keys], keys)
 
     def _observe(self, rows: _Rows, now: int, behind: int = 0) -> CommitBatch:
-        """Return rows as observations; those of a key are dated in order. Those of held keys are held."""
-        at = self._date(rows.keys, np.minimum(rows.at + behind, now))
-        seen_at = np.where(at < now, now, UNKNOWN)
-        observed = _Observed(rows.keys, at, seen_at, rows.offsets, rows.leader_epochs)
+        """Return rows as observations; those of held keys are held."""
+        observed = self._as_observed(rows, now, behind)
         if self._held_since:
             is_held = np.isin(observed.numbers, list(self._held_since))
             self._held = self._held.followed_by(observed.select(is_held))
             observed = observed.select(~is_held)
         return self._batch(observed)
+
+    def _as_observed(self, rows: _Rows, now: int, behind: int = 0) -> _Observed:
+        """Return rows as observations; those of a key are dated in order."""
+        at = self._date(rows.keys, np.minimum(rows.at + behind, now))
+        return _Observed(rows.keys, at, np.where(at < now, now, UNKNOWN), rows.offsets, rows.leader_epochs)
 
     def _date(self, numbers: Integers, at: Integers) -> Integers:
         """Return the times (ms) of commits, none before an earlier one of its key, and keep the last of each."""
@@ -277,25 +284,40 @@ class CommitTable:
 
     # --- time
 
+    def take_newest_at(self) -> int:
+        """Return the latest commit timestamp that was taken in since the last call, ms; 0 if none was."""
+        newest_at, self._newest_at = self._newest_at, 0
+        return newest_at
+
+    @property
+    def held_since(self) -> int | None:
+        """When the first of the commits that are held was taken in, ms; None if none is."""
+        return min(self._held_since.values(), default=None)
+
     def release(self, before: int) -> CommitBatch:
         """Return, in order, the commits of keys that have been held since before that moment (ms)."""
-        due = [number for number, since in self._held_since.items() if since < before]
-        if not due:
-            return self._batch(_NOTHING)
-        for number in due:
-            del self._held_since[number]
+        return self._batch(self._release([number for number, since in self._held_since.items() if since < before]))
+
+    def _release(self, numbers: Iterable[int]) -> _Observed:
+        """Hold these keys no longer; return their commits that were held."""
+        held = [number for number in numbers if self._held_since.pop(number, None) is not None]
+        if not held:
+            return _NOTHING
         is_held = np.isin(self._held.numbers, list(self._held_since))
         released, self._held = self._held.select(~is_held), self._held.select(is_held)
-        return self._batch(released)
+        return released
 
     def flush(self, now: int) -> CommitBatch:
         """Return the commits of earlier seconds that have not been observed yet. Call it about once a second."""
         used = slice(0, len(self._keys))
-        is_over = self._at[used] < now // _THINNED_MS * _THINNED_MS
+        # A coordinator's clock may be ahead: no commit waits for its second to be over by ours.
+        is_over = (self._at[used] < now // _THINNED_MS * _THINNED_MS) | (self._at[used] > now)
         due = np.flatnonzero(self._waits[used] & self._followed[used] & is_over)
         self._waits[due] = False
         commits = self._observe(self._stored(due), now)
-        for number in np.flatnonzero((self._offset[used] == _DELETED) & self._followed[used]).tolist():
+        # The deletion is observed if the group is followed; else it is remembered for a poll that was made before.
+        is_deleted = (self._offset[used] == _DELETED) & (self._followed[used] | (self._at[used] < now - _DELETED_MS))
+        for number in np.flatnonzero(is_deleted).tolist():
             if number not in self._held_since:
                 self._remove(number)
         if len(self._keys) > 2 * len(self) + _ROWS:
@@ -369,13 +391,14 @@ class CommitTable:
         return self._observe(self._stored(np.array(differs, np.int64)), now)
 
     def unfollow(self, group: str, now: int) -> CommitBatch:
-        """Observe no more commits of a group until it is followed again; return those that had to wait."""
+        """Observe no more commits of a group until it is followed again; return those that were held or had to wait."""
         keys = np.array(self._keys_of.get(group, []) if group in self._followed_groups else [], np.int64)
-        waiting = self._observe(self._stored(keys[self._waits[keys]]), now)
+        held = self._release(keys.tolist())
+        waiting = self._as_observed(self._stored(keys[self._waits[keys]]), now)
         self._changes += self._as_commits(self._stored(keys[self._offset[keys] >= 0])._replace(at=self._dated[keys]))
         self._followed_groups.discard(group)
         self._waits[keys] = self._followed[keys] = False
-        return waiting
+        return self._batch(held.followed_by(waiting))
 
     def forget(self, group: str) -> None:
         """Forget the last commits of a group: it no longer exists, or records of it may have been left out."""
@@ -385,8 +408,7 @@ class CommitTable:
 
     def _remove(self, number: int) -> None:
         """Forget a key, and its commits that are held."""
-        if self._held_since.pop(number, None) is not None:
-            self._held = self._held.select(self._held.numbers != number)
+        self._release([number])
         raw = encode_key(self._keys[number])
         for version in (b"\0\0", b"\0\1"):
             self._numbers.remove(version + raw[2:])

@@ -93,6 +93,7 @@ class CommitTail:
         self._resumption = Resumption(known, is_watched)
         self._positions = PositionJournal(cluster)
         self._next: dict[int, int] = {}
+        self._left_out: dict[int, _LeftOut] = {}
         self._count_before = 0
         self._clock = _BrokerClock()
         self._unemitted: list[CommitBatch] = []
@@ -118,14 +119,16 @@ class CommitTail:
     def set_partitions(self, count: int, answered_at: int) -> None:
         """Read so many partitions. Call it every few seconds. Raises what ended the thread, after starting it again.
 
-        answered_at: when brokers last answered a poll, ms. While none does, polling groups would not help.
+        count: 0 if the topic cannot be seen, which changes nothing. answered_at: when brokers last answered a poll, ms.
+        While none does, polling groups would not help.
         """
         with self._lock:
             if now_ms() - answered_at > _SILENT_MS:
                 self._progress.wait(now_ms())
-            if self._progress.set_count(count, now_ms()):
+            if count and self._progress.set_count(count, now_ms()):
                 self._log.warning("offsets_topic_replaced", partitions=count)
                 self._next.clear()
+                self._left_out.clear()
                 self._count_before = 0
             self._lose(now_ms())
         crash, self._crash = self._crash, None
@@ -203,8 +206,10 @@ class CommitTail:
                 finally:
                     consumer.close()
         except BaseException as error:  # noqa: BLE001 - raised by the next call of set_partitions
-            self._next.clear()  # reading the same records once more would fail again
-            self._crash = error
+            try:  # reading the same records once more would fail again
+                self._leave_out(range(self._progress.count), f"the agent failed to read them: {error!r}")
+            finally:
+                self._crash = error
 
     def _make_consumer(self, properties: Mapping[str, str]) -> Consumer:
         # A full queue has librdkafka begin with the same partitions again (its issue 1854). None may fill a response,
@@ -234,21 +239,29 @@ class CommitTail:
             records = [message for message in messages if message.error() is None]
             self._take(records, now_ms())
             if len(records) < len(messages) and not self._handle_errors(consumer, messages):
-                self._leave_out(range(self._progress.count))
+                self._keep_positions(consumer, range(assigned))
+                self._leave_out(range(self._progress.count), f"brokers refused to let them be read: {self.failure}")
                 self._closing.wait(_REFUSED_MS / 1000)
                 return
             for number in self._progress.too_far_behind(now_ms()):
                 self._skip(consumer, number, f"reading it took longer than {CATCH_UP_MS // 1_000} s")
         if assigned <= self._progress.count:
-            self._keep_positions(consumer, assigned)
+            self._keep_positions(consumer, range(assigned))
 
-    def _keep_positions(self, consumer: Consumer, assigned: int) -> None:
-        """Keep where reading stands, for the next consumer."""
+    def _keep_positions(self, consumer: Consumer, numbers: Iterable[int]) -> None:
+        """Keep where reading these partitions stands, as far as it is known.
+
+        The client does not know it of a partition that it began to read at its end and has read nothing of since.
+        """
+        reached = consumer.position([TopicPartition(OFFSETS_TOPIC, number) for number in numbers])
         with self._lock:
-            self._next |= {number: end.next_offset for number, end in self._progress.ends.items()}
-        for reached in consumer.position([TopicPartition(OFFSETS_TOPIC, number) for number in range(assigned)]):
-            if reached.offset >= 0:
-                self._next[reached.partition] = reached.offset
+            self._keep_ends()
+            for place in reached:
+                self._next |= _reached(place.partition, place.offset, self._next)
+
+    def _keep_ends(self) -> None:
+        for number, end in self._progress.ends.items():
+            self._next |= _reached(number, end.next_offset, self._next)
 
     def _assign(self, consumer: Consumer, numbers: range) -> int:
         """Begin to read these partitions; return how many are read then."""
@@ -276,6 +289,7 @@ class CommitTail:
     def _take(self, records: Sequence[Message], now: int) -> None:
         """Take records in, then what librdkafka's statistics, made before they were read, say; emit what follows."""
         statistics, self._statistics = self._statistics, None
+        unread: list[OffsetsUnread] = []
         with self._lock:
             batches, self._unemitted = [*self._unemitted, self._table.release(self._release_before)], []
             if records:
@@ -285,18 +299,21 @@ class CommitTail:
                 at_end = [reading.partition for reading in readings if reading.is_at_end]
                 batches.append(self._apply(self._resumption.release(at_end), now))
                 batches += self._update(readings, now - (time.monotonic_ns() // 1_000 - made_us) // 1_000, now)
+                unread = self._take_unread(readings)
                 is_current = self._progress.is_current and now - self._progress.held_at(now) < BEHIND_MS
-                self._clock.sample(now, self._table.newest_at, is_current=is_current)
+                self._clock.sample(now, self._table.take_newest_at(), is_current=is_current)
             if now - self._flushed_at >= _FLUSH_MS or now < self._flushed_at:
                 self._flushed_at = now
                 batches += [self._table.flush(now), self._table.heartbeats(self._progress.held_at(now))]
-            positions = self._positions.take_due(self._progress.ends, self._progress.count, now)
+            positions = self._positions.take_due(
+                self._progress.ends, self._progress.count, now, self._table.held_since, self._clock.ahead
+            )
         pieces = [
             batch.select(slice(begin, begin + _EMITTED_AT_ONCE))
             for batch in batches
             for begin in range(0, len(batch), _EMITTED_AT_ONCE)
         ]
-        for piece in [*pieces, positions]:
+        for piece in [unread, *pieces, positions]:
             if piece and not self._closing.is_set():
                 self._emit(piece)
 
@@ -318,7 +335,19 @@ class CommitTail:
 
     def _lose(self, now: int) -> None:
         """No longer follow the groups that cannot be followed."""
+        before = self._progress.catching_up
         self._unemitted += [self._table.unfollow(group, now) for group in self._progress.lose(now)]
+        for number in before.keys() - self._progress.catching_up.keys():
+            self._left_out.setdefault(number, _LeftOut(before[number], "their broker was away"))
+
+    def _take_unread(self, readings: Iterable[Reading]) -> list[OffsetsUnread]:
+        """Return which records were left out of the partitions that have been read up to their ends since."""
+        return [
+            unread
+            for reading in readings
+            if reading.is_at_end and (left_out := self._left_out.pop(reading.partition, None)) is not None
+            for unread in self._unread(reading.partition, left_out.offset, reading.next_offset - 1, left_out.reason)
+        ]
 
     def _handle_errors(self, consumer: Consumer, messages: Sequence[Message]) -> bool:
         """Handle the errors among the messages; return whether reading can go on."""
@@ -340,71 +369,103 @@ class CommitTail:
 
         reason: why what was written before the start is left out; None if brokers refused the offset to read next.
         """
-        place = TopicPartition(OFFSETS_TOPIC, number)
-        unread: tuple[int | None, int | None]
-        (reached,) = consumer.position([place])
-        offset = reached.offset if reached.offset >= 0 else self._next.get(number, 0)
+        self._keep_positions(consumer, [number])
+        offset = self._next.get(number)
+        if offset is None:  # none of its groups has been followed yet
+            self._read_from(consumer, number, OFFSET_END)
+            return
         try:
-            start, end = consumer.get_watermark_offsets(place, _WATERMARKS_S)
+            start, end = consumer.get_watermark_offsets(TopicPartition(OFFSETS_TOPIC, number), _WATERMARKS_S)
         except KafkaException as error:
             self._log.warning("offsets_topic_unavailable", partition=number, reason=error.args[0].str())
-            resumed_at = offset  # is refused once more, if it was
-        else:
-            if reason is None and offset < start:
-                resumed_at, unread = start, (offset, start - 1)
-                reason = "they were removed before they were read"
-            else:
-                resumed_at, unread = end, (None, None) if reason is None else (offset, end - 1)
-                self._leave_out([number])
-            reason = reason or f"the log ends at {end}, and {offset} was to be read next: it was truncated or replaced"
-            self._report_unread(number, unread, reason)
-        consumer.incremental_unassign([place])
-        consumer.incremental_assign([TopicPartition(OFFSETS_TOPIC, number, resumed_at)])
-        self._next[number] = resumed_at
-
-    def _report_unread(self, number: int, unread: tuple[int | None, int | None], reason: str) -> None:
-        """Report the first and the last record of a partition that were not read; None if they are unknown."""
-        first, last = unread
-        if first is not None and last is not None and last < first:
+            self._read_from(consumer, number, offset)  # is refused once more, if it was
             return
-        self._log.warning("offsets_topic_unread", partition=number, first=first, last=last, reason=reason)
-        fact = OffsetsUnread(
-            at=now_ms(), cluster=self._cluster, partition=number, first_offset=first, last_offset=last, reason=reason
-        )
-        self._emit([fact])
+        if reason is None and offset < start:
+            unread = self._unread(number, offset, start - 1, "they were removed before they were read")
+            resumed_at = start
+        else:
+            ends = f"the log ends at {end}, and {offset} was to be read next: it was truncated or replaced"
+            unread = self._unread(number, *((None, None, ends) if reason is None else (offset, end - 1, reason)))
+            resumed_at = end
+            self._leave_out([number])
+        if unread:
+            self._emit(unread)
+        self._read_from(consumer, number, resumed_at)
 
-    def _leave_out(self, partitions: Collection[int]) -> None:
-        """Take note that records of these partitions are not read: what their groups commit meanwhile is polled."""
+    def _read_from(self, consumer: Consumer, number: int, offset: int) -> None:
+        """Go on to read a partition from this offset; OFFSET_END: from its end, wherever that is."""
+        consumer.incremental_unassign([TopicPartition(OFFSETS_TOPIC, number)])
+        consumer.incremental_assign([TopicPartition(OFFSETS_TOPIC, number, offset)])
+        if offset >= 0:
+            self._next[number] = offset
+
+    def _unread(self, number: int, first: int | None, last: int | None, reason: str) -> list[OffsetsUnread]:
+        """Return and log that a partition's records from the first to the last were not read; None: unknown."""
+        if first is not None and last is not None and last < first:
+            return []
+        self._log.warning("offsets_topic_unread", partition=number, first=first, last=last, reason=reason)
+        at, cluster = now_ms(), self._cluster
+        fact = OffsetsUnread(
+            at=at, cluster=cluster, partition=number, first_offset=first, last_offset=last, reason=reason
+        )
+        return [fact]
+
+    def _leave_out(self, partitions: Collection[int], reason: str | None = None) -> None:
+        """Take note that records of these partitions are not read: what their groups commit meanwhile is polled.
+
+        reason: why, to report them once the partitions are read again; None if that is done, or none are missed.
+        """
         with self._lock:
+            self._keep_ends()
+            for number in partitions:
+                offset = self._next.pop(number, None)
+                if reason is not None and offset is not None:
+                    self._left_out.setdefault(number, _LeftOut(offset, reason))
             self._progress.reset(partitions)
             self._positions.discard(partitions)
             self._resumption.release(partitions)
-            for number in partitions:
-                self._next.pop(number, None)
             for group in self._table.groups:
                 if self._progress.partitions_of(group).intersection(partitions):
                     self._unemitted.append(self._table.unfollow(group, now_ms()))
                     self._table.forget(group)
 
 
+class _LeftOut(NamedTuple):
+    """Records that are left out: from which offset on, and why, as a clause."""
+
+    offset: int
+    reason: str
+
+
 class _BrokerClock:
-    """How far the clocks that date commits are behind ours, ms: as much as the commit that was read soonest shows."""
+    """How far the clocks that date commits are behind ours, ms: as much as the commit that was read soonest shows.
+
+    ahead: how much later than read a commit was dated at most; None if none has been read.
+    """
 
     def __init__(self) -> None:
         self.behind = 0
+        self.ahead: int | None = None
         self._least: int | None = None
-        self._newest_at = self._since = 0
+        self._since = 0
 
     def sample(self, now: int, newest_at: int, *, is_current: bool) -> None:
-        """Take note of the newest commit timestamp so far; all ms."""
-        if not is_current or newest_at <= self._newest_at:
+        """Take note of the latest commit timestamp since the last call, 0 if there is none; all ms."""
+        if not is_current or not newest_at:
             return
-        self._newest_at = newest_at
-        self._least = now - newest_at if self._least is None else min(self._least, now - newest_at)
-        if now - self._since >= _SKEW_WINDOW_MS:
+        behind = now - newest_at
+        self._least = behind if self._least is None else min(self._least, behind)
+        self.ahead = max(self.ahead or 0, -behind)
+        if now - self._since >= _SKEW_WINDOW_MS or now < self._since:
             self._since = now
             self.behind = self._least if self._least >= _SKEW_MS else 0
+            self.ahead = max(0, -self._least)
             self._least = None
+
+
+def _reached(number: int, offset: int, known: Mapping[int, int]) -> dict[int, int]:
+    """Return the partition's offset to be read next, if that is further than what is known; negative: unknown."""
+    return {number: offset} if offset > known.get(number, -1) else {}
 
 
 def _records(messages: Sequence[Message]) -> Records:

@@ -266,9 +266,14 @@ class Progress:
             for partition in self._partitions.values()
         )
 
+    @property
+    def catching_up(self) -> dict[int, int]:
+        """The partitions that have not been at their ends in this run, and their offsets to be fetched next."""
+        return {number: known.next_offset for number, known in self._partitions.items() if known.is_catching_up}
+
     def too_far_behind(self, now: int) -> list[int]:
         """Return the partitions of which what was written before the start takes too long to read."""
-        behind = [number for number, partition in self._partitions.items() if partition.is_catching_up]
+        behind = list(self.catching_up)
         if not behind:
             return []
         if self._catching_up_since is None:

@@ -100,8 +100,8 @@ _LAYOUTS: Mapping[int, _Layout] = {
     4: _Layout(has_epoch=True, length_at=14, length_type="u1", after=range(1, 1 << 16)),
 }
 _SHORTEST = 20
-_LONG_METADATA = 0x80
-"""A first byte of a compact string's length from which on the length has more bytes."""
+_LONGER = (1 << 7, 1 << 14)
+"""From which lengths on that of a compact string has one byte more: seven bits are in each."""
 
 
 def decode_values(values: Sequence[bytes]) -> CommitValues:
@@ -135,8 +135,8 @@ def _decode_block(block: NDArray[np.uint8], numbers: Integers, decoded: CommitVa
         for length in np.unique(lengths).tolist():
             rows = of_version[lengths == length]
             begin = layout.length_at + np.dtype(layout.length_type).itemsize
-            if length + 1 >= _LONG_METADATA and layout.length_type == "u1":
-                begin += 1
+            if layout.length_type == "u1":
+                begin += sum(length + 1 >= limit for limit in _LONGER)
             end = begin + max(length, 0) + 8
             if block.shape[1] - end not in layout.after:
                 reason = f"value of version {version} with {length} bytes of metadata and {block.shape[1]} in all"
@@ -153,8 +153,11 @@ def _metadata_lengths(block: NDArray[np.uint8], layout: _Layout) -> Integers:
     """Return the lengths of the metadata, -1 for none. The compact strings of version 4 have one more than that."""
     lengths = _column(block, layout.length_at, layout.length_type)
     if layout.length_type == "u1":
-        more = block[:, layout.length_at + 1].astype(np.int64)
-        lengths = np.where(lengths < _LONG_METADATA, lengths, (lengths & 0x7F) | (more << 7)) - 1
+        for place, limit in enumerate(_LONGER, 1):
+            more = block[:, layout.length_at + place].astype(np.int64)
+            has_more = lengths >= limit  # the bit that says so is the length's highest so far
+            lengths = np.where(has_more, lengths - limit + (more << 7 * place), lengths)
+        lengths = lengths - 1
     return lengths
 
 

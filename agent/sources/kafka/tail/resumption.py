@@ -16,11 +16,13 @@ _EVERY_MS = 10_000
 """How often the position of a partition that moves is put in the journal."""
 
 _SETTLED_MS = 5_000
-"""How long after a position was reached all commits before it have been observed: some wait for the end of their second
-or for a poll."""
+"""How long after a position was reached all commits before it have been observed, but for those that are held: some
+wait for the end of their second."""
 
 _SKEW_MS = 60_000
-"""How much later than a sighting a commit may be dated by the coordinator's clock."""
+"""How much later than a sighting a commit may be dated by the coordinator's clock, if it is not known to be less."""
+_LATENCY_MS = 1_000
+"""How long reading a commit may take: by so much the coordinators' clocks may be more ahead than was seen."""
 
 
 class End(NamedTuple):
@@ -57,6 +59,8 @@ class Resumption:
         self.counts = tuple(sorted({fact.partitions for fact in found}))
         self.positions = {fact.partition: End(fact.next_offset, fact.at) for fact in found}
         self.commits: dict[str, list[Commit]] = {}
+        ahead = [_SKEW_MS if fact.clock_ahead is None else fact.clock_ahead + _LATENCY_MS for fact in found]
+        self._skew = min(max(ahead, default=0), _SKEW_MS)
         self._observed: dict[bytes, _Observed] = {}
         self._waiting: dict[bytes, list[Message]] = {}
         shares = {fact.group for fact in known if isinstance(fact, GroupState) and fact.type == "share"}
@@ -70,18 +74,16 @@ class Resumption:
             return
         if commit.offset is not None:
             self.commits.setdefault(commit.group, []).append(commit)
-        if commit.seen > min(
-            self.positions[home].at for home in homes
-        ):  # it may be one of the records that are read once more
-            # A poll, or a clock ahead of ours, dates a commit otherwise than its record does.
-            until = commit.at + (_SKEW_MS if commit.seen_at is None else 0)
+        if commit.seen > min(self.positions[home].at for home in homes):  # it may be a record that is read once more
+            # A poll, a heartbeat, or a clock ahead of ours, dates a commit otherwise than its record does.
+            until = commit.at + (self._skew if commit.seen_at is None else 0)
             key = encode_key(CommitKey(commit.group, commit.topic, commit.partition))
             self._observed[key] = _Observed(homes, commit.offset, until)
 
     def select_new(self, messages: Sequence[Message]) -> list[Message]:
         """Return the messages whose commits have not been observed; some only with a later call, or with `release`.
 
-        A key's messages are left out up to the commit that was observed last.
+        A key's messages are left out up to the last one that may be the commit that was observed last.
         """
         if not self._observed:
             return list(messages)
@@ -92,12 +94,13 @@ class Resumption:
             if observed is None:
                 new.append(message)
                 continue
-            self._waiting.setdefault(key, []).append(message)
             offset, at = _offset_and_time(message)
             if at > observed.until:
-                new += self._end(key)
+                new += [*self._end(key), message]
             elif offset == observed.offset:
-                self._end(key)
+                self._waiting.pop(key, None)
+            else:
+                self._waiting.setdefault(key, []).append(message)
         return new
 
     def release(self, partitions: Iterable[int]) -> list[Message]:
@@ -122,31 +125,52 @@ def _offset_and_time(message: Message) -> tuple[int | None, int]:
     return int(decoded.offsets[0]), int(decoded.timestamps[0])
 
 
+class _Reached(NamedTuple):
+    """A position, and when all commits before it had been taken in, ms."""
+
+    end: End
+    taken_at: int
+
+
 class PositionJournal:
     """Which positions to put in the journal, each once all commits before it have been observed."""
 
     def __init__(self, cluster: str) -> None:
         self._cluster = cluster
         self._last: dict[int, OffsetsPosition] = {}
-        self._reached: dict[int, End] = {}
+        self._reached: dict[int, _Reached] = {}
 
-    def take_due(self, ends: Mapping[int, End], count: int, now: int) -> list[OffsetsPosition]:
-        """Return the positions to emit now (ms). ends: of partitions, when they were last read up to there."""
+    def take_due(
+        self,
+        ends: Mapping[int, End],
+        count: int,
+        now: int,
+        held_since: int | None = None,
+        clock_ahead: int | None = None,
+    ) -> list[OffsetsPosition]:
+        """Return the positions to emit now (ms).
+
+        ends: of partitions, when they were last read up to there; all records before have been taken in. held_since:
+        when the first commit was taken in that is held, ms; None if none is. clock_ahead: see OffsetsPosition.
+        """
         due = []
         for partition, end in ends.items():
             reached = self._reached.get(partition)
             if reached is None:
                 if self._is_worth(partition, end, count, now):
-                    self._reached[partition] = end
-            elif now - reached.at >= _SETTLED_MS:
+                    self._reached[partition] = _Reached(end, now)
+            elif held_since is not None and held_since <= reached.taken_at:
+                continue  # it may be before this position
+            elif _has_passed(_SETTLED_MS, reached.end.at, now):
                 del self._reached[partition]
                 position = OffsetsPosition(
-                    at=reached.at,
+                    at=reached.end.at,
                     seen_at=now,
                     cluster=self._cluster,
                     partition=partition,
-                    next_offset=reached.next_offset,
+                    next_offset=reached.end.next_offset,
                     partitions=count,
+                    clock_ahead=clock_ahead,
                 )
                 self._last[partition] = position
                 due.append(position)
@@ -157,9 +181,14 @@ class PositionJournal:
         if last is None or last.partitions != count:
             return True
         has_moved = end.next_offset != last.next_offset
-        return now - last.seen >= (_EVERY_MS - _SETTLED_MS if has_moved else HEARTBEAT_MS)
+        return _has_passed(_EVERY_MS - _SETTLED_MS if has_moved else HEARTBEAT_MS, last.seen, now)
 
     def discard(self, partitions: Iterable[int]) -> None:
         """Drop what has not been emitted of partitions of which records are left out."""
         for partition in partitions:
             self._reached.pop(partition, None)
+
+
+def _has_passed(duration: int, since: int, now: int) -> bool:
+    """Return whether this time has passed, or the clock has been set back. All ms."""
+    return not 0 <= now - since < duration

@@ -131,6 +131,40 @@ def test_what_waits_of_a_group_that_is_lost_is_observed_and_polls_continue_from_
     assert watched.take_changes() == []
 
 
+def test_what_is_held_of_a_group_that_is_lost_is_observed() -> None:
+    """Polls take over after the last of it, so they would never observe it."""
+    watched, other = table(followed=10), CommitKey("group", "topic", 4)
+    watched.apply(
+        records((other, 500, NOW + 1), (KEY, 11, NOW + 2), (other, 20, NOW + 3), (other, 21, NOW + 4)), NOW + 5
+    )
+    assert watched.held_since == NOW + 5
+    lost = watched.unfollow(KEY.group, NOW + 6)
+    assert [commit.offset for commit in lost if commit.partition == 4] == [500, 20, 21]
+    assert [commit.offset for commit in lost if commit.partition == 3] == [11]
+    assert watched.held_since is None
+    assert not watched.release(NOW + 9_000)
+
+
+def test_a_commit_of_a_clock_ahead_of_ours_does_not_wait_for_its_second() -> None:
+    watched = table(followed=10)
+    assert not watched.apply(commits((20, NOW + 30_000)), NOW + 10).commits
+    assert moves(watched.flush(NOW + 20)) == [(20, 20)]
+    assert watched.take_newest_at() == NOW + 30_000
+    assert watched.take_newest_at() == 0
+
+
+def test_deleted_offsets_of_groups_that_are_not_followed_are_forgotten_in_time() -> None:
+    watched = table()
+    watched.apply(commits((5, NOW), (None, NOW + 1)), NOW + 2)
+    watched.flush(NOW + 300_000)
+    deletion = watched.follow(KEY.group, polled(5, NOW), NOW, NOW + 300_001)
+    assert [commit.offset for commit in deletion] == [None]
+    watched = table()
+    watched.apply(commits((5, NOW), (None, NOW + 1)), NOW + 2)
+    watched.flush(NOW + 900_000)
+    assert len(watched) == 0
+
+
 def test_what_is_more_than_ordinary_progress_is_passed_on_to_polls() -> None:
     watched = table(followed=10)
     watched.apply(commits((20, NOW + 10), (None, NOW + 20), (5, NOW + 30), (6, NOW + 40)), NOW + 50)

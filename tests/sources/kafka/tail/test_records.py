@@ -74,7 +74,10 @@ def test_other_keys_are_refused(key: bytes, reason: str) -> None:
 
 
 commits = st.tuples(
-    st.integers(0, 4), offsets, st.one_of(st.just(""), names, st.just("t" * 126), st.just("m" * 300)), timestamps
+    st.integers(0, 4),
+    offsets,
+    st.one_of(st.just(""), names, st.just("t" * 126), st.just("m" * 300), st.just("l" * 16_383)),
+    timestamps,
 )
 
 

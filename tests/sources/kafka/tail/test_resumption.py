@@ -99,7 +99,22 @@ def test_records_that_wait_are_new_when_their_partition_has_been_read_up_to_its_
 @pytest.mark.parametrize("ahead", [0, 20_000])
 def test_a_polled_commit_is_recognized_though_it_is_dated_otherwise(ahead: int) -> None:
     resumed = resumption(commit(100, NOW + 900))
-    assert new(resumed, Record(80, NOW + ahead), Record(100, NOW + ahead), Record(60, NOW + ahead)) == [60]
+    records = Record(80, NOW + ahead), Record(100, NOW + ahead), Record(60, NOW + ahead)
+    assert new(resumed, *records) == []
+    assert offsets(resumed.release([HOME])) == [60]
+
+
+def test_a_rewind_that_was_observed_before_the_restart_is_not_new() -> None:
+    resumed = resumption(commit(100, NOW + 3_000, NOW + 3_010))
+    assert new(resumed, Record(100, NOW + 1_000), Record(50, NOW + 2_000), Record(100, NOW + 3_000)) == []
+    assert offsets(resumed.release([HOME])) == []
+
+
+@pytest.mark.parametrize("known", [NOW + 800, NOW + 600_000])
+def test_a_rewind_during_the_downtime_that_regains_its_offset_is_new(known: int) -> None:
+    """A poll or a heartbeat has shown the offset at that moment, and no clock is known to be ahead by as much."""
+    resumed = Resumption([position(clock_ahead=250), commit(100, known)], lambda _: True)
+    assert new(resumed, Record(100, known + 900), Record(40, known + 5_000), Record(100, known + 9_000)) == [40, 100]
 
 
 def test_only_groups_whose_commits_are_in_the_log_are_resumed() -> None:
@@ -129,6 +144,27 @@ def test_a_position_is_put_in_the_journal_once_its_commits_have_been_observed() 
         at = NOW + second * 1_000
         taken += journal.take_due({HOME: End(second, at)}, COUNT, at)
     assert [(fact.at - NOW, fact.next_offset) for fact in taken] == [(10_000, 10), (20_000, 20), (30_000, 30)]
+
+
+def test_a_position_waits_for_the_commits_that_are_held_until_a_poll() -> None:
+    journal = PositionJournal("c")
+    taken = []
+    for second, held in enumerate([None, 700, 700, 700, 700, 700, 700, 700, 1_500, None]):
+        now, held_since = NOW + second * 1_000, None if held is None else NOW + held
+        taken.append(journal.take_due({HOME: End(7, NOW)}, COUNT, now + 800, held_since, 20))
+    assert [len(due) for due in taken] == [0, 0, 0, 0, 0, 0, 0, 0, 1, 0]
+    assert [(fact.next_offset, fact.at, fact.clock_ahead) for due in taken for fact in due] == [(7, NOW, 20)]
+
+
+def test_positions_are_put_in_the_journal_after_the_clock_was_set_back() -> None:
+    journal = PositionJournal("c")
+    assert journal.take_due({HOME: End(7, NOW)}, COUNT, NOW) == []
+    assert [fact.next_offset for fact in journal.take_due({HOME: End(7, NOW)}, COUNT, NOW + 5_000)] == [7]
+    taken = []
+    for second in range(30):
+        at = NOW - 3_600_000 + second * 1_000
+        taken += journal.take_due({HOME: End(8 + second, at)}, COUNT, at)
+    assert [fact.next_offset for fact in taken] == [8, 18, 28]
 
 
 def test_a_position_that_stands_still_is_repeated_so_that_the_journal_has_it() -> None:
