@@ -29,6 +29,8 @@ _UNPACKED_AT_ONCE = 1 << 11
 
 _NONE = np.zeros(0, np.int64)
 
+_ID_BITS = 32
+
 
 class Progress(NamedTuple):
     """Commits of different series, in rows."""
@@ -63,7 +65,7 @@ class CommitColumns:
     def __init__(self, partitions: PartitionColumns) -> None:
         self.partitions = partitions
         self._groups: list[_Group] = []
-        self._by_keys = NumbersByKeys()
+        self._by_keys = NumbersByKeys(np.int64)
         self._free: dict[int, list[int]] = {length: [] for length in LENGTHS}
         self._of_group: dict[_Group, array[int]] = {}
         self._of_partition: dict[int, array[int]] = {}
@@ -71,7 +73,8 @@ class CommitColumns:
         self._oldest_offset = np.zeros(0, np.int64)
         self._floor_at = np.zeros(0, np.int64)  # of the commit after the FLOOR oldest ones
         self.longest_at_most = np.zeros(0, np.int64)
-        self.leader_epoch, self.partition, self._number = (np.zeros(0, np.int32) for _ in range(3))
+        self.leader_epoch, self.partition = (np.zeros(0, np.int32) for _ in range(2))
+        self._generation = np.zeros(0, np.int32)  # how many series have had this id before
         self._rings = CommitRings()
         self._add_block(LENGTHS[0])
 
@@ -83,14 +86,16 @@ class CommitColumns:
 
     def ids_of(self, cluster: str, keys: Sequence[CommitKey], numbers: Integers) -> Integers:
         """Return the ids of the series of keys, each named once by its number in `keys`; -1 of one that is not here."""
-        ids = self._by_keys.of(cluster, keys)
-        found = ids[numbers].astype(np.int64)
-        unsure = np.flatnonzero((found < 0) | (self._number[found] != numbers))
+        remembered = self._by_keys.of(cluster, keys)  # ids, and above _ID_BITS whose they were then
+        known = remembered[numbers]
+        found = known.astype(np.int32).astype(np.int64)
+        unsure = np.flatnonzero(self._generation[found] != known >> _ID_BITS)  # also what is not known: -1
         if len(unsure):
             asked = numbers[unsure]
             answers = self._find_all(cluster, [keys[number] for number in asked.tolist()])
-            found[unsure] = ids[asked] = answers
-            self._number[answers[answers >= 0]] = asked[answers >= 0]
+            found[unsure] = answers
+            generations = self._generation[answers].astype(np.int64) << _ID_BITS
+            remembered[asked] = np.where(answers < 0, -1, answers | generations)
         return found
 
     def _find_all(self, cluster: str, keys: Iterable[CommitKey]) -> Integers:
@@ -335,7 +340,7 @@ class CommitColumns:
         self._remove_from(self._of_partition, int(self.partition[number]), number)
         self._groups[number] = _NO_GROUP
         self._rings.end(number)
-        self._number[number] = -1
+        self._generation[number] += 1
         self._free[int(self._rings.lengths(number))].append(number)
 
     @staticmethod

@@ -1,7 +1,7 @@
 """What rules ask of a partition with every commit, in columns: its log offsets and when it last changed."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,9 @@ NEVER = -(1 << 62)
 ANY = 1 << 62
 """Instead of a log end that has not been read: it may be anywhere."""
 
-Numbers: TypeAlias = NDArray[np.int32]
+Numbers: TypeAlias = NDArray[np.signedinteger[Any]]
 
 _ROWS = 256
-_NO_NUMBERS = np.zeros(0, np.int32)
 
 
 class LogsThen(NamedTuple):
@@ -45,17 +44,20 @@ class LogsThen(NamedTuple):
 class NumbersByKeys:
     """Numbers of ours for keys of batches, by cluster: remembered while the same keys, which may grow, are used."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[np.int32 | np.int64] = np.int32) -> None:
+        """kind: of the numbers."""
+        self._none: Numbers = np.zeros(0, kind)
         self._of: dict[str, tuple[Sequence[object], Numbers]] = {}
 
     def of(self, cluster: str, keys: Sequence[object]) -> Numbers:
         """Return the array to read and fill in, by the numbers of the keys in `keys`; -1 where nothing is known yet."""
         if isinstance(keys, tuple):  # is used once
-            return np.full(len(keys), -1, np.int32)
-        known, numbers = self._of.get(cluster, (None, _NO_NUMBERS))
+            return np.full(len(keys), -1, self._none.dtype)
+        known, numbers = self._of.get(cluster, (None, self._none))
         if known is not keys or len(numbers) < len(keys):
-            before = numbers if known is keys else _NO_NUMBERS
-            numbers = np.concatenate([before, np.full(len(keys) + len(keys) // 4 - len(before), -1, np.int32)])
+            before = numbers if known is keys else self._none
+            room = np.full(len(keys) + len(keys) // 4 - len(before), -1, before.dtype)
+            numbers = np.concatenate([before, room])
             self._of[cluster] = keys, numbers
         return numbers
 

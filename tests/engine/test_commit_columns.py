@@ -3,6 +3,7 @@
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -302,28 +303,44 @@ def test_groups_in_columns_are_found_by_partition_and_by_group() -> None:
     assert facts.commits_beyond("main", "t", 0, 5) == []
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 5)), max_size=40), st.data())
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from("ab"), st.integers(0, 3)), max_size=40), st.data())
 def test_series_are_found_by_the_numbers_of_their_keys_whatever_came_and_went(
-    steps: list[tuple[bool, int]], data: st.DataObject
+    steps: list[tuple[bool, str, int]], data: st.DataObject
 ) -> None:
+    """Also if a series of another cluster whose key has the same number took the place of one that went."""
     columns = CommitColumns(PartitionColumns())
-    names: list[CommitKey] = []
-    for is_added, partition in steps:
+    names_of: dict[str, list[CommitKey]] = {"a": [], "b": []}
+    for is_added, cluster, partition in steps:
         key = CommitKey("g", "t", partition)
-        number = columns.find((Commit.subject_kind, "main", *key))
+        number = columns.find((Commit.subject_kind, cluster, *key))
         if is_added and number is None:
-            columns.put([commit(1, 5, partition)], after(1))
+            columns.put([msgspec.structs.replace(commit(1, 5, partition), cluster=cluster)], after(1))
         elif not is_added and number is not None:
             columns.remove(number)
+        names = names_of[cluster]
         if key not in names:
             names.append(key)
         if data.draw(st.booleans(), "replaced"):
-            names = list(names)
+            names = names_of[cluster] = list(names)
+        if not data.draw(st.booleans(), "asked"):
+            continue
         asked = np.array(data.draw(st.permutations(range(len(names)))), np.int64)
         given_keys = tuple(names) if data.draw(st.booleans(), "used once") else names
-        found = columns.ids_of("main", given_keys, asked).tolist()
-        wanted = [columns.find((Commit.subject_kind, "main", *names[number])) for number in asked.tolist()]
+        found = columns.ids_of(cluster, given_keys, asked).tolist()
+        wanted = [columns.find((Commit.subject_kind, cluster, *names[number])) for number in asked.tolist()]
         assert found == [-1 if number is None else number for number in wanted]
+
+
+@pytest.mark.parametrize("used", [list, tuple])
+def test_a_series_is_not_taken_for_one_that_had_its_id_and_the_same_key_number(used: type) -> None:
+    columns, numbers = CommitColumns(PartitionColumns()), np.array([0])
+    ours, theirs = [CommitKey("g", "t", 0)], used([CommitKey("h", "u", 0)])
+    columns.put([commit(1, 5)], after(1))
+    (place,) = columns.ids_of("main", ours, numbers).tolist()
+    columns.remove(place)
+    columns.put([Commit(at=after(1), cluster="other", group="h", topic="u", partition=0, offset=5)], after(1))
+    assert columns.ids_of("other", theirs, numbers).tolist() == [place]
+    assert columns.ids_of("main", ours, numbers).tolist() == [-1]
 
 
 def test_a_batch_becomes_the_same_commits_again() -> None:
