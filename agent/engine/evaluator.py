@@ -46,6 +46,18 @@ ABANDONED_MS = 7 * 86_400_000
 """How long a finding that does not recover is followed."""
 
 
+_SUPERSEDED = 100
+"""How many more timers than current ones there may be, each superseded by an earlier one or past."""
+
+
+class _Timer(NamedTuple):
+    """When to evaluate what, ms. number: orders those of the same moment as they were set."""
+
+    at: int
+    number: int
+    evaluation: Evaluation
+
+
 @dataclass(slots=True)
 class _Stale:
     """The first change of a subject whose dependents were not all evaluated at once. changes: of all, by its last."""
@@ -95,15 +107,15 @@ class Evaluator:
         self._stale: dict[Subject, _Stale] = {}
         self._evaluated: dict[Evaluation, _LastEvaluation] = {}
         self._changes = 0
-        self._timers: list[tuple[int, int, Evaluation]] = []
-        self._timer_of: dict[Evaluation, int] = {}
+        self._timers: list[_Timer] = []
+        self._timer_of: dict[Evaluation, _Timer] = {}
         self._number = count()
         self._fresh_until: dict[Evaluation, int] = {}
 
     @property
     def next_due(self) -> int:
         """When an evaluation is due at the latest, ms; LONG_AFTER if none is."""
-        first_timer = self._timers[0][0] if self._timers else LONG_AFTER
+        first_timer = self._timers[0].at if self._timers else LONG_AFTER
         first_stale = next((stale.due for stale in self._stale.values()), LONG_AFTER)
         return min(first_timer, self._evaluate_by, first_stale, self._revisits.next_due)
 
@@ -178,11 +190,11 @@ class Evaluator:
                     evaluated = self._evaluated[evaluation]
                     if evaluated.changes < stale.changes:
                         self._set_timer(evaluation, now if everything else evaluated.at + SOON_MS)
-        while self._timers and self._timers[0][0] <= now:
-            at, _, evaluation = heapq.heappop(self._timers)
-            if self._timer_of.get(evaluation) == at:
-                del self._timer_of[evaluation]
-                dirty[evaluation] = None
+        while self._timers and self._timers[0].at <= now:
+            timer = heapq.heappop(self._timers)
+            if self._timer_of.get(timer.evaluation) is timer:
+                del self._timer_of[timer.evaluation]
+                dirty[timer.evaluation] = None
         if self._tidy_at <= now:
             self._tidy_at = LONG_AFTER
             self._tidy()
@@ -196,6 +208,8 @@ class Evaluator:
             except Exception as error:  # noqa: BLE001 - a defect of one rule must not silence the others
                 self.facts.stop_recording()
                 self._set_aside(f"rule {evaluation.rule}", error)
+                if evaluation in self._active_findings or self._fresh_until.get(evaluation, LONG_AGO) > now:
+                    self._set_timer(evaluation, now + SOON_MS)  # what was due may succeed then
         return changes
 
     def resume(self, findings: Iterable[Finding], evaluated: Iterable[Observation]) -> None:
@@ -269,9 +283,12 @@ class Evaluator:
         self._fresh_until[evaluation] = max(until, self._fresh_until.get(evaluation, until))
 
     def _set_timer(self, evaluation: Evaluation, at: int) -> None:
-        if self._timer_of.get(evaluation, LONG_AFTER) > at:
-            self._timer_of[evaluation] = at
-            heapq.heappush(self._timers, (at, next(self._number), evaluation))
+        current = self._timer_of.get(evaluation)
+        if current is None or current.at > at:
+            timer = self._timer_of[evaluation] = _Timer(at, next(self._number), evaluation)
+            heapq.heappush(self._timers, timer)
+            if len(self._timers) > 2 * len(self._timer_of) + _SUPERSEDED:
+                self._timers = sorted(self._timer_of.values())
 
     def _evaluate(self, evaluation: Evaluation, changes: Changes, *, detects: bool) -> None:
         """Find out what has changed about the findings; detects: also whether there are others."""

@@ -4,7 +4,7 @@ Facts record which subjects and indexes a rule reads, so that the evaluator know
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -22,17 +22,27 @@ from agent.engine.history import (
     History,
     Ticks,
 )
-from agent.engine.partition_columns import PartitionColumns
+from agent.engine.partition_columns import Partition, PartitionColumns
 from agent.engine.subject_index import SubjectIndex, sort_key
 from agent.model.observations.base import Availability, Observation, Subject, Tick, Unavailable
-from agent.model.observations.kafka import Commit, GroupState, LogOffsets, PartitionState
+from agent.model.observations.kafka import (
+    Commit,
+    GroupState,
+    LastStableOffset,
+    LogOffsets,
+    PartitionState,
+    TopicSettings,
+)
 
 GONE_MS = 900_000
-"""How long a group that no longer exists is remembered with its history."""
+"""How long a group or partition that no longer exists is remembered with its history."""
 
 GONE_GROUPS = 500
 GONE_CHANGES = 3
 """How many more groups are remembered that no longer exist, and how much of each, should they return."""
+
+GONE_PARTITIONS = 500
+"""How many partitions are remembered for longer, should their topics be created again."""
 
 _KAFKA = "kafka"
 """The source of groups."""
@@ -81,6 +91,7 @@ class Facts:
         self._unavailable: dict[Subject, Unavailable] = {}
         self._gone: dict[tuple[str, str], int] = {}
         self._long_gone: dict[tuple[str, str], None] = {}
+        self._deleted: dict[Partition, int] = {}
 
     @property
     def final_before(self) -> int:
@@ -115,8 +126,14 @@ class Facts:
                 gone.pop(group, None)
             if observation.is_gone:
                 self._gone[group] = observation.seen
-        elif isinstance(observation, LogOffsets | PartitionState):
+        elif isinstance(observation, LogOffsets):
             self.partitions.update(observation)
+        elif isinstance(observation, PartitionState):
+            self.partitions.update(observation)
+            partition = (observation.cluster, observation.topic, observation.partition)
+            self._deleted.pop(partition, None)
+            if not observation.replicas:
+                self._deleted[partition] = observation.seen
         elif isinstance(observation, Unavailable):
             self._unavailable[subject] = observation
         elif isinstance(observation, Availability):
@@ -284,10 +301,18 @@ class Facts:
         return self._first_members.get(subject, at + 1) <= at
 
     def forget_gone(self, is_read: Callable[[Subject], bool]) -> None:
-        """Forget groups that no longer exist but for the last GONE_GROUPS, and of these most of what they did.
+        """Forget partitions that no longer exist but for the last ones, groups likewise, and most of what these did.
 
         is_read: whether an evaluation still depends on a subject.
         """
+        for partition, at in list(self._deleted.items())[: max(len(self._deleted) - GONE_PARTITIONS, 0)]:
+            if at >= self.now - GONE_MS:
+                break
+            histories = self._histories_at(*partition)
+            if not any(is_read(history.subject) for history in histories):
+                del self._deleted[partition]
+                for history in histories:
+                    self._forget(history)
         for group, at in list(self._gone.items()):
             if at >= self.now - GONE_MS:
                 break
@@ -313,9 +338,24 @@ class Facts:
         subjects += [(Availability.subject_kind, _KAFKA, cluster, group, *place) for place in [(None, None), *places]]
         return histories + [self._histories[subject] for subject in subjects if subject in self._histories]
 
+    def _histories_at(self, cluster: str, topic: str, partition: int) -> list[History[Any]]:
+        """Return the histories of a deleted partition, and of the offsets that groups had there."""
+        place = (cluster, topic, partition)
+        subjects: list[Subject] = [
+            (kind.subject_kind, *place) for kind in (PartitionState, LogOffsets, LastStableOffset)
+        ]
+        subjects += [(Availability.subject_kind, _KAFKA, cluster, None, topic, partition)]
+        if partition == 0:
+            subjects += [(TopicSettings.subject_kind, cluster, topic)]
+        commits = self._index(Commit, ("cluster", "topic", "partition")).members.get(place, ())
+        histories = [history for history in commits if history.changes[-1].offset is None]
+        return histories + [self._histories[subject] for subject in subjects if subject in self._histories]
+
     def _forget(self, history: History[Any]) -> None:
         """Forget a subject."""
         subject = history.subject
+        if subject[0] == LogOffsets.subject_kind:
+            del self.logs[self.partitions.number_of(cast("Partition", subject[1:]))]
         for kind, indexes in self._indexes.items():
             if kind.subject_kind == subject[0]:
                 for index in indexes.values():

@@ -49,6 +49,17 @@ class RuleRun:
         return list(self.by_key.values())
 
 
+def test_timers_do_not_pile_up_while_a_finding_is_open() -> None:
+    """Each change of the group is a reason to evaluate again soon, and to follow the finding for days."""
+    run = RuleRun("rewind")
+    run.observe(log_offsets(0, 900_000), *commits(60), commit(61, 100))
+    assert run.findings
+    for second in range(62, 6_000, 5):
+        run.observe(commit(second, 100 + second))
+    assert len(run.findings) == 1
+    assert len(run.evaluator._timers) < 10 + 2 * len(run.evaluator._timer_of) + 100
+
+
 DAY_S = 86_400
 
 

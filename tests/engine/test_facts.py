@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from agent.engine.facts import GONE_GROUPS, GONE_MS, Facts
+from agent.engine.facts import GONE_GROUPS, GONE_MS, GONE_PARTITIONS, Facts
 from agent.engine.history import FLOOR, LONG_AFTER, RETENTION_MS, Change, History
 from agent.model.observations.base import Available, Unavailable
 from agent.model.observations.checks import CheckFinding
@@ -188,6 +188,29 @@ def test_a_group_that_returns_is_not_gone() -> None:
     facts.absorb(GroupState(at=after(GONE_MS), cluster="main", group="g0000", state="Dead"))
     _forget_gone(facts, 3 * GONE_MS / 1000 + GONE_MS)
     assert len(list(groups_of(facts, "main", "t", 1))) == GONE_GROUPS + 1
+
+
+def test_partitions_that_were_deleted_are_forgotten_but_for_the_last() -> None:
+    facts = Facts()
+    places = range(GONE_PARTITIONS + 10)
+    for partition in places:
+        facts.absorb(partition_state(0, 1, partition))
+        facts.absorb(replace(log_offsets(1, 9), partition=partition))
+        facts.absorb(commit(2, 5, partition, "alive"))
+        facts.absorb(commit(3, 6, partition, "other"))
+        facts.absorb(partition_state(0, 1, partition).deleted(after(4)))
+        facts.absorb(commit(5, None, partition, "alive"))
+    facts.absorb(partition_state(20, 1, 2))  # was created again
+    facts.now = after(4 + GONE_MS / 1000)
+    facts.forget_gone(lambda _: False)
+    assert len(partitions_in(facts, "main", "t")) == len(places)
+    facts.now += 1
+    facts.forget_gone(lambda subject: subject[-1] == 3)
+    kept = [2, 3, *places[-GONE_PARTITIONS:]]
+    assert partitions_in(facts, "main", "t") == kept
+    assert {history.subject[-1] for history in facts.logs.values()} == set(kept)
+    assert [history.subject[4] for history in facts.histories(Commit, cluster="main", group="alive")] == kept
+    assert [history.subject[4] for history in facts.histories(Commit, cluster="main", group="other")] == [*places]
 
 
 def test_peak_is_kept_however_long_the_group_reads_behind_it() -> None:

@@ -11,8 +11,9 @@ from agent.engine.facts import Facts
 from agent.engine.rule import Scope
 from agent.model.findings import Finding
 from agent.model.observations.kafka import Commit
+from agent.rules.broker_down import BrokerDown
 from agent.rules.offset_rewind import OffsetRewind
-from tests.builders import commit, commits, log_offsets, tick
+from tests.builders import commit, commits, log_offsets, registration, tick
 
 
 class Failing(OffsetRewind):
@@ -47,6 +48,20 @@ def test_failing_rule_does_not_silence_the_others(place: str) -> None:
     incidents = {incident.id: incident for incident in engine.take(REWIND)}
     assert {finding.rule for incident in incidents.values() for finding in incident.findings} == {"good"}
     assert set(defects) == {"rule bad"}
+
+
+def test_a_rule_that_fails_when_it_is_due_is_evaluated_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    defects: list[str] = []
+    engine = Engine(
+        {"down": BrokerDown.model_validate({"after": "1m"})}, {}, set_aside=lambda part, _: defects.append(part)
+    )
+    engine.take([registration(0, "0x1"), registration(5, None)])
+    with monkeypatch.context() as patched:
+        patched.setattr(BrokerDown, "detect", lambda *_: 1 / 0)
+        assert engine.take([tick(66)]) == []
+    assert defects == ["rule down"]
+    (incident,) = engine.take([tick(90)])
+    assert [finding.kind for finding in incident.findings] == ["broker_down"]
 
 
 def test_failing_title_does_not_hide_the_incident() -> None:
