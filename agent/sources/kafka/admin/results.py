@@ -5,7 +5,7 @@ from concurrent.futures import Future
 from typing import Any, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, Node, TopicPartitionInfo
-from confluent_kafka.admin import ClusterMetadata, TopicDescription
+from confluent_kafka.admin import ClusterMetadata, ConfigEntry, TopicDescription
 
 from agent.model.observations.kafka import (
     GroupState,
@@ -228,8 +228,8 @@ def read_broker_settings(described: Future[Any]) -> protocol.BrokerSettings:
     """Return the settings of a broker."""
     entries = _result(described)
     return protocol.BrokerSettings(
-        offsets_retention_ms=int(entries["offsets.retention.minutes"].value) * 60_000,
-        transaction_max_timeout_ms=int(entries["transaction.max.timeout.ms"].value),
+        offsets_retention_ms=int(_setting(entries, "offsets.retention.minutes")) * 60_000,
+        transaction_max_timeout_ms=int(_setting(entries, "transaction.max.timeout.ms")),
         protocol_version=entries["inter.broker.protocol.version"].value
         if "inter.broker.protocol.version" in entries
         else None,
@@ -242,15 +242,21 @@ def read_topic_settings(described: Futures, cluster: str, at: int) -> protocol.S
     for resource, future in described.items():
         try:
             entries = _result(future)
+            topics[resource.name] = TopicSettings(
+                at=at,
+                cluster=cluster,
+                topic=resource.name,
+                cleanup_policy=_setting(entries, "cleanup.policy"),
+                retention_ms=int(_setting(entries, "retention.ms")),
+                retention_bytes=int(_setting(entries, "retention.bytes")),
+            )
         except KafkaException as error:
             topics[resource.name] = read_failure(error)
-            continue
-        topics[resource.name] = TopicSettings(
-            at=at,
-            cluster=cluster,
-            topic=resource.name,
-            cleanup_policy=entries["cleanup.policy"].value,
-            retention_ms=int(entries["retention.ms"].value),
-            retention_bytes=int(entries["retention.bytes"].value),
-        )
     return protocol.Settings(topics)
+
+
+def _setting(entries: Mapping[str, ConfigEntry], name: str) -> str:
+    """Return the value of a setting. Raises KafkaException if the broker leaves it out: not each one has all."""
+    if name not in entries or entries[name].value is None:
+        raise KafkaException(KafkaError(protocol.UNSUPPORTED, f"the broker does not list its setting {name}"))
+    return str(entries[name].value)

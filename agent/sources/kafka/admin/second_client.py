@@ -255,7 +255,7 @@ class SecondClient:
                 self._coordinators.pop(group, None)
                 raise
             if result.error_code in MOVED:
-                del self._coordinators[group]
+                self._coordinators.pop(group, None)
             if not result.error_code or is_last or result.error_code not in MOVED:
                 break
         results.raise_for(result.error_code, result.error_message)

@@ -1,6 +1,7 @@
 """State of a Kafka cluster as its brokers' responses show it: observations, and what is unavailable. Makes no calls."""
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from itertools import chain
 
 import msgspec
 
@@ -123,7 +124,12 @@ class ClusterState:
         return self._watched.by_leader
 
     def _update_watched(self) -> None:
-        self._watched.update(self._share_offsets.partitions | self.committed.partitions)
+        committed = self._share_offsets.partitions | self.committed.partitions | self._stable_offsets.held_back
+        self._watched.update(committed)
+        if self.logs.unavailable:
+            self.logs.keep_unavailable({*chain(self._watched.without_leader, *self._watched.by_leader.values())})
+        if self._metadata.unavailable:
+            self._metadata.keep_unavailable(self._watched.topics)
 
     def due_transactions(self, now: int) -> list[protocol.DescribeOpenTransaction]:
         """Return the transactions that hold last stable offsets back and have not been described lately."""

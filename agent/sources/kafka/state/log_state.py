@@ -104,6 +104,11 @@ class LogState:
         """Mark a partition as unavailable until its log offsets are read."""
         self.unavailable[Unit(None, *partition)] = log_reason(partition, why)
 
+    def keep_unavailable(self, partitions: Collection[TopicPartition]) -> None:
+        """No longer list those as unavailable that are not among these partitions: they are not read any more."""
+        for unit in [unit for unit in self.unavailable if (unit.topic, unit.partition) not in partitions]:
+            del self.unavailable[unit]
+
     def unread_since(self, request: protocol.ListOffsets, sent_at: int) -> Reasons:
         """Return the partitions of a request without a result that no later request has read."""
         return {

@@ -1,7 +1,7 @@
 """Partitions and brokers according to the cluster's metadata. Makes no calls."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import BrokerRegistration, PartitionState
@@ -34,6 +34,13 @@ class MetadataState:
     def topics(self) -> set[str]:
         """The topics that existed when last described."""
         return set(self._partitions)
+
+    def keep_unavailable(self, topics: Collection[str]) -> None:
+        """No longer list those as unavailable that are not among these topics, nor known: they are not described."""
+        for unit in [
+            unit for unit in self.unavailable if unit.topic not in topics and unit.topic not in self._partitions
+        ]:
+            del self.unavailable[unit]
 
     def apply_brokers(self, brokers: set[int], at: int) -> list[Observation]:
         """Return the brokers in the metadata, and those no longer in it. It has no sessions or epochs.

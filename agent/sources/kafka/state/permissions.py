@@ -167,6 +167,8 @@ class VanishedTopics:
         for topic, (since, _) in list(self._vanished.items()):
             if topic in listed or self._is_deleted(topic, since):
                 del self._vanished[topic]
+        in_doubt = {topic for missing in self._commits.values() for topic, _ in missing} | self._vanished.keys()
+        self._checks = {topic: check for topic, check in self._checks.items() if topic in in_doubt}
 
     def apply_commits(
         self, group: str, missing: Collection[TopicPartition], at: int

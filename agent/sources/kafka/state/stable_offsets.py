@@ -88,6 +88,11 @@ class StableOffsets:
                 del self._waiting_groups[partition]
         self._waiting_groups.update(waiting - before)
 
+    @property
+    def held_back(self) -> set[TopicPartition]:
+        """The partitions last observed as held back: they are read until they are not, also without commits."""
+        return self._emitted
+
     def apply_end(self, partition: TopicPartition, log_end: int) -> None:
         """Update the log end of a partition."""
         self._ends[partition] = log_end

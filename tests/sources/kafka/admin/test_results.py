@@ -162,6 +162,23 @@ def test_settings_are_read_from_texts_and_fail_by_topic() -> None:
     )
 
 
+@pytest.mark.parametrize("left_out", ["offsets.retention.minutes", "transaction.max.timeout.ms"])
+def test_a_broker_that_does_not_list_a_setting_does_not_support_it(left_out: str) -> None:
+    """Not every server that speaks Kafka's protocol has all of its settings."""
+    names = {"offsets.retention.minutes", "transaction.max.timeout.ms"} - {left_out}
+    listed = _done({name: SimpleNamespace(value="5") for name in names})
+    with pytest.raises(KafkaException) as raised:
+        results.read_broker_settings(listed)
+    failure = results.read_failure(raised.value)
+    assert failure == protocol.Failure(protocol.UNSUPPORTED, f"the broker does not list its setting {left_out}")
+    assert failure.is_final
+    unknown = _done({"cleanup.policy": SimpleNamespace(value="delete"), "retention.ms": SimpleNamespace(value=None)})
+    topics = {ConfigResource(ConfigResource.Type.TOPIC, "t"): unknown}
+    assert _sent(results.read_topic_settings(topics, "main", 5)) == protocol.Settings(
+        {"t": protocol.Failure(protocol.UNSUPPORTED, "the broker does not list its setting retention.ms")}
+    )
+
+
 def test_last_stable_offsets_that_cannot_be_read_are_left_out() -> None:
     futures = [_done(SimpleNamespace(offset=7)), _done(SimpleNamespace(offset=-1001)), _done(_NOT_LEADER)]
     ends = {TopicPartition("t", partition): future for partition, future in enumerate(futures)}

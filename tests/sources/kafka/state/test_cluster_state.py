@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from agent.model.name_filter import NameFilter
 from agent.model.observations.base import Observation
@@ -346,6 +347,41 @@ def test_an_offline_partition_is_unavailable_and_not_requested() -> None:
     assert _unavailable(state) == {
         Unit(None, "t", 0): "Cannot read the log offsets of t[0]: the partition has no leader"
     }
+
+
+def test_what_is_not_watched_any_more_is_not_unavailable() -> None:
+    """The leader of a partition is away, its topic cannot be described, and then its only group is deleted."""
+    acl = Acl("kafka-1:9093", "User:backflow", AffectedRules({}, watch_partitions=True))
+    nothing = NameFilter(include=["nothing"])
+    state = ClusterState("main", NameFilter(), nothing, ChangeDetector(), (), acl=acl, watch_partitions=True)
+    state.begin_poll()
+    _apply_metadata(state, [1], {0: 1})
+    _apply_commits(state, 5)
+    assert state.partitions_by_leader(_LATER) == {1: [("t", 0)]}
+    _apply_metadata(state, [1], {0: -1})
+    _apply(state, protocol.DescribeTopics(["t"]), protocol.Topics({"t": protocol.Failure(5, "leader not available")}))
+    assert state.partitions_by_leader(_LATER) == {}
+    assert set(_unavailable(state)) == {Unit(None, "t", 0), Unit(topic="t")}
+    state.apply_followed(["g"], [replace(_commit(0, 5), offset=None)], lambda *_: set(), 9)
+    _apply_metadata(state, [1], {0: 1})
+    assert state.partitions_by_leader(_LATER) == {}
+    assert _unavailable(state) == {}
+
+
+def test_a_partition_that_a_transaction_holds_back_is_watched_until_it_does_not() -> None:
+    acl = Acl("kafka-1:9093", "User:backflow", AffectedRules({}, watch_partitions=True))
+    held_back = LastStableOffset(at=1, cluster="main", topic="t", partition=0, offset=40)
+    nothing = NameFilter(include=["nothing"])
+    state = ClusterState("main", NameFilter(), nothing, ChangeDetector(), [held_back], acl=acl, watch_partitions=True)
+    state.begin_poll()
+    _apply_metadata(state, [1], {0: 1})
+    assert state.partitions_by_leader(_LATER) == {1: [("t", 0)]}
+    _apply_end(state, 100, sent_at=1)
+    ended = protocol.StableOffsets([replace(held_back, at=2, offset=100)])
+    _apply(state, protocol.ListStableOffsets(1, [("t", 0)]), ended)
+    observed = [fact for fact in state.take_observations() if isinstance(fact, LastStableOffset)]
+    assert [(fact.offset, fact.held_back) for fact in observed] == [(100, False)]
+    assert state.partitions_by_leader(_LATER) == {}
 
 
 def test_a_group_that_moved_makes_the_client_stale() -> None:

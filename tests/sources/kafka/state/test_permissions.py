@@ -2,9 +2,9 @@
 
 from agent.model.name_filter import NameFilter
 from agent.sources.availability import Unit
-from agent.sources.kafka.admin.protocol import Failure
+from agent.sources.kafka.admin.protocol import UNKNOWN_TOPIC_OR_PARTITION, Failure
 from agent.sources.kafka.state.affected_rules import AffectedRules
-from agent.sources.kafka.state.permissions import Acl, Permissions
+from agent.sources.kafka.state.permissions import Acl, Permissions, TopicCheck, VanishedTopics
 
 _ACL = Acl("kafka-1:9093", "User:backflow", AffectedRules({}, watch_partitions=True))
 _COMMAND = (
@@ -68,3 +68,14 @@ def test_a_topic_that_is_hidden_makes_all_patterns_due() -> None:
     assert permissions.take_due(_NOW + 1, groups_exist=True) == due
     permissions.apply_topic("orders", _REFUSED)
     assert permissions.take_due(_NOW + 2, groups_exist=True) == ([], [])
+
+
+def test_checks_of_topics_that_were_deleted_are_forgotten() -> None:
+    vanished = VanishedTopics()
+    for number in range(50):
+        topic, at = f"temporary-{number}", 100 * number
+        vanished.apply_metadata({topic: [0]}, [], at)
+        assert vanished.due(at) == [topic]
+        vanished.apply_check(topic, TopicCheck(at + 1, Failure(UNKNOWN_TOPIC_OR_PARTITION, "?")))
+        vanished.apply_metadata({}, [], at + 2)
+    assert not vanished._checks
