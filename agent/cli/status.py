@@ -48,7 +48,8 @@ _TIMEOUT_S = 30
 def status_command(config: Path | None, *, as_json: bool) -> None:
     """Show what the running agent with this configuration sees: sources, deliveries, incidents and checks.
 
-    Exits with 1 if anything is wrong with it, and with 3 if no agent runs. Run it as the agent's user.
+    Exits with 1 if anything is wrong with it, and with 3 if no agent runs. Run it as the
+    agent's user or as root.
     """
     body = _ask(config, "/status.json")
     status: AgentStatus = decode(body, AgentStatus)
