@@ -45,9 +45,14 @@ _GENERATED = "This page is generated from the code by `python -m agent.cli.docs`
 _CONFIGURATION = f"""\
 # Configuration
 
-rules.toml defines what is monitored, which rules run and who is notified. `backflow check-config` validates it like the
-daemon and lists all mistakes with their lines; the daemon does not start with a mistake. The options of each rule kind
-are on a page of their own: [rules.md](rules.md). {_GENERATED}
+rules.toml defines what is monitored, which rules run and who is notified. **Your file is all that Backflow reads**:
+rules and correlations of the shipped file apply only if yours contains them. Start from the shipped file, to which
+`backflow init` adds your cluster, and change that.
+
+`backflow check-config` validates the file like the daemon and lists all mistakes with their lines; the daemon does not
+start with a mistake. The options of each rule kind are on a page of their own: [rules.md](rules.md). {_GENERATED}
+
+This example shows how tables look. With it alone only two rules would run:
 
 ```toml
 [clusters.main]

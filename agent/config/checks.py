@@ -129,7 +129,7 @@ class Spark(ConfigModel):
     """How many checks run at the same time; others wait. Each has a Spark session of its own."""
     session_idle: Duration = 600_000
     """How long a Spark session is kept after a check, so that the next check need not start one. An idle session holds
-    about 800 MiB of memory, and on a cluster its executors. `"0s"`: it ends after each check."""
+    about 760 MiB of memory, and on a cluster its executors. `"0s"`: it ends after each check."""
     session_checks: int = Field(20, ge=1)
     """After how many checks a session is replaced by a new one."""
     always_ready: bool = False

@@ -41,6 +41,9 @@ class Credential(ConfigModel):
     ends.
 
         "sasl.password" = { credential = "kafka-password" }
+
+    The shipped unit loads only the credentials `slack-token` and `kafka-password`; for others, add
+    `LoadCredential=NAME:/etc/backflow/NAME` by `systemctl edit backflow`.
     """
 
     file: Path | None = None

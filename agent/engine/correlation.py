@@ -61,10 +61,11 @@ class Step(ConfigModel):
 class Correlation(ConfigModel):
     """Findings that belong to one incident: they occur in the order of the steps and share keys.
 
-    The first step is the cause and the last one the effect. The last step ignores findings of severity info. A finding
-    about a partition explains no movement of a reader that read on normally in between; a leader change explains none
-    with a check against it. What a reader did twice before without a cause, and does again, has none. Of an incident's
-    correlations the first in the file names it.
+    The first step is the cause and the last one the effect. The last step ignores findings of severity info.
+
+    A finding about a partition causes no movement of a reader that read on normally in between. A leader change causes
+    none if a check of the movement rules it out. If a reader did the same twice before without a cause, no cause is
+    given for the next time either. If several correlations match, the first in the file names the incident.
     """
 
     steps: list[Step]

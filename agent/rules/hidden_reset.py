@@ -69,19 +69,37 @@ class HiddenReset(GroupRule):
     """A committed offset moved regularly until its log lost records or changed leader, and has not moved since.
 
     librdkafka's auto-commit never commits below the last committed offset, so a consumer that was reset and reprocesses
-    old records looks like this: the offset is stuck for max(`wait`, 3 x its longest interval) while the log grows and
-    the group has members or commits other partitions; rebalances do not count. A truncation, or an unclean leader
-    election, is what puts a consumer out of range. After another leader change, the offset must be stuck for a minute,
-    and not at what the log held at the change, while the same consumer commits other partitions, and no commit may have
-    been overdue before it. Probable, not proven: positions, logs or client statistics prove it.
-    A reader of a single partition shows nothing else: after a leader change without a loss, it must have stopped with
-    it, within one interval, and be stuck for ten minutes (label `possible`: it may as well have failed). If it is one
-    member of several, others must read on, and none may have stopped with it.
-    Not: a consumer that stands still on all its partitions (its sink is down), one that waits at the last stable offset
-    behind an open transaction, a group whose members have left. Not: a preferred leader that takes over from one that
-    stays in sync. Not: a log that does not grow, a group at the log end
-    or busy with what has just been written, an offset that had not moved regularly (four moves) or was stuck long
-    before, a re-created topic.
+    old records looks like this. Probable, not proven: positions, logs or client statistics prove it.
+
+    The offset must be stuck for max(`wait`, 3 x its longest interval) while the log grows and the group has members or
+    commits other partitions; rebalances do not count. What else is required depends on what happened to the log:
+
+    - A truncation or an unclean leader election, which put a consumer out of range: nothing else.
+
+    - Another leader change: the offset is stuck for a minute, and not at what the log held at the change. The same
+      consumer commits other partitions, and no commit was overdue before the change.
+
+    - Another leader change, and the reader has a single partition, so that nothing else shows: it stopped with the
+      change, within one interval, and is stuck for ten minutes. If it is one member of several, others read on, and
+      none stopped with it.
+
+    Labels:
+
+    - `possible`: the reader of a single partition; it may as well have failed.
+
+    Not:
+
+    - a consumer that stands still on all its partitions (its sink is down), or waits at the last stable offset behind
+      an open transaction
+
+    - a group whose members have left, or that is at the log end or busy with what has just been written
+
+    - a preferred leader that takes over from one that stays in sync
+
+    - a log that does not grow, a re-created topic
+
+    - an offset that had not moved regularly (four moves) or was stuck long before
+
     Recovers when the offset moves on.
     """
 

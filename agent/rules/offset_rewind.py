@@ -75,18 +75,36 @@ class OffsetRewind(GroupRule):
 
     The records in between are reprocessed, except those that a truncation removed: they are lost, and new records reuse
     their offsets. In a small topic, a rewind over more than half of what the reader had read is enough.
-    Labels: `to_earliest` (to the log start offset; critical), `to_divergence` (to the truncation point, KIP-320),
-    `after_expiry` (Kafka had forgotten the offset), `operator_reset` (an operator moved an idle group, or reset a Kafka
-    Streams application; info, or what the option of that name says), `checkpoint_restore` (a Flink job was restored
-    from a savepoint or checkpoint; info).
-    Where a reader was reset to is decided by the lines of its log, by its pace since, and by the truncation of the log;
-    if they do not decide it, there is no label. With polls, the new offset is an upper bound: the consumer has moved on
-    since. For a Kafka Streams application with stores it is reported 5 s later, when an operator's reset is visible.
-    Not: a re-created topic, a smaller rewind, an offset older than the last one seen, an older commit that arrives late
-    (the next one is above both at once), a position that may come from a cache in Flink: it must be below what was read
-    a minute before, or a second reading or a committed offset must have moved back with it.
-    Without a label, a rewind of a group without members by no more than it advances at a time is info: MirrorMaker's
-    translated offsets, or the last records of a consumer by assign().
+
+    Labels:
+
+    - `to_earliest`: to the log start offset; critical.
+
+    - `to_divergence`: to the truncation point (KIP-320).
+
+    - `after_expiry`: Kafka had forgotten the offset.
+
+    - `operator_reset`: an operator moved an idle group, or reset a Kafka Streams application. Info, or what the option
+      of that name says.
+
+    - `checkpoint_restore`: a Flink job was restored from a savepoint or checkpoint; info.
+
+    Where a reader was reset to is decided by the lines of its log, by its pace since, and by the truncation of the log.
+    If they do not decide it, there is no label. Without a label, a rewind of a group without members by no more than it
+    advances at a time is info: MirrorMaker's translated offsets, or the last records of a consumer by assign().
+
+    With polls, the new offset is an upper bound: the consumer has moved on since. For a Kafka Streams application with
+    stores it is reported 5 s later, when an operator's reset is visible.
+
+    Not:
+
+    - a re-created topic, a smaller rewind, an offset older than the last one seen
+
+    - an older commit that arrives late: the next one is above both at once
+
+    - a position that may come from a cache in Flink: it must be below what was read a minute before, or a second
+      reading or a committed offset must have moved back with it
+
     Recovers when the old offset, or that of an earlier rewind which has not recovered, is committed or reached again.
     Ends when the topic or the committed offset is deleted, or the Flink job has ended.
     """

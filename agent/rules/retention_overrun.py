@@ -38,15 +38,31 @@ class RetentionOverrun(GroupRule):
     A group counts until it is abandoned: `abandoned_after` after it last had members for the partition or moved its
     offset, by its own rhythm. What is deleted while the group reads adds up; critical when that is tenfold. What is
     deleted while it has no members adds up when it returns.
-    Labels: `purged` (records younger than retention.ms, or all of the log: DeleteRecords), `perhaps_purged` (written
-    before they were observed and perhaps younger than retention.ms), `while_away` (an abandoned group has returned).
-    If offsets are polled, the group may have read on before the log start offset was read: Kafka Streams deletes what
-    it has committed. Reported 5 s later if the offset is still lower, or has advanced at more than thrice its pace.
-    A group that commits in steps has read on since its last one, too: it is reported if its next step is overdue, or
-    leads 1.5 times further than any before.
-    Not: groups at the end of their log, a single offset at the log end (it may be a transaction marker), a re-created
-    topic, a log start offset that had already passed when first seen, unless the group reads on.
-    Recovers when the group commits an offset within the log. Over when the group or topic is deleted, or the group is
+
+    Labels:
+
+    - `purged`: records younger than retention.ms, or all of the log (DeleteRecords).
+
+    - `perhaps_purged`: records written before they were observed, and perhaps younger than retention.ms.
+
+    - `while_away`: an abandoned group has returned.
+
+    Two kinds of groups may have read on before the log start offset was read:
+
+    - Groups whose offsets are polled: Kafka Streams deletes what it has committed. Reported 5 s later if the offset is
+      still lower, or has advanced at more than thrice its pace.
+
+    - Groups that commit in steps: reported if the next step is overdue, or leads 1.5 times further than any before.
+
+    Not:
+
+    - groups at the end of their log, a single offset at the log end (it may be a transaction marker)
+
+    - a re-created topic
+
+    - a log start offset that had already passed when first seen, unless the group reads on
+
+    Recovers when the group commits an offset within the log. Ends when the group or topic is deleted, or the group is
     abandoned.
     """
 

@@ -32,8 +32,8 @@ _WHOLES: tuple[_Place, ...] = ((None, None, None), ("*", "*", None), (None, "*",
 class SourceUnavailable(LastingConditionRule):
     """A source has been unable to read its subject (a cluster, a group, a partition) for `after`.
 
-    Backflow reports its blind spots. A cluster that is down, slow or does not exist yet is reported once, and so is a
-    missing permission on all topics or groups. Single ones are reported only if the rest can be read.
+    Backflow reports what it cannot read. A cluster that is down, slow or does not exist yet is reported once, and so is
+    a missing permission on all topics or groups. Single ones are reported only if the rest can be read.
     Recovers when the source can read the subject again.
     """
 

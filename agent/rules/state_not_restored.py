@@ -57,18 +57,33 @@ class StateNotRestored(GroupRule):
 
     The task goes on with less state, or none, and overwrites good values (KAFKA-7672 in 1.1 to 2.1).
 
-    Labels: `values_fell` (critical: values of a store declared non-decreasing decreased after the task, or the
-    partition of their number, had moved to another thread, or through a rebalance back to the same, within `within`
-    before the first decrease), `no_move_seen` (they decreased and no such move is known: a warning, or critical if
-    records are proven to be missing from the counts), `short_restore` (2.6+, from a log: a store without a checkpoint
-    was restored from less than a tenth of what its changelog holds, that being at least `min_records`, and from nothing
-    or from less than half of what had just been written to it: a compacted changelog holds fewer records than offsets),
-    `precursor` (1.1 to 2.1, from a log, of stores that are not declared: a task found no checkpoint on a thread that
-    had owned it before. From 2.2 on that is harmless, and logs up to 2.5 do not show the version: switch it off there).
-    If the application's log or its metrics ([streams.*]) report how much was restored after the move, `values_fell`
-    includes it; that alone is no alarm, for nothing is restored either if the checkpoint was up to date.
-    Not: a changelog created again (an application reset), tombstones, aborted transactions (changelogs are read
-    committed), restores from a checkpoint.
+    Labels:
+
+    - `values_fell`: values of a store declared non-decreasing decreased after the task, or the partition of their
+      number, had moved to another thread, or through a rebalance back to the same, within `within` before the first
+      decrease. Critical. If the application's log or its metrics ([streams.*]) report how much was restored after the
+      move, the finding includes it. That alone is no alarm: nothing is restored either if the checkpoint was up to
+      date.
+
+    - `no_move_seen`: they decreased and no such move is known. A warning, or critical if records are proven to be
+      missing from the counts.
+
+    - `short_restore` (2.6+, from a log): a store without a checkpoint was restored from less than a tenth of what its
+      changelog holds, that being at least `min_records`, and from nothing or from less than half of what had just been
+      written to it. A compacted changelog holds fewer records than offsets.
+
+    - `precursor` (1.1 to 2.1, from a log, of stores that are not declared): a task found no checkpoint on a thread that
+      had owned it before. From 2.2 on that is harmless, and logs up to 2.5 do not show the version: switch it off
+      there.
+
+    Not:
+
+    - a changelog created again (an application reset)
+
+    - tombstones, aborted transactions (changelogs are read committed)
+
+    - restores from a checkpoint
+
     Recovers only when the changelog is created again or deleted: the state does not repair itself.
     """
 

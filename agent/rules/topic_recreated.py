@@ -42,7 +42,7 @@ class TopicRecreated(EventRule, TopicRule):
     Label `unproven`: the topic was missing from the metadata, and neither ids nor log ends show whether it is another.
     Label `gone`: the topic has been missing for five minutes, reported only if records were unread.
     Not: an id that was unknown before, a UUID in place of a czxid (an upgrade to 2.8), a topic that was missing from
-    the metadata for however long and is back under its old id, or with its old log.
+    the metadata for however long and has its old id, or its old log, when it is listed again.
     """
 
     title = "{topic} was deleted and re-created"

@@ -106,7 +106,7 @@ class Alertmanager(SingleChannel):
     def deliver(self, message: Message, handle: Handle | None) -> Handle:
         """Send the incident's alert as it is now, ended if the incident is over. Raises NotDelivered.
 
-        Digests and thread entries are no alerts. The labels stay those of the first delivery, save the severity: with
+        Digests and thread entries are no alerts. The labels stay those of the first delivery, except the severity: with
         another one it is another alert to Alertmanager, and the first is ended.
         """
         if message.number > 0 or message.is_digest or message.is_report:

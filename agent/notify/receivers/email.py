@@ -50,7 +50,7 @@ Mailbox = Annotated[str, AfterValidator(_mailbox)]
 
 
 class EmailSettings(ReceiverSettings):
-    """E-mail by an SMTP server, when an incident opens, gets worse, and is over.
+    """E-mail by an SMTP server, when an incident opens, becomes more severe, and is resolved.
 
     For example:
 
