@@ -413,7 +413,7 @@ class CommitTail:
     def _leave_out(self, partitions: Collection[int], reason: str | None = None) -> None:
         """Take note that records of these partitions are not read: what their groups commit meanwhile is polled.
 
-        reason: why, to report them once the partitions are read again; None if that is done, or none are missed.
+        reason: why, to report them once the partitions can be read; None if that is done, or none are missed.
         """
         with self._lock:
             self._keep_ends()
