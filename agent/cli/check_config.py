@@ -10,8 +10,15 @@ from agent.cli.doctor import examine_archive, examine_receivers
 from agent.config.problems import Problem, describe_path
 from agent.config.requirements import find_spark_problem
 from agent.config.settings import Settings
+from agent.config.shipped import shipped
 from agent.config.toml_places import KeyPath, find_places
-from agent.config.warnings import missing_paths, secret_problems, state_directory_problems
+from agent.config.warnings import (
+    missing_paths,
+    missing_rules,
+    secret_problems,
+    state_directory_problems,
+    unconfigured_kinds,
+)
 from agent.model.text import join_names
 
 
@@ -36,6 +43,8 @@ def check_config_command(config: Path | None, *, connect: bool) -> None:
         click.echo(f"{path}:{places[key].line}: warning: [{key[0]}.{key[1]}] {key[2]}: {message}", err=True)
     if settings.spark.enabled and (missing := find_spark_problem()):
         click.echo(f"{path}: warning: {missing}; without, set enabled = false in [spark]", err=True)
+    for message in missing_rules(settings):
+        click.echo(f"{path}: warning: {message}", err=True)
     mistakes = [str(problem) for problem in state_directory_problems(settings, path)]
     for problem, source in secret_problems(settings, path):
         if source.file is not None:
@@ -52,6 +61,9 @@ def check_config_command(config: Path | None, *, connect: bool) -> None:
     names = [*(["Slack"] if settings.slack is not None else []), *settings.receivers]
     receiver = join_names(names or ["the console"])
     rules, correlations = len(settings.rules), len(settings.correlations)
+    kinds = unconfigured_kinds(settings) if settings.rules else []
+    if kinds:
+        click.echo(f"not configured: {', '.join(kinds)}; see {shipped()}")
     click.echo(f"{path}: {rules} rules, {correlations} correlations; {monitored}; incidents go to {receiver}")
 
 

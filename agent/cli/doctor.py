@@ -20,7 +20,7 @@ from agent.config.journal import Journal
 from agent.config.problems import describe_path
 from agent.config.requirements import find_spark_problem
 from agent.config.settings import Settings
-from agent.config.warnings import missing_paths
+from agent.config.warnings import missing_paths, missing_rules
 from agent.daemon.loops import Loop
 from agent.daemon.startup_log import count_subjects
 from agent.model.findings import observed_part
@@ -45,11 +45,20 @@ Fact = TypeVar("Fact", bound=Observation)
 
 
 class Verdict(NamedTuple):
-    """What was found about one thing. problem: None if it works; else why it does not, and what that costs."""
+    """What was found about one thing. problem: None if it works; else why it does not, and what that costs.
+
+    is_warning: whether the agent does what is configured in spite of the problem.
+    """
 
     name: str
     detail: str
     problem: str | None = None
+    is_warning: bool = False
+
+    @property
+    def status(self) -> str:
+        """The word that begins its line."""
+        return "ok" if self.problem is None else "warning" if self.is_warning else "PROBLEM"
 
 
 @click.command("doctor", epilog=EPILOG)
@@ -66,10 +75,8 @@ def doctor_command(config: Path | None, wait: int) -> None:
     silence_logs()
     failed = False
     for verdict in _verdicts(settings, wait):
-        failed = failed or verdict.problem is not None
-        click.echo(
-            f"{'ok' if verdict.problem is None else 'PROBLEM':<8}  {verdict.name:<24}  {verdict.detail}".rstrip()
-        )
+        failed = failed or (verdict.problem is not None and not verdict.is_warning)
+        click.echo(f"{verdict.status:<8}  {verdict.name:<24}  {verdict.detail}".rstrip())
         if verdict.problem:
             click.echo("".join(f"{'':10}{line}\n" for line in verdict.problem.splitlines()), nl=False)
     sys.exit(FOUND if failed else CLEAN)
@@ -79,6 +86,7 @@ def _verdicts(settings: Settings, wait: int) -> Iterator[Verdict]:
     yield from _examine_sources(settings, wait)
     yield from examine_receivers(settings)
     yield _examine_state(settings.agent.state_directory)
+    yield from (Verdict("rules", "", problem, is_warning=True) for problem in missing_rules(settings))
     yield from examine_archive(settings.journal)
     if settings.spark.enabled:
         problem = find_spark_problem()

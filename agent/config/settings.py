@@ -3,7 +3,6 @@
 import json
 import re
 import stat
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, time
 from functools import partial
@@ -152,12 +151,6 @@ class Settings(NamedTuple):
             for name, settings in getattr(self, table).items():
                 for path, source in settings.secrets():
                     yield (table, name, *path), source, partial(resolve, source)
-
-
-def shipped() -> Path:
-    """Return the path of the shipped rules.toml: in the checkout, else where the wheel installed it."""
-    in_checkout = Path(__file__).resolve().parents[2] / "rules.toml"
-    return in_checkout if in_checkout.exists() else Path(sys.prefix, "share", "backflow", "rules.toml")
 
 
 def load(

@@ -1,4 +1,4 @@
-"""What a valid configuration needs on this host and does not find: secrets and paths."""
+"""What a valid configuration lacks: secrets and paths on this host, and rules."""
 
 import os
 from collections.abc import Iterator
@@ -8,7 +8,10 @@ from pathlib import Path
 from agent.config.credentials import Credential
 from agent.config.problems import Problem, describe_path
 from agent.config.settings import Settings
+from agent.config.shipped import shipped, shipped_rules
 from agent.config.toml_places import KeyPath, find_places
+from agent.model.text import join_names
+from agent.rules import KINDS
 
 
 def secret_problems(settings: Settings, path: Path) -> list[tuple[Problem, Credential]]:
@@ -50,6 +53,26 @@ def state_directory_problems(settings: Settings, path: Path) -> Iterator[Problem
         place = find_places(path.read_text(encoding="utf-8-sig")).get(key)
         message = f"cannot create {directory}: {existing} is not a directory"
         yield Problem(str(path), None if place is None else place.line, describe_path(key), message)
+
+
+def missing_rules(settings: Settings) -> Iterator[str]:
+    """Yield what goes unreported for lack of rules: everything, or trouble of Backflow itself."""
+    if not settings.rules:
+        yield f"no rules, so nothing is detected; add [rules.NAME] as in {shipped()}"
+        return
+    configured = {rule.kind for rule in settings.rules.values()}
+    missing = [kind for kind, rule in KINDS.items() if rule.reports_agent and kind not in configured]
+    if missing:
+        yield (
+            f"trouble of Backflow itself goes unreported without rules of kind {join_names(missing)}; "
+            f"add them as in {shipped()}"
+        )
+
+
+def unconfigured_kinds(settings: Settings) -> list[str]:
+    """Return the kinds of the shipped rules that the configuration does not have, in the shipped order."""
+    configured = {rule.kind for rule in settings.rules.values()}
+    return [kind for kind in dict.fromkeys(shipped_rules().values()) if kind not in configured]
 
 
 def _problem(path: Path, *, directory: bool = False) -> str | None:

@@ -8,13 +8,17 @@ from click.testing import CliRunner, Result
 
 from agent.cli.common import load_for_state
 from agent.cli.main import main
-from agent.config.settings import shipped
+from agent.config.shipped import shipped
+from agent.rules import KINDS
 
 RESET = """\
 {"kind":"log_offsets","at":"2026-11-20T09:34:00.000Z","cluster":"any","topic":"t","partition":0,"log_start":0,"log_end":9000}
 {"kind":"commit","at":"2026-11-20T09:35:00.000Z","cluster":"any","group":"g","topic":"t","partition":0,"offset":7832}
 {"kind":"commit","at":"2026-11-20T09:35:01.711Z","cluster":"any","group":"g","topic":"t","partition":0,"offset":0,"leader_epoch":null}
 """
+
+OWN_RULES = "".join(f'[rules.{kind}]\nkind = "{kind}"\n' for kind, rule in KINDS.items() if rule.reports_agent)
+"""Rules that report trouble of the agent itself: without them there is a warning."""
 
 
 def run(*arguments: str | Path) -> Result:
@@ -171,7 +175,7 @@ def test_missing_paths_are_warnings_with_their_lines(tmp_path: Path) -> None:
         f'1 = "{tmp_path}/none"\n2 = "hdfs://nn/none"\n3 = "{tmp_path}"\n4 = "{long}"\n'
         f'[logs.brokers]\npaths = ["{tmp_path}/*.log",\n "{tmp_path}/*.txt",\n "{tmp_path}/*/"]\n'
         f'[flink.jobs]\nrest = ["http://127.0.0.1:8081"]\nzookeeper = "127.0.0.1:2181"\n'
-        f'storage_directory = "{tmp_path}/ha"\n[spark]\nenabled = false\n',
+        f'storage_directory = "{tmp_path}/ha"\n[spark]\nenabled = false\n{OWN_RULES}',
         encoding="utf-8",
     )
     result = run("check-config", "--config", config)
@@ -188,7 +192,7 @@ def test_missing_paths_are_warnings_with_their_lines(tmp_path: Path) -> None:
 def test_check_config_warns_without_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     config = tmp_path / "rules.toml"
-    config.write_text('[clusters.main]\nbootstrap_servers = "127.0.0.1:9092"\n', encoding="utf-8")
+    config.write_text(f'[clusters.main]\nbootstrap_servers = "127.0.0.1:9092"\n{OWN_RULES}', encoding="utf-8")
     result = run("check-config", "--config", config)
     assert result.exit_code == 0
     assert result.stderr == (
@@ -197,6 +201,44 @@ def test_check_config_warns_without_java(tmp_path: Path, monkeypatch: pytest.Mon
     )
     config.write_text(config.read_text(encoding="utf-8") + "[spark]\nenabled = false\n", encoding="utf-8")
     assert run("check-config", "--config", config).stderr == ""
+
+
+CLUSTER = '[clusters.main]\nbootstrap_servers = "127.0.0.1:9092"\n[spark]\nenabled = false\n'
+
+
+def test_a_file_without_rules_is_warned_about(tmp_path: Path) -> None:
+    config = tmp_path / "rules.toml"
+    config.write_text(CLUSTER, encoding="utf-8")
+    result = run("check-config", "--config", config)
+    assert (result.exit_code, result.stderr) == (
+        0,
+        f"{config}: warning: no rules, so nothing is detected; add [rules.NAME] as in {shipped()}\n",
+    )
+    assert "not configured" not in result.stdout
+
+
+def test_rules_about_the_agent_itself_are_missed(tmp_path: Path) -> None:
+    config = tmp_path / "rules.toml"
+    own = '[rules.own]\nkind = "agent_impaired"\n'
+    config.write_text(f'{CLUSTER}{own}[rules.rewind]\nkind = "offset_rewind"\n', encoding="utf-8")
+    result = run("check-config", "--config", config)
+    assert result.exit_code == 0
+    assert result.stderr == (
+        f"{config}: warning: trouble of Backflow itself goes unreported without rules of kind check_failed, "
+        f"commits_unread and source_unavailable; add them as in {shipped()}\n"
+    )
+
+
+def test_shipped_kinds_that_a_file_lacks_are_listed(tmp_path: Path) -> None:
+    config = tmp_path / "rules.toml"
+    rules = shipped().read_text(encoding="utf-8")
+    without = rules.replace('kind = "controller_moved"', 'kind = "leader_moved"')
+    config.write_text(without, encoding="utf-8")
+    assert run("check-config", "--config", config).stdout.splitlines()[:-1] == [
+        f"not configured: controller_moved; see {shipped()}"
+    ]
+    config.write_text(rules, encoding="utf-8")
+    assert len(run("check-config", "--config", config).stdout.splitlines()) == 1
 
 
 def test_check_config_lists_all_mistakes(tmp_path: Path) -> None:

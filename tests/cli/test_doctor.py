@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from agent.config.shipped import shipped
 from testbed.slack import Slack
+from tests.cli.test_cli import OWN_RULES
 
 NO_SPARK = "[spark]\nenabled = false\n"
 
 
-def run(directory: Path, tables: str, *options: str) -> tuple[int, list[str]]:
+def run(directory: Path, tables: str, *options: str, rules: str = OWN_RULES) -> tuple[int, list[str]]:
     """Return the exit status and the lines of standard output; nothing may be printed elsewhere."""
-    done = start(directory, "doctor", tables, *options)
+    done = start(directory, "doctor", f"{tables}{rules}", *options)
     assert done.stderr == ""
     return done.returncode, done.stdout.splitlines()
 
@@ -37,6 +39,16 @@ def test_a_good_token_and_directory_are_ok(tmp_path: Path, slack: Slack) -> None
     assert lines[1].startswith(f"ok        state directory           {tmp_path}/state: ")
     assert lines[1].endswith(" GiB free, will be created")
     assert slack.messages() == []
+
+
+def test_missing_rules_are_a_warning(tmp_path: Path, slack: Slack) -> None:
+    status, lines = run(tmp_path, slack_table(tmp_path, slack, slack.token), rules="")
+    assert (status, lines[2:]) == (
+        0,
+        ["warning   rules", f"{'':10}no rules, so nothing is detected; add [rules.NAME] as in {shipped()}"],
+    )
+    _, lines = run(tmp_path, slack_table(tmp_path, slack, slack.token))
+    assert len(lines) == 2
 
 
 def test_the_app_token_is_tried_without_a_connection(tmp_path: Path, slack: Slack) -> None:
@@ -84,7 +96,7 @@ def test_a_channel_that_takes_no_messages_is_named(tmp_path: Path, slack: Slack)
         "PROBLEM   slack #typo",
         f"{'':10}{refusals[1]}",
     ]
-    done = start(tmp_path, "check-config", table, "--connect")
+    done = start(tmp_path, "check-config", f"{table}{OWN_RULES}", "--connect")
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
         f"{tmp_path}/rules.toml:3: [slack]: slack: {refusals[0]}",
@@ -136,6 +148,6 @@ def test_an_archive_that_takes_no_files_is_explained(tmp_path: Path, slack: Slac
     assert "non-directory entry exists" in lines[-2]
     assert lines[-1].strip().startswith("Until then, the journal stays on the local disk")
     assert start(tmp_path, "check-config", tables).returncode == 0
-    refused = start(tmp_path, "check-config", tables, "--connect")
+    refused = start(tmp_path, "check-config", f"{tables}{OWN_RULES}", "--connect")
     assert refused.returncode == 2
     assert refused.stderr.startswith(f"{tmp_path}/rules.toml:10: [journal] archive: {url}: ")
