@@ -7,10 +7,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -20,12 +20,14 @@ from agent.config.journal import Journal
 from agent.config.problems import describe_path
 from agent.config.requirements import find_spark_problem
 from agent.config.settings import Settings
+from agent.config.toml_places import KeyPath
 from agent.config.warnings import missing_paths, missing_rules
 from agent.daemon.loops import Loop
 from agent.daemon.startup_log import count_subjects
 from agent.model.findings import observed_part
 from agent.model.observations.agent import name_of_source
 from agent.model.observations.base import Availability, Observation, Subject, Unavailable
+from agent.model.text import join_names
 from agent.notify.base import Identifiable, NotDelivered
 from agent.sources.base import Batch, Emit, Source
 
@@ -83,11 +85,15 @@ def doctor_command(config: Path | None, wait: int) -> None:
 
 
 def _verdicts(settings: Settings, wait: int) -> Iterator[Verdict]:
-    yield from _examine_sources(settings, wait)
-    yield from examine_receivers(settings)
+    missing_secrets, examined = _examine_secrets(settings)
+    if missing_secrets is not None:
+        yield missing_secrets
+    yield from _examine_sources(examined, wait)
+    if settings.is_console_only or not examined.is_console_only:
+        yield from examine_receivers(examined)
     yield _examine_state(settings.agent.state_directory)
     yield from (Verdict("rules", "", problem, is_warning=True) for problem in missing_rules(settings))
-    yield from examine_archive(settings.journal)
+    yield from examine_archive(examined.journal)
     if settings.spark.enabled:
         problem = find_spark_problem()
         yield Verdict("Spark checks", "", f"{problem}. Without, set enabled = false in [spark]." if problem else None)
@@ -144,12 +150,49 @@ def _reason(fact: Unavailable) -> str:
     return f"cannot read {observed_part(part | {'cluster': fact.cluster})}: {fact.reason}" if part else fact.reason
 
 
+def _examine_secrets(settings: Settings) -> tuple[Verdict | None, Settings]:
+    """Return the secrets that cannot be read as a verdict, and the settings without the parts that need them."""
+    unreadable = {key: f"{describe_path(key)}: {reason}" for key, _, reason in settings.unreadable_secrets()}
+    if not unreadable:
+        return None, settings
+    parts = sorted({part for key in unreadable if (part := _part_with(key))})
+    untried = f"Not tried for lack of them: {join_names(map(describe_path, parts))}" if parts else ""
+    streams = {  # by default on the only cluster, which may be left out
+        name: table.model_copy(update={"cluster": table.cluster or next(iter(settings.clusters))})
+        for name, table in settings.streams.items()
+    }
+    examined = settings._replace(streams=streams)
+    for part in reversed(parts):  # what is in a table before the table
+        examined = _without(examined, part)
+    return Verdict("credentials", "", "\n".join([*unreadable.values(), untried]).rstrip()), examined
+
+
+def _part_with(secret: KeyPath) -> KeyPath:
+    """Return the path of what needs the secret at a path; empty if that is nothing that doctor tries."""
+    match secret:
+        case ("clusters", name, "zookeeper_client", *_):
+            return ("clusters", name, "zookeeper")
+        case ("clusters" | "flink" | "streams" | "receivers", *_) | ("slack", "app_token"):
+            return secret[:2]
+        case ("slack", *_):
+            return ("slack",)
+        case ("journal", *_):
+            return ("journal", "archive")
+    return ()
+
+
+def _without(table: Any, path: KeyPath) -> Any:
+    """Return the settings, or a table of them, without what is at the path."""
+    key, rest = str(path[0]), path[1:]
+    if isinstance(table, Mapping):
+        others = {name: value for name, value in table.items() if name != key}
+        return {**others, key: _without(table[key], rest)} if rest else others
+    change: dict[str, Any] = {key: _without(getattr(table, key), rest) if rest else None}
+    return table._replace(**change) if isinstance(table, Settings) else table.model_copy(update=change)
+
+
 def _examine_sources(settings: Settings, wait: int) -> Iterator[Verdict]:
-    try:
-        views, failures = read_sources(settings, wait)
-    except CredentialError as error:
-        yield Verdict("credentials", "", str(error))
-        return
+    views, failures = read_sources(settings, wait)
     for view in views:
         verdict = view.verdict()
         yield verdict._replace(problem=failures.get(verdict.name, verdict.problem))
@@ -160,7 +203,7 @@ def read_sources(
 ) -> tuple[list[View], dict[str, str]]:
     """Poll each source until it is complete, or for `wait` ms; return what each emitted, and internal errors.
 
-    Raises CredentialError.
+    Secrets must be readable. Raises CredentialError.
     """
     from agent.daemon.wiring import make_sources  # noqa: PLC0415 - the clients take a second to load
 

@@ -125,6 +125,50 @@ def test_a_cluster_that_refuses_is_named(tmp_path: Path) -> None:
     assert "Connection refused" in lines[1]
 
 
+def test_a_missing_secret_stops_only_what_needs_it(tmp_path: Path, slack: Slack) -> None:
+    cluster = 'bootstrap_servers = "127.0.0.1:1"\n'
+    tables = f"""[clusters.far]
+{cluster}zookeeper = "127.0.0.1:1"
+zookeeper_client = {{ auth = [{{ env = "NO_SUCH_AUTH" }}] }}
+[clusters.secured]
+{cluster}kafka = {{ "sasl.username" = "agent", "sasl.password" = {{ file = "{tmp_path}/none" }} }}
+[streams.shop]
+cluster = "secured"
+[journal]
+archive = "s3://bucket"
+s3 = {{ access_key = {{ env = "NO_SUCH_ID" }}, secret_key = {{ env = "NO_SUCH_KEY" }} }}
+[receivers.pager]
+kind = "pagerduty"
+routing_key = {{ env = "NO_SUCH_ROUTING_KEY" }}
+{slack_table(tmp_path, slack, slack.token)}"""
+    status, lines = run(tmp_path, tables, "--wait", "5s")
+    assert status == 1
+    assert lines[0] == "PROBLEM   credentials"
+    parts = "[clusters.far] zookeeper, [clusters.secured], [journal] archive and [receivers.pager]"
+    none = f"file {tmp_path}/none cannot be read: No such file or directory"
+    assert [line.strip() for line in lines[1:7]] == [
+        "[journal] s3.access_key: environment variable NO_SUCH_ID is not set",
+        "[journal] s3.secret_key: environment variable NO_SUCH_KEY is not set",
+        "[receivers.pager] routing_key: environment variable NO_SUCH_ROUTING_KEY is not set",
+        "[clusters.far] zookeeper_client.auth[0]: environment variable NO_SUCH_AUTH is not set",
+        f'[clusters.secured] kafka."sasl.password": {none}',
+        f"Not tried for lack of them: {parts}",
+    ]
+    tried = [line.split()[1] for line in lines if not line.startswith(" ")]
+    assert tried == ["credentials", "far/kafka", "slack", "state"]
+
+
+def test_a_missing_token_is_no_lack_of_receivers(tmp_path: Path) -> None:
+    status, lines = run(tmp_path, f'[slack]\nchannel = "C1"\ntoken_env = "NO_SUCH_TOKEN"\n{NO_SPARK}')
+    assert status == 1
+    assert lines[:3] == [
+        "PROBLEM   credentials",
+        f"{'':10}[slack] token_env: environment variable NO_SUCH_TOKEN is not set",
+        f"{'':10}Not tried for lack of them: [slack]",
+    ]
+    assert lines[3].startswith("ok        state directory")
+
+
 def test_an_archive_is_tried_with_a_file_that_is_removed(tmp_path: Path, slack: Slack) -> None:
     """The archive's own folder is left to the agent, which may run as another user."""
     table = slack_table(tmp_path, slack, slack.token)
