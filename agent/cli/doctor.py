@@ -23,7 +23,7 @@ from agent.config.settings import Settings
 from agent.config.toml_places import KeyPath
 from agent.config.warnings import missing_paths, missing_rules
 from agent.daemon.loops import Loop
-from agent.daemon.startup_log import count_subjects
+from agent.daemon.startup_log import ABOUT_ACCESS, count_subjects
 from agent.model.findings import observed_part
 from agent.model.observations.agent import name_of_source
 from agent.model.observations.base import Availability, Observation, Subject, Unavailable
@@ -102,7 +102,7 @@ def _verdicts(settings: Settings, wait: int) -> Iterator[Verdict]:
 
 
 class View:
-    """What one source has emitted."""
+    """What one source has emitted. facts: what it has read, of each subject the last."""
 
     def __init__(self, source_name: str) -> None:
         self.name = source_name
@@ -116,7 +116,10 @@ class View:
         """Take note of the batch, unless it is about a source that is being closed."""
         with self._lock:
             for fact in () if self.is_over else batch:
-                (self._availability if isinstance(fact, Availability) else self.facts)[fact.subject] = fact  # type: ignore[assignment]
+                if isinstance(fact, Availability):
+                    self._availability[fact.subject] = fact
+                elif not isinstance(fact, ABOUT_ACCESS):
+                    self.facts[fact.subject] = fact
 
     def unavailable(self) -> list[Unavailable]:
         """Return what cannot be read."""

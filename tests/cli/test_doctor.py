@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from agent.cli.doctor import View
 from agent.config.shipped import shipped
+from agent.model.observations.kafka import BrokerRegistration
+from agent.model.observations.zookeeper import ZooKeeperHealth
 from testbed.slack import Slack
 from tests.cli.test_cli import OWN_RULES
 
@@ -167,6 +170,22 @@ def test_a_missing_token_is_no_lack_of_receivers(tmp_path: Path) -> None:
         f"{'':10}Not tried for lack of them: [slack]",
     ]
     assert lines[3].startswith("ok        state directory")
+
+
+def test_a_source_that_has_read_nothing_is_not_ok(tmp_path: Path) -> None:
+    """Even if ZooKeeper's servers were asked how they are, which a session has no part in."""
+    tables = f'[clusters.far]\nbootstrap_servers = "127.0.0.1:1"\nzookeeper = "127.0.0.1:1"\n{NO_SPARK}'
+    _, lines = run(tmp_path, tables, "--wait", "6s")
+    place = lines.index("PROBLEM   far/zookeeper")
+    assert lines[place + 1] == f"{'':10}it has read nothing yet; give it more time with --wait"
+
+
+def test_facts_about_access_are_none_that_were_read() -> None:
+    view = View("main/zookeeper")
+    view.emit([ZooKeeperHealth(at=1, cluster="main", unreachable=("127.0.0.1:1",))])
+    assert view.verdict().problem == "it has read nothing yet; give it more time with --wait"
+    view.emit([BrokerRegistration(at=1, cluster="main", broker=1, session="0x1", epoch=1)])
+    assert view.verdict() == ("main/zookeeper", "1 brokers", None, False)
 
 
 def test_an_archive_is_tried_with_a_file_that_is_removed(tmp_path: Path, slack: Slack) -> None:
