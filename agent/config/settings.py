@@ -16,7 +16,7 @@ from agent.config.checks import Check, Spark
 from agent.config.correlation_checks import correlation_problems
 from agent.config.credentials import Credential, CredentialError, resolve
 from agent.config.journal import Journal
-from agent.config.kafka_properties import kafka_property_problem
+from agent.config.kafka_properties import kafka_problems
 from agent.config.problems import (
     LISTED_TABLES,
     NAMED_TABLES,
@@ -260,9 +260,8 @@ class _Reader:
             self._add_problem(("clusters",), "no cluster to monitor; add [clusters.main] with `bootstrap_servers`")
         self._check_references(streams, clusters)
         for name in clusters:
-            for key, value in self._table(("clusters", name, "kafka")).items():
-                if problem := kafka_property_problem(key, value):
-                    self._add_problem(("clusters", name, "kafka", key), problem)
+            for below, message in kafka_problems(self._table(("clusters", name, "kafka"))):
+                self._add_problem(("clusters", name, "kafka", *below) if below else ("clusters", name), message)
         for name in correlations:
             for below, message in correlation_problems(self._table(("correlations", name)), rules):
                 self._add_problem(("correlations", name, *below), message)

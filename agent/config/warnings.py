@@ -6,12 +6,16 @@ from glob import glob
 from pathlib import Path
 
 from agent.config.credentials import Credential
+from agent.config.kafka_properties import ineffective_properties
 from agent.config.problems import Problem, describe_path
 from agent.config.settings import Settings
 from agent.config.shipped import shipped, shipped_rules
 from agent.config.toml_places import KeyPath, find_places
 from agent.model.text import join_names
 from agent.rules import KINDS
+
+_PROBE = "probe"
+"""A location that has librdkafka look for the file in the usual places."""
 
 
 def secret_problems(settings: Settings, path: Path) -> list[tuple[Problem, Credential]]:
@@ -42,6 +46,32 @@ def missing_paths(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
             for path in paths:
                 if "://" not in path and (problem := _problem(Path(path))):
                     yield ("clusters", name, "log_directories", str(broker)), problem
+    for key, file in _client_files(settings):
+        if problem := _problem(file):
+            yield key, problem
+
+
+def _client_files(settings: Settings) -> Iterator[tuple[KeyPath, Path]]:
+    """Yield the certificates and other files that clients of monitored systems and of Slack read, except secrets."""
+    for name, cluster in settings.clusters.items():
+        for key, value in cluster.kafka.items():
+            if key.endswith(".location") and isinstance(value, str) and value != _PROBE:
+                yield ("clusters", name, "kafka", key), Path(value)
+    for table in ("clusters", "flink", "streams"):
+        for name, source in getattr(settings, table).items():
+            for client in ("zookeeper_client", "http_client"):
+                for key, value in getattr(source, client, ()):  # pydantic's models yield their fields
+                    if isinstance(value, Path):
+                        yield (table, name, client, key), value
+    if settings.slack is not None and settings.slack.ca is not None:
+        yield ("slack", "ca"), settings.slack.ca
+
+
+def properties_without_effect(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+    """Yield the key path and a message for Kafka properties that the security protocol has no use for."""
+    for name, cluster in settings.clusters.items():
+        for key, message in ineffective_properties(cluster.kafka):
+            yield ("clusters", name, "kafka", key), message
 
 
 def state_directory_problems(settings: Settings, path: Path) -> Iterator[Problem]:

@@ -134,7 +134,10 @@ def test_a_missing_secret_stops_only_what_needs_it(tmp_path: Path, slack: Slack)
 {cluster}zookeeper = "127.0.0.1:1"
 zookeeper_client = {{ auth = [{{ env = "NO_SUCH_AUTH" }}] }}
 [clusters.secured]
-{cluster}kafka = {{ "sasl.username" = "agent", "sasl.password" = {{ file = "{tmp_path}/none" }} }}
+{cluster}[clusters.secured.kafka]
+"security.protocol" = "SASL_SSL"
+"sasl.mechanism" = "PLAIN"
+"sasl.password" = {{ file = "{tmp_path}/none" }}
 [streams.shop]
 cluster = "secured"
 [journal]
