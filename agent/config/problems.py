@@ -9,8 +9,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from agent.config.credentials import SOURCES
+from agent.config.shipped import shipped_rules
 from agent.config.toml_places import KeyPath
-from agent.model.text import visible
+from agent.model.text import join_names, visible
 
 SECRET = re.compile(
     r"password|passphrase|secret|token|credential|webhook|routing_key|access_key|auth|key\.pem|private", re.IGNORECASE
@@ -105,6 +106,33 @@ def unmatched(noun: str, pattern: str, names: Iterable[str]) -> str:
     if pattern in names or not set("*?[").isdisjoint(pattern):
         return ""
     return f'"{pattern}" is none of the {noun}{did_you_mean(pattern, names)}'
+
+
+def unmatched_rule(pattern: str, kinds: Mapping[str, str], otherwise: str = "") -> str:
+    """Return that a name is none of the rules, with the rule that may be meant; empty if it is, or is a pattern.
+
+    kinds: of the configured rules by their names. otherwise: what else to do if only the shipped file has the rule.
+    """
+    problem = unmatched("rules", pattern, kinds)
+    return problem and (explain_rule_name(pattern, kinds, otherwise) or problem)
+
+
+def explain_rule_name(name: str, kinds: Mapping[str, str], otherwise: str = "") -> str:
+    """Return why no rule of this name is configured: it is a kind, or a rule of the shipped file; else an empty string.
+
+    kinds, otherwise: as for `unmatched_rule`.
+    """
+    named = [f'"{rule}"' for rule, kind in kinds.items() if kind == name]
+    if named:
+        rules = (
+            f"the rule of this kind is {named[0]}"
+            if len(named) == 1
+            else f"the rules of this kind are {join_names(named)}"
+        )
+        return f'"{name}" is a kind; {rules}'
+    if name in shipped_rules():
+        return f'rule "{name}" is not configured here; add [rules.{name}] as in the shipped file{otherwise}'
+    return f'"{name}" is a kind of which no rule is configured' if name in shipped_rules().values() else ""
 
 
 def mistakes_in(error: ValidationError, model: type[BaseModel], table: Any) -> Iterator[tuple[KeyPath, str]]:

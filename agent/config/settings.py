@@ -27,6 +27,7 @@ from agent.config.problems import (
     did_you_mean,
     mistakes_in,
     unmatched,
+    unmatched_rule,
 )
 from agent.config.receivers import ReceiverSettings
 from agent.config.sections import Agent, Notifications, Slack
@@ -262,14 +263,15 @@ class _Reader:
         for name in clusters:
             for below, message in kafka_problems(self._table(("clusters", name, "kafka"))):
                 self._add_problem(("clusters", name, "kafka", *below) if below else ("clusters", name), message)
+        kinds = {name: str(self._table(("rules", name)).get("kind")) for name in rules}
         for name in correlations:
-            for below, message in correlation_problems(self._table(("correlations", name)), rules):
+            for below, message in correlation_problems(self._table(("correlations", name)), kinds):
                 self._add_problem(("correlations", name, *below), message)
         for name in checks.keys() - CHECKS.keys():
             self._add_problem(("checks", name), f"unknown check{did_you_mean(name, CHECKS)}")
         selecting = [*self._listed(("silences",)), *self._listed(("slack", "routes"))]
         selecting += [(("receivers", name), table) for name, table in receivers.items()]
-        self._check_patterns(selecting, rules, [*clusters, *flink, *streams, *logs])
+        self._check_patterns(selecting, kinds, [*clusters, *flink, *streams, *logs])
         settings = Settings(
             agent=self._model(Agent, ("agent",)),
             journal=self._model(Journal, ("journal",)),
@@ -309,16 +311,19 @@ class _Reader:
                 self._add_problem(("streams", name, "cluster"), f"is required{did_you_mean('', clusters)}")
 
     def _check_patterns(
-        self, selecting: Iterable[tuple[KeyPath, Any]], rules: Iterable[str], clusters: Iterable[str]
+        self, selecting: Iterable[tuple[KeyPath, Any]], kinds: Mapping[str, str], clusters: Iterable[str]
     ) -> None:
         """Report names in tables with matchers that this file does not have. selecting: path and content of each."""
-        known = {"rules": [*rules], "clusters": [*clusters, AGENT]}
+        checks = {
+            "rules": partial(unmatched_rule, kinds=kinds, otherwise=", or remove it from this list"),
+            "clusters": partial(unmatched, "clusters", names=[*clusters, AGENT]),
+        }
         for table, matchers in selecting:
-            for name, names in known.items():
+            for name, problem_of in checks.items():
                 filters = matchers.get(name) if isinstance(matchers, Mapping) else None
                 patterns = filters.get("include") if isinstance(filters, Mapping) else None
                 for index, pattern in enumerate(patterns if isinstance(patterns, list) else ()):
-                    if isinstance(pattern, str) and (problem := unmatched(name, pattern, names)):
+                    if isinstance(pattern, str) and (problem := problem_of(pattern)):
                         self._add_problem((*table, name, "include", index), problem)
 
     def _listed(self, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
