@@ -1,5 +1,6 @@
 """Mistakes in rules.toml as messages for an operator, each with its line and key."""
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -11,6 +12,7 @@ from pydantic_core import ErrorDetails
 from agent.config.credentials import SOURCES
 from agent.config.shipped import shipped_rules
 from agent.config.toml_places import KeyPath
+from agent.model.name_filter import NameFilter
 from agent.model.text import join_names, visible
 
 SECRET = re.compile(
@@ -176,11 +178,22 @@ def _message(detail: ErrorDetails, path: KeyPath, model: type[BaseModel]) -> str
             return "must not be empty"
         case "model_type" | "model_attributes_type" if path and SECRET.search(str(path[-1])):
             return f"a secret must not be written in this file; expected {SOURCES}"
+        case "model_type" | "model_attributes_type" if context["class_name"] == NameFilter.__name__:
+            return f"expected {_as_filter(detail['input'])}{_got(path, detail['input'])}"
         case _ if kind in _EXPECTED:
             return f"expected {_EXPECTED[kind].format(**context)}{_got(path, detail['input'])}"
         case _:
             message = detail["msg"]
             return message[:1].lower() + message[1:]
+
+
+def _as_filter(value: Any) -> str:
+    """Return the table of a name filter that includes what was given in its place."""
+    patterns = value if isinstance(value, list) else [value]
+    if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
+        return "a table"
+    text = json.dumps(patterns, ensure_ascii=False)
+    return f"{{ include = {text if len(text) <= 60 else f'[{json.dumps(patterns[0], ensure_ascii=False)}, ...]'} }}"
 
 
 def _unknown_key(key: str, known: Iterable[str]) -> str:
