@@ -20,7 +20,8 @@ from kazoo.protocol.states import ZnodeStat
 
 from agent.config.problems import SettingsError
 from agent.config.schedules import trigger
-from agent.config.settings import load, shipped
+from agent.config.settings import load
+from agent.config.shipped import shipped
 from agent.config.sources import Logs
 from agent.config.warnings import secret_problems
 from agent.engine.engine import Engine

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from agent.config.settings import shipped
+from agent.config.shipped import shipped
 from agent.model.observations.base import Observation, Tick
 from agent.model.times import rfc3339
 from agent.storage.journal.reader import read

@@ -10,8 +10,16 @@ from agent.cli.doctor import examine_archive, examine_receivers
 from agent.config.problems import Problem, describe_path
 from agent.config.requirements import find_spark_problem
 from agent.config.settings import Settings
+from agent.config.shipped import shipped
 from agent.config.toml_places import KeyPath, find_places
-from agent.config.warnings import missing_paths, secret_problems, state_directory_problems
+from agent.config.warnings import (
+    missing_paths,
+    missing_rules,
+    properties_without_effect,
+    secret_problems,
+    state_directory_problems,
+    unconfigured_kinds,
+)
 from agent.model.text import join_names
 
 
@@ -32,16 +40,22 @@ def check_config_command(config: Path | None, *, connect: bool) -> None:
     settings = load_or_exit(config, need_clusters=False)
     path = config_path(config)
     places = find_places(path.read_text(encoding="utf-8-sig"))
-    for key, message in missing_paths(settings):
-        click.echo(f"{path}:{places[key].line}: warning: [{key[0]}.{key[1]}] {key[2]}: {message}", err=True)
+    warnings = [
+        Problem(str(path), places[key].line, "warning", f"{describe_path(key)}: {message}")
+        for key, message in (*missing_paths(settings), *properties_without_effect(settings))
+    ]
     if settings.spark.enabled and (missing := find_spark_problem()):
-        click.echo(f"{path}: warning: {missing}; without, set enabled = false in [spark]", err=True)
+        message = f"{missing}; without, set enabled = false in [spark]"
+        warnings.append(Problem(str(path), None, "warning", message))
+    warnings += [Problem(str(path), None, "warning", message) for message in missing_rules(settings)]
     mistakes = [str(problem) for problem in state_directory_problems(settings, path)]
     for problem, source in secret_problems(settings, path):
         if source.file is not None:
             mistakes.append(str(problem))
         else:  # only the service may have it
-            click.echo(f"{problem.path}:{problem.line}: warning: {problem.where}: {problem.message}", err=True)
+            warnings.append(problem._replace(where="warning", message=f"{problem.where}: {problem.message}"))
+    for warning in sorted(warnings, key=lambda found: found.line or 0):
+        click.echo(warning, err=True)
     if connect and not mistakes:
         mistakes += map(str, _refusals(settings, path))
     if mistakes:
@@ -52,6 +66,9 @@ def check_config_command(config: Path | None, *, connect: bool) -> None:
     names = [*(["Slack"] if settings.slack is not None else []), *settings.receivers]
     receiver = join_names(names or ["the console"])
     rules, correlations = len(settings.rules), len(settings.correlations)
+    kinds = unconfigured_kinds(settings) if settings.rules else []
+    if kinds:
+        click.echo(f"not configured: {', '.join(kinds)}; see {shipped()}")
     click.echo(f"{path}: {rules} rules, {correlations} correlations; {monitored}; incidents go to {receiver}")
 
 

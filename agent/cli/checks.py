@@ -1,5 +1,6 @@
 """The commands `check` and `digest`: run a Spark check by hand, and write the digest of a broker's log."""
 
+import re
 import subprocess
 import sys
 import threading
@@ -218,12 +219,19 @@ def _help(context: click.Context, name: str) -> str:
     own = shown.stdout.decode().rstrip("\n").replace(f"python -m spark_checks {name}", f"backflow check {name}", 1)
     # What the check itself requires comes from the configuration here (_with_configured).
     own = own.replace("[required]", "[default: as configured]")
+    own = re.sub(r"Default:\s+main\.", "Default: the configured one.", own)  # click may wrap the line anywhere
     return f"{own}\n\n{formatter.getvalue().strip()}"
 
 
 @click.command("digest", epilog=EPILOG)
 @click.option("--broker", type=click.IntRange(min=0), required=True, help="Id of the broker.")
-@click.option("--path", "directory", metavar="DIR", required=True, help="Its log directory, one of `log.dirs`.")
+@click.option(
+    "--path",
+    "directory",
+    metavar="DIR",
+    required=True,
+    help="Its log directory. If `log.dirs` has several, run the command once per log directory.",
+)
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The Parquet file to write."
 )

@@ -16,7 +16,8 @@ from rich.live import Live
 from rich.spinner import Spinner
 
 from agent.config.problems import SettingsError
-from agent.config.settings import Settings, load, shipped
+from agent.config.settings import Settings, load
+from agent.config.shipped import shipped
 from agent.model.config_types import duration
 from agent.model.findings import Incident, incident_json
 from agent.notify.receivers import KINDS as RECEIVERS

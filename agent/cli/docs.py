@@ -19,7 +19,8 @@ from agent.cli.manual import FILES, subcommands
 from agent.cli.replay import replay
 from agent.config.credentials import Credential
 from agent.config.problems import NAMED_TABLES
-from agent.config.settings import LISTED_MODELS, NAMED_MODELS, SECTIONS, load, shipped
+from agent.config.settings import LISTED_MODELS, NAMED_MODELS, SECTIONS, load
+from agent.config.shipped import shipped
 from agent.engine.engine import Engine
 from agent.engine.recorded import moments
 from agent.engine.rule import Rule

@@ -7,10 +7,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -20,12 +20,14 @@ from agent.config.journal import Journal
 from agent.config.problems import describe_path
 from agent.config.requirements import find_spark_problem
 from agent.config.settings import Settings
-from agent.config.warnings import missing_paths
+from agent.config.toml_places import KeyPath
+from agent.config.warnings import missing_paths, missing_rules, properties_without_effect
 from agent.daemon.loops import Loop
-from agent.daemon.startup_log import count_subjects
+from agent.daemon.startup_log import ABOUT_ACCESS, count_subjects
 from agent.model.findings import observed_part
 from agent.model.observations.agent import name_of_source
 from agent.model.observations.base import Availability, Observation, Subject, Unavailable
+from agent.model.text import join_names
 from agent.notify.base import Identifiable, NotDelivered
 from agent.sources.base import Batch, Emit, Source
 
@@ -45,11 +47,20 @@ Fact = TypeVar("Fact", bound=Observation)
 
 
 class Verdict(NamedTuple):
-    """What was found about one thing. problem: None if it works; else why it does not, and what that costs."""
+    """What was found about one thing. problem: None if it works; else why it does not, and what that costs.
+
+    is_warning: whether the agent does what is configured in spite of the problem.
+    """
 
     name: str
     detail: str
     problem: str | None = None
+    is_warning: bool = False
+
+    @property
+    def status(self) -> str:
+        """The word that begins its line."""
+        return "ok" if self.problem is None else "warning" if self.is_warning else "PROBLEM"
 
 
 @click.command("doctor", epilog=EPILOG)
@@ -66,29 +77,34 @@ def doctor_command(config: Path | None, wait: int) -> None:
     silence_logs()
     failed = False
     for verdict in _verdicts(settings, wait):
-        failed = failed or verdict.problem is not None
-        click.echo(
-            f"{'ok' if verdict.problem is None else 'PROBLEM':<8}  {verdict.name:<24}  {verdict.detail}".rstrip()
-        )
+        failed = failed or (verdict.problem is not None and not verdict.is_warning)
+        click.echo(f"{verdict.status:<8}  {verdict.name:<24}  {verdict.detail}".rstrip())
         if verdict.problem:
             click.echo("".join(f"{'':10}{line}\n" for line in verdict.problem.splitlines()), nl=False)
     sys.exit(FOUND if failed else CLEAN)
 
 
 def _verdicts(settings: Settings, wait: int) -> Iterator[Verdict]:
-    yield from _examine_sources(settings, wait)
-    yield from examine_receivers(settings)
+    missing_secrets, examined = _examine_secrets(settings)
+    if missing_secrets is not None:
+        yield missing_secrets
+    yield from _examine_sources(examined, wait)
+    if settings.is_console_only or not examined.is_console_only:
+        yield from examine_receivers(examined)
     yield _examine_state(settings.agent.state_directory)
-    yield from examine_archive(settings.journal)
+    yield from (Verdict("rules", "", problem, is_warning=True) for problem in missing_rules(settings))
+    yield from examine_archive(examined.journal)
     if settings.spark.enabled:
         problem = find_spark_problem()
         yield Verdict("Spark checks", "", f"{problem}. Without, set enabled = false in [spark]." if problem else None)
     for key, problem in missing_paths(settings._replace(logs={})):  # the source of the logs has said it
         yield Verdict(describe_path(key), "", problem)
+    for key, problem in properties_without_effect(settings):
+        yield Verdict(describe_path(key), "", problem, is_warning=True)
 
 
 class View:
-    """What one source has emitted."""
+    """What one source has emitted. facts: what it has read, of each subject the last."""
 
     def __init__(self, source_name: str) -> None:
         self.name = source_name
@@ -102,7 +118,10 @@ class View:
         """Take note of the batch, unless it is about a source that is being closed."""
         with self._lock:
             for fact in () if self.is_over else batch:
-                (self._availability if isinstance(fact, Availability) else self.facts)[fact.subject] = fact  # type: ignore[assignment]
+                if isinstance(fact, Availability):
+                    self._availability[fact.subject] = fact
+                elif not isinstance(fact, ABOUT_ACCESS):
+                    self.facts[fact.subject] = fact
 
     def unavailable(self) -> list[Unavailable]:
         """Return what cannot be read."""
@@ -136,12 +155,49 @@ def _reason(fact: Unavailable) -> str:
     return f"cannot read {observed_part(part | {'cluster': fact.cluster})}: {fact.reason}" if part else fact.reason
 
 
+def _examine_secrets(settings: Settings) -> tuple[Verdict | None, Settings]:
+    """Return the secrets that cannot be read as a verdict, and the settings without the parts that need them."""
+    unreadable = {key: f"{describe_path(key)}: {reason}" for key, _, reason in settings.unreadable_secrets()}
+    if not unreadable:
+        return None, settings
+    parts = sorted({part for key in unreadable if (part := _part_with(key))})
+    untried = f"Not tried for lack of them: {join_names(map(describe_path, parts))}" if parts else ""
+    streams = {  # by default on the only cluster, which may be left out
+        name: table.model_copy(update={"cluster": table.cluster or next(iter(settings.clusters))})
+        for name, table in settings.streams.items()
+    }
+    examined = settings._replace(streams=streams)
+    for part in reversed(parts):  # what is in a table before the table
+        examined = _without(examined, part)
+    return Verdict("credentials", "", "\n".join([*unreadable.values(), untried]).rstrip()), examined
+
+
+def _part_with(secret: KeyPath) -> KeyPath:
+    """Return the path of what needs the secret at a path; empty if that is nothing that doctor tries."""
+    match secret:
+        case ("clusters", name, "zookeeper_client", *_):
+            return ("clusters", name, "zookeeper")
+        case ("clusters" | "flink" | "streams" | "receivers", *_) | ("slack", "app_token"):
+            return secret[:2]
+        case ("slack", *_):
+            return ("slack",)
+        case ("journal", *_):
+            return ("journal", "archive")
+    return ()
+
+
+def _without(table: Any, path: KeyPath) -> Any:
+    """Return the settings, or a table of them, without what is at the path."""
+    key, rest = str(path[0]), path[1:]
+    if isinstance(table, Mapping):
+        others = {name: value for name, value in table.items() if name != key}
+        return {**others, key: _without(table[key], rest)} if rest else others
+    change: dict[str, Any] = {key: _without(getattr(table, key), rest) if rest else None}
+    return table._replace(**change) if isinstance(table, Settings) else table.model_copy(update=change)
+
+
 def _examine_sources(settings: Settings, wait: int) -> Iterator[Verdict]:
-    try:
-        views, failures = read_sources(settings, wait)
-    except CredentialError as error:
-        yield Verdict("credentials", "", str(error))
-        return
+    views, failures = read_sources(settings, wait)
     for view in views:
         verdict = view.verdict()
         yield verdict._replace(problem=failures.get(verdict.name, verdict.problem))
@@ -152,7 +208,7 @@ def read_sources(
 ) -> tuple[list[View], dict[str, str]]:
     """Poll each source until it is complete, or for `wait` ms; return what each emitted, and internal errors.
 
-    Raises CredentialError.
+    Secrets must be readable. Raises CredentialError.
     """
     from agent.daemon.wiring import make_sources  # noqa: PLC0415 - the clients take a second to load
 

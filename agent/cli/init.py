@@ -12,8 +12,10 @@ import structlog
 
 from agent.cli.common import EPILOG, FAILED, WRONG, fail, silence_logs, wait_option
 from agent.cli.doctor import View, read_sources
+from agent.config.credentials import SOURCES, Credential
 from agent.config.problems import SettingsError, describe_path
-from agent.config.settings import Settings, loads, shipped
+from agent.config.settings import Settings, loads
+from agent.config.shipped import shipped
 from agent.model.config_types import duration_text
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import (
@@ -37,7 +39,7 @@ _NAME = "main"
 _REST = "# [flink.jobs]"
 """Where the part of the shipped rules begins that fits every cluster."""
 
-_SOURCES = ("file", "env", "credential")
+_SOURCES = "{}=file:PATH, =env:NAME or =credential:NAME"
 _SHORT_RETENTION_MS = 86_400_000
 _MOST_NAMES = 40
 _ANSWER_MS = 5_000
@@ -70,12 +72,12 @@ class Seen(NamedTuple):
 def _read_properties(_: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
     properties: dict[str, Any] = {}
     for text in values:
-        key, separator, value = text.partition("=")
-        if not separator or not key.strip():
+        key, separator, value = (part.strip() for part in text.partition("="))
+        if not separator or not key:
             msg = "expected KEY=VALUE such as security.protocol=SASL_SSL"
             raise click.BadParameter(msg, param=parameter)
         source, separator, place = value.partition(":")
-        properties[key.strip()] = {source: place} if separator and source in _SOURCES else value
+        properties[key] = {source: place} if separator and source in Credential.model_fields else value
     return properties
 
 
@@ -120,7 +122,15 @@ def init_command(
         overrides = {"clusters": {_NAME: {**table, "poll_interval": "500ms"}}}
         settings = loads("", "options", need_clusters=True, overrides=overrides)
     except SettingsError as error:
-        fail(WRONG, "\n".join(f"{problem.where}: {problem.message}" for problem in error.problems))
+        keys = {describe_path(("clusters", _NAME, "kafka", key)): key for key in properties}
+        fail(
+            WRONG,
+            "\n".join(
+                # The source of a secret has another form on the command line than in the file.
+                f"{found.where}: {found.message.replace(SOURCES, _SOURCES.format(keys.get(found.where, 'KEY')))}"
+                for found in error.problems
+            ),
+        )
     if unreadable := [f"{describe_path(key)}: {reason}" for key, _, reason in settings.unreadable_secrets()]:
         fail(WRONG, "\n".join(unreadable))
     silence_logs()

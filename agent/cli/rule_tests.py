@@ -32,7 +32,7 @@ from pydantic import Field, ValidationError
 
 from agent.cli.common import EPILOG, FOUND, WRONG, config_option, fail, load_or_exit
 from agent.cli.replay import replay
-from agent.config.problems import did_you_mean, mistakes_in
+from agent.config.problems import did_you_mean, explain_rule_name, mistakes_in
 from agent.config.settings import Settings
 from agent.config.toml_places import KeyPath, find_places
 from agent.engine.engine import Engine
@@ -135,7 +135,10 @@ def _run(test: RuleTest, defaults: Mapping[str, Any], settings: Settings) -> Ite
     """Yield the failures of the test. Raises _RuleTestError."""
     for index, name in enumerate(test.rules or ()):
         if name not in settings.rules:
-            message = f'no rule "{name}" is configured{did_you_mean(name, settings.rules)}'
+            kinds = {rule: configured.kind for rule, configured in settings.rules.items()}
+            message = explain_rule_name(name, kinds) or (
+                f'no rule "{name}" is configured{did_you_mean(name, settings.rules)}'
+            )
             raise _RuleTestError(("rules", index), message)
     rules = {name: rule for name, rule in settings.rules.items() if test.rules is None or name in test.rules}
     correlations = {

@@ -14,7 +14,7 @@ from agent.cli.common import EPILOG, FAILED, PRIVATE, WRONG, config_option, conf
 from agent.config.credentials import CredentialError
 from agent.config.problems import SettingsError
 from agent.config.requirements import find_spark_problem
-from agent.config.warnings import secret_problems, state_directory_problems
+from agent.config.warnings import missing_rules, secret_problems, state_directory_problems
 from agent.daemon import logging
 from agent.storage.database import StorageError
 from agent.storage.journal.writer import JournalError
@@ -42,6 +42,8 @@ def run_command(config: Path | None) -> None:
         reason = error.strerror or str(error)
         fail(WRONG, f"cannot create the state directory {directory}: {reason}; set state_directory in [agent]")
     logging.configure(settings.agent.log_format)
+    for reason in missing_rules(settings):
+        log.warning("rules_missing", reason=reason)
     if settings.spark.enabled and (problem := find_spark_problem()):
         log.warning("spark_checks_disabled", reason=problem)
         settings = settings._replace(spark=settings.spark.model_copy(update={"enabled": False}))

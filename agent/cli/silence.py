@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from agent.cli.common import EPILOG, FOUND, WRONG, config_option, fail, load_for_state, parsed_by
 from agent.cli.stored import active_silences, author_option, open_store
-from agent.config.problems import mistakes_in, unmatched
+from agent.config.problems import mistakes_in, unmatched, unmatched_rule
 from agent.config.settings import Settings
 from agent.model.config_types import duration
 from agent.model.findings import Severity
@@ -112,19 +112,18 @@ def _matchers(settings: Settings, given: dict[str, Sequence[str]]) -> Matchers:
         tables["severities"] = list(given["severity"])
     if not tables:
         fail(WRONG, 'give at least one pattern: --rule "*" would silence everything')
-    known = {
-        "rules": [*settings.rules],
-        "clusters": [*settings.clusters, *settings.flink, *settings.streams, *settings.logs, AGENT],
-    }
-    for noun, names in known.items():
-        for pattern in tables.get(noun, {}).get("include", ()):
-            if pattern and (problem := unmatched(noun, pattern, names)):
-                fail(WRONG, f"--{noun.removesuffix('s')}: {problem}")
+    clusters = [*settings.clusters, *settings.flink, *settings.streams, *settings.logs, AGENT]
+    kinds = {name: rule.kind for name, rule in settings.rules.items()}
+    problems = [("rule", unmatched_rule(pattern, kinds)) for pattern in given["rule"] if pattern]
+    problems += [("cluster", unmatched("clusters", pattern, clusters)) for pattern in given["cluster"] if pattern]
+    for option, problem in problems:
+        if problem:
+            fail(WRONG, f"--{option}: {problem}")
     try:
         return Matchers.model_validate_json(json.dumps(tables))
     except ValidationError as error:
-        problems = mistakes_in(error, Matchers, tables)
-        fail(WRONG, "\n".join(f"--{str(path[0]).removesuffix('s')}: {message}" for path, message in problems))
+        mistakes = mistakes_in(error, Matchers, tables)
+        fail(WRONG, "\n".join(f"--{str(path[0]).removesuffix('s')}: {message}" for path, message in mistakes))
 
 
 def _line(silence: Silence, now: int) -> str:

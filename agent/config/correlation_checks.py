@@ -1,10 +1,10 @@
 """Mistakes in a [correlations.NAME] table that its types alone do not show."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from string import Formatter
 from typing import Any, TypeAlias
 
-from agent.config.problems import did_you_mean
+from agent.config.problems import did_you_mean, explain_rule_name
 from agent.config.toml_places import KeyPath
 from agent.engine.rule import Scope
 from agent.model.findings import Severity
@@ -24,8 +24,8 @@ SEVERITIES = [f'"{severity}"' for severity in Severity]
 Mistakes: TypeAlias = Iterator[tuple[KeyPath, str]]
 
 
-def correlation_problems(table: Mapping[str, Any], rules: Iterable[str]) -> Mistakes:
-    """Yield the key path and the message of each mistake in the table.
+def correlation_problems(table: Mapping[str, Any], rules: Mapping[str, str]) -> Mistakes:
+    """Yield the key path and the message of each mistake in the table. rules: the kind of each rule by its name.
 
     Values of a wrong type are ignored here; the model reports them.
     """
@@ -33,10 +33,9 @@ def correlation_problems(table: Mapping[str, Any], rules: Iterable[str]) -> Mist
     if isinstance(steps, list):
         if len(steps) < 2:
             yield ("steps",), f"needs at least two steps, has {len(steps) or 'none'}"
-        names = tuple(rules)
         for index, step in enumerate(steps):
             if isinstance(step, Mapping):
-                for path, message in _step_problems(step, names, first=index == 0, last=index == len(steps) - 1):
+                for path, message in _step_problems(step, rules, first=index == 0, last=index == len(steps) - 1):
                     yield ("steps", index, *path), message
     for path, name in _elements(table, "run_checks"):
         if isinstance(name, str) and name not in CHECKS:
@@ -51,14 +50,15 @@ def correlation_problems(table: Mapping[str, Any], rules: Iterable[str]) -> Mist
             yield ("title",), message
 
 
-def _step_problems(step: Mapping[str, Any], rules: tuple[str, ...], *, first: bool, last: bool) -> Mistakes:
+def _step_problems(step: Mapping[str, Any], rules: Mapping[str, str], *, first: bool, last: bool) -> Mistakes:
     if ("rule" in step) == ("any" in step):
         yield (), "exactly one of `rule` and `any` is required"
     elif step.get("any") == []:
         yield ("any",), "name at least one rule"
     for path, name in [(("rule",), step.get("rule")), *_elements(step, "any")]:
         if isinstance(name, str) and name not in rules:
-            yield path, f'unknown rule "{name}"{did_you_mean(name, rules)}'
+            explained = explain_rule_name(name, rules, ", or remove it from this step")
+            yield path, explained or f'unknown rule "{name}"{did_you_mean(name, rules)}'
     for path, key in _elements(step, "shares"):
         if isinstance(key, str) and key not in SHARED_KEYS:
             yield path, f'unknown key "{key}"{did_you_mean(key, SHARED_KEYS)}'

@@ -1,7 +1,7 @@
 """Client properties that rules.toml passes on to librdkafka, and what is wrong with them."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, TypeAlias
 
@@ -10,6 +10,9 @@ from confluent_kafka.admin import AdminClient
 from pydantic import BeforeValidator, Discriminator, Tag
 
 from agent.config.credentials import SOURCES, Credential
+from agent.config.problems import did_you_mean
+from agent.config.toml_places import KeyPath
+from agent.model.text import join_names
 
 _SECRET = re.compile(r"password|passphrase|secret|key\.pem", re.IGNORECASE)
 
@@ -36,6 +39,56 @@ KafkaValue: TypeAlias = Annotated[
     Discriminator(_tag),
 ]
 """The value of a property, or the source of a secret."""
+
+
+MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "OAUTHBEARER")
+"""SASL mechanisms that the Kafka client supports as it is built here."""
+
+_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_KERBEROS = "GSSAPI"
+
+
+def kafka_problems(properties: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
+    """Yield the key path and the message of each mistake in a cluster's client properties.
+
+    The path is empty if a property is missing. Values of a wrong type are ignored here; the model reports them.
+    """
+    for name, value in properties.items():
+        if problem := kafka_property_problem(name, value):
+            yield (name,), problem
+    uses_sasl = _protocol(properties).startswith("SASL_")
+    given = {name: properties[name] for name in ("sasl.mechanism", "sasl.mechanisms") if name in properties}
+    if not given and uses_sasl:
+        yield (), _kerberos_problem(", librdkafka's default,")
+    for name, value in given.items():
+        mechanism = value.strip() if isinstance(value, str) else MECHANISMS[0]
+        if mechanism == _KERBEROS and uses_sasl:
+            yield (name,), _kerberos_problem("")
+        elif mechanism not in (*MECHANISMS, _KERBEROS):
+            yield (name,), f'unknown mechanism "{mechanism}"{did_you_mean(mechanism.upper(), MECHANISMS)}'
+
+
+def ineffective_properties(properties: Mapping[str, KafkaValue]) -> Iterator[tuple[str, str]]:
+    """Yield the first property of SASL and of TLS, and why they have no effect, if the security protocol is without."""
+    protocol = _protocol(properties)
+    for family in ("sasl", "ssl"):
+        names = [name for name in properties if family in name.split(".")]
+        using = [known for known in _PROTOCOLS if family.upper() in known.split("_")]
+        if names and protocol in _PROTOCOLS and protocol not in using:
+            yield names[0], f"{family}.* has no effect: security.protocol is {protocol}; set it to {' or '.join(using)}"
+
+
+def _protocol(properties: Mapping[str, Any]) -> str:
+    """Return the security protocol; an empty string if it is given by its source or has a wrong type."""
+    protocol = properties.get("security.protocol", "PLAINTEXT")
+    return protocol.strip().upper() if isinstance(protocol, str) else ""
+
+
+def _kerberos_problem(which: str) -> str:
+    return (
+        f"SASL mechanism GSSAPI (Kerberos){which} is not supported: the client's packages are built without it. "
+        f'Set "sasl.mechanism" to one that the brokers offer: {join_names(MECHANISMS, "or")}'
+    )
 
 
 def kafka_property_problem(name: str, value: Any) -> str | None:

@@ -1,5 +1,6 @@
 """Mistakes in rules.toml as messages for an operator, each with its line and key."""
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -9,8 +10,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from agent.config.credentials import SOURCES
+from agent.config.shipped import shipped_rules
 from agent.config.toml_places import KeyPath
-from agent.model.text import visible
+from agent.model.name_filter import NameFilter
+from agent.model.text import join_names, visible
 
 SECRET = re.compile(
     r"password|passphrase|secret|token|credential|webhook|routing_key|access_key|auth|key\.pem|private", re.IGNORECASE
@@ -107,6 +110,33 @@ def unmatched(noun: str, pattern: str, names: Iterable[str]) -> str:
     return f'"{pattern}" is none of the {noun}{did_you_mean(pattern, names)}'
 
 
+def unmatched_rule(pattern: str, kinds: Mapping[str, str], otherwise: str = "") -> str:
+    """Return that a name is none of the rules, with the rule that may be meant; empty if it is, or is a pattern.
+
+    kinds: of the configured rules by their names. otherwise: what else to do if only the shipped file has the rule.
+    """
+    problem = unmatched("rules", pattern, kinds)
+    return problem and (explain_rule_name(pattern, kinds, otherwise) or problem)
+
+
+def explain_rule_name(name: str, kinds: Mapping[str, str], otherwise: str = "") -> str:
+    """Return why no rule of this name is configured: it is a kind, or a rule of the shipped file; else an empty string.
+
+    kinds, otherwise: as for `unmatched_rule`.
+    """
+    named = [f'"{rule}"' for rule, kind in kinds.items() if kind == name]
+    if named:
+        rules = (
+            f"the rule of this kind is {named[0]}"
+            if len(named) == 1
+            else f"the rules of this kind are {join_names(named)}"
+        )
+        return f'"{name}" is a kind; {rules}'
+    if name in shipped_rules():
+        return f'rule "{name}" is not configured here; add [rules.{name}] as in the shipped file{otherwise}'
+    return f'"{name}" is a kind of which no rule is configured' if name in shipped_rules().values() else ""
+
+
 def mistakes_in(error: ValidationError, model: type[BaseModel], table: Any) -> Iterator[tuple[KeyPath, str]]:
     """Yield the key path in the table and the message of each of pydantic's errors."""
     for detail in error.errors(include_url=False):
@@ -148,11 +178,22 @@ def _message(detail: ErrorDetails, path: KeyPath, model: type[BaseModel]) -> str
             return "must not be empty"
         case "model_type" | "model_attributes_type" if path and SECRET.search(str(path[-1])):
             return f"a secret must not be written in this file; expected {SOURCES}"
+        case "model_type" | "model_attributes_type" if context["class_name"] == NameFilter.__name__:
+            return f"expected {_as_filter(detail['input'])}{_got(path, detail['input'])}"
         case _ if kind in _EXPECTED:
             return f"expected {_EXPECTED[kind].format(**context)}{_got(path, detail['input'])}"
         case _:
             message = detail["msg"]
             return message[:1].lower() + message[1:]
+
+
+def _as_filter(value: Any) -> str:
+    """Return the table of a name filter that includes what was given in its place."""
+    patterns = value if isinstance(value, list) else [value]
+    if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
+        return "a table"
+    text = json.dumps(patterns, ensure_ascii=False)
+    return f"{{ include = {text if len(text) <= 60 else f'[{json.dumps(patterns[0], ensure_ascii=False)}, ...]'} }}"
 
 
 def _unknown_key(key: str, known: Iterable[str]) -> str:

@@ -3,7 +3,6 @@
 import json
 import re
 import stat
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, time
 from functools import partial
@@ -17,7 +16,7 @@ from agent.config.checks import Check, Spark
 from agent.config.correlation_checks import correlation_problems
 from agent.config.credentials import Credential, CredentialError, resolve
 from agent.config.journal import Journal
-from agent.config.kafka_properties import kafka_property_problem
+from agent.config.kafka_properties import kafka_problems
 from agent.config.problems import (
     LISTED_TABLES,
     NAMED_TABLES,
@@ -28,6 +27,7 @@ from agent.config.problems import (
     did_you_mean,
     mistakes_in,
     unmatched,
+    unmatched_rule,
 )
 from agent.config.receivers import ReceiverSettings
 from agent.config.sections import Agent, Notifications, Slack
@@ -154,12 +154,6 @@ class Settings(NamedTuple):
                     yield (table, name, *path), source, partial(resolve, source)
 
 
-def shipped() -> Path:
-    """Return the path of the shipped rules.toml: in the checkout, else where the wheel installed it."""
-    in_checkout = Path(__file__).resolve().parents[2] / "rules.toml"
-    return in_checkout if in_checkout.exists() else Path(sys.prefix, "share", "backflow", "rules.toml")
-
-
 def load(
     path: Path,
     *,
@@ -267,17 +261,17 @@ class _Reader:
             self._add_problem(("clusters",), "no cluster to monitor; add [clusters.main] with `bootstrap_servers`")
         self._check_references(streams, clusters)
         for name in clusters:
-            for key, value in self._table(("clusters", name, "kafka")).items():
-                if problem := kafka_property_problem(key, value):
-                    self._add_problem(("clusters", name, "kafka", key), problem)
+            for below, message in kafka_problems(self._table(("clusters", name, "kafka"))):
+                self._add_problem(("clusters", name, "kafka", *below) if below else ("clusters", name), message)
+        kinds = {name: str(self._table(("rules", name)).get("kind")) for name in rules}
         for name in correlations:
-            for below, message in correlation_problems(self._table(("correlations", name)), rules):
+            for below, message in correlation_problems(self._table(("correlations", name)), kinds):
                 self._add_problem(("correlations", name, *below), message)
         for name in checks.keys() - CHECKS.keys():
             self._add_problem(("checks", name), f"unknown check{did_you_mean(name, CHECKS)}")
         selecting = [*self._listed(("silences",)), *self._listed(("slack", "routes"))]
         selecting += [(("receivers", name), table) for name, table in receivers.items()]
-        self._check_patterns(selecting, rules, [*clusters, *flink, *streams, *logs])
+        self._check_patterns(selecting, kinds, [*clusters, *flink, *streams, *logs])
         settings = Settings(
             agent=self._model(Agent, ("agent",)),
             journal=self._model(Journal, ("journal",)),
@@ -317,16 +311,19 @@ class _Reader:
                 self._add_problem(("streams", name, "cluster"), f"is required{did_you_mean('', clusters)}")
 
     def _check_patterns(
-        self, selecting: Iterable[tuple[KeyPath, Any]], rules: Iterable[str], clusters: Iterable[str]
+        self, selecting: Iterable[tuple[KeyPath, Any]], kinds: Mapping[str, str], clusters: Iterable[str]
     ) -> None:
         """Report names in tables with matchers that this file does not have. selecting: path and content of each."""
-        known = {"rules": [*rules], "clusters": [*clusters, AGENT]}
+        checks = {
+            "rules": partial(unmatched_rule, kinds=kinds, otherwise=", or remove it from this list"),
+            "clusters": partial(unmatched, "clusters", names=[*clusters, AGENT]),
+        }
         for table, matchers in selecting:
-            for name, names in known.items():
+            for name, problem_of in checks.items():
                 filters = matchers.get(name) if isinstance(matchers, Mapping) else None
                 patterns = filters.get("include") if isinstance(filters, Mapping) else None
                 for index, pattern in enumerate(patterns if isinstance(patterns, list) else ()):
-                    if isinstance(pattern, str) and (problem := unmatched(name, pattern, names)):
+                    if isinstance(pattern, str) and (problem := problem_of(pattern)):
                         self._add_problem((*table, name, "include", index), problem)
 
     def _listed(self, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:

@@ -132,19 +132,6 @@ class Cluster(ConfigModel):
     """
 
     @model_validator(mode="after")
-    def _refuse_kerberos(self) -> Self:
-        given = {name: value for name, value in self.kafka.items() if isinstance(value, str)}
-        mechanism = next((given[name] for name in ("sasl.mechanism", "sasl.mechanisms") if name in given), "GSSAPI")
-        if given.get("security.protocol", "").upper().startswith("SASL_") and mechanism.upper() == "GSSAPI":
-            msg = (
-                "SASL mechanism GSSAPI (Kerberos), librdkafka's default, is not supported: the client's packages are "
-                'built without it. Set "sasl.mechanism" to one that the brokers offer: SCRAM-SHA-512, SCRAM-SHA-256, '
-                "PLAIN or OAUTHBEARER"
-            )
-            raise ValueError(msg)
-        return self
-
-    @model_validator(mode="after")
     def _require_zookeeper(self) -> Self:
         if self.zookeeper is None and self.zookeeper_client != ZooKeeperClient():
             msg = "`zookeeper_client` has no effect without `zookeeper`"

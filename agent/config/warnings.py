@@ -1,4 +1,4 @@
-"""What a valid configuration needs on this host and does not find: secrets and paths."""
+"""What a valid configuration lacks: secrets and paths on this host, and rules."""
 
 import os
 from collections.abc import Iterator
@@ -6,9 +6,16 @@ from glob import glob
 from pathlib import Path
 
 from agent.config.credentials import Credential
+from agent.config.kafka_properties import ineffective_properties
 from agent.config.problems import Problem, describe_path
 from agent.config.settings import Settings
+from agent.config.shipped import shipped, shipped_rules
 from agent.config.toml_places import KeyPath, find_places
+from agent.model.text import join_names
+from agent.rules import KINDS
+
+_PROBE = "probe"
+"""A location that has librdkafka look for the file in the usual places."""
 
 
 def secret_problems(settings: Settings, path: Path) -> list[tuple[Problem, Credential]]:
@@ -39,6 +46,32 @@ def missing_paths(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
             for path in paths:
                 if "://" not in path and (problem := _problem(Path(path))):
                     yield ("clusters", name, "log_directories", str(broker)), problem
+    for key, file in _client_files(settings):
+        if problem := _problem(file):
+            yield key, problem
+
+
+def _client_files(settings: Settings) -> Iterator[tuple[KeyPath, Path]]:
+    """Yield the certificates and other files that clients of monitored systems and of Slack read, except secrets."""
+    for name, cluster in settings.clusters.items():
+        for key, value in cluster.kafka.items():
+            if key.endswith(".location") and isinstance(value, str) and value != _PROBE:
+                yield ("clusters", name, "kafka", key), Path(value)
+    for table in ("clusters", "flink", "streams"):
+        for name, source in getattr(settings, table).items():
+            for client in ("zookeeper_client", "http_client"):
+                for key, value in getattr(source, client, ()):  # pydantic's models yield their fields
+                    if isinstance(value, Path):
+                        yield (table, name, client, key), value
+    if settings.slack is not None and settings.slack.ca is not None:
+        yield ("slack", "ca"), settings.slack.ca
+
+
+def properties_without_effect(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+    """Yield the key path and a message for Kafka properties that the security protocol has no use for."""
+    for name, cluster in settings.clusters.items():
+        for key, message in ineffective_properties(cluster.kafka):
+            yield ("clusters", name, "kafka", key), message
 
 
 def state_directory_problems(settings: Settings, path: Path) -> Iterator[Problem]:
@@ -50,6 +83,26 @@ def state_directory_problems(settings: Settings, path: Path) -> Iterator[Problem
         place = find_places(path.read_text(encoding="utf-8-sig")).get(key)
         message = f"cannot create {directory}: {existing} is not a directory"
         yield Problem(str(path), None if place is None else place.line, describe_path(key), message)
+
+
+def missing_rules(settings: Settings) -> Iterator[str]:
+    """Yield what goes unreported for lack of rules: everything, or trouble of Backflow itself."""
+    if not settings.rules:
+        yield f"no rules, so nothing is detected; add [rules.NAME] as in {shipped()}"
+        return
+    configured = {rule.kind for rule in settings.rules.values()}
+    missing = [kind for kind, rule in KINDS.items() if rule.reports_agent and kind not in configured]
+    if missing:
+        yield (
+            f"trouble of Backflow itself goes unreported without rules of kind {join_names(missing)}; "
+            f"add them as in {shipped()}"
+        )
+
+
+def unconfigured_kinds(settings: Settings) -> list[str]:
+    """Return the kinds of the shipped rules that the configuration does not have, in the shipped order."""
+    configured = {rule.kind for rule in settings.rules.values()}
+    return [kind for kind in dict.fromkeys(shipped_rules().values()) if kind not in configured]
 
 
 def _problem(path: Path, *, directory: bool = False) -> str | None:

@@ -28,6 +28,9 @@ _COUNTED: dict[str, Callable[[Observation], object]] = {
     "files": lambda fact: fact.log if isinstance(fact, LogFile) else None,
 }
 
+ABOUT_ACCESS = (Availability, ZooKeeperHealth)
+"""What sources emit even if they can read nothing; ZooKeeper's servers are asked whatever the path after them is."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -46,9 +49,8 @@ class StartupLog:
     def emit(self, batch: Batch) -> None:
         """Take note of the batch and pass it on."""
         if not self._is_done:
-            # ZooKeeper's servers are asked whatever the path after their names is.
             facts = batch.one_per_group() if isinstance(batch, CommitBatch) else batch
-            self._observed += [fact for fact in facts if not isinstance(fact, Availability | ZooKeeperHealth)]
+            self._observed += [fact for fact in facts if not isinstance(fact, ABOUT_ACCESS)]
             for fact in facts:
                 if isinstance(fact, Unavailable) and (fact.group, fact.topic, fact.partition) == (None, None, None):
                     self._unavailable[fact.source] = fact.reason

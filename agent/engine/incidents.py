@@ -290,7 +290,7 @@ class Incidents:
             for finding in findings
             if finding.recovered_at is None
             and finding.rule not in self._check_rules
-            and not (finding.rule in self._rules and self._rules[finding.rule].reports_unavailability)
+            and not (finding.rule in self._rules and self._rules[finding.rule].reports_agent)
         ]
         places = {place for finding in hidden for place in _places(finding)}
         # ZooKeeper knows nothing of groups.

@@ -136,8 +136,11 @@ class Rule(ConfigModel):
     recreates_topic: ClassVar[bool] = False
     """Whether a finding is the re-creation of its topic."""
 
-    reports_unavailability: ClassVar[bool] = False
-    """Whether a finding is about a source, so that the source's own unavailability does not hide it."""
+    reports_agent: ClassVar[bool] = False
+    """Whether a finding is about Backflow itself: a source, a part or a check.
+
+    What is unavailable does not hide it, and a configuration without such a rule is warned about.
+    """
 
     advice: ClassVar[Mapping[str, Advice]] = {}
     """Advice by label; under the empty string for findings with none of the labels."""

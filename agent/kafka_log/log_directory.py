@@ -90,7 +90,7 @@ def list_partitions(broker: int, directory: str, topics: Sequence[str] = ()) -> 
     system, root = open_file_system(directory)
     entries = _list_files(system, root, directory)
     if entries is None:
-        msg = f"{directory}: no such directory; give the broker's log.dirs (several: one --path each)"
+        msg = f"{directory}: no such directory; give one of the broker's log.dirs"
         raise LogDirectoryError(msg)
     names = {entry.base_name for entry in entries}
     owner = _read_broker_id(system, f"{root}/meta.properties") if "meta.properties" in names else None
@@ -133,7 +133,7 @@ def list_partitions(broker: int, directory: str, topics: Sequence[str] = ()) -> 
             )
         )
     if not folders and not high_watermarks and "meta.properties" not in names:
-        msg = f"{directory}: no partitions; give the broker's log.dirs (several: one --path each), not a partition's"
+        msg = f"{directory}: no partitions; give one of the broker's log.dirs, not the directory of a partition"
         raise LogDirectoryError(msg)
     return sorted(partitions, key=lambda partition: (partition.topic, partition.partition))
 

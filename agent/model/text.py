@@ -61,10 +61,10 @@ def place(subject: Mapping[str, Any]) -> str:
     return next(names, "the cluster")
 
 
-def join_names(names: Iterable[Any]) -> str:
+def join_names(names: Iterable[Any], conjunction: str = "and") -> str:
     """Join names to one phrase: 1, 2 and 3."""
     *others, last = map(str, names)
-    return f"{', '.join(others)} and {last}" if others else last
+    return f"{', '.join(others)} {conjunction} {last}" if others else last
 
 
 def places(subjects: Iterable[Mapping[str, Any]]) -> str:

@@ -18,7 +18,7 @@ class AgentImpaired(ConditionRule):
     """
 
     title = "Backflow is impaired: {part}"
-    reports_unavailability = True
+    reports_agent = True
     observes = (AgentPart,)
     scope_keys = ("part",)
 

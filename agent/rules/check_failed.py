@@ -19,6 +19,7 @@ class CheckFailed(ConditionRule):
     """
 
     title = "check {source} failed on {cluster}"
+    reports_agent = True
     advice: ClassVar[Mapping[str, Advice]] = {
         "": Advice(
             now="Read the last lines of its log, then run `backflow check {source}` by hand.", only_while_open=True

@@ -20,7 +20,7 @@ class CommitsUnread(EventRule):
     """
 
     title = "commits in {topic}[{partition}] were not read"
-    reports_unavailability = True
+    reports_agent = True
     advice: ClassVar[Mapping[str, Advice]] = {
         "": Advice(
             now="Rewinds of the groups of {topic}[{partition}] that lay between are not reported: compare what their "

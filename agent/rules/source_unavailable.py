@@ -38,7 +38,7 @@ class SourceUnavailable(LastingConditionRule):
     """
 
     title = "{source} cannot read {observed}"
-    reports_unavailability = True
+    reports_agent = True
     observes = (Unavailable,)
 
     after: Duration = 60_000

@@ -153,6 +153,7 @@ def test_help_of_a_check_lists_all_its_options() -> None:
         assert result.output.startswith(f"Usage: backflow check {name} [OPTIONS]\n")
         assert "python -m" not in result.output
         options = {line.split()[0].rstrip(",") for line in result.output.splitlines() if line.startswith("  -")}
+        assert "Default: main" not in " ".join(result.output.split())  # the command uses the configured cluster
         assert {"--cluster", "--master", "--conf", "--report", "--help", "-c", "--json"} <= options
         assert "[required]" not in result.output  # the configuration knows it
         assert options & {"--journal", "--path"}
@@ -251,7 +252,8 @@ def test_digest_is_written_for_a_log_directory(tmp_path: Path) -> None:
     assert pq.read_table(made).num_rows == 0
     missing = runner.invoke(main, [*arguments, str(tmp_path / "nowhere")])
     assert missing.exit_code == 3
-    assert "no such directory" in missing.stderr
+    assert missing.stderr == f"{tmp_path}/nowhere: no such directory; give one of the broker's log.dirs\n"
+    assert "once per log directory" in " ".join(runner.invoke(main, ["digest", "--help"]).output.split())
     wrong = runner.invoke(main, [*arguments, "/x", "--bandwidth", "fast"])
     assert wrong.exit_code == 2
     assert "expected a size" in wrong.stderr

@@ -8,13 +8,19 @@ from click.testing import CliRunner, Result
 
 from agent.cli.common import load_for_state
 from agent.cli.main import main
-from agent.config.settings import shipped
+from agent.config.shipped import shipped
+from agent.rules import KINDS
 
 RESET = """\
 {"kind":"log_offsets","at":"2026-11-20T09:34:00.000Z","cluster":"any","topic":"t","partition":0,"log_start":0,"log_end":9000}
 {"kind":"commit","at":"2026-11-20T09:35:00.000Z","cluster":"any","group":"g","topic":"t","partition":0,"offset":7832}
 {"kind":"commit","at":"2026-11-20T09:35:01.711Z","cluster":"any","group":"g","topic":"t","partition":0,"offset":0,"leader_epoch":null}
 """
+
+OWN_RULES = "".join(f'[rules.{kind}]\nkind = "{kind}"\n' for kind, rule in KINDS.items() if rule.reports_agent)
+"""Rules that report trouble of the agent itself: without them there is a warning."""
+
+CLUSTER = '[clusters.main]\nbootstrap_servers = "127.0.0.1:9092"\n[spark]\nenabled = false\n'
 
 
 def run(*arguments: str | Path) -> Result:
@@ -171,24 +177,104 @@ def test_missing_paths_are_warnings_with_their_lines(tmp_path: Path) -> None:
         f'1 = "{tmp_path}/none"\n2 = "hdfs://nn/none"\n3 = "{tmp_path}"\n4 = "{long}"\n'
         f'[logs.brokers]\npaths = ["{tmp_path}/*.log",\n "{tmp_path}/*.txt",\n "{tmp_path}/*/"]\n'
         f'[flink.jobs]\nrest = ["http://127.0.0.1:8081"]\nzookeeper = "127.0.0.1:2181"\n'
-        f'storage_directory = "{tmp_path}/ha"\n[spark]\nenabled = false\n',
+        f'storage_directory = "{tmp_path}/ha"\n[spark]\nenabled = false\n{OWN_RULES}',
         encoding="utf-8",
     )
     result = run("check-config", "--config", config)
     assert result.exit_code == 0, result.output
     assert result.stderr.splitlines() == [
-        f"{config}:10: warning: [logs.brokers] paths: no file matches {tmp_path}/*.txt",
-        f"{config}:11: warning: [logs.brokers] paths: only directories match {tmp_path}/*/; name the files in them",
+        f"{config}:4: warning: [clusters.main] log_directories.1: {tmp_path}/none does not exist",
+        f"{config}:7: warning: [clusters.main] log_directories.4: {long} cannot be accessed: File name too long",
+        f"{config}:10: warning: [logs.brokers] paths[1]: no file matches {tmp_path}/*.txt",
+        f"{config}:11: warning: [logs.brokers] paths[2]: only directories match {tmp_path}/*/; name the files in them",
         f"{config}:15: warning: [flink.jobs] storage_directory: directory {tmp_path}/ha does not exist",
-        f"{config}:4: warning: [clusters.main] log_directories: {tmp_path}/none does not exist",
-        f"{config}:7: warning: [clusters.main] log_directories: {long} cannot be accessed: File name too long",
     ]
+
+
+def test_missing_files_of_clients_are_warnings(tmp_path: Path) -> None:
+    (tmp_path / "ca").touch()
+    config = tmp_path / "rules.toml"
+    config.write_text(
+        f"""[clusters.main]
+bootstrap_servers = "127.0.0.1:9092"
+zookeeper = "127.0.0.1:2181"
+[clusters.main.kafka]
+"security.protocol" = "SSL"
+"ssl.ca.location" = "{tmp_path}/ca"
+"ssl.certificate.location" = "{tmp_path}/certificate"
+"ssl.key.location" = "{tmp_path}/key"
+"ssl.keystore.location" = "{tmp_path}/store"
+"https.ca.location" = "probe"
+[clusters.main.zookeeper_client]
+use_ssl = true
+ca = "{tmp_path}/ca-of-zookeeper"
+[flink.jobs]
+rest = ["https://127.0.0.1:8081"]
+http_client = {{ ca = "{tmp_path}/ca-of-flink" }}
+[spark]
+enabled = false
+{OWN_RULES}""",
+        encoding="utf-8",
+    )
+    result = run("check-config", "--config", config)
+    assert result.exit_code == 0, result.output
+    assert result.stderr.splitlines() == [
+        f'{config}:7: warning: [clusters.main] kafka."ssl.certificate.location": {tmp_path}/certificate does not exist',
+        f'{config}:8: warning: [clusters.main] kafka."ssl.key.location": {tmp_path}/key does not exist',
+        f'{config}:9: warning: [clusters.main] kafka."ssl.keystore.location": {tmp_path}/store does not exist',
+        f"{config}:13: warning: [clusters.main] zookeeper_client.ca: {tmp_path}/ca-of-zookeeper does not exist",
+        f"{config}:16: warning: [flink.jobs] http_client.ca: {tmp_path}/ca-of-flink does not exist",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("properties", "warnings"),
+    [
+        (
+            ['"sasl.mechanism" = "PLAIN"', '"sasl.username" = "agent"'],
+            {3: '"sasl.mechanism": sasl.* has no effect: security.protocol is PLAINTEXT'},
+        ),
+        (
+            ['"security.protocol" = "ssl"', '"sasl.username" = "agent"', '"ssl.cipher.suites" = "x"'],
+            {4: '"sasl.username": sasl.* has no effect: security.protocol is SSL'},
+        ),
+        (
+            [
+                '"enable.ssl.certificate.verification" = false',
+                '"sasl.mechanism" = "PLAIN"',
+                '"security.protocol" = "SASL_PLAINTEXT"',
+            ],
+            {3: '"enable.ssl.certificate.verification": ssl.* has no effect: security.protocol is SASL_PLAINTEXT'},
+        ),
+        (['"security.protocol" = "SASL_SSL"', '"sasl.mechanism" = "PLAIN"', '"ssl.cipher.suites" = "x"'], {}),
+        (['"client.id" = "backflow"'], {}),
+    ],
+)
+def test_properties_without_effect_are_warnings(
+    tmp_path: Path, properties: list[str], warnings: dict[int, str]
+) -> None:
+    config = tmp_path / "rules.toml"
+    table = "[clusters.main.kafka]\n" + "\n".join(properties)
+    config.write_text(f"{OWN_RULES}{CLUSTER}{table}\n", encoding="utf-8")
+    before = len(f"{OWN_RULES}{CLUSTER}".splitlines()) - 1
+    lines = run("check-config", "--config", config).stderr.splitlines()
+    assert len(lines) == len(warnings)
+    for line, (number, text) in zip(lines, warnings.items(), strict=True):
+        assert line.startswith(f"{config}:{before + number}: warning: [clusters.main] kafka.{text}; set it to ")
+
+
+def test_warnings_are_in_the_order_of_the_file(tmp_path: Path) -> None:
+    config = tmp_path / "rules.toml"
+    table = f'"sasl.password" = {{ env = "NO_SUCH_PASSWORD" }}\n"ssl.key.location" = "{tmp_path}/key"\n'
+    config.write_text(f"{CLUSTER}[clusters.main.kafka]\n{table}", encoding="utf-8")
+    lines = run("check-config", "--config", config).stderr.splitlines()
+    assert [line.removeprefix(f"{config}:").partition(":")[0].strip() for line in lines] == ["warning", *"6677"]
 
 
 def test_check_config_warns_without_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     config = tmp_path / "rules.toml"
-    config.write_text('[clusters.main]\nbootstrap_servers = "127.0.0.1:9092"\n', encoding="utf-8")
+    config.write_text(f'[clusters.main]\nbootstrap_servers = "127.0.0.1:9092"\n{OWN_RULES}', encoding="utf-8")
     result = run("check-config", "--config", config)
     assert result.exit_code == 0
     assert result.stderr == (
@@ -197,6 +283,41 @@ def test_check_config_warns_without_java(tmp_path: Path, monkeypatch: pytest.Mon
     )
     config.write_text(config.read_text(encoding="utf-8") + "[spark]\nenabled = false\n", encoding="utf-8")
     assert run("check-config", "--config", config).stderr == ""
+
+
+def test_a_file_without_rules_is_warned_about(tmp_path: Path) -> None:
+    config = tmp_path / "rules.toml"
+    config.write_text(CLUSTER, encoding="utf-8")
+    result = run("check-config", "--config", config)
+    assert (result.exit_code, result.stderr) == (
+        0,
+        f"{config}: warning: no rules, so nothing is detected; add [rules.NAME] as in {shipped()}\n",
+    )
+    assert "not configured" not in result.stdout
+
+
+def test_rules_about_the_agent_itself_are_missed(tmp_path: Path) -> None:
+    config = tmp_path / "rules.toml"
+    own = '[rules.own]\nkind = "agent_impaired"\n'
+    config.write_text(f'{CLUSTER}{own}[rules.rewind]\nkind = "offset_rewind"\n', encoding="utf-8")
+    result = run("check-config", "--config", config)
+    assert result.exit_code == 0
+    assert result.stderr == (
+        f"{config}: warning: trouble of Backflow itself goes unreported without rules of kind check_failed, "
+        f"commits_unread and source_unavailable; add them as in {shipped()}\n"
+    )
+
+
+def test_shipped_kinds_that_a_file_lacks_are_listed(tmp_path: Path) -> None:
+    config = tmp_path / "rules.toml"
+    rules = shipped().read_text(encoding="utf-8")
+    without = rules.replace('kind = "controller_moved"', 'kind = "leader_moved"')
+    config.write_text(without, encoding="utf-8")
+    assert run("check-config", "--config", config).stdout.splitlines()[:-1] == [
+        f"not configured: controller_moved; see {shipped()}"
+    ]
+    config.write_text(rules, encoding="utf-8")
+    assert len(run("check-config", "--config", config).stdout.splitlines()) == 1
 
 
 def test_check_config_lists_all_mistakes(tmp_path: Path) -> None:

@@ -74,6 +74,7 @@ def test_a_silence_is_added_listed_and_expired(run: Run) -> None:
         ([], 'give at least one pattern: --rule "*" would silence everything'),
         (["--group", ""], '--group: an empty pattern matches nothing; "*" matches every name'),
         (["--rule", "rewnd"], '--rule: "rewnd" is none of the rules; did you mean `rewind`?'),
+        (["--rule", "offset_rewind"], '--rule: "offset_rewind" is a kind; the rule of this kind is "rewind"'),
         (["--cluster", "mian"], '--cluster: "mian" is none of the clusters; did you mean `main`?'),
     ],
 )

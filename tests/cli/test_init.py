@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from agent.cli.init import Seen, render
-from agent.config.settings import load, loads, shipped
+from agent.config.settings import load, loads
+from agent.config.shipped import shipped
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import (
     BrokerRegistration,
@@ -112,6 +113,14 @@ def test_an_existing_file_is_kept(tmp_path: Path) -> None:
         (["--bootstrap-servers", "kafka:port"], "[clusters.main] bootstrap_servers: expected servers such as"),
         (["--zookeeper", "zk:2181,kafka"], 'did you mean the chroot "zk:2181/kafka"?'),
         (["--kafka-property", "sasl.password=hunter2"], "a secret must not be written in this file"),
+        (
+            ["--kafka-property", "sasl.password=hunter2"],
+            "must not be written in this file; use sasl.password=file:PATH, =env:NAME or =credential:NAME\n",
+        ),
+        (
+            ["--kafka-property", "sasl.password = file:/nowhere "],
+            'kafka."sasl.password": file /nowhere cannot be read: No such file or directory',
+        ),
         (["--kafka-property", "sasl.mechanims=PLAIN"], "rejected by the Kafka client"),
         (["--kafka-property", "plain"], "expected KEY=VALUE"),
         (["--kafka-property", "sasl.password=file:/nowhere"], "/nowhere cannot be read: No such file or directory"),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.test_cli import OWN_RULES
 from tests.notify.receivers.standins import (
     PASSWORD,
     ROUTING_KEY,
@@ -48,7 +49,7 @@ port = {self.smtp.port}
 tls = "none"
 sender = "backflow@example.com"
 recipients = ["streams@example.com"]
-"""
+{OWN_RULES}"""
 
 
 @pytest.fixture

@@ -122,6 +122,11 @@ def test_null_text_stands_for_null(tmp_path: Path) -> None:
         ('at = "2s"', "at = 2026-01-01T00:00:02", "9: a rewind: `at`: '2026-01-01T00:00:02' names no time zone"),
         ('at = "2s"', 'at = "99999999d"', "9: a rewind: "),
         ('at = "2s"', "at = 2", "9: a rewind: `at`: expected an RFC 3339 time in UTC, got 2"),
+        (
+            '["rewind"]',
+            '["offset_rewind"]',
+            '6: a rewind: "offset_rewind" is a kind; the rule of this kind is "rewind"',
+        ),
         ('["rewind"]', '["rewnd"]', '6: a rewind: no rule "rewnd" is configured; did you mean `rewind`?'),
         ("name =", "nam =", "4: name: is required"),
         ("name =", "fndings = []\nname =", "5: fndings: unknown key; did you mean `findings`?"),

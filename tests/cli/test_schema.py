@@ -9,7 +9,7 @@ import tomli
 from click.testing import CliRunner
 
 from agent.cli.main import main
-from agent.config.settings import shipped
+from agent.config.shipped import shipped
 
 KITCHEN_SINK = """
 [agent]

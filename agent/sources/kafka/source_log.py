@@ -57,7 +57,7 @@ class SourceLog:
                     log.warning("streams_tasks_undecodable", cluster=self._cluster, application=group, reason=reason)
 
     def _log_refusals(self, completed: CompletedCall) -> None:
-        """Log once what cannot be read although everything else can: rules then know less than they could."""
+        """Log once what is refused although everything else can be read: rules then know less than they could."""
         request, result = completed.call.request, completed.result
         refused: list[tuple[str, protocol.Failure | None]] = []
         match result:
@@ -70,7 +70,7 @@ class SourceLog:
             case protocol.Topics(reassignments=failure):
                 refused = [("reassignments", failure)]
         for subject, failure in refused:
-            if failure is not None and failure.is_final and self._is_new(subject, failure.text):
+            if failure is not None and failure.is_refusal and self._is_new(subject, failure.text):
                 log.warning("kafka_refuses", cluster=self._cluster, subject=subject, reason=failure.text)
 
     def _log_unmatched_patterns(self, completed: CompletedCall) -> None:

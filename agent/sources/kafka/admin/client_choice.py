@@ -10,13 +10,15 @@ MANY_GROUPS = 20
 MANY_LOGS = 200
 """Of how many partitions log offsets must be listed at once for kafka-python to do it, and to read the metadata."""
 
-_SECOND_CLIENT = (
+SECOND_CLIENT_ONLY = (
     protocol.ListTypedGroups,
     protocol.DescribeTypedGroup,
     protocol.ListShareOffsets,
     protocol.DescribeOpenTransaction,
-    protocol.DescribeTopics,
 )
+"""Requests that librdkafka does not know."""
+
+_SECOND_CLIENT = (*SECOND_CLIENT_ONLY, protocol.DescribeTopics)
 """What kafka-python is always asked; the last one librdkafka if kafka-python cannot."""
 
 

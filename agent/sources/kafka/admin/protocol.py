@@ -30,6 +30,8 @@ _LOGIN_REFUSED = (33, 34, 58)
 _UNAUTHORIZED = (29, 30, 31)
 """TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED."""
 
+_UNSUPPORTED_VERSION = 35
+
 UNSUPPORTED = -165
 """librdkafka's own code for a request that the broker does not know; also if there is no client for it."""
 
@@ -190,6 +192,11 @@ class Failure(Message, frozen=True):
     def is_unauthorized(self) -> bool:
         """Whether the request is not permitted."""
         return self.code in _UNAUTHORIZED
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the request is not permitted, or unknown to the broker or the client."""
+        return self.is_unauthorized or self.code in (_UNSUPPORTED_VERSION, UNSUPPORTED)
 
     @property
     def is_final(self) -> bool:

@@ -18,6 +18,7 @@ from agent.model.observations.kafka import GroupState, OpenTransaction
 from agent.sources.availability import now_ms
 from agent.sources.kafka.admin import protocol
 from agent.sources.kafka.admin import second_results as results
+from agent.sources.kafka.admin.client_choice import SECOND_CLIENT_ONLY
 from agent.sources.kafka.admin.coordinators import MOVED, Coordinators
 from agent.sources.kafka.admin.group_batches import Connections, GroupBatches
 from agent.sources.kafka.admin.log_offsets import LogOffsetBatches, list_stable_offsets
@@ -109,10 +110,14 @@ class SecondClient:
         call = self._start(self._connect_and_read(message))
         try:
             result = await self._manager.wait_for(call, _CALL_TIMEOUTS * self._timeout)
-        except (errors.IncompatibleBrokerVersion, _NotConnectedError) as error:
-            if isinstance(error, _NotConnectedError):
-                self._forget_responses()
+        except errors.IncompatibleBrokerVersion as error:
             self._hand_back(message, str(error))
+        except _NotConnectedError as error:
+            self._forget_responses()
+            if isinstance(message.request, SECOND_CLIENT_ONLY):  # not refused: the brokers may be back soon
+                self._respond(message.number, protocol.Failure(-1, str(error)))
+            else:
+                self._hand_back(message, str(error))
         except errors.KafkaError as error:
             # After a refused login, the manager would repeat the error without connecting again.
             if isinstance(error, errors.SaslAuthenticationFailedError) or not call.is_done:

@@ -41,6 +41,10 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[_LosesRequests]:
     monkeypatch.setattr(second_client, "_ANY_BROKER_MS", 20)
     client = _LosesRequests()
     yield client
+    _close(client)
+
+
+def _close(client: SecondClient) -> None:
     client._manager.close()
     client._net.stop(timeout_ms=10_000)  # its thread would draw random delays under the tests that follow
     client._net.close()
@@ -73,3 +77,40 @@ def test_what_librdkafka_can_ask_as_well_is_handed_back(
     assert number == 7
     assert isinstance(result, str)
     assert reason in result
+
+
+class _Unconnected(_LosesRequests):
+    """No broker can be connected to."""
+
+    async def _is_connected(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        protocol.ListTypedGroups(),
+        protocol.ListShareOffsets("g"),
+        protocol.DescribeTypedGroup("g", "share"),
+        protocol.DescribeOpenTransaction("orders", 0, 1, 5),
+    ],
+)
+def test_what_fails_without_a_connection_is_not_refused(request_: protocol.Request) -> None:
+    client = _Unconnected()
+    try:
+        client.handle([protocol.NumberedRequest(7, 0, request_)])
+        number, result = client.ended.get(timeout=30)
+    finally:
+        _close(client)
+    assert number == 7
+    assert isinstance(result, protocol.Failure)
+    assert (result.is_final, result.text) == (False, "kafka-python cannot connect")
+
+
+def test_librdkafka_describes_topics_without_a_connection_of_the_second_client() -> None:
+    client = _Unconnected()
+    try:
+        client.handle([protocol.NumberedRequest(7, 0, protocol.DescribeTopics(["orders"]))])
+        assert client.ended.get(timeout=30) == (7, "kafka-python cannot connect")
+    finally:
+        _close(client)
