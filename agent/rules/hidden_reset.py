@@ -9,7 +9,7 @@ import numpy as np
 from agent.engine.facts import Facts
 from agent.engine.history import FINALIZATION_MS, LATENESS_MS, LONG_AGO, History
 from agent.engine.ordinary import SeriesAtRest
-from agent.engine.rule import Advice, GroupRule, Scope, recovered
+from agent.engine.rule import Advice, GroupRule, Scope
 from agent.engine.suspensions import suspensions
 from agent.model.batches import UNKNOWN, Flags, Integers
 from agent.model.config_types import Duration
@@ -22,8 +22,6 @@ from agent.rules.queries.partitions import (
     CLOCK_SLACK_MS,
     commit_intervals,
     drop_unmoved,
-    earliest,
-    find_deletion,
     find_leader_changes,
     find_truncations,
     find_unclean_elections,
@@ -31,6 +29,7 @@ from agent.rules.queries.partitions import (
     is_recreated,
     leader_of,
 )
+from agent.rules.queries.subjects import recovered_or_ended
 from agent.rules.queries.unread import REGULAR, RHYTHM, log_end_at, longest_interval, remembered
 
 _STALLED_MS = 600_000
@@ -82,7 +81,7 @@ class HiddenReset(GroupRule):
     stays in sync. Not: a log that does not grow, a group at the log end
     or busy with what has just been written, an offset that had not moved regularly (four moves) or was stuck long
     before, a re-created topic.
-    Recovers when the offset moves on.
+    Recovers when the offset moves on. Ends when the topic or the committed offset is deleted.
     """
 
     title = "{group} on {topic}[{partition}] is stuck since a leader change or truncation: probably reset"
@@ -187,7 +186,7 @@ class HiddenReset(GroupRule):
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         old = int(finding.previous["offset"])
         moved_at = facts.history(Commit, *scope.series).when(finding.at, "offset", lambda offset: offset > old)
-        return recovered(finding, earliest(moved_at, find_deletion(facts, scope.in_partition, finding.at)))
+        return recovered_or_ended(finding, moved_at, scope, facts)
 
     def _known_at(self, scope: Scope, stuck: Commit, trigger: _Trigger, longest: int, facts: Facts) -> int | None:
         """Return when the standstill has lasted although there were records to read, or None if that is unknown."""
