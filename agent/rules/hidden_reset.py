@@ -118,7 +118,7 @@ class HiddenReset(GroupRule):
         number = facts.partitions.find((last.cluster, last.topic, last.partition))
         if number is None or not self.applies_to(last.group, last.topic):
             return ()
-        disturbed_at = _disturbed_at(facts)[[number]]
+        disturbed_at = _disturbed_at(facts, slice(number, number + 1))
         if disturbed_at[0] < facts.now - _LONG_MS:
             return ()
         times = [commit.at for commit in drop_unmoved(history)]
@@ -129,7 +129,7 @@ class HiddenReset(GroupRule):
         return (Scope(last.cluster, last.group, last.topic, last.partition),) if stands[0] else ()
 
     def ignores_series(self, series: SeriesAtRest, facts: Facts) -> Flags:
-        disturbed_at, since = _disturbed_at(facts), series.now - _LONG_MS
+        disturbed_at, since = _disturbed_at(facts, slice(None)), series.now - _LONG_MS
         if disturbed_at.max() < since:
             return np.ones(len(series), np.bool_)
         disturbed_at, last_at, longest = series.of_partition(disturbed_at), series.last_at, series.longest_at_most
@@ -289,9 +289,9 @@ def _have_same_reader(facts: Facts, scope: Scope, other: Commit, at: int) -> boo
     return not owners or any((other.topic, other.partition) in member.partitions for member in owners)
 
 
-def _disturbed_at(facts: Facts) -> Integers:
-    """Return when each partition last changed leader, or the end of its log decreased, ms."""
-    return np.maximum(facts.partitions.leader_changed_at, facts.partitions.decreased_at)
+def _disturbed_at(facts: Facts, numbers: slice) -> Integers:
+    """Return when each of these partitions last changed leader, or the end of its log decreased, ms."""
+    return np.maximum(facts.partitions.leader_changed_at[numbers], facts.partitions.decreased_at[numbers])
 
 
 def _stale_ms(longest: Integers) -> Integers:
