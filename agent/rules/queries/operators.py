@@ -86,10 +86,7 @@ def is_stopped(facts: Facts, commit: Commit) -> bool:
 
 
 def is_empty(state: GroupState) -> bool:
-    """Return whether the group has no members, and none is joining it.
-
-    Not if it is Dead: one that Kafka does not know but that has offsets is of another type, such as `streams`.
-    """
+    """Return whether the group has no members, and none is joining it. Not if it was deleted."""
     return state.state == "Empty" and not state.members
 
 
