@@ -23,6 +23,7 @@ from agent.engine.history import (
     Ticks,
 )
 from agent.engine.partition_columns import Partition, PartitionColumns
+from agent.engine.presence import GroupStates, Presence
 from agent.engine.subject_index import SubjectIndex, sort_key
 from agent.model.observations.base import Availability, Observation, Subject, Tick, Unavailable
 from agent.model.observations.kafka import (
@@ -144,9 +145,13 @@ class Facts:
         """Return a new history for an observation, or that of a series in columns."""
         if isinstance(observation, Commit) and (number := self.commits.find(subject)) is not None:
             return self._open(number)
-        created: History[Any] = (
-            Ticks(subject) if isinstance(observation, Tick) else History(subject, compact=observation.is_compact)
-        )
+        created: History[Any]
+        if isinstance(observation, Tick):
+            created = Ticks(subject)
+        elif isinstance(observation, GroupState):
+            created = GroupStates(subject)
+        else:
+            created = History(subject, compact=observation.is_compact)
         self._add(created, observation)
         return created
 
@@ -300,6 +305,11 @@ class Facts:
             self._reads[subject] = None
         return self._first_members.get(subject, at + 1) <= at
 
+    def presence(self, cluster: str, group: str) -> Presence:
+        """Return when the group had consumers before the changes that its history still holds."""
+        history = self.history(GroupState, cluster, group)
+        return history.presence if isinstance(history, GroupStates) else Presence()
+
     def forget_gone(self, is_read: Callable[[Subject], bool]) -> None:
         """Forget partitions that no longer exist but for the last ones, groups likewise, and most of what these did.
 
@@ -321,7 +331,7 @@ class Facts:
                 del self._gone[group]
                 self._long_gone[group] = None
                 for history in histories:
-                    del history.changes[:-GONE_CHANGES]
+                    history.drop(max(len(history.changes) - GONE_CHANGES, 0))
         while len(self._long_gone) > GONE_GROUPS:
             group = next(iter(self._long_gone))
             del self._long_gone[group]

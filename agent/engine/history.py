@@ -143,13 +143,17 @@ class History(Generic[T]):
         if changes.append_row(row) > 2 * floor and changes.at(2 * floor) < at - RETENTION_MS:
             self._trim(at, changes.sample)
 
+    def drop(self, count: int) -> None:
+        """Remove the first `count` changes."""
+        del self.changes[:count]
+
     def _trim(self, now: int, sample: T) -> None:
         """Remove what is older than RETENTION_MS but for the history's floor. sample: any of its observations."""
         changes = self.changes
         count = self._bisect(now - RETENTION_MS, bisect_left) - sample.history_floor
         if sample.memory_ms and isinstance(changes, CompactList):
             self.older = changes.thinned(self.older, count, now)
-        del changes[:count]
+        self.drop(count)
 
     def _bisect(self, at: int, bisect: Callable[..., int]) -> int:
         changes = self.changes

@@ -6,7 +6,7 @@ from typing import ClassVar
 from agent.engine.facts import Facts
 from agent.engine.history import History
 from agent.engine.ordinary import CommitProgress
-from agent.engine.rule import Advice, GroupRule, Scope, recovered
+from agent.engine.rule import Advice, GroupRule, Scope
 from agent.model.batches import UNKNOWN, Flags
 from agent.model.findings import Finding, Records, reader
 from agent.model.observations.base import Observation
@@ -18,12 +18,12 @@ from agent.rules.queries.partitions import (
     CLOCK_SLACK_MS,
     confirm_truncation,
     earliest,
-    find_deletion,
     find_replicas,
     has_unclean_election,
     is_recreated,
 )
 from agent.rules.queries.positions import is_foreign_offset
+from agent.rules.queries.subjects import recovered_or_ended
 
 
 class BeyondEnd(GroupRule):
@@ -34,6 +34,7 @@ class BeyondEnd(GroupRule):
     Not: a log end offset read before the commit, a high watermark that drops for a moment on a clean leader change
     (before Kafka 2.2), a re-created topic, an offset that the log never had (foreign_offset).
     Recovers when the log has grown past the offset again or the group has committed an offset within the log.
+    Ends when the topic or the committed offset is deleted.
     """
 
     title = "{group} has read {records} records on {topic}[{partition}] that the log no longer holds"
@@ -109,8 +110,7 @@ class BeyondEnd(GroupRule):
         readings, commits = facts.history(LogOffsets, *scope.in_partition), facts.history(Commit, *scope.series)
         regrown_at = readings.when(finding.at, "log_end", lambda log_end: log_end >= offset)
         returned_at = commits.when(finding.at, "offset", lambda offset: (offset != UNKNOWN) & (offset <= end))
-        deleted_at = find_deletion(facts, scope.in_partition, finding.at)
-        return recovered(finding, earliest(regrown_at, returned_at, deleted_at))
+        return recovered_or_ended(finding, earliest(regrown_at, returned_at), scope, facts)
 
     def _finding(self, scope: Scope, commit: Commit, reading: LogOffsets, known_at: int, facts: Facts) -> Finding:
         offset = commit.offset or 0

@@ -15,7 +15,6 @@ from agent.model.findings import Finding, reader
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets
 from agent.model.text import count, place, span
 from agent.model.times import clock
-from agent.rules.queries.operators import has_consumers
 from agent.rules.queries.partitions import drop_unmoved, find_deletion, is_rebalancing, is_recreated
 from agent.rules.queries.unread import (
     MARKER,
@@ -160,7 +159,7 @@ class ConsumerStalled(GroupRule):
         if forgotten_at is not None:
             ends.append((forgotten_at, "its committed offset was deleted"))
         states = facts.history(GroupState, scope.cluster, scope.group or "").after(finding.at)
-        left = next((state for state in states if not has_consumers(state)), None)
+        left = next((state for state in states if not state.has_consumers), None)
         if left is not None:
             ends.append((left.at, "the group was deleted" if left.is_gone else "the group has no members"))
         deleted = find_deletion(facts, scope.in_partition, finding.at)

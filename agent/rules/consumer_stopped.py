@@ -11,7 +11,7 @@ from agent.model.findings import Finding
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets
 from agent.model.text import count, places, span
 from agent.model.times import clock
-from agent.rules.queries.operators import find_end_of_absence, has_consumers
+from agent.rules.queries.operators import find_end_of_absence, is_empty
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, drop_unmoved
 from agent.rules.queries.subjects import groups_of, partitions_of
 from agent.rules.queries.unread import (
@@ -48,7 +48,8 @@ class _Absence(NamedTuple):
 class ConsumerStopped(GroupRule):
     """A group that had members and committed regularly has been Empty for `after` with records to read.
 
-    A group that comes and goes is a job: reported after three times its longest absence and at least 26 hours.
+    A group that comes and goes is a job: reported after three times its longest absence and at least 26 hours. An
+    absence counts for eight days after its end.
     Not: a group that ran for less than `min_uptime`, a group that has read everything, a deleted group, a group whose
     topic a new group reads instead (it was renamed) or that runs on another cluster now.
     Recovers when a member joins. Over when the group is deleted.
@@ -80,7 +81,7 @@ class ConsumerStopped(GroupRule):
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         group = scope.group or ""
-        for absence in _absences(facts.history(GroupState, scope.cluster, group), self.after):
+        for absence in _absences(facts, scope.cluster, group, self.after):
             begin = absence.begin
             if absence.uptime < self.min_uptime:
                 continue
@@ -151,26 +152,20 @@ class ConsumerStopped(GroupRule):
             for other in successors
         )
         return is_renamed or any(
-            has_consumers(state) and state.cluster != cluster and state.at > begin - self.after
+            state.has_consumers and state.cluster != cluster and state.at > begin - self.after
             for history in facts.histories(GroupState, group=group)
             for state in [history.as_of(known_at)]
             if state is not None
         )
 
 
-def _absences(history: History[GroupState], after: int) -> Iterator[_Absence]:
+def _absences(facts: Facts, cluster: str, group: str, after: int) -> Iterator[_Absence]:
     """Yield the times of at least `after` ms in which the group was Empty, oldest first."""
-    up_since, longest = None, 0
-    changes = history.changes
+    presence, changes = facts.presence(cluster, group), facts.history(GroupState, cluster, group).changes
     for index, state in enumerate(changes):
-        if has_consumers(state):
-            up_since = state.at if up_since is None else up_since
-        elif state.is_gone:
-            up_since = None
-        elif state.state == "Empty" and (index == 0 or has_consumers(changes[index - 1])):
-            end = next((later for later in changes[index + 1 :] if later.state != "Empty"), None)
-            if end is not None and end.at - state.at < after:
-                continue
-            yield _Absence(state, end, 0 if up_since is None else state.at - up_since, longest)
-            if end is not None:
-                up_since, longest = None, max(longest, end.at - state.at)
+        up_since = presence.up_since(after)
+        if up_since is not None and is_empty(state) and presence.empty_since is None:
+            end = next((later for later in changes[index + 1 :] if not is_empty(later)), None)
+            if end is None or end.at - state.at >= after:
+                yield _Absence(state, end, state.at - up_since, presence.longest_absence(after))
+        presence = presence.then(state)

@@ -9,7 +9,7 @@ import numpy as np
 from agent.engine.facts import Facts
 from agent.engine.history import FINALIZATION_MS, LATENESS_MS, LONG_AGO, History
 from agent.engine.ordinary import SeriesAtRest
-from agent.engine.rule import Advice, GroupRule, Scope, recovered
+from agent.engine.rule import Advice, GroupRule, Scope
 from agent.engine.suspensions import suspensions
 from agent.model.batches import UNKNOWN, Flags, Integers
 from agent.model.config_types import Duration
@@ -22,8 +22,6 @@ from agent.rules.queries.partitions import (
     CLOCK_SLACK_MS,
     commit_intervals,
     drop_unmoved,
-    earliest,
-    find_deletion,
     find_leader_changes,
     find_truncations,
     find_unclean_elections,
@@ -31,6 +29,7 @@ from agent.rules.queries.partitions import (
     is_recreated,
     leader_of,
 )
+from agent.rules.queries.subjects import recovered_or_ended
 from agent.rules.queries.unread import REGULAR, RHYTHM, log_end_at, longest_interval, remembered
 
 _STALLED_MS = 600_000
@@ -100,7 +99,7 @@ class HiddenReset(GroupRule):
 
     - an offset that had not moved regularly (four moves) or was stuck long before
 
-    Recovers when the offset moves on.
+    Recovers when the offset moves on. Ends when the topic or the committed offset is deleted.
     """
 
     title = "{group} on {topic}[{partition}] is stuck since a leader change or truncation: probably reset"
@@ -137,7 +136,7 @@ class HiddenReset(GroupRule):
         number = facts.partitions.find((last.cluster, last.topic, last.partition))
         if number is None or not self.applies_to(last.group, last.topic):
             return ()
-        disturbed_at = _disturbed_at(facts)[[number]]
+        disturbed_at = _disturbed_at(facts, slice(number, number + 1))
         if disturbed_at[0] < facts.now - _LONG_MS:
             return ()
         times = [commit.at for commit in drop_unmoved(history)]
@@ -148,7 +147,7 @@ class HiddenReset(GroupRule):
         return (Scope(last.cluster, last.group, last.topic, last.partition),) if stands[0] else ()
 
     def ignores_series(self, series: SeriesAtRest, facts: Facts) -> Flags:
-        disturbed_at, since = _disturbed_at(facts), series.now - _LONG_MS
+        disturbed_at, since = _disturbed_at(facts, slice(None)), series.now - _LONG_MS
         if disturbed_at.max() < since:
             return np.ones(len(series), np.bool_)
         disturbed_at, last_at, longest = series.of_partition(disturbed_at), series.last_at, series.longest_at_most
@@ -205,7 +204,7 @@ class HiddenReset(GroupRule):
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         old = int(finding.previous["offset"])
         moved_at = facts.history(Commit, *scope.series).when(finding.at, "offset", lambda offset: offset > old)
-        return recovered(finding, earliest(moved_at, find_deletion(facts, scope.in_partition, finding.at)))
+        return recovered_or_ended(finding, moved_at, scope, facts)
 
     def _known_at(self, scope: Scope, stuck: Commit, trigger: _Trigger, longest: int, facts: Facts) -> int | None:
         """Return when the standstill has lasted although there were records to read, or None if that is unknown."""
@@ -308,9 +307,9 @@ def _have_same_reader(facts: Facts, scope: Scope, other: Commit, at: int) -> boo
     return not owners or any((other.topic, other.partition) in member.partitions for member in owners)
 
 
-def _disturbed_at(facts: Facts) -> Integers:
-    """Return when each partition last changed leader, or the end of its log decreased, ms."""
-    return np.maximum(facts.partitions.leader_changed_at, facts.partitions.decreased_at)
+def _disturbed_at(facts: Facts, numbers: slice) -> Integers:
+    """Return when each of these partitions last changed leader, or the end of its log decreased, ms."""
+    return np.maximum(facts.partitions.leader_changed_at[numbers], facts.partitions.decreased_at[numbers])
 
 
 def _stale_ms(longest: Integers) -> Integers:

@@ -18,7 +18,6 @@ from agent.model.findings import Finding
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets
 from agent.model.text import count, place, places, span
 from agent.model.times import clock
-from agent.rules.queries.operators import has_consumers
 from agent.rules.queries.subjects import partitions_of
 from agent.rules.queries.unread import (
     REGULAR,
@@ -148,7 +147,7 @@ class Lag(GroupRule):
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         cluster, group = scope.cluster, scope.group or ""
         for state in facts.history(GroupState, cluster, group).after(finding.at):
-            if not has_consumers(state):
+            if not state.has_consumers:
                 reason = "the group was deleted" if state.is_gone else "the group has no members"
                 return ended(finding, state.at, reason)
         ends = [self._caught_up(finding, (cluster, group, *pair), facts) for pair in finding.current["behind"]]

@@ -6,15 +6,15 @@ from typing import Any, ClassVar, NamedTuple
 
 from agent.engine.facts import Facts
 from agent.engine.history import LATENESS_MS, History
-from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
+from agent.engine.rule import Advice, GroupRule, Scope
 from agent.model.batches import UNKNOWN
 from agent.model.findings import Finding, Records, reader
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets, PartitionState
 from agent.model.text import count, place, span
-from agent.rules.queries.partitions import CLOCK_SLACK_MS, drop_unmoved, find_deletion, is_recreated
+from agent.rules.queries.partitions import CLOCK_SLACK_MS, drop_unmoved, is_recreated
 from agent.rules.queries.positions import log_end
-from agent.rules.queries.subjects import partitions_of
+from agent.rules.queries.subjects import partitions_of, recovered_or_ended
 from agent.rules.queries.unread import remembered
 
 _USUAL_RATE = 5_000
@@ -114,16 +114,10 @@ class NewPartitionSkipped(GroupRule):
         )
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
-        offset = int(finding.current["offset"])
-        lowest = offset - self.min_records
+        lowest = int(finding.current["offset"]) - self.min_records
         commits = facts.history(Commit, *scope.series)
         returned_at = commits.when(finding.at, "offset", lambda offset: (offset != UNKNOWN) & (offset <= lowest))
-        forgotten_at = commits.when(finding.at, "offset", lambda offset: offset == UNKNOWN)
-        if forgotten_at is not None and (returned_at is None or forgotten_at < returned_at):
-            return ended(finding, forgotten_at, "its offset was deleted")
-        if returned_at is not None:
-            return recovered(finding, returned_at)
-        return recovered(finding, find_deletion(facts, scope.in_partition, finding.at))
+        return recovered_or_ended(finding, returned_at, scope, facts)
 
 
 def _find_start(scope: Scope, facts: Facts) -> _Start | None:

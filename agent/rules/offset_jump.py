@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from agent.engine.facts import Facts
 from agent.engine.history import LATENESS_MS, History
 from agent.engine.ordinary import CommitProgress
-from agent.engine.rule import Advice, ChosenSeverity, GroupRule, Scope, recovered
+from agent.engine.rule import Advice, ChosenSeverity, GroupRule, Scope
 from agent.model.batches import UNKNOWN, Flags
 from agent.model.findings import Finding, Records, Severity, reader
 from agent.model.observations.base import Observation
@@ -23,7 +23,7 @@ from agent.rules.queries.operators import (
     is_stopped,
     may_be_moved_by_operator,
 )
-from agent.rules.queries.partitions import CLOCK_SLACK_MS, drop_unmoved, earliest, find_deletion, is_recreated
+from agent.rules.queries.partitions import CLOCK_SLACK_MS, drop_unmoved, is_recreated
 from agent.rules.queries.positions import (
     absent_until,
     drop_foreign,
@@ -32,6 +32,7 @@ from agent.rules.queries.positions import (
     log_end,
     read_before,
 )
+from agent.rules.queries.subjects import recovered_or_ended
 
 _RHYTHM = 3
 """How many moves show a group's pace."""
@@ -81,7 +82,8 @@ class OffsetJump(GroupRule):
     Not: catching up, gaps of compacted topics and of transaction markers, offsets that the log never had
     (foreign_offset), a re-created topic, unread records that were deleted (retention_overrun), a group's first commit
     (new_partition_skipped), a group that returned below its forgotten offset on another partition: it reads all again.
-    Recovers when the group moves back to where it jumped from, to read what it skipped.
+    Recovers when the group moves back to where it jumped from, to read what it skipped. Ends when the topic or the
+    committed offset is deleted.
     """
 
     title = "{group} skipped {records} records on {topic}[{partition}]"
@@ -178,7 +180,7 @@ class OffsetJump(GroupRule):
         old = int(finding.previous["offset"])
         commits = facts.history(Commit, *scope.series)
         returned_at = commits.when(finding.at, "offset", lambda offset: (offset != UNKNOWN) & (offset <= old))
-        return recovered(finding, earliest(returned_at, find_deletion(facts, scope.in_partition, finding.at)))
+        return recovered_or_ended(finding, returned_at, scope, facts)
 
     def _is_suspicious(self, history: History[Commit], since: int, facts: Facts) -> bool:
         """Return whether a commit after `since` advanced further than those before. Cheap: called per commit."""

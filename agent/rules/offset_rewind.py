@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from agent.engine.facts import Facts
 from agent.engine.history import LATENESS_MS, LONG_AFTER, History
-from agent.engine.rule import Advice, CauseCheck, ChosenSeverity, GroupRule, Scope, ended, recovered
+from agent.engine.rule import Advice, CauseCheck, ChosenSeverity, GroupRule, Scope
 from agent.model.findings import Finding, Records, Severity, reader
 from agent.model.observations.base import Observation
 from agent.model.observations.flink import Position
@@ -41,7 +41,7 @@ from agent.rules.queries.rewinds import (
     find_return,
     find_truncation,
 )
-from agent.rules.queries.subjects import coordinator_of, find_ends, groups_of
+from agent.rules.queries.subjects import coordinator_of, groups_of, recovered_or_ended
 
 _HOW = {
     "operator_reset": "was reset by an operator",
@@ -217,10 +217,7 @@ class OffsetRewind(GroupRule):
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         old = int(finding.previous["offset"])
         regained_at = _offsets(scope, facts).when(finding.at, "offset", lambda offset: offset >= old)
-        end = min(find_ends(scope, finding.subject.get("flink"), finding.at, facts), default=None)
-        if end is not None and (regained_at is None or end[0] < regained_at):
-            return ended(finding, *end)
-        return recovered(finding, regained_at)
+        return recovered_or_ended(finding, regained_at, scope, facts)
 
     def reconcile(self, findings: Sequence[Finding]) -> list[Finding]:
         """Return the findings recovered no earlier than earlier rewinds from a higher offset.

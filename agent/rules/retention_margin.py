@@ -121,7 +121,7 @@ class RetentionMargin(GroupRule):
             read = read_until(facts, scope, at)
             if margin is None or read is None or at > read + self.abandoned_after:
                 continue
-            end = max((reading.log_end for reading in readings if reading.at <= at), default=commit.offset)
+            end = next(reading.log_end for reading in reversed(readings) if reading.at <= at)
             deleted_from, day = int(margin.deleted_from), day_of(at)
             left = span(max(deleted_from - at, 0))
             yield self.make_finding(

@@ -17,7 +17,6 @@ from agent.model.findings import Finding, Records, Severity, reader
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets, TopicSettings
 from agent.model.text import count, day_of, instant, place, span
-from agent.rules.queries.operators import has_consumers
 from agent.rules.queries.overtaken import find_overtaken, unclear_until
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, find_deletion, is_recreated
 from agent.rules.queries.subjects import groups_of
@@ -260,7 +259,7 @@ class RetentionOverrun(GroupRule):
             "its committed offset was deleted": commits.when(finding.at, "offset", lambda offset: offset == UNKNOWN),
         }
         state = facts.history(GroupState, cluster, group).last
-        if state is None or not has_consumers(state):
+        if state is None or not state.has_consumers:
             read = read_until(facts, scope, LONG_AFTER)
             if read is not None:
                 away = f"{group} has not read for {span(self.abandoned_after)} and counts as abandoned"

@@ -74,6 +74,20 @@ def test_kept_is_the_time_until_retention_reaches_the_next_record() -> None:
     assert not group.kept_is_bound
 
 
+def test_kept_is_not_measured_over_a_deleted_topic_of_that_name() -> None:
+    settings = TopicSettings(
+        at=after(0), cluster=CLUSTER, topic="t", cleanup_policy="delete", retention_ms=-1, retention_bytes=10**8
+    )
+    old = [log_offsets(100 * second, 30_000 + 700 * second, 700 * second) for second in range(5)]
+    new = [log_offsets(450 + 400 * step, 6_000 * step, 1_400 if step > 1 else 0) for step in range(5)]
+    (group,) = progress([settings, *old, *new, commit(470, 2_000)], 2_500)
+    assert group.kept_ms is None
+    new += [log_offsets(2_500 + 400 * step, 30_000 + 6_000 * step, 1_400 + 100 * step) for step in range(1, 4)]
+    (group,) = progress([settings, *old, *new, commit(470, 2_000)], 3_700)
+    # It rose by 300 from 1,250 s on, and has 300 to go.
+    assert group.kept_ms == (3_700 - 1_250) * 1_000
+
+
 def test_kept_is_a_bound_for_a_record_older_than_the_first_reading() -> None:
     settings = TopicSettings(at=after(0), cluster=CLUSTER, topic="t", cleanup_policy="delete", retention_ms=DAY_MS)
     (group,) = progress([settings, commit(0, 40), log_offsets(0, 100), log_offsets(3_600, 200)], 3_600)

@@ -281,3 +281,8 @@ class GroupState(Observation, frozen=True, kw_only=True, tag="group_state", gc=F
     def is_gone(self) -> bool:
         """Whether the group no longer exists."""
         return self.state == "Dead"
+
+    @property
+    def has_consumers(self) -> bool:
+        """Whether the group has members, or members may be joining it."""
+        return bool(self.members) or self.state not in ("Empty", "Dead")

@@ -3,7 +3,7 @@
 And until when a disturbance, such as a leader change, can have made a reader move.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice, pairwise
 from statistics import median
 from typing import Any
@@ -276,7 +276,3 @@ def waited_since(facts: Facts, before: Commit | Position, after: Commit | Positi
     following = facts.history_of(after).between(after.at, after.at + LATENESS_MS + CLOCK_SLACK_MS)[:_STEPS]
     intervals = [later.at - state.at for state, later in pairwise([after, *following])]
     return after.since - _FETCH_MS - 2 * max(intervals) if intervals else None
-
-
-def _is_normal(run: Sequence[int]) -> bool:
-    return len(run) > _STEPS and run[0] - run[-1] >= _NORMAL_MS

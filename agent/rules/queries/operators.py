@@ -86,22 +86,14 @@ def is_stopped(facts: Facts, commit: Commit) -> bool:
 
 
 def is_empty(state: GroupState) -> bool:
-    """Return whether the group has no members, and none is joining it.
-
-    Not if it is Dead: one that Kafka does not know but that has offsets is of another type, such as `streams`.
-    """
+    """Return whether the group has no members, and none is joining it. Not if it was deleted."""
     return state.state == "Empty" and not state.members
-
-
-def has_consumers(state: GroupState) -> bool:
-    """Return whether the group has members, or members may be joining it."""
-    return bool(state.members) or state.state not in ("Empty", "Dead")
 
 
 def find_end_of_absence(facts: Facts, cluster: str, group: str, at: int) -> GroupState | None:
     """Return the first state after that moment in which the group is Dead or has consumers again, or None."""
     states = facts.history(GroupState, cluster, group).after(at)
-    return next((state for state in states if state.is_gone or has_consumers(state)), None)
+    return next((state for state in states if state.is_gone or state.has_consumers), None)
 
 
 def find_forgotten(facts: Facts, before: Commit, after: Commit) -> Commit | None:

@@ -13,7 +13,6 @@ from agent.model.batches import Flags
 from agent.model.observations.base import Availability, Unavailable
 from agent.model.observations.flink import Position
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets, PartitionState
-from agent.rules.queries.operators import has_consumers
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, find_truncations, is_recreated, may_have_happened_in
 
 _BURST = 10
@@ -156,7 +155,7 @@ def find_absence(facts: Facts, after: Commit) -> Commit | None:
         return None
     states = facts.history(GroupState, after.cluster, after.group)
     state = states.as_of(last.at)
-    is_running = state is not None and all(map(has_consumers, [state, *states.between(last.at, after.at)]))
+    is_running = state is not None and all(known.has_consumers for known in [state, *states.between(last.at, after.at)])
     return None if is_running else last
 
 

@@ -29,9 +29,10 @@ class Margin(NamedTuple):
 def find_margin(settings: TopicSettings | None, readings: list[LogOffsets], offset: int, at: int) -> Margin | None:
     """Return when the record at the offset may be deleted, as known at that moment; None if it is not known or read.
 
-    settings: those of the topic, None if unknown. readings: of the log, the oldest first.
+    settings: those of the topic, None if unknown. readings: of the log, the oldest first; those of a topic of that
+    name that was deleted do not count.
     """
-    known = [reading for reading in readings if reading.at <= at]
+    known = _since_decrease([reading for reading in readings if reading.at <= at])
     unread = first_unread(known, offset + MARKER)
     if unread is None or known[-1].log_start > offset or at - unread[1] < MIN_AGE_MS:
         return None
@@ -49,6 +50,12 @@ def may_have_speed(settings: TopicSettings | None, log: History[LogOffsets]) -> 
     if not log.changes or (settings is not None and settings.retention_bytes <= 0):
         return False
     return (log.older or log.changes)[0].log_start != log.changes[-1].log_start
+
+
+def _since_decrease(readings: list[LogOffsets]) -> list[LogOffsets]:
+    """Return the readings since the log start offset last decreased: within one log it only rises."""
+    pairs = enumerate(pairwise(readings), 1)
+    return readings[max((index for index, (old, new) in pairs if new.log_start < old.log_start), default=0) :]
 
 
 def _by_speed(readings: list[LogOffsets], offset: int, at: int) -> Iterator[Margin]:

@@ -348,7 +348,7 @@ def _lowest_divergence(facts: Facts, move: Move, truncation: Truncation, min_rec
     watermark, so the new leader has what was below it when it was last seen in the ISR.
     """
     readings, end = facts.history(LogOffsets, *move.partition), truncation.after.log_end
-    known = readings.before(truncation.after.at, READINGS)
+    known = [*readings.before(truncation.before.at, READINGS - 1), truncation.before]
     pace = (known[-1].log_end - known[0].log_end) / max(known[-1].at - known[0].at, 1)
     lowest = end - max(min_records, pace * (truncation.after.at - truncation.before.at))
     history = facts.history(PartitionState, *move.partition)

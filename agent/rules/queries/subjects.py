@@ -5,8 +5,9 @@ from operator import attrgetter
 
 from agent.engine.facts import Facts
 from agent.engine.history import LATENESS_MS, History
-from agent.engine.rule import Scope
+from agent.engine.rule import Scope, ended, recovered
 from agent.model.batches import UNKNOWN
+from agent.model.findings import Finding
 from agent.model.group_partition import partition_of
 from agent.model.observations.flink import FlinkJob, JobGraph, JobGraphFile, Position
 from agent.model.observations.kafka import OFFSETS_TOPIC, BrokerRegistration, Commit, GroupState, PartitionState
@@ -89,7 +90,13 @@ def lines_about(facts: Facts, cluster: str, pattern: str, topic: str | None, par
     return sorted((line for history in histories for line in history), key=attrgetter("at", "log", "text"))
 
 
-def find_ends(scope: Scope, flink: str | None, at: int, facts: Facts) -> Iterator[tuple[int, str]]:
+def recovered_or_ended(finding: Finding, at: int | None, scope: Scope, facts: Facts) -> Finding:
+    """Return the finding as recovered at that moment, or as ended if what it is about ceased to exist before."""
+    end = min(_find_ends(scope, finding.subject.get("flink"), finding.at, facts), default=None)
+    return ended(finding, *end) if end is not None and (at is None or end[0] < at) else recovered(finding, at)
+
+
+def _find_ends(scope: Scope, flink: str | None, at: int, facts: Facts) -> Iterator[tuple[int, str]]:
     """Yield when and why the partition, the group or the job of the Flink cluster ceased to exist after `at`."""
     deleted_at = find_deletion(facts, scope.in_partition, at)
     if deleted_at is not None:

@@ -13,7 +13,6 @@ from agent.engine.suspensions import is_suspended, suspensions
 from agent.model.observations.agent import AGENT, AgentPart, name_of_source
 from agent.model.observations.base import Availability, Observation, Unavailable
 from agent.model.observations.kafka import Commit, GroupState, LastStableOffset, LogOffsets, PartitionState
-from agent.rules.queries.operators import has_consumers
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, commit_intervals, drop_unmoved, is_rebalancing, leader_of
 
 T = TypeVar("T", bound=Observation)
@@ -183,7 +182,7 @@ def is_waiting_for_transaction(facts: Facts, partition: tuple[str, str, int], of
 
 def reads_partition(state: GroupState, topic: str, partition: int) -> bool:
     """Return whether the group has members, and as far as known one of them reads the partition."""
-    if not has_consumers(state):
+    if not state.has_consumers:
         return False
     assigned = {pair for member in state.members for pair in member.partitions}
     return is_rebalancing(state) or not assigned or (topic, partition) in assigned
@@ -199,7 +198,7 @@ def read_until(facts: Facts, scope: Scope, at: int) -> int | None:
     states = facts.history(GroupState, cluster, group)
     members_until = max(_members_until(states, topic, partition, at), default=None)
     state = states.as_of(at)
-    if state is not None and has_consumers(state) and not is_rebalancing(state):
+    if state is not None and state.has_consumers and not is_rebalancing(state):
         return members_until
     times = [] if members_until is None else [members_until]
     for history in facts.histories(Commit, cluster=cluster, group=group, topic=topic):
