@@ -18,6 +18,7 @@ from agent.model.observations.kafka import OFFSETS_TOPIC, Commit, OffsetsUnread
 from agent.sources.availability import now_ms
 from agent.sources.base import Emit
 from agent.sources.kafka.log_consumer import make_log_consumer
+from agent.sources.kafka.tail.broker_clock import BrokerClock
 from agent.sources.kafka.tail.commit_table import CommitTable, Records
 from agent.sources.kafka.tail.progress import BEHIND_MS, CATCH_UP_MS, Poll, Progress, Reading, read_statistics
 from agent.sources.kafka.tail.resumption import PositionJournal, Resumption
@@ -39,10 +40,6 @@ _REFUSED_MS = 60_000
 """How long after brokers refused to let us read the topic it is tried again."""
 _STALE_MS = 30_000
 """How long nothing may have been read before the client is replaced if its secrets have changed."""
-
-_SKEW_MS = 2_000
-_SKEW_WINDOW_MS = 60_000
-"""Brokers' clocks are behind if no commit of this time was read sooner than _SKEW_MS after its timestamp."""
 
 _FETCHED_KIB = 16_384
 """What is queued at most, and so fetched from a broker at once."""
@@ -95,7 +92,7 @@ class CommitTail:
         self._next: dict[int, int] = {}
         self._left_out: dict[int, _LeftOut] = {}
         self._count_before = 0
-        self._clock = _BrokerClock()
+        self._clock = BrokerClock()
         self._unemitted: list[CommitBatch] = []
         self._touched: set[str] = set()
         self._statistics: str | None = None
@@ -396,6 +393,7 @@ class CommitTail:
         """Go on to read a partition from this offset; OFFSET_END: from its end, wherever that is."""
         consumer.incremental_unassign([TopicPartition(OFFSETS_TOPIC, number)])
         consumer.incremental_assign([TopicPartition(OFFSETS_TOPIC, number, offset)])
+        self._statistics = None  # they are about what was read before
         if offset >= 0:
             self._next[number] = offset
 
@@ -435,32 +433,6 @@ class _LeftOut(NamedTuple):
 
     offset: int
     reason: str
-
-
-class _BrokerClock:
-    """How far the clocks that date commits are behind ours, ms: as much as the commit that was read soonest shows.
-
-    ahead: how much later than read a commit was dated at most; None if none has been read.
-    """
-
-    def __init__(self) -> None:
-        self.behind = 0
-        self.ahead: int | None = None
-        self._least: int | None = None
-        self._since = 0
-
-    def sample(self, now: int, newest_at: int, *, is_current: bool) -> None:
-        """Take note of the latest commit timestamp since the last call, 0 if there is none; all ms."""
-        if not is_current or not newest_at:
-            return
-        behind = now - newest_at
-        self._least = behind if self._least is None else min(self._least, behind)
-        self.ahead = max(self.ahead or 0, -behind)
-        if now - self._since >= _SKEW_WINDOW_MS or now < self._since:
-            self._since = now
-            self.behind = self._least if self._least >= _SKEW_MS else 0
-            self.ahead = max(0, -self._least)
-            self._least = None
 
 
 def _reached(number: int, offset: int, known: Mapping[int, int]) -> dict[int, int]:
