@@ -32,6 +32,9 @@ _SERVICE_STATE = Path("/var/lib/backflow")
 _STATE_DIRECTORY = re.compile(r"""^\s*state_directory\s*=\s*["'](?P<path>[^"']+)""", re.MULTILINE)
 """Where a file names the state directory, which may be no valid TOML elsewhere."""
 
+DENIED = "permission denied; run this as the agent's user or as root, for example with sudo"
+"""The end of an error: the state directory is open to these users only."""
+
 PRIVATE = 0o077
 """The umask of commands that write state: only the user who runs them can read it."""
 

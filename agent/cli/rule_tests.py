@@ -135,8 +135,7 @@ def _run(test: RuleTest, defaults: Mapping[str, Any], settings: Settings) -> Ite
     """Yield the failures of the test. Raises _RuleTestError."""
     for index, name in enumerate(test.rules or ()):
         if name not in settings.rules:
-            kinds = {rule: configured.kind for rule, configured in settings.rules.items()}
-            message = explain_rule_name(name, kinds) or (
+            message = explain_rule_name(name, settings.kinds) or (
                 f'no rule "{name}" is configured{did_you_mean(name, settings.rules)}'
             )
             raise _RuleTestError(("rules", index), message)

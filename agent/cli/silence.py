@@ -113,8 +113,7 @@ def _matchers(settings: Settings, given: dict[str, Sequence[str]]) -> Matchers:
     if not tables:
         fail(WRONG, 'give at least one pattern: --rule "*" would silence everything')
     clusters = [*settings.clusters, *settings.flink, *settings.streams, *settings.logs, AGENT]
-    kinds = {name: rule.kind for name, rule in settings.rules.items()}
-    problems = [("rule", unmatched_rule(pattern, kinds)) for pattern in given["rule"] if pattern]
+    problems = [("rule", unmatched_rule(pattern, settings.kinds)) for pattern in given["rule"] if pattern]
     problems += [("cluster", unmatched("clusters", pattern, clusters)) for pattern in given["cluster"] if pattern]
     for option, problem in problems:
         if problem:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agent.cli.common import CLEAN, EPILOG, FAILED, FOUND, WRONG, config_option, fail, load_for_state
+from agent.cli.common import CLEAN, DENIED, EPILOG, FAILED, FOUND, WRONG, config_option, fail, load_for_state
 from agent.daemon.groups import GroupProgress, by_lag
 from agent.daemon.reports import AgentStatus, decode, encode
 from agent.daemon.tables import (
@@ -160,7 +160,7 @@ def _ask(config: Path | None, path: str) -> bytes:
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
         _fail_without_agent(directory)
     except PermissionError:
-        fail(FAILED, f"{address}: permission denied; run this as the agent's user or as root, for example with sudo")
+        fail(FAILED, f"{address}: {DENIED}")
     except TimeoutError:
         fail(FAILED, f"{address}: the agent has not answered for {_TIMEOUT_S} s; its log and `top` show what it does")
     except (OSError, http.client.HTTPException) as error:

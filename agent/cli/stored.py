@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from agent.cli.common import FAILED, WRONG, fail
+from agent.cli.common import DENIED, FAILED, WRONG, fail
 from agent.config.settings import Settings
 from agent.model.findings import Incident
 from agent.model.matchers import Silence
@@ -24,7 +24,7 @@ def find_state_file(settings: Settings) -> Path:
     try:
         path.stat()
     except PermissionError:
-        fail(FAILED, f"{path}: permission denied; run this as the agent's user or as root, for example with sudo")
+        fail(FAILED, f"{path}: {DENIED}")
     except OSError:
         fail(
             WRONG,

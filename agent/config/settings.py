@@ -112,6 +112,11 @@ class Settings(NamedTuple):
     receivers: Mapping[str, ReceiverSettings] = {}
 
     @property
+    def kinds(self) -> dict[str, str]:
+        """The kind of each rule, by its name."""
+        return {name: rule.kind for name, rule in self.rules.items()}
+
+    @property
     def is_console_only(self) -> bool:
         """Whether no one is notified: incidents are only printed."""
         return self.slack is None and not self.receivers

@@ -90,7 +90,7 @@ def missing_rules(settings: Settings) -> Iterator[str]:
     if not settings.rules:
         yield f"no rules, so nothing is detected; add [rules.NAME] as in {shipped()}"
         return
-    configured = {rule.kind for rule in settings.rules.values()}
+    configured = settings.kinds.values()
     missing = [kind for kind, rule in KINDS.items() if rule.reports_agent and kind not in configured]
     if missing:
         yield (
@@ -101,7 +101,7 @@ def missing_rules(settings: Settings) -> Iterator[str]:
 
 def unconfigured_kinds(settings: Settings) -> list[str]:
     """Return the kinds of the shipped rules that the configuration does not have, in the shipped order."""
-    configured = {rule.kind for rule in settings.rules.values()}
+    configured = settings.kinds.values()
     return [kind for kind in dict.fromkeys(shipped_rules().values()) if kind not in configured]
 
 

@@ -192,5 +192,5 @@ class PartitionConditionRule(LastingConditionRule, TopicRule):
         if followed.recovered_at is None:
             return followed
         last = facts.history(PartitionState, *scope.in_partition).as_of(followed.recovered_at)
-        is_deleted = last is not None and not last.replicas
+        is_deleted = last is not None and last.is_deleted
         return ended(finding, followed.recovered_at, "the partition was deleted") if is_deleted else followed

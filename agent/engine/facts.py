@@ -127,14 +127,13 @@ class Facts:
                 gone.pop(group, None)
             if observation.is_gone:
                 self._gone[group] = observation.seen
-        elif isinstance(observation, LogOffsets):
+        elif isinstance(observation, LogOffsets | PartitionState):
             self.partitions.update(observation)
-        elif isinstance(observation, PartitionState):
-            self.partitions.update(observation)
-            partition = (observation.cluster, observation.topic, observation.partition)
-            self._deleted.pop(partition, None)
-            if not observation.replicas:
-                self._deleted[partition] = observation.seen
+            if isinstance(observation, PartitionState):
+                partition = (observation.cluster, observation.topic, observation.partition)
+                self._deleted.pop(partition, None)
+                if observation.is_deleted:
+                    self._deleted[partition] = observation.seen
         elif isinstance(observation, Unavailable):
             self._unavailable[subject] = observation
         elif isinstance(observation, Availability):

@@ -11,7 +11,6 @@ from agent.model.observations.kafka import PartitionState
 from agent.rules.queries.partitions import (
     find_leader_changes,
     find_unclean_elections,
-    is_deleted,
     is_other_incarnation,
     leader_of,
 )
@@ -69,7 +68,7 @@ class LeaderMoved(TopicRule):
         back = (
             state.at
             for state in states
-            if is_deleted(state) or old == leader_of(state) or old in state.isr or old not in state.replicas
+            if state.is_deleted or old == leader_of(state) or old in state.isr or old not in state.replicas
         )
         return recovered(finding, next(back, None))
 
@@ -79,7 +78,7 @@ def _find_reelections(history: Iterable[PartitionState]) -> Iterator[tuple[Parti
     old: PartitionState | None = None
     was_offline = False
     for state in history:
-        if is_deleted(state):
+        if state.is_deleted:
             old = None
         elif leader_of(state) is None:
             was_offline = True

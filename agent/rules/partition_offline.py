@@ -8,7 +8,7 @@ from agent.engine.rule import Advice, Scope
 from agent.model.observations.kafka import PartitionState
 from agent.model.text import join_names
 from agent.model.times import clock
-from agent.rules.queries.partitions import is_deleted, leader_of
+from agent.rules.queries.partitions import leader_of
 
 
 class PartitionOffline(PartitionConditionRule):
@@ -26,7 +26,7 @@ class PartitionOffline(PartitionConditionRule):
     }
 
     def holds(self, observation: PartitionState) -> bool:
-        return leader_of(observation) is None and not is_deleted(observation)
+        return leader_of(observation) is None and not observation.is_deleted
 
     def describe_condition(self, scope: Scope, begin: PartitionState, before: object) -> Condition:
         del before

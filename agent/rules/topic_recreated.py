@@ -17,7 +17,6 @@ from agent.rules.queries.partitions import (
     IncarnationEnd,
     drop_unmoved,
     find_incarnation_ends,
-    is_deleted,
 )
 from agent.rules.queries.subjects import groups_of, partitions_in
 from agent.rules.queries.unread import longest_interval, remembered
@@ -83,7 +82,7 @@ class TopicRecreated(EventRule, TopicRule):
             return ()
         history = facts.history(PartitionState, observation.cluster, observation.topic, observation.partition)
         before = history.changes[-2] if len(history.changes) > 1 else None
-        is_edge = is_deleted(observation) or (before is not None and is_deleted(before))
+        is_edge = observation.is_deleted or (before is not None and before.is_deleted)
         changed = before is not None and (is_edge or before.topic_id != observation.topic_id)
         return (Scope(observation.cluster, topic=observation.topic),) if changed else ()
 
@@ -198,7 +197,7 @@ class TopicRecreated(EventRule, TopicRule):
 
 def _is_gone(end: IncarnationEnd) -> bool:
     """Return whether the partition did not come back soon after its deletion."""
-    return is_deleted(end.first) and (end.new is None or end.new.at > end.first.seen + _GONE_MS + LATENESS_MS)
+    return end.first.is_deleted and (end.new is None or end.new.at > end.first.seen + _GONE_MS + LATENESS_MS)
 
 
 def _sum_by_group(unread: Mapping[str, Mapping[int, _Log]]) -> dict[str, int]:

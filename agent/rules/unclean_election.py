@@ -10,7 +10,7 @@ from agent.model.observations.base import Observation
 from agent.model.observations.kafka import PartitionState
 from agent.model.text import leader_name, place, time_range
 from agent.rules.queries.advice import DURABLE_WRITES
-from agent.rules.queries.partitions import find_unclean_elections, is_deleted, leader_of
+from agent.rules.queries.partitions import find_unclean_elections, leader_of
 
 
 class UncleanElection(TopicRule):
@@ -66,9 +66,7 @@ class UncleanElection(TopicRule):
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         in_sync = set(finding.previous["isr"])
         states = facts.history(PartitionState, *scope.in_partition).after(finding.at - 1)
-        restored = (
-            state.at for state in states if is_deleted(state) or in_sync & set(state.replicas) <= set(state.isr)
-        )
+        restored = (state.at for state in states if state.is_deleted or in_sync & set(state.replicas) <= set(state.isr))
         return recovered(finding, next(restored, None))
 
 

@@ -192,6 +192,11 @@ class PartitionState(Observation, frozen=True, kw_only=True, tag="partition_stat
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
 
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the partition no longer exists."""
+        return not self.replicas
+
     def deleted(self, at: int) -> "PartitionState":
         """Return the state of the partition once it no longer exists, seen at that moment (ms)."""
         return PartitionState(

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 from agent.engine.facts import Facts
 from agent.model.observations.kafka import BrokerRegistration, PartitionState
-from agent.rules.queries.partitions import is_deleted
 
 
 class Absence(NamedTuple):
@@ -42,7 +41,7 @@ def holds_replicas(facts: Facts, cluster: str, broker: int, at: int) -> bool:
     is_any_known = False
     for history in facts.histories(PartitionState, cluster=cluster):
         state = history.as_of(at)
-        if state is not None and not is_deleted(state):
+        if state is not None and not state.is_deleted:
             is_any_known = True
             if broker in state.replicas:
                 return True

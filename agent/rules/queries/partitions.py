@@ -68,15 +68,10 @@ def may_have_happened_in(change: Observation, begin: int, end: int) -> bool:
 # Incarnations of a topic
 
 
-def is_deleted(state: PartitionState) -> bool:
-    """Return whether the partition no longer exists."""
-    return not state.replicas
-
-
 def find_replicas(facts: Facts, partition: tuple[str, str, int], at: int) -> dict[str, int]:
     """Return how many replicas the partition had, as `replicas`; empty if unknown."""
     state = facts.history(PartitionState, *partition).as_of(at)
-    return {} if state is None or is_deleted(state) else {"replicas": len(state.replicas)}
+    return {} if state is None or state.is_deleted else {"replicas": len(state.replicas)}
 
 
 def find_leader(facts: Facts, partition: tuple[str, str, int], at: int) -> dict[str, int]:
@@ -107,7 +102,7 @@ def find_incarnation_ends(facts: Facts, partition: tuple[str, str, int]) -> Iter
     known_id: str | None = None
     deleted: PartitionState | None = None
     for state in facts.history(PartitionState, *partition):
-        if is_deleted(state):
+        if state.is_deleted:
             deleted = deleted or state
             continue
         if is_other_incarnation(known_id, state.topic_id):
@@ -165,7 +160,7 @@ def infer_reassignments(history: History[PartitionState]) -> History[PartitionSt
     before: PartitionState | None = None
     copying: set[int] = set()
     for state in history:
-        if before is None or is_deleted(before) or is_other_incarnation(before.topic_id, state.topic_id):
+        if before is None or before.is_deleted or is_other_incarnation(before.topic_id, state.topic_id):
             copying = set()
         else:
             copying |= set(state.replicas) - set(before.replicas)
@@ -187,7 +182,7 @@ def find_leader_changes(history: History[PartitionState]) -> Iterator[tuple[Part
     """
     old: PartitionState | None = None
     for state in history:
-        if is_deleted(state):
+        if state.is_deleted:
             old = None
         elif leader_of(state) is not None:
             changed = old is not None and leader_of(old) != leader_of(state)
@@ -216,7 +211,7 @@ def _find_elections_outside_isr(
     before: list[PartitionState] = []
     led_since = LONG_AGO
     for state in facts.history(PartitionState, *partition):
-        if is_deleted(state):
+        if state.is_deleted:
             before = []
         elif not state.isr:
             before = [*before, state] if before else []

@@ -124,8 +124,9 @@ class ClusterState:
         return self._watched.by_leader
 
     def _update_watched(self) -> None:
-        committed = self._share_offsets.partitions | self.committed.partitions | self._stable_offsets.held_back
-        self._watched.update(committed)
+        self._watched.update(
+            self.committed.partitions.union(self._share_offsets.partitions, self._stable_offsets.held_back)
+        )
         if self.logs.unavailable:
             self.logs.keep_unavailable({*chain(self._watched.without_leader, *self._watched.by_leader.values())})
         if self._metadata.unavailable:

@@ -254,11 +254,16 @@ class CommitTail:
         with self._lock:
             self._keep_ends()
             for place in reached:
-                self._next |= _reached(place.partition, place.offset, self._next)
+                self._reach(place.partition, place.offset)
 
     def _keep_ends(self) -> None:
         for number, end in self._progress.ends.items():
-            self._next |= _reached(number, end.next_offset, self._next)
+            self._reach(number, end.next_offset)
+
+    def _reach(self, number: int, offset: int) -> None:
+        """Keep a partition's offset to be read next if it is further than what is known; negative: unknown."""
+        if offset > self._next.get(number, -1):
+            self._next[number] = offset
 
     def _assign(self, consumer: Consumer, numbers: range) -> int:
         """Begin to read these partitions; return how many are read then."""
@@ -402,11 +407,16 @@ class CommitTail:
         if first is not None and last is not None and last < first:
             return []
         self._log.warning("offsets_topic_unread", partition=number, first=first, last=last, reason=reason)
-        at, cluster = now_ms(), self._cluster
-        fact = OffsetsUnread(
-            at=at, cluster=cluster, partition=number, first_offset=first, last_offset=last, reason=reason
-        )
-        return [fact]
+        return [
+            OffsetsUnread(
+                at=now_ms(),
+                cluster=self._cluster,
+                partition=number,
+                first_offset=first,
+                last_offset=last,
+                reason=reason,
+            )
+        ]
 
     def _leave_out(self, partitions: Collection[int], reason: str | None = None) -> None:
         """Take note that records of these partitions are not read: what their groups commit meanwhile is polled.
@@ -433,11 +443,6 @@ class _LeftOut(NamedTuple):
 
     offset: int
     reason: str
-
-
-def _reached(number: int, offset: int, known: Mapping[int, int]) -> dict[int, int]:
-    """Return the partition's offset to be read next, if that is further than what is known; negative: unknown."""
-    return {number: offset} if offset > known.get(number, -1) else {}
 
 
 def _records(messages: Sequence[Message]) -> Records:

@@ -31,11 +31,12 @@ _REFUSED = protocol.Failure(42, "refused")
 _UNKNOWN_TOPIC = protocol.Failure(3, "?")
 _NOT_COORDINATOR = protocol.Failure(16, "moved")
 _TIMED_OUT = protocol.Failure(-185, "timed out")
+_ALL = NameFilter()
 
 
-def _state(*known: Observation) -> ClusterState:
+def _state(*known: Observation, topics: NameFilter = _ALL) -> ClusterState:
     acl = Acl("kafka-1:9093", "User:backflow", AffectedRules({}, watch_partitions=True))
-    state = ClusterState("main", NameFilter(), NameFilter(), ChangeDetector(), known, acl=acl, watch_partitions=True)
+    state = ClusterState("main", _ALL, topics, ChangeDetector(), known, acl=acl, watch_partitions=True)
     state.begin_poll()
     return state
 
@@ -351,10 +352,7 @@ def test_an_offline_partition_is_unavailable_and_not_requested() -> None:
 
 def test_what_is_not_watched_any_more_is_not_unavailable() -> None:
     """The leader of a partition is away, its topic cannot be described, and then its only group is deleted."""
-    acl = Acl("kafka-1:9093", "User:backflow", AffectedRules({}, watch_partitions=True))
-    nothing = NameFilter(include=["nothing"])
-    state = ClusterState("main", NameFilter(), nothing, ChangeDetector(), (), acl=acl, watch_partitions=True)
-    state.begin_poll()
+    state = _state(topics=NameFilter(include=["nothing"]))
     _apply_metadata(state, [1], {0: 1})
     _apply_commits(state, 5)
     assert state.partitions_by_leader(_LATER) == {1: [("t", 0)]}
@@ -369,11 +367,8 @@ def test_what_is_not_watched_any_more_is_not_unavailable() -> None:
 
 
 def test_a_partition_that_a_transaction_holds_back_is_watched_until_it_does_not() -> None:
-    acl = Acl("kafka-1:9093", "User:backflow", AffectedRules({}, watch_partitions=True))
     held_back = LastStableOffset(at=1, cluster="main", topic="t", partition=0, offset=40)
-    nothing = NameFilter(include=["nothing"])
-    state = ClusterState("main", NameFilter(), nothing, ChangeDetector(), [held_back], acl=acl, watch_partitions=True)
-    state.begin_poll()
+    state = _state(held_back, topics=NameFilter(include=["nothing"]))
     _apply_metadata(state, [1], {0: 1})
     assert state.partitions_by_leader(_LATER) == {1: [("t", 0)]}
     _apply_end(state, 100, sent_at=1)
