@@ -6,28 +6,41 @@ Ticks need not be recorded: the engine evaluates at every moment it waits for.
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import takewhile
 from pathlib import Path
 from time import monotonic
 
 import click
 
-from agent.cli.common import EPILOG, FOUND, WRONG, config_option, fail, load_or_exit, print_incidents, progress
+from agent.cli.common import (
+    EPILOG,
+    FOUND,
+    WRONG,
+    config_option,
+    fail,
+    load_or_exit,
+    parsed_by,
+    print_incidents,
+    progress,
+)
 from agent.config.credentials import CredentialError
 from agent.config.journal import Journal, archive_url
 from agent.engine.engine import Engine
-from agent.engine.recorded import batches
+from agent.engine.recorded import batches, last_seen
 from agent.model.batches import Chunk
 from agent.model.encoding import from_json
 from agent.model.findings import Incident
 from agent.model.observations.base import Observation
 from agent.model.text import count
-from agent.model.times import second
+from agent.model.times import millis, rfc3339, second
 from agent.storage.journal import reader
 from agent.storage.journal.places import is_url, open_journals
 from agent.storage.journal.writer import JournalRefusedError, check_version
 
 _SHOW_EVERY_S, _LOG_EVERY_S = 2.0, 30.0
 """How often progress is shown on a terminal, and elsewhere."""
+
+_TIME = parsed_by(millis)
 
 
 class RecordingError(Exception):
@@ -45,27 +58,47 @@ class RecordingError(Exception):
 @click.option(
     "--agent", "agents", multiple=True, metavar="PATTERN", help="Only these agents of an archive; repeatable."
 )
+@click.option("--from", "since", callback=_TIME, metavar="TIME", help="Only incidents that had not recovered by then.")
+@click.option("--to", "until", callback=_TIME, metavar="TIME", help="Only what was observed before.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line and incident.")
 def replay_command(
-    path: str, config: Path | None, archive: str | None, agents: tuple[str, ...], *, as_json: bool
+    path: str,
+    config: Path | None,
+    archive: str | None,
+    agents: tuple[str, ...],
+    *,
+    since: int | None,
+    until: int | None,
+    as_json: bool,
 ) -> None:
     """Run the rules over recorded observations and print the incidents.
 
     PATH is a journal directory (STATE_DIRECTORY/journal), the URL of an archive such as s3://bucket/prefix, or a file
-    of JSON lines. Exits with 1 if there are incidents.
+    of JSON lines. TIME is like 2026-12-01T06:00:00Z. What was observed before --from is used as history. Exits with 1
+    if there are incidents.
     """
+    if since is not None and until is not None and since >= until:
+        fail(WRONG, f"--from {rfc3339(since)} is not before --to {rfc3339(until)}")
     settings = load_or_exit(config, need_clusters=False)
     try:
         recordings = read(path, settings.journal, archive, agents)
         engine = Engine(settings.rules, settings.correlations, settings.incidents)
         with progress("replay") as show:
-            incidents = replay(_followed(batches(recordings), engine, show), engine)
+            incidents = replay(_followed(_before(until, batches(recordings)), engine, show), engine)
     except RecordingError as error:
         fail(WRONG, str(error))
     except (OSError, CredentialError) as error:
         fail(WRONG, f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}")
-    print_incidents(incidents, as_json=as_json)
-    sys.exit(FOUND if incidents else 0)
+    lasting = [
+        found for found in incidents if since is None or found.recovered_at is None or found.recovered_at >= since
+    ]
+    print_incidents(lasting, as_json=as_json)
+    sys.exit(FOUND if lasting else 0)
+
+
+def _before(until: int | None, observed: Iterable[Collection[Observation]]) -> Iterable[Collection[Observation]]:
+    """Return the batches up to the first one that was seen at that time (ms) or later."""
+    return observed if until is None else takewhile(lambda batch: last_seen(batch) < until, observed)
 
 
 def _followed(

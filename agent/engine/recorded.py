@@ -72,7 +72,7 @@ def _batches_of_second(parts: Sequence[Part]) -> Iterator[Collection[Observation
     yield from sorted(columns, key=lambda batch: batch.kind is Commit)
 
 
-def _last_seen(part: Part) -> int:
+def last_seen(part: Collection[Observation]) -> int:
     """Return when the last of these observations was seen, ms; LONG_AGO if there are none."""
     if isinstance(part, ObservationBatch):
         return part.latest
@@ -93,7 +93,7 @@ class _Recording:
         if chunk is None:
             return None
         parts = [self._without_late(part) for part in chunk]
-        self.newest = max([self.newest, *map(_last_seen, parts)])
+        self.newest = max([self.newest, *map(last_seen, parts)])
         return parts
 
     def _without_late(self, part: Part) -> Part:

@@ -96,6 +96,23 @@ def test_replay_without_incidents_exits_with_0(tmp_path: Path) -> None:
     assert (result.exit_code, result.output) == (0, "no incidents\n")
 
 
+def test_replay_of_a_time_window(lines: Path) -> None:
+    assert run("replay", lines, "--from", "2026-11-20T09:35:00Z").exit_code == 1, "still lasts"
+    assert run("replay", lines, "--to", "2026-11-20T09:35:01.711Z").output == "no incidents\n", "before the reset"
+    assert run("replay", lines, "--to", "2026-11-20T09:35:01.712Z").exit_code == 1
+    recovered = lines.with_name("recovered.jsonl")
+    caught_up = RESET.splitlines()[-1].replace("09:35:01.711", "09:36:00.000").replace('"offset":0', '"offset":99999')
+    recovered.write_text(f"{RESET}{caught_up}\n", encoding="utf-8")
+    assert run("replay", recovered, "--from", "2026-11-20T09:36:00Z").exit_code == 1
+    assert run("replay", recovered, "--from", "2026-11-20T09:36:00.001Z").output == "no incidents\n"
+
+
+def test_replay_of_a_window_that_ends_before_it_begins_exits_with_2(lines: Path) -> None:
+    result = run("replay", lines, "--from", "2026-11-20T09:35:00Z", "--to", "2026-11-20T09:00:00Z")
+    assert result.exit_code == 2
+    assert result.stderr == "--from 2026-11-20T09:35:00.000Z is not before --to 2026-11-20T09:00:00.000Z\n"
+
+
 def test_replay_lists_all_invalid_lines_and_exits_with_2(tmp_path: Path) -> None:
     bad = tmp_path / "bad.jsonl"
     bad.write_text(
