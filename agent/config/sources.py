@@ -24,6 +24,7 @@ SMALLEST_MEMORY = 96_000_000
 """Lower limit of `changelog_memory`, bytes."""
 
 _BOOTSTRAP = re.compile(rf"(?:\w+://)?{SERVER}(?:,(?:\w+://)?{SERVER})*")
+_PROTOCOL = re.compile(r"(\w+)://")
 
 
 def _bootstrap_servers(value: str) -> str:
@@ -135,6 +136,20 @@ class Cluster(ConfigModel):
     def _require_zookeeper(self) -> Self:
         if self.zookeeper is None and self.zookeeper_client != ZooKeeperClient():
             msg = "`zookeeper_client` has no effect without `zookeeper`"
+            raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
+    def _reject_other_protocols(self) -> Self:
+        """librdkafka leaves out servers with another protocol than that of its clients."""
+        protocol = self.kafka.get("security.protocol", "plaintext")
+        named = _PROTOCOL.findall(self.bootstrap_servers)
+        other = next((name for name in named if name.lower() != str(protocol).lower()), None)
+        if other is not None and not isinstance(protocol, Credential):
+            msg = (
+                f'`bootstrap_servers` begins an address with "{other}://", but the clients use {protocol}; '
+                f'write `kafka."security.protocol" = "{other.lower()}"`, or leave out "{other}://"'
+            )
             raise ValueError(msg)
         return self
 

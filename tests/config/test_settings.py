@@ -50,7 +50,7 @@ def test_all_sections_are_read() -> None:
         agent.state_directory = "/var/lib/backflow"
         journal = { retention = "12h" }
         [clusters.main]
-        bootstrap_servers = "SSL://k1:9093, [::1]:9092"
+        bootstrap_servers = "SASL_SSL://k1:9093, [::1]:9092"
         zookeeper = "zk-1:2181,zk-2:2181/kafka"
         poll_interval = "500ms"
         log_directories = { 2005 = "/a", 2011 = ["/b", "hdfs://c/d"] }
@@ -101,7 +101,7 @@ def test_all_sections_are_read() -> None:
     assert cluster.groups.match("g")
     assert not cluster.groups.match("console-consumer-1")
     assert cluster.kafka_properties(secrets) == {
-        "bootstrap.servers": "SSL://k1:9093,[::1]:9092",
+        "bootstrap.servers": "SASL_SSL://k1:9093,[::1]:9092",
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "PLAIN",
         "enable.ssl.certificate.verification": False,
