@@ -16,9 +16,11 @@ import numpy as np
 from agent.model.batches import UNKNOWN, CommitBatch, CommitKey, CommitKeys, Flags, Integers, differ_from_before
 from agent.model.observations.kafka import Commit
 from agent.sources.base import HEARTBEAT_MS
+from agent.sources.kafka.tail.held_commits import NOTHING, HeldCommits, ObservedCommits
 from agent.sources.kafka.tail.key_numbers import KeyNumbers
 from agent.sources.kafka.tail.records import (
     GroupKey,
+    Records,
     UndecodableError,
     decode_key,
     decode_values,
@@ -48,18 +50,6 @@ _ROWS = 1_024
 _REASONS = 20
 
 
-class Records(NamedTuple):
-    """Records of `__consumer_offsets`; those of a partition in order of their offsets.
-
-    keys: None of a record without one. values: None of a tombstone. timestamps: of the records, ms; read of tombstones
-    only.
-    """
-
-    keys: Sequence[bytes | None]
-    values: Sequence[bytes | None]
-    timestamps: Sequence[int]
-
-
 class Taken(NamedTuple):
     """What records brought: commits to observe, and groups that are new or whose members may have changed."""
 
@@ -81,27 +71,6 @@ class _Rows(NamedTuple):
         return _Rows(*(column[which] for column in self))
 
 
-class _Observed(NamedTuple):
-    """Commits to observe, by the numbers of their keys, in order. at, seen_at: ms; UNKNOWN: seen at that moment."""
-
-    numbers: Integers
-    at: Integers
-    seen_at: Integers
-    offsets: Integers
-    leader_epochs: Integers
-
-    def select(self, which: Flags) -> "_Observed":
-        """Return these commits."""
-        return _Observed(*(column[which] for column in self))
-
-    def followed_by(self, others: "_Observed") -> "_Observed":
-        """Return these commits and then the others."""
-        return _Observed(*map(np.concatenate, zip(self, others, strict=True)))
-
-
-_NOTHING = _Observed(*(np.zeros(0, np.int64) for _ in _Observed._fields))
-
-
 class CommitTable:
     """The keys of a cluster's watched groups. Only commits of followed groups become observations.
 
@@ -118,8 +87,7 @@ class CommitTable:
         self._removed = self._ignored_since = 0
         self._keys_of: dict[str, array[int]] = defaultdict(lambda: array("i"))
         self._followed_groups: set[str] = set()
-        self._held = _NOTHING
-        self._held_since: dict[int, int] = {}
+        self._held = HeldCommits()
         self._changes: list[Commit] = []
         self._stirred: set[tuple[str, int]] = set()
         self._touched: set[str] = set()
@@ -203,12 +171,12 @@ class CommitTable:
         Of a second, the last commit is observed, once a later one shows that it is the last.
         """
         if not len(rows.keys):
-            return self._batch(_NOTHING)
+            return self._batch(NOTHING)
         self._newest_at = max(self._newest_at, int(rows.at.max()))
         before, _ = self._before(rows)
         rows = rows.select((rows.offsets != before) & ~((rows.offsets == _DELETED) & (before == _UNREAD)))
         if not len(rows.keys):
-            return self._batch(_NOTHING)
+            return self._batch(NOTHING)
         before, is_first = self._before(rows)
         is_last = np.append(is_first[1:], True)
         is_urgent = (rows.offsets < before) | (before == _DELETED)
@@ -218,8 +186,7 @@ class CommitTable:
         is_observed = followed & (is_urgent | (~is_last & np.append(completes[1:], False)))
         stored = rows.select(followed & is_first & completes & self._waits[rows.keys])
         stored = self._stored(stored.keys)._replace(order=2 * stored.order)
-        for number in np.unique(rows.keys[followed & (before < 0)]).tolist():
-            self._held_since.setdefault(number, now)
+        self._held.hold(np.unique(rows.keys[followed & (before < 0)]).tolist(), now)
         self._changes += self._as_commits(rows.select(followed & ((before < 0) | (rows.offsets < before))))
         rested = np.unique(rows.keys[followed & (rows.at - at_before >= _REST_MS)]).tolist()
         self._stirred |= {(key.topic, key.partition) for key in map(self._keys.__getitem__, rested)}
@@ -244,17 +211,12 @@ class CommitTable:
 
     def _observe(self, rows: _Rows, now: int, behind: int = 0) -> CommitBatch:
         """Return rows as observations; those of held keys are held."""
-        observed = self._as_observed(rows, now, behind)
-        if self._held_since:
-            is_held = np.isin(observed.numbers, list(self._held_since))
-            self._held = self._held.followed_by(observed.select(is_held))
-            observed = observed.select(~is_held)
-        return self._batch(observed)
+        return self._batch(self._held.add(self._as_observed(rows, now, behind)))
 
-    def _as_observed(self, rows: _Rows, now: int, behind: int = 0) -> _Observed:
+    def _as_observed(self, rows: _Rows, now: int, behind: int = 0) -> ObservedCommits:
         """Return rows as observations; those of a key are dated in order."""
         at = self._date(rows.keys, np.minimum(rows.at + behind, now))
-        return _Observed(rows.keys, at, np.where(at < now, now, UNKNOWN), rows.offsets, rows.leader_epochs)
+        return ObservedCommits(rows.keys, at, np.where(at < now, now, UNKNOWN), rows.offsets, rows.leader_epochs)
 
     def _date(self, numbers: Integers, at: Integers) -> Integers:
         """Return the times (ms) of commits, none before an earlier one of its key, and keep the last of each."""
@@ -272,14 +234,16 @@ class CommitTable:
         self._dated[ordered[is_last]] = at[order][is_last]
         return at
 
-    def _batch(self, observed: _Observed) -> CommitBatch:
+    def _batch(self, observed: ObservedCommits) -> CommitBatch:
         numbers, at, seen_at, offsets, leader_epochs = observed
         since = np.full(len(numbers), UNKNOWN)
         return CommitBatch(self._cluster, self._keys, numbers, at, seen_at, since, offsets, leader_epochs)
 
     def _as_commits(self, rows: _Rows) -> list[Commit]:
         """Return rows as observations that say where a key stands, without having been observed."""
-        observed = _Observed(rows.keys, rows.at, np.full(len(rows.keys), UNKNOWN), rows.offsets, rows.leader_epochs)
+        observed = ObservedCommits(
+            rows.keys, rows.at, np.full(len(rows.keys), UNKNOWN), rows.offsets, rows.leader_epochs
+        )
         return list(self._batch(observed))
 
     # --- time
@@ -292,20 +256,11 @@ class CommitTable:
     @property
     def held_since(self) -> int | None:
         """When the first of the commits that are held was taken in, ms; None if none is."""
-        return min(self._held_since.values(), default=None)
+        return self._held.since
 
     def release(self, before: int) -> CommitBatch:
         """Return, in order, the commits of keys that have been held since before that moment (ms)."""
-        return self._batch(self._release([number for number, since in self._held_since.items() if since < before]))
-
-    def _release(self, numbers: Iterable[int]) -> _Observed:
-        """Hold these keys no longer; return their commits that were held."""
-        held = [number for number in numbers if self._held_since.pop(number, None) is not None]
-        if not held:
-            return _NOTHING
-        is_held = np.isin(self._held.numbers, list(self._held_since))
-        released, self._held = self._held.select(~is_held), self._held.select(is_held)
-        return released
+        return self._batch(self._held.release(self._held.held_before(before)))
 
     def flush(self, now: int) -> CommitBatch:
         """Return the commits of earlier seconds that have not been observed yet. Call it about once a second."""
@@ -318,7 +273,7 @@ class CommitTable:
         # The deletion is observed if the group is followed; else it is remembered for a poll that was made before.
         is_deleted = (self._offset[used] == _DELETED) & (self._followed[used] | (self._at[used] < now - _DELETED_MS))
         for number in np.flatnonzero(is_deleted).tolist():
-            if number not in self._held_since:
+            if number not in self._held:
                 self._remove(number)
         if len(self._keys) > 2 * len(self) + _ROWS:
             self._renumber()
@@ -393,7 +348,7 @@ class CommitTable:
     def unfollow(self, group: str, now: int) -> CommitBatch:
         """Observe no more commits of a group until it is followed again; return those that were held or had to wait."""
         keys = np.array(self._keys_of.get(group, []) if group in self._followed_groups else [], np.int64)
-        held = self._release(keys.tolist())
+        held = self._held.release(keys.tolist())
         waiting = self._as_observed(self._stored(keys[self._waits[keys]]), now)
         self._changes += self._as_commits(self._stored(keys[self._offset[keys] >= 0])._replace(at=self._dated[keys]))
         self._followed_groups.discard(group)
@@ -408,7 +363,7 @@ class CommitTable:
 
     def _remove(self, number: int) -> None:
         """Forget a key, and its commits that are held."""
-        self._release([number])
+        self._held.release([number])
         raw = encode_key(self._keys[number])
         for version in (b"\0\0", b"\0\1"):
             self._numbers.remove(version + raw[2:])
@@ -428,7 +383,6 @@ class CommitTable:
         self._numbers.replace(number_of)
         for group, numbers in self._keys_of.items():
             self._keys_of[group] = array("i", number_of[numbers].tolist())
-        self._held = self._held._replace(numbers=number_of[self._held.numbers])
-        self._held_since = {int(number_of[number]): since for number, since in self._held_since.items()}
+        self._held.renumber(number_of)
         for column in (self._offset, self._at, self._dated, self._leader_epoch, self._waits, self._followed):
             column[: len(kept)] = column[kept]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import structlog
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from agent.config.credentials import CredentialError
 from agent.model.batches import CommitBatch
@@ -19,8 +19,10 @@ from agent.sources.availability import now_ms
 from agent.sources.base import Emit
 from agent.sources.kafka.log_consumer import make_log_consumer
 from agent.sources.kafka.tail.broker_clock import BrokerClock
-from agent.sources.kafka.tail.commit_table import CommitTable, Records
+from agent.sources.kafka.tail.commit_table import CommitTable
+from agent.sources.kafka.tail.positions import Positions
 from agent.sources.kafka.tail.progress import BEHIND_MS, CATCH_UP_MS, Poll, Progress, Reading, read_statistics
+from agent.sources.kafka.tail.records import Records
 from agent.sources.kafka.tail.resumption import PositionJournal, Resumption
 
 _MAX_RECORDS = 10_000
@@ -88,10 +90,8 @@ class CommitTail:
         self._table = CommitTable(cluster, is_watched)
         self._progress = Progress()
         self._resumption = Resumption(known, is_watched)
-        self._positions = PositionJournal(cluster)
-        self._next: dict[int, int] = {}
-        self._left_out: dict[int, _LeftOut] = {}
-        self._count_before = 0
+        self._positions = Positions()
+        self._position_journal = PositionJournal(cluster)
         self._clock = BrokerClock()
         self._unemitted: list[CommitBatch] = []
         self._touched: set[str] = set()
@@ -110,8 +110,7 @@ class CommitTail:
         for group, last in commits.items():
             at = max(commit.at for commit in last)
             self._table.follow(group, last, at, at)
-        self._next = {number: end.next_offset for number, end in positions.items()}
-        self._count_before = self._progress.count
+        self._positions.resume(positions, self._progress.count)
 
     def set_partitions(self, count: int, answered_at: int) -> None:
         """Read so many partitions. Call it every few seconds. Raises what ended the thread, after starting it again.
@@ -124,9 +123,7 @@ class CommitTail:
                 self._progress.wait(now_ms())
             if count and self._progress.set_count(count, now_ms()):
                 self._log.warning("offsets_topic_replaced", partitions=count)
-                self._next.clear()
-                self._left_out.clear()
-                self._count_before = 0
+                self._positions = Positions()
             self._lose(now_ms())
         crash, self._crash = self._crash, None
         if (self._thread is None and count) or crash is not None:
@@ -252,29 +249,15 @@ class CommitTail:
         """
         reached = consumer.position([TopicPartition(OFFSETS_TOPIC, number) for number in numbers])
         with self._lock:
-            self._keep_ends()
+            self._positions.keep_ends(self._progress.ends)
             for place in reached:
-                self._reach(place.partition, place.offset)
-
-    def _keep_ends(self) -> None:
-        for number, end in self._progress.ends.items():
-            self._reach(number, end.next_offset)
-
-    def _reach(self, number: int, offset: int) -> None:
-        """Keep a partition's offset to be read next if it is further than what is known; negative: unknown."""
-        if offset > self._next.get(number, -1):
-            self._next[number] = offset
+                self._positions.keep(place.partition, place.offset)
 
     def _assign(self, consumer: Consumer, numbers: range) -> int:
         """Begin to read these partitions; return how many are read then."""
-        offsets = {}
-        for number in numbers:
-            # All of a partition that was added is new.
-            is_added = 0 < self._count_before <= number
-            offsets[number] = self._next.get(number, OFFSET_BEGINNING if is_added else OFFSET_END)
+        offsets = self._positions.begin(numbers)
         self._leave_out([number for number, offset in offsets.items() if offset == OFFSET_END])
         consumer.incremental_assign([TopicPartition(OFFSETS_TOPIC, *place) for place in offsets.items()])
-        self._count_before = numbers.stop
         return numbers.stop
 
     def _is_outdated(self, properties: Mapping[str, str]) -> bool:
@@ -307,7 +290,7 @@ class CommitTail:
             if now - self._flushed_at >= _FLUSH_MS or now < self._flushed_at:
                 self._flushed_at = now
                 batches += [self._table.flush(now), self._table.heartbeats(self._progress.held_at(now))]
-            positions = self._positions.take_due(
+            positions = self._position_journal.take_due(
                 self._progress.ends, self._progress.count, now, self._table.held_since, self._clock.ahead
             )
         pieces = [
@@ -321,7 +304,7 @@ class CommitTail:
 
     def _apply(self, records: Sequence[Message], now: int) -> CommitBatch:
         """Take records in; return what follows."""
-        taken = self._table.apply(_records(records), now, self._clock.behind)
+        taken = self._table.apply(Records.of(records), now, self._clock.behind)
         self._touched |= taken.touched
         return taken.commits
 
@@ -340,15 +323,15 @@ class CommitTail:
         before = self._progress.catching_up
         self._unemitted += [self._table.unfollow(group, now) for group in self._progress.lose(now)]
         for number in before.keys() - self._progress.catching_up.keys():
-            self._left_out.setdefault(number, _LeftOut(before[number], "their broker was away"))
+            self._positions.leave_out(number, before[number], "their broker was away")
 
     def _take_unread(self, readings: Iterable[Reading]) -> list[OffsetsUnread]:
         """Return which records were left out of the partitions that have been read up to their ends since."""
+        ends = {reading.partition: reading.next_offset for reading in readings if reading.is_at_end}
         return [
             unread
-            for reading in readings
-            if reading.is_at_end and (left_out := self._left_out.pop(reading.partition, None)) is not None
-            for unread in self._unread(reading.partition, left_out.offset, reading.next_offset - 1, left_out.reason)
+            for number, left_out in self._positions.take_left_out(ends).items()
+            for unread in self._unread(number, left_out.offset, ends[number] - 1, left_out.reason)
         ]
 
     def _handle_errors(self, consumer: Consumer, messages: Sequence[Message]) -> bool:
@@ -372,8 +355,8 @@ class CommitTail:
         reason: why what was written before the start is left out; None if brokers refused the offset to read next.
         """
         self._keep_positions(consumer, [number])
-        offset = self._next.get(number)
-        if offset is None:  # none of its groups has been followed yet
+        offset = self._positions.get(number)
+        if offset is None:
             self._read_from(consumer, number, OFFSET_END)
             return
         try:
@@ -399,8 +382,7 @@ class CommitTail:
         consumer.incremental_unassign([TopicPartition(OFFSETS_TOPIC, number)])
         consumer.incremental_assign([TopicPartition(OFFSETS_TOPIC, number, offset)])
         self._statistics = None  # they are about what was read before
-        if offset >= 0:
-            self._next[number] = offset
+        self._positions.move(number, offset)
 
     def _unread(self, number: int, first: int | None, last: int | None, reason: str) -> list[OffsetsUnread]:
         """Return and log that a partition's records from the first to the last were not read; None: unknown."""
@@ -424,28 +406,12 @@ class CommitTail:
         reason: why, to report them once the partitions can be read; None if that is done, or none are missed.
         """
         with self._lock:
-            self._keep_ends()
-            for number in partitions:
-                offset = self._next.pop(number, None)
-                if reason is not None and offset is not None:
-                    self._left_out.setdefault(number, _LeftOut(offset, reason))
+            self._positions.keep_ends(self._progress.ends)
+            self._positions.forget(partitions, reason)
             self._progress.reset(partitions)
-            self._positions.discard(partitions)
+            self._position_journal.discard(partitions)
             self._resumption.release(partitions)
             for group in self._table.groups:
                 if self._progress.partitions_of(group).intersection(partitions):
                     self._unemitted.append(self._table.unfollow(group, now_ms()))
                     self._table.forget(group)
-
-
-class _LeftOut(NamedTuple):
-    """Records that are left out: from which offset on, and why, as a clause."""
-
-    offset: int
-    reason: str
-
-
-def _records(messages: Sequence[Message]) -> Records:
-    values = list(map(Message.value, messages))
-    timestamps = [] if all(values) else [message.timestamp()[1] for message in messages]
-    return Records(list(map(Message.key, messages)), values, timestamps)

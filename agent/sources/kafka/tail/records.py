@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
+from confluent_kafka import Message
 from numpy.typing import NDArray
 
 from agent.model.batches import CommitKey, Integers
@@ -22,6 +23,25 @@ _WRITTEN_KEY = 1
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
+
+
+class Records(NamedTuple):
+    """Records of `__consumer_offsets`; those of a partition in order of their offsets.
+
+    keys: None of a record without one. values: None of a tombstone. timestamps: of the records, ms; read of tombstones
+    only.
+    """
+
+    keys: Sequence[bytes | None]
+    values: Sequence[bytes | None]
+    timestamps: Sequence[int]
+
+    @classmethod
+    def of(cls, messages: Sequence[Message]) -> "Records":
+        """Return the records of messages as a consumer returns them."""
+        values = list(map(Message.value, messages))
+        timestamps = [] if all(values) else [message.timestamp()[1] for message in messages]
+        return cls(list(map(Message.key, messages)), values, timestamps)
 
 
 class GroupKey(NamedTuple):

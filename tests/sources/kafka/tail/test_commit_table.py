@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from agent.model.batches import CommitKey
 from agent.model.observations.kafka import Commit
 from agent.sources.base import HEARTBEAT_MS
-from agent.sources.kafka.tail.commit_table import CommitTable, Records
-from agent.sources.kafka.tail.records import encode_key
+from agent.sources.kafka.tail.commit_table import CommitTable
+from agent.sources.kafka.tail.records import Records, encode_key
 
 NOW = 1_795_000_000_500
 KEY = CommitKey("group", "topic", 3)
