@@ -26,12 +26,11 @@ class Reader(Protocol):
 
 
 class UncleanReset(NamedTuple):
-    """The sessions of both brokers before and after `flink_reset`, and the consumer's rewind."""
+    """The leader's sessions before and after `flink_reset`, and the consumer's rewind."""
 
     leader: int
     follower: int
     leader_sessions: tuple[Registration, Registration]
-    follower_sessions: tuple[Registration, Registration]
     rewind: Rewind
 
 
@@ -52,7 +51,8 @@ def flink_reset(
     leader leads again with both replicas in sync. Raises TimeoutError.
     """
     leader, follower = _replicas(cluster, topic, partition)
-    before = cluster.wait_until_registered(leader), cluster.wait_until_registered(follower)
+    before = cluster.wait_until_registered(leader)
+    cluster.wait_until_registered(follower)
     behind = wait_until(lambda: cluster.log_end(topic, partition), f"the end of {topic}[{partition}]")
 
     progress(f"broker {follower}, follower of {topic}[{partition}], freezes at offset {behind}")
@@ -65,9 +65,9 @@ def flink_reset(
     progress(f"broker {leader}, the leader, freezes; broker {follower} resumes with an older log")
     cluster.freeze(leader)
     cluster.thaw(follower)
-    follower_after = cluster.wait_until_registered(follower)
+    cluster.wait_until_registered(follower)
     cluster.wait_until_gone(leader)
-    progress(f"broker {leader}: session {before[0].session} expired")
+    progress(f"broker {leader}: session {before.session} expired")
     cluster.wait_for_leader(topic, partition, follower)
     progress(f"broker {follower} leads {topic}[{partition}], an unclean election: it was not in the ISR")
     rewind = consumer.wait_for_rewind(topic, partition)
@@ -78,7 +78,7 @@ def flink_reset(
     progress(f"broker {leader} resumes and re-registers with session {leader_after.session}")
     cluster.wait_for_leader(topic, partition, leader, isr=[leader, follower])
     progress(f"broker {leader} leads {topic}[{partition}] again")
-    return UncleanReset(leader, follower, (before[0], leader_after), (before[1], follower_after), rewind)
+    return UncleanReset(leader, follower, (before, leader_after), rewind)
 
 
 def clean_failover(

@@ -124,9 +124,6 @@ class Rule(ConfigModel):
     is_delay: ClassVar[bool] = False
     """Whether a finding is about a reader that does not keep up, or what that costs: it joins what lasts already."""
 
-    changes_leader: ClassVar[bool] = False
-    """Whether a finding is a leader change: `previous` and `current` name the leader."""
-
     moves_position: ClassVar[bool] = False
     """Whether a finding is about the position of a reader or the end of a log."""
 

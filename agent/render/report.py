@@ -18,6 +18,7 @@ from agent.model.text import (
     describe_records,
     instant,
     is_bounded,
+    is_leader_change,
     join_names,
     place,
     places,
@@ -321,7 +322,7 @@ def _spared(incident: Incident, worst: Finding) -> list[str]:
     """Return the partitions whose leader changed too, without a rewind."""
     moving = [finding for finding in _parts(incident) if rule_of(finding).moves_position]
     struck = {place(finding.subject) for finding in moving} | {place(worst.subject)}
-    moved = (cause.subject for cause in incident.causes if rule_of(cause).changes_leader)
+    moved = (cause.subject for cause in filter(is_leader_change, incident.causes))
     spared = [subject for subject in moved if place(subject) not in struck]
     if not spared or not worst.records.reread:
         return []

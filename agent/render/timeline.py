@@ -7,7 +7,7 @@ from agent.engine.check_rule import CheckRule
 from agent.engine.rule import Rule
 from agent.model.findings import Finding
 from agent.model.log_text import group_alike, lines_of
-from agent.model.text import change, count, instant, more, place, places
+from agent.model.text import change, count, instant, is_leader_change, more, place, places
 from agent.rules import KINDS
 
 _ROW_LENGTH = 110
@@ -127,7 +127,7 @@ def _event_keys(finding: Finding) -> tuple[list[tuple[object, ...]], list[tuple[
     """
     rule, partition = rule_of(finding), _partition(finding)
     is_check, is_job = issubclass(rule, CheckRule), "job" in finding.subject
-    shared: list[tuple[object, ...]] = [("leader", partition, finding.at)] if rule.changes_leader else []
+    shared: list[tuple[object, ...]] = [("leader", partition, finding.at)] if is_leader_change(finding) else []
     keys: list[tuple[object, ...]] = [(is_check, _subject(finding))]
     wanted: list[tuple[object, ...]] = [(not is_check, _subject(finding))]
     if "partition" in finding.subject and not is_check:
@@ -144,7 +144,7 @@ def _is_same_event(finding: Finding, known: Finding) -> bool:
     is_reader_and_job = ("job" in finding.subject) is not ("job" in known.subject)
     if rule is other and not is_reader_and_job and (rule.moves_reader or issubclass(rule, CheckRule)):
         return False  # each of its own reader
-    if rule.changes_leader and other.changes_leader:
+    if is_leader_change(finding) and is_leader_change(known):
         return finding.at == known.at
     if issubclass(rule, CheckRule) is not issubclass(other, CheckRule):
         return (

@@ -28,7 +28,6 @@ class LeaderMoved(TopicRule):
     title = "leader of {topic}[{partition}] changed"
     titles: ClassVar[Mapping[str, str]] = {"elected_again": "leader of {topic}[{partition}] was elected again"}
     default_severity = Severity.INFO
-    changes_leader = True
     observes = (PartitionState,)
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:

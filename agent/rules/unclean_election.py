@@ -26,7 +26,6 @@ class UncleanElection(TopicRule):
     """
 
     title = "unclean leader election on {topic}[{partition}]"
-    changes_leader = True
     advice: ClassVar[Mapping[str, Advice]] = {"": Advice(prevent=DURABLE_WRITES)}
     observes = (PartitionState,)
 

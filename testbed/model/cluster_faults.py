@@ -20,8 +20,6 @@ from testbed.model.truth import Effect, Event
 from testbed.model.world import World, permit_offline
 
 TRUNCATION = ("log_truncated", "unclean_election", "beyond_end")
-_LOUD_DOWN_MS = 420_000
-"""From when on a broker's absence must be reported: five minutes after its session has expired."""
 
 
 def _where(world: World, log: Log) -> dict[str, str | int]:

@@ -4,7 +4,7 @@ from agent.model.observations.base import Observation
 from agent.model.observations.kafka import Member
 from agent.model.observations.streams import ChangelogDecreases, Decrease, StreamsApplication, TaskRestore
 from agent.sources.base import ChangeDetector
-from testbed.model.clock import MINUTE, SECOND
+from testbed.model.clock import SECOND
 from testbed.model.groups import Group
 from testbed.model.kafka import Cluster, Topic
 from testbed.model.truth import Event
@@ -95,8 +95,3 @@ class Application:
                 self._clock.after(5 * SECOND, lambda: step(number + 1))
 
         step(0)
-
-    def bounce(self, instance: int, ms: float) -> None:
-        """Restart one instance: its tasks move to another thread and come back."""
-        self.group.rebalance(ms, replaces=instance)
-        self._clock.after(ms + MINUTE, lambda: None)

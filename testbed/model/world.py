@@ -16,9 +16,6 @@ from testbed.model.zookeeper_view import ZooKeeperView
 STANDSTILL = ("consumer_stalled", "consumer_stopped", "lag", "retention_margin", "rebalancing")
 """What may truly be reported of readers that do not read, whatever the reason."""
 
-ELECTIONS = ("broker_session_lost", "leader_moved", "under_replicated", "partition_offline", "broker_down")
-
-
 _NOTICED_MS = 6 * MINUTE
 """How long brokers must be watched to be reported as down."""
 
