@@ -19,7 +19,7 @@ import psutil
 
 from agent.checks.process import session_memory
 from agent.checks.runner import Checks
-from agent.config.settings import loads
+from agent.config.loading import loads
 from agent.engine.check_requests import CheckRequest, CheckResult
 from agent.model.observations.checks import CheckRun
 from bench.family import needs

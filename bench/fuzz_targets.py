@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 from kazoo.protocol.states import ZnodeStat
 
+from agent.config.loading import load
 from agent.config.problems import SettingsError
 from agent.config.schedules import trigger
-from agent.config.settings import load
 from agent.config.shipped import shipped
 from agent.config.sources import Logs
 from agent.config.warnings import secret_problems

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from agent.config.settings import load
+from agent.config.loading import load
 from agent.engine.engine import Engine
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import BrokerRegistration, Commit, LogOffsets, PartitionState

@@ -18,7 +18,8 @@ from pathlib import Path
 import structlog
 
 from agent.checks.runner import Checks
-from agent.config.settings import Settings, load
+from agent.config.loading import load
+from agent.config.settings import Settings
 from agent.config.shipped import shipped
 from agent.daemon import daemon, pipeline
 from agent.engine.check_requests import CheckRequest, CheckResult

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agent.checks.runner import Checks
-from agent.config.settings import loads
+from agent.config.loading import loads
 from agent.daemon.health import Health
 from agent.daemon.loops import Progress
 from agent.daemon.pipeline import Pipeline

@@ -15,8 +15,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.spinner import Spinner
 
+from agent.config.loading import load
 from agent.config.problems import SettingsError
-from agent.config.settings import Settings, load
+from agent.config.settings import Settings
 from agent.config.shipped import shipped
 from agent.model.config_types import duration
 from agent.model.findings import Incident, incident_json

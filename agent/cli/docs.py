@@ -18,8 +18,9 @@ from agent.cli.main import main as command
 from agent.cli.manual import FILES, subcommands
 from agent.cli.replay import replay
 from agent.config.credentials import Credential
+from agent.config.loading import load
 from agent.config.problems import NAMED_TABLES
-from agent.config.settings import LISTED_MODELS, NAMED_MODELS, SECTIONS, load
+from agent.config.settings import LISTED_MODELS, NAMED_MODELS, SECTIONS
 from agent.config.shipped import shipped
 from agent.engine.engine import Engine
 from agent.engine.recorded import moments

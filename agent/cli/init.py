@@ -13,8 +13,9 @@ import structlog
 from agent.cli.common import EPILOG, FAILED, WRONG, fail, silence_logs, wait_option
 from agent.cli.doctor import View, read_sources
 from agent.config.credentials import SOURCES, Credential
+from agent.config.loading import loads
 from agent.config.problems import SettingsError, describe_path
-from agent.config.settings import Settings, loads
+from agent.config.settings import Settings
 from agent.config.shipped import shipped
 from agent.model.config_types import duration_text
 from agent.model.observations.base import Observation

@@ -11,7 +11,8 @@ from itertools import repeat
 from pathlib import Path
 from statistics import quantiles
 
-from agent.config.settings import Settings, load
+from agent.config.loading import load
+from agent.config.settings import Settings
 from agent.engine.engine import Engine
 from testbed.model.evidence import Evidence
 from testbed.model.scenario import CHANGES, draw

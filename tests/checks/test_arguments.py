@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from agent.checks.arguments import input_options, page_options, requested_options, result_options, scheduled_options
-from agent.config.settings import load
+from agent.config.loading import load
 from agent.engine.check_requests import LOOKBACK_MS, CheckRequest
 from agent.model.declared_stores import DeclaredStore
 from agent.model.times import millis

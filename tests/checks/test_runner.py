@@ -12,7 +12,7 @@ import pytest
 
 from agent.checks.process import session_memory, session_processes
 from agent.checks.runner import Checks
-from agent.config.settings import loads
+from agent.config.loading import loads
 from agent.engine.check_requests import CheckRequest, CheckResult
 from agent.model.observations.checks import CheckFinding, CheckRun
 from agent.model.times import millis

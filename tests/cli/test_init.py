@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent.cli.init import Seen, render
-from agent.config.settings import load, loads
+from agent.config.loading import load, loads
 from agent.config.shipped import shipped
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import (

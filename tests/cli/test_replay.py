@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from agent.cli.replay import RecordingError, read, replay
-from agent.config.settings import load
+from agent.config.loading import load
 from agent.engine.engine import Engine
 from agent.engine.history import LATENESS_MS
 from agent.engine.recorded import batches, moments

@@ -7,7 +7,8 @@ import pytest
 import tomli
 
 from agent.cli.rule_tests import RuleTestsError, run_rule_tests
-from agent.config.settings import Settings, load
+from agent.config.loading import load
+from agent.config.settings import Settings
 from agent.rules import KINDS
 
 ROOT = Path(__file__).parents[2]

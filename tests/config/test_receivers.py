@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from agent.config.loading import loads
 from agent.config.problems import SettingsError
-from agent.config.settings import Settings, loads
+from agent.config.settings import Settings
 from agent.model.findings import Severity
 from agent.notify.receivers import KINDS
 from tests import samples

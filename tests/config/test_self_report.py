@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from agent.config.credentials import CredentialError
+from agent.config.loading import loads
 from agent.config.problems import SettingsError
 from agent.config.self_report import Address, Heartbeat, Http
-from agent.config.settings import Settings, loads
+from agent.config.settings import Settings
 
 
 def read(text: str) -> Settings:

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.config.loading import LARGEST_FILE, load, loads
 from agent.config.problems import SettingsError
 from agent.config.schedules import trigger
 from agent.config.sections import Slack
-from agent.config.settings import LARGEST_FILE, Settings, load, loads
+from agent.config.settings import Settings
 from agent.model.findings import Incident, Severity
 from agent.rules import CHECKS
 from tests import samples

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.config.loading import loads
 from agent.config.schedules import Window, cron
-from agent.config.settings import loads
 from agent.model.times import millis
 
 HOUR = 3_600_000

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent.config.settings import load
+from agent.config.loading import load
 from agent.daemon.pipeline import Pipeline
 from agent.engine.check_requests import CheckRequest, CheckResult
 from agent.engine.engine import Engine

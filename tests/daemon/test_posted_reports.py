@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from agent.config.settings import load
+from agent.config.loading import load
 from agent.daemon.pipeline import Pipeline
 from agent.engine.check_requests import CheckResult
 from agent.engine.engine import Engine

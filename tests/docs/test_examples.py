@@ -9,8 +9,9 @@ import pytest
 
 from agent.cli.replay import replay
 from agent.cli.rule_tests import run_rule_tests
+from agent.config.loading import load, loads
 from agent.config.problems import SettingsError
-from agent.config.settings import Settings, load, loads
+from agent.config.settings import Settings
 from agent.engine.engine import Engine
 from agent.engine.recorded import moments
 from agent.engine.rule import Rule

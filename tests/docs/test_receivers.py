@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent.config.settings import loads
+from agent.config.loading import loads
 from agent.notify.receivers import KINDS
 from agent.notify.receivers.webhook import VERSION, body_of, signature
 from tests import samples

@@ -17,11 +17,12 @@ from agent.config.credentials import Credential
 from agent.config.http_client import HttpClient
 from agent.config.journal import S3, Journal
 from agent.config.kafka_properties import kafka_property_problem
+from agent.config.loading import loads
 from agent.config.problems import NAMED_TABLES
 from agent.config.receivers import ReceiverSettings
 from agent.config.sections import Agent, Notifications, QuietHours, Route, Slack
 from agent.config.self_report import Heartbeat, Http
-from agent.config.settings import LISTED_MODELS, SECTIONS, loads
+from agent.config.settings import LISTED_MODELS, SECTIONS
 from agent.config.silences import ConfiguredSilence
 from agent.config.sources import Cluster, Flink, Logs, Streams
 from agent.config.zookeeper import ZooKeeperAuth, ZooKeeperClient, ZooKeeperSasl

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tomli
 
-from agent.config.settings import loads
+from agent.config.loading import loads
 from agent.notify.receivers import KINDS
 
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from agent.config.settings import load
+from agent.config.loading import load
 from agent.engine.check_requests import LOOKBACK_MS, CheckRequest, request_checks
 from agent.engine.correlation import Correlation, Step, find_chains
 from agent.engine.history import FINALIZATION_MS

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from agent.config.settings import load
+from agent.config.loading import load
 from agent.engine.commit_columns import CommitColumns, Progress
 from agent.engine.commit_rings import LENGTHS
 from agent.engine.engine import Engine

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent.config.settings import load
+from agent.config.loading import load
 from agent.engine.correlation import (
     CHECK_REACH_MS,
     Correlation,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import PrivateAttr
 
-from agent.config.settings import load
+from agent.config.loading import load
 from agent.engine.engine import Engine
 from agent.engine.facts import Facts
 from agent.engine.history import LONG_AFTER, History

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from agent.config.settings import load
+from agent.config.loading import load
 from agent.engine.evaluator import ABANDONED_MS, SOON_MS, Evaluator
 from agent.engine.history import FINALIZATION_MS, LATENESS_MS, LONG_AFTER
 from agent.model.findings import Finding

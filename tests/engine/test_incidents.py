@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from agent.config.settings import load
+from agent.config.loading import load
 from agent.engine.evaluator import Changes
 from agent.engine.impact_and_root_cause import root_cause_broker, total_impact, worst_first
 from agent.engine.incidents import Incidents, Lifetimes

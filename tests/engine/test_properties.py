@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, event, example, given, settings
 from hypothesis import strategies as st
 
 from agent.cli.replay import replay
-from agent.config.settings import load
+from agent.config.loading import load
 from agent.engine.engine import Engine
 from agent.engine.recorded import moments
 from agent.model.encoding import to_json

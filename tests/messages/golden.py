@@ -8,7 +8,8 @@ from tempfile import TemporaryDirectory
 
 from msgspec.structs import replace
 
-from agent.config.settings import Settings, load
+from agent.config.loading import load
+from agent.config.settings import Settings
 from agent.engine.engine import Engine
 from agent.engine.recorded import moments
 from agent.model.encoding import from_json

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agent.config.settings import load
+from agent.config.loading import load
 from agent.engine.engine import Engine
 from agent.model.findings import Incident, Severity
 from agent.model.observations.base import Observation

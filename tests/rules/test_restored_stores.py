@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.cli.rule_tests import run_rule_tests
-from agent.config.settings import load
+from agent.config.loading import load
 from agent.engine.facts import Facts
 from agent.model.observations.kafka import Commit
 from agent.model.observations.streams import ChangelogDecreases

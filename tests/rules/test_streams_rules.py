@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agent.cli.rule_tests import run_rule_tests
-from agent.config.settings import load
+from agent.config.loading import load
 from agent.engine.evaluator import Evaluator
 from agent.model.findings import Finding, Incident, Severity, Status
 from agent.model.observations.base import Observation, Tick

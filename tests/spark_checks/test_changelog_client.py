@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agent.checks.arguments import client_options
-from agent.config.settings import load
+from agent.config.loading import load
 from spark_checks.changelogs.client import ClientError, java_properties, read_properties
 
 FILES = {"ca": "CA", "cert": "CHAIN", "key": "KEY"}

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from agent.checks.arguments import input_options
-from agent.config.settings import load
+from agent.config.loading import load
 from agent.model.findings import Finding, Severity
 from agent.model.observations.base import Available, Observation, Tick, Unavailable
 from agent.model.observations.flink import Checkpoints, FlinkJob, JobGraph, JobGraphFile, JobListing, JobManagerLeader

@@ -2,7 +2,8 @@
 
 import pytest
 
-from agent.config.settings import Settings, loads
+from agent.config.loading import loads
+from agent.config.settings import Settings
 from agent.sources.kafka.admin.protocol import Failure
 from agent.sources.kafka.state.affected_rules import AffectedRules
 from agent.sources.kafka.state.permissions import Acl
