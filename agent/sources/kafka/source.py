@@ -4,7 +4,7 @@ The controller is not observed: under KRaft the metadata names a random broker a
 """
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -160,47 +160,59 @@ class KafkaSource:
             in_flight_before, begun_at = set(self._client.in_flight), now_ms()
             self._state.begin_poll()
             self._apply_followed()
-            polls: list[Poll] = []
-            for send_requests in (
-                self._request_groups_and_metadata,
-                self._request_group_states,
-                self._request_tasks,
-                self._request_commits,
-                self._request_log_offsets,
-                self._request_topics_and_stable_offsets,
-                self._request_settings_and_transactions,
-            ):
-                if self._closed:
-                    return
-                send_requests()
-                for completed in self._client.collect(_WAIT_MS):
-                    if isinstance(completed.call.request, protocol.ListCommits):
-                        if self._is_followed(completed.call.request.group):
-                            continue  # requested before it was: the log tells more
-                        polls += _as_poll(completed)
-                    self._state.apply(completed)
-                    self._source_log.add(completed)
-                    self._postpone_typed_groups(completed)
+            polls = self._request_all()
+            if self._closed:
+                return
             overdue = [call for call in self._client.in_flight if call in in_flight_before]
             self._restart_stuck_client(overdue)
             self._restart_denied_client()
-            now = now_ms()
-            if self._state.has_response:
-                self.read_at = now
-            unavailable = self._state.unavailable(
-                overdue, self._client.connection_failures, self._availability.unavailable, now
-            )
-            if SOURCE not in unavailable:
-                unavailable |= self._unreadable_commits()
-            availability = self._availability.update(now, unavailable)
-            facts = sorted(self._state.take_observations(), key=lambda fact: _BATCH_ORDER.index(type(fact)))
-            changes = self._detector.changes([*availability, *facts])
-            for begin in range(0, len(changes), _EMITTED_AT_ONCE):
-                if self._closed:
-                    return
-                self._emit(changes[begin : begin + _EMITTED_AT_ONCE])
-            self._tail.add_polls(polls, begun_at)
-            self._source_log.add_applications(facts)
+            self._emit_changes(overdue)
+            if not self._closed:
+                self._tail.add_polls(polls, begun_at)
+
+    def _request_all(self) -> list[Poll]:
+        """Send the requests, each kind once the responses to those before it are in; return the commits of groups."""
+        polls: list[Poll] = []
+        for send_requests in (
+            self._request_groups_and_metadata,
+            self._request_group_states,
+            self._request_tasks,
+            self._request_commits,
+            self._request_log_offsets,
+            self._request_topics_and_stable_offsets,
+            self._request_settings_and_transactions,
+        ):
+            if self._closed:
+                break
+            send_requests()
+            for completed in self._client.collect(_WAIT_MS):
+                if isinstance(completed.call.request, protocol.ListCommits):
+                    if self._is_followed(completed.call.request.group):
+                        continue  # requested before it was: the log tells more
+                    polls += _as_poll(completed)
+                self._state.apply(completed)
+                self._source_log.add(completed)
+                self._postpone_typed_groups(completed)
+        return polls
+
+    def _emit_changes(self, overdue: Sequence[Call]) -> None:
+        """Emit what has changed, and what cannot be read. overdue: calls that were in flight before this poll."""
+        now = now_ms()
+        if self._state.has_response:
+            self.read_at = now
+        unavailable = self._state.unavailable(
+            overdue, self._client.connection_failures, self._availability.unavailable, now
+        )
+        if SOURCE not in unavailable:
+            unavailable |= self._unreadable_commits()
+        availability = self._availability.update(now, unavailable)
+        facts = sorted(self._state.take_observations(), key=lambda fact: _BATCH_ORDER.index(type(fact)))
+        changes = self._detector.changes([*availability, *facts])
+        for begin in range(0, len(changes), _EMITTED_AT_ONCE):
+            if self._closed:
+                return
+            self._emit(changes[begin : begin + _EMITTED_AT_ONCE])
+        self._source_log.add_applications(facts)
 
     @property
     def problem(self) -> str | None:
