@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from agent.engine.correlation import CLOCK_SLACK_MS, Correlation, FindingCluster, can_precede
+from agent.engine.correlation import Correlation, FindingCluster
+from agent.engine.precedence import CLOCK_SLACK_MS, can_precede
 from agent.engine.rule import Rule
 from agent.model.findings import Finding, Records, observed_part, reader
 from agent.model.log_text import describe_lines, first_line

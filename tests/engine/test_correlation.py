@@ -8,15 +8,8 @@ from typing import Any
 import pytest
 
 from agent.config.loading import load
-from agent.engine.correlation import (
-    CHECK_REACH_MS,
-    Correlation,
-    FindingCluster,
-    Step,
-    can_precede,
-    cluster_findings,
-    find_chains,
-)
+from agent.engine.correlation import CHECK_REACH_MS, Correlation, FindingCluster, Step, cluster_findings, find_chains
+from agent.engine.precedence import can_precede
 from agent.model.findings import Finding, Severity
 from tests.samples import at, brokers_down_together, divergence, leader_change, offset_decrease, rewind, session_expiry
 
