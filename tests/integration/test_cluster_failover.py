@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from testbed.consumers import SubscribedConsumer
 from testbed.kafka import Cluster
 from testbed.mirror import MirrorMaker
 from testbed.traffic import Traffic
+from testbed.waiting import wait_until
 from tests.integration.scenes import addresses, committed, named, now
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.acceptance]  # six JVMs for five minutes
@@ -48,6 +48,12 @@ def check(agent: Agent, cluster: str) -> list[dict[str, Any]]:
     assert done.returncode in (0, 1), done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
     return [finding for finding in found if "projected" not in finding["labels"]]
+
+
+def wait_for_records(cluster: Cluster, count: int) -> None:
+    """Wait until the topic has so many records more."""
+    end = wait_until(lambda: cluster.log_end(TOPIC, 0), "the log end")
+    wait_until(lambda: (cluster.log_end(TOPIC, 0) or 0) >= end + count, f"{count:,} records", 120)
 
 
 def is_on(cluster: str, group: str, state: str) -> Any:
@@ -83,8 +89,8 @@ def test_what_a_group_skips_and_repeats_on_real_clusters(main: Cluster, backup: 
             )
             for _ in range(2):  # how late the mirror is shows when traffic varies
                 with Traffic(main.bootstrap_servers, [(TOPIC, 0)], 4 * RATE):
-                    time.sleep(15)
-                time.sleep(25)
+                    wait_for_records(main, 15 * 5 * RATE)
+                wait_for_records(main, 25 * RATE)
         agent.wait_for(is_on("main", group, "Empty"), "the group to leave")
         left = consumer.committed[TOPIC, 0]
         agent.wait_for(
@@ -98,12 +104,12 @@ def test_what_a_group_skips_and_repeats_on_real_clusters(main: Cluster, backup: 
         )
         groups.move_offsets(backup.bootstrap_servers, group, MIRRORED, left + AHEAD, (0,))
         agent.wait_for(committed(group, left + AHEAD), "the wrong offset")
-        time.sleep(10)  # MirrorMaker does not move it back
+        wait_for_records(main, 10 * RATE)  # meanwhile MirrorMaker does not move it back
 
         with SubscribedConsumer(backup.bootstrap_servers, group, [MIRRORED]) as moved:
             agent.wait_for(is_on("backup", group, "Stable"), "the group to move")
             agent.wait_for(committed(group, left + AHEAD + 2_000), "commits on the other cluster")
-            time.sleep(20)
+            wait_for_records(main, 20 * RATE)
         agent.wait_for(is_on("backup", group, "Empty"), "the group to leave again")
         assert moved.commits[0].offset > left + AHEAD
         reached = moved.committed[MIRRORED, 0]
@@ -116,7 +122,7 @@ def test_what_a_group_skips_and_repeats_on_real_clusters(main: Cluster, backup: 
         with SubscribedConsumer(main.bootstrap_servers, group, [TOPIC]) as returned:
             agent.wait_for(is_on("main", group, "Stable"), "the group to return")
             returned.wait_until_at(TOPIC, 0, reached + 1_000)
-            time.sleep(5)
+            wait_for_records(main, 5 * RATE)
         (repetition,) = check(agent, "main")
         assert (repetition["severity"], repetition["labels"]) == ("warning", ["reprocessed"])
         least, most = repetition["records"]["reread"], repetition["current"]["at_most"]
