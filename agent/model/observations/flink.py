@@ -13,7 +13,8 @@ class FlinkJob(Observation, frozen=True, kw_only=True, tag="flink_job", gc=False
     cluster: the Flink cluster. job: the job id, 32 hex digits. name: the job's name. state: as Flink names it (CREATED,
     RUNNING, FAILING, RESTARTING, CANCELED, ...). started_at: when this execution started on this JobManager. ended_at:
     when it ended; null if it has not. restarting_at: when it last entered RESTARTING; null if it never did or Flink
-    does not report it. tasks: number of subtasks. tasks_running: number of subtasks that are running.
+    does not report it. tasks: number of subtasks. tasks_running: number of subtasks that are running. tasks_finished:
+    number of subtasks that have read all of a bounded source, while others run on.
     """
 
     key = ("cluster", "job")
@@ -27,6 +28,7 @@ class FlinkJob(Observation, frozen=True, kw_only=True, tag="flink_job", gc=False
     restarting_at: int | None = None
     tasks: int = 0
     tasks_running: int = 0
+    tasks_finished: int = 0
 
     @property
     def ended(self) -> bool:
