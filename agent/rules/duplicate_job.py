@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from agent.engine.condition_rule import Interval, intervals_over
 from agent.engine.facts import Facts
-from agent.engine.history import FINALIZATION_MS, LATENESS_MS
+from agent.engine.history import LATENESS_MS
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding
@@ -14,7 +14,7 @@ from agent.model.observations.base import Observation
 from agent.model.observations.flink import FlinkJob, JobListing, Position
 from agent.model.times import clock
 from agent.rules.queries.flink import DEFAULT_NAMES, ended_at, is_listed
-from agent.rules.queries.subjects import jobs_in, read_by
+from agent.rules.queries.subjects import read_by
 
 
 class DuplicateJob(Rule):
@@ -45,16 +45,16 @@ class DuplicateJob(Rule):
                 pass
             case _:
                 return ()
-        others = (facts.history(FlinkJob, cluster, other).last for other in jobs_in(facts, cluster) if other != job)
-        return (Scope(cluster),) if any(other is not None and other.name == name for other in others) else ()
+        others = (history.changes[-1] for history in facts.histories(FlinkJob, cluster=cluster))
+        return (Scope(cluster),) if any(other.name == name and other.job != job for other in others) else ()
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         by_name: dict[str, list[str]] = {}
-        for job in jobs_in(facts, scope.cluster):
-            last = facts.history(FlinkJob, scope.cluster, job).last
-            # Jobs that ended before that are final; a name that runs every few minutes has thousands of them.
-            if last is not None and (last.state == "RUNNING" or last.at > facts.now - FINALIZATION_MS):
-                by_name.setdefault(last.name, []).append(job)
+        for history in facts.histories(FlinkJob, cluster=scope.cluster):
+            last = history.changes[-1]
+            # Jobs that ended before that are final; a name that runs every few minutes has hundreds of them.
+            if last.state == "RUNNING" or last.at > facts.final_before:
+                by_name.setdefault(last.name, []).append(last.job)
         for name, jobs in by_name.items():
             for pair in combinations(jobs, 2):
                 for interval in _both_running(scope.cluster, pair, facts):

@@ -114,6 +114,11 @@ class JobGraph(Observation, frozen=True, kw_only=True, tag="job_graph", gc=False
     checkpoints: int | None = None
     znode: str | None = None
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether there is no job graph any more."""
+        return self.made_at is None
+
 
 class JobGraphFile(Observation, frozen=True, kw_only=True, tag="job_graph_file", gc=False):
     """A job graph's file in the HA storage directory.
@@ -128,6 +133,11 @@ class JobGraphFile(Observation, frozen=True, kw_only=True, tag="job_graph_file",
     file: str
     modified_at: int | None
     size: int = 0
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the file no longer exists."""
+        return self.modified_at is None
 
 
 class Position(Observation, frozen=True, kw_only=True, tag="position", gc=False):

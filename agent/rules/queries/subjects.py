@@ -65,13 +65,15 @@ def jobs_in(facts: Facts, cluster: str) -> list[str]:
 
 
 def job_graphs_in(facts: Facts, cluster: str) -> list[str]:
-    """Return the jobs of the Flink cluster that have had a job graph, sorted."""
-    return [history.changes[0].job for history in facts.histories(JobGraph, cluster=cluster)]
+    """Return the jobs of the Flink cluster that have a job graph, or had one until just now, sorted."""
+    last = (history.changes[-1] for history in facts.histories(JobGraph, cluster=cluster))
+    return [graph.job for graph in last if not graph.is_gone or graph.at > facts.final_before]
 
 
 def job_graph_files_in(facts: Facts, cluster: str) -> list[str]:
-    """Return the files seen in the Flink cluster's HA storage directory, sorted."""
-    return [history.changes[0].file for history in facts.histories(JobGraphFile, cluster=cluster)]
+    """Return the files that are in the Flink cluster's HA storage directory, or were until just now, sorted."""
+    last = (history.changes[-1] for history in facts.histories(JobGraphFile, cluster=cluster))
+    return [file.file for file in last if not file.is_gone or file.at > facts.final_before]
 
 
 def streams_applications_in(facts: Facts, cluster: str) -> list[str]:
