@@ -319,6 +319,18 @@ def test_deleted_file_is_read_to_its_end_and_closed(agent: Agent, tmp_path: Path
     assert not any(str(tmp_path) in file for file in open_files)
 
 
+def test_deleted_logs_are_forgotten(agent: Agent, tmp_path: Path) -> None:
+    source = agent.start(tmp_path / "*.log", encoding="utf-8")
+    for number in range(5):
+        (tmp_path / f"{number}.log").write_bytes(RESET.format(1).encode() + b"\xff\n")
+        source.poll()
+        (tmp_path / f"{number}.log").unlink()
+        source.poll()
+    source.poll()
+    assert len(agent.lines()) == 5
+    assert (source._emitted, source._undecodable) == ({}, set())
+
+
 def test_hole_left_after_a_truncation_hides_nothing(agent: Agent, tmp_path: Path) -> None:
     """Copy and truncate under a writer that does not append: zeros, then the line."""
     path = tmp_path / "server.log"
