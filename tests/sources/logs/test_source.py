@@ -79,6 +79,37 @@ def test_lines_before_the_first_start_are_skipped(agent: Agent, tmp_path: Path) 
     assert sorted(agent.offsets()) == ["2", "3"]
 
 
+def test_lines_of_an_added_path_are_skipped_too(agent: Agent, tmp_path: Path) -> None:
+    first, added = tmp_path / "first.log", tmp_path / "added.log"
+    _append(first, RESET.format(1))
+    _append(added, RESET.format(2))
+    agent.start(first).close()
+    source = agent.start(first, added)
+    _append(added, RESET.format(3))
+    source.poll()
+    assert agent.offsets() == ["3"]
+
+
+def test_a_file_made_while_the_agent_was_down_is_read(agent: Agent, tmp_path: Path) -> None:
+    _append(tmp_path / "a.log", RESET.format(1))
+    agent.start(tmp_path / "*.log").close()
+    _append(tmp_path / "b.log", RESET.format(2))
+    agent.start(tmp_path / "*.log", tmp_path / "b.log")
+    assert agent.offsets() == ["2"]
+
+
+def test_a_removed_path_is_no_longer_followed(agent: Agent, tmp_path: Path) -> None:
+    kept, removed = tmp_path / "kept.log", tmp_path / "removed.log"
+    for path in (kept, removed):
+        path.touch()
+    agent.start(tmp_path / "*.log").close()
+    source = agent.start(kept)
+    _append(removed, RESET.format(1))
+    _append(kept, RESET.format(2))
+    source.poll()
+    assert agent.offsets() == ["2"]
+
+
 def test_line_is_emitted_in_one_batch_with_its_file_position(agent: Agent, tmp_path: Path) -> None:
     path = tmp_path / "server.log"
     path.touch()
