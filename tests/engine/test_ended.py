@@ -101,7 +101,7 @@ def test_a_job_is_kept_while_it_is_listed_or_has_a_graph() -> None:
 
 def test_positions_of_an_unlisted_job_are_forgotten() -> None:
     facts = facts_of(listing(0, "a"), job(0, "a"), job(0, "b"), position(0, "a"), position(0, "b"))
-    assert forgotten(facts, 1 + GONE_S) == {("position", "main", "b", "t", 0)}
+    assert forgotten(facts, 1 + GONE_S) == {("position", "main", "jobs", "b", "t", 0)}
 
 
 def test_logs_that_are_not_followed_and_old_lines_are_forgotten() -> None:

@@ -150,7 +150,8 @@ class Position(Observation, frozen=True, kw_only=True, tag="position", gc=False)
     attempt: of the subtask, from 0; null if unknown.
     """
 
-    key = ("cluster", "job", "topic", "partition")
+    # Up to 1.16 each application with high availability has the job id 0 in its own Flink cluster (FLINK-19358).
+    key = ("cluster", "flink", "job", "topic", "partition")
     is_frequent = True
 
     cluster: str

@@ -1,6 +1,6 @@
 """Which subjects the facts know: groups of a partition, jobs of a cluster, log lines about a partition; their ends."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
 from agent.engine.facts import Facts
@@ -47,16 +47,9 @@ def brokers_in(facts: Facts, cluster: str) -> list[int]:
     return [history.changes[0].broker for history in facts.histories(BrokerRegistration, cluster=cluster)]
 
 
-def readers_of(facts: Facts, cluster: str, topic: str, partition: int) -> list[str]:
-    """Return the Flink jobs that have read the partition, sorted."""
-    histories = facts.histories(Position, cluster=cluster, topic=topic, partition=partition)
-    return [history.changes[0].job for history in histories]
-
-
-def read_by(facts: Facts, job: str) -> list[tuple[str, str, int]]:
-    """Return the (cluster, topic, partition) that the Flink job has read, sorted."""
-    first = (history.changes[0] for history in facts.histories(Position, job=job))
-    return [(position.cluster, position.topic, position.partition) for position in first]
+def positions_of(facts: Facts, flink: str, job: str) -> Sequence[History[Position]]:
+    """Return the positions of a job of a Flink cluster, by partition."""
+    return facts.histories(Position, flink=flink, job=job)
 
 
 def jobs_in(facts: Facts, cluster: str) -> list[str]:
