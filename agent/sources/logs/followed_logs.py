@@ -225,11 +225,15 @@ class FollowedLog:
         return None
 
     def close_idle(self, now: int) -> bool:
-        """Close a file that is no longer written to; return False if it was deleted and has no successor. now: ms."""
+        """Close files that are no longer written to; return False if the log was deleted. now: ms."""
+        idle_since = (now - IDLE_MS) * 1_000_000
+        if self.previous is not None and self.file.position and self.previous.modified_at() < idle_since:
+            self.previous.close()  # its writer has switched
+            self.previous = None
         if self._is_drained and len(self.files) == 1 and self.previous is None:
             if self._stat is None and self.file.is_deleted():
                 return False
-            if self.file.modified_at() < (now - IDLE_MS) * 1_000_000:
+            if self.file.modified_at() < idle_since:
                 self.file.close()
         return True
 

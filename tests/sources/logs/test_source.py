@@ -13,6 +13,7 @@ from agent.model.times import millis
 from agent.sources.base import HEARTBEAT_MS
 from agent.sources.logs import files as log_files
 from agent.sources.logs import source as logs
+from agent.sources.logs.followed_logs import IDLE_MS
 from agent.sources.logs.source import LogSource
 
 NOW = millis("2026-11-21T12:00:00Z")
@@ -335,6 +336,26 @@ def test_lines_written_to_a_renamed_file_are_read(agent: Agent, tmp_path: Path) 
         file.flush()
         source.poll()
     assert agent.offsets() == ["1", "2"]
+
+
+def test_a_deleted_log_is_closed_though_its_rotated_file_remains(agent: Agent, tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    path.touch()
+    source = agent.start(tmp_path / "*.log")
+    path.rename(tmp_path / "server.log.1")
+    path.write_text(RESET.format(1))
+    agent.now = path.stat().st_mtime_ns // 1_000_000
+    source.poll()
+    (followed,) = source._logs
+    assert [file.is_open for file in followed.all_files()] == [True, True]
+    agent.now += IDLE_MS + 1
+    source.poll()
+    assert len(followed.all_files()) == 1
+    path.unlink()
+    source.poll()
+    source.poll()
+    assert list(source._logs) == []
+    assert agent.offsets() == ["1"]
 
 
 def test_deleted_file_is_read_to_its_end_and_closed(agent: Agent, tmp_path: Path) -> None:
