@@ -120,6 +120,7 @@ class FollowedLog:
 
         Returns False if there is none and the file known from before is not found either.
         """
+        self._close_stale()
         current = self.files[-1]
         try:
             stat = Path(self.path).stat()
@@ -136,6 +137,14 @@ class FollowedLog:
             self._switch_to(TailedFile.open(self.path, encoding), encoding, is_other=is_other)
         self._stat, self._seen_at = now, stat.st_mtime_ns
         return True
+
+    def _close_stale(self) -> None:
+        """Close files that can no longer be read; the current one is opened again, if it is still there."""
+        for file in self.all_files():
+            if file.is_stale():
+                log.warning("log_file_stale", log=self.path, read_bytes=file.position)
+                file.close()
+                self._stat = None
 
     def _refresh_missing(self, current: TailedFile, encoding: str) -> bool:
         """Find the current file while none is at the path; return False if it is not found."""

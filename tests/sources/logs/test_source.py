@@ -1,5 +1,6 @@
 """The `logs` source on real files: where it starts, what it emits, and how it treats unreadable files."""
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -356,6 +357,35 @@ def test_a_deleted_log_is_closed_though_its_rotated_file_remains(agent: Agent, t
     source.poll()
     assert list(source._logs) == []
     assert agent.offsets() == ["1"]
+
+
+def test_a_stale_file_is_opened_again_and_hides_no_other(
+    agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS returns ESTALE for a file that was deleted on the server."""
+    paths = [tmp_path / f"{name}.log" for name in "abc"]
+    for path in paths:
+        path.touch()
+    source = agent.start(tmp_path / "*.log")
+    stale = {followed.file._file for followed in source._logs if followed.path == str(paths[1])}
+    fstat, close = os.fstat, os.close
+
+    def fail_if_stale(file: int) -> os.stat_result:
+        if file in stale:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return fstat(file)
+
+    def close_stale(file: int) -> None:
+        stale.discard(file)
+        close(file)
+
+    monkeypatch.setattr(os, "fstat", fail_if_stale)
+    monkeypatch.setattr(os, "close", close_stale)
+    paths[1].unlink()
+    for number, path in enumerate(paths):
+        _append(path, RESET.format(number))
+    source.poll()
+    assert sorted(agent.offsets()) == ["0", "1", "2"]
 
 
 def test_deleted_file_is_read_to_its_end_and_closed(agent: Agent, tmp_path: Path) -> None:
