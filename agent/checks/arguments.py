@@ -67,7 +67,7 @@ def input_options(check: str, settings: Settings, cluster: str | None) -> list[s
         jobs = [f"{name}={flink.kafka}" for name, flink in settings.flink.items() if flink.kafka is not None]
         return [*journal, *_repeat("--flink", jobs), *_repeat("--rule", settings.rules)]
     if source is CheckInput.CHANGELOGS:
-        stores = [f"{store.application}/{store.store}={store.value}" for store in settings.declared_stores]
+        stores = [f"{store.application}/{store.store}={store.value}" for store in settings.declared_stores(cluster)]
         known = cluster in settings.clusters
         return [*server_options(settings, cluster), *_repeat("--store", stores)] if known and stores else []
     known_cluster = settings.clusters.get(cluster or "")

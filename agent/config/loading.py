@@ -215,6 +215,12 @@ class _Reader:
         for name in streams:
             if "cluster" not in self._table(("streams", name)) and len(clusters) != 1:
                 self._add_problem(("streams", name, "cluster"), f"is required{did_you_mean('', clusters)}")
+        for name in self._table(("rules",)):
+            for path, store in self._listed(("rules", name, "stores")):
+                cluster = store.get("cluster") if isinstance(store, Mapping) else None
+                if isinstance(cluster, str) and cluster not in clusters:
+                    message = f"there is no [clusters.{cluster}]{did_you_mean(cluster, clusters)}"
+                    self._add_problem((*path, "cluster"), message)
 
     def _check_patterns(
         self, selecting: Iterable[tuple[KeyPath, Any]], kinds: Mapping[str, str], clusters: Iterable[str]

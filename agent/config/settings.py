@@ -86,11 +86,10 @@ class Settings(NamedTuple):
         silences = (silence.silence(number, now) for number, silence in enumerate(self.silences, 1))
         return [silence for silence in silences if silence is not None]
 
-    @property
-    def declared_stores(self) -> list[DeclaredStore]:
-        """The stores declared in rules of the kind state_not_restored, without duplicates."""
+    def declared_stores(self, cluster: str | None) -> list[DeclaredStore]:
+        """Return the cluster's stores declared in rules of the kind state_not_restored, without duplicates."""
         rules = (rule for rule in self.rules.values() if isinstance(rule, StateNotRestored))
-        return list(dict.fromkeys(store for rule in rules for store in rule.stores))
+        return list(dict.fromkeys(store for rule in rules for store in rule.stores if store.is_on(cluster)))
 
     def unreadable_secrets(self) -> Iterator[tuple[KeyPath, Credential, str]]:
         """Yield the key path, the source and the reason of each secret that cannot be read at present."""

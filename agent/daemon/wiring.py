@@ -43,7 +43,6 @@ def make_sources(settings: Settings, emit_for: Callable[[str, str], Emit], known
         name: (streams.cluster or next(iter(settings.clusters)), streams.application or name)
         for name, streams in settings.streams.items()
     }
-    stores = settings.declared_stores
     for name, cluster in settings.clusters.items():
         kafka_settings = KafkaSourceSettings(
             bootstrap_servers=cluster.bootstrap_servers,
@@ -55,7 +54,7 @@ def make_sources(settings: Settings, emit_for: Callable[[str, str], Emit], known
             topics=cluster.topics,
             watch_partitions=cluster.zookeeper is None,
             streams=[application for on, application in applications.values() if on == name],
-            declared={store.changelog for store in stores},
+            declared={store.changelog for store in settings.declared_stores(name)},
             rules=settings.rules,
         )
         kafka = KafkaSource(name, kafka_settings, emit_for(name, KafkaSource.name), known)
@@ -76,19 +75,20 @@ def make_sources(settings: Settings, emit_for: Callable[[str, str], Emit], known
     for name, flink in settings.flink.items():
         emit = emit_for(name, FlinkSource.name)
         sources.append(FlinkSource(name, flink, emit, known, topics=topics.get(flink.kafka or "")))
-    for name, cluster in settings.clusters.items() if stores else ():
-        sources.append(
-            ChangelogSource(
-                name,
-                cluster.bootstrap_servers,
-                partial(_properties, cluster),
-                stores,
-                emit_for(name, ChangelogSource.name),
-                known,
-                memory=cluster.changelog_memory,
-                interval=cluster.poll_interval,
+    for name, cluster in settings.clusters.items():
+        if stores := settings.declared_stores(name):
+            sources.append(
+                ChangelogSource(
+                    name,
+                    cluster.bootstrap_servers,
+                    partial(_properties, cluster),
+                    stores,
+                    emit_for(name, ChangelogSource.name),
+                    known,
+                    memory=cluster.changelog_memory,
+                    interval=cluster.poll_interval,
+                )
             )
-        )
     for name, streams in settings.streams.items():
         if streams.metrics:
             emit = emit_for(name, StreamsMetricsSource.name)

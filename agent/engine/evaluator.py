@@ -16,6 +16,7 @@ import msgspec
 from agent.engine.commit_intake import absorb_ordinary, one_per_key
 from agent.engine.defects import SetAside, propagate
 from agent.engine.dependencies import NO_EVALUATIONS, Dependencies, Evaluation
+from agent.engine.ended import find_ended
 from agent.engine.facts import DependencyKey, Facts
 from agent.engine.growth_intake import absorb_growth
 from agent.engine.history import FINALIZATION_MS, LATENESS_MS, LONG_AFTER, LONG_AGO, Change
@@ -40,7 +41,7 @@ After that a change shows at once only whether the finding recovers; the rest fo
 """
 
 _TIDY_MS = 60_000
-"""How often groups that are gone are forgotten, and series on which nothing depends are kept in columns again."""
+"""How often what is gone is forgotten, and series on which nothing depends are kept in columns again."""
 
 ABANDONED_MS = 7 * 86_400_000
 """How long a finding that does not recover is followed."""
@@ -267,8 +268,13 @@ class Evaluator:
         return at > self._fresh_until.get(evaluation, LONG_AGO) - FINALIZATION_MS + SETTLING_MS
 
     def _tidy(self) -> None:
-        """Forget groups that are gone; keep the commits of series on which no evaluation depends in columns."""
-        self.facts.forget_gone(self._dependencies.dependents.__contains__)
+        """Forget what is gone; keep the commits of series on which no evaluation depends in columns."""
+        is_read = self._dependencies.dependents.__contains__
+        self.facts.forget_gone(is_read)
+        for histories in find_ended(self.facts):
+            if not any(is_read(history.subject) for history in histories):
+                for history in histories:
+                    self.facts.forget(history)
         for history in self.facts.open_commits():
             if not self._is_depended_on(history.changes[-1]):
                 self.facts.close(history)

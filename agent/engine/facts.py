@@ -321,7 +321,7 @@ class Facts:
             if not any(is_read(history.subject) for history in histories):
                 del self._deleted[partition]
                 for history in histories:
-                    self._forget(history)
+                    self.forget(history)
         for group, at in list(self._gone.items()):
             if at >= self.now - GONE_MS:
                 break
@@ -335,7 +335,7 @@ class Facts:
             group = next(iter(self._long_gone))
             del self._long_gone[group]
             for history in self._histories_of(*group):
-                self._forget(history)
+                self.forget(history)
 
     def _histories_of(self, cluster: str, group: str) -> list[History[Any]]:
         """Return the histories of a group's state and commits, and of whether they could be read."""
@@ -360,7 +360,7 @@ class Facts:
         histories = [history for history in commits if history.changes[-1].offset is None]
         return histories + [self._histories[subject] for subject in subjects if subject in self._histories]
 
-    def _forget(self, history: History[Any]) -> None:
+    def forget(self, history: History[Any]) -> None:
         """Forget a subject."""
         subject = history.subject
         if subject[0] == LogOffsets.subject_kind:

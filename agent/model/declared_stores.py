@@ -55,17 +55,25 @@ class DeclaredStore(ConfigModel):
     """For a plain count, the topic of which it counts each record once: its repartition topic if it has one. Committed
     offsets of that topic are compared with the sum of the store's values.
     """
+    cluster: str | None = None
+    """The `[clusters.NAME]` on which its application runs. By default all have the store, and one without its changelog
+    is reported as unavailable.
+    """
 
     @property
     def changelog(self) -> str:
         """The changelog topic."""
         return f"{self.application}-{self.store}-changelog"
 
+    def is_on(self, cluster: str | None) -> bool:
+        """Return whether it is on this Kafka cluster."""
+        return self.cluster in (None, cluster)
+
 
 def declared_once(stores: tuple[DeclaredStore, ...]) -> tuple[DeclaredStore, ...]:
     """Return the stores. Raises ValueError if one is declared twice."""
-    numbers = Counter(store.changelog for store in stores)
-    duplicates = [changelog for changelog, number in numbers.items() if number > 1]
+    numbers = Counter((store.changelog, store.cluster) for store in stores)
+    duplicates = [changelog for (changelog, _), number in numbers.items() if number > 1]
     if duplicates:
         msg = f"the store of {duplicates[0]} is declared twice"
         raise ValueError(msg)

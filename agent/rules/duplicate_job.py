@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from agent.engine.condition_rule import Interval, intervals_over
 from agent.engine.facts import Facts
-from agent.engine.history import FINALIZATION_MS, LATENESS_MS
+from agent.engine.history import LATENESS_MS
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding
@@ -14,7 +14,7 @@ from agent.model.observations.base import Observation
 from agent.model.observations.flink import FlinkJob, JobListing, Position
 from agent.model.times import clock
 from agent.rules.queries.flink import DEFAULT_NAMES, ended_at, is_listed
-from agent.rules.queries.subjects import jobs_in, read_by
+from agent.rules.queries.subjects import positions_of
 
 
 class DuplicateJob(Rule):
@@ -45,20 +45,20 @@ class DuplicateJob(Rule):
                 pass
             case _:
                 return ()
-        others = (facts.history(FlinkJob, cluster, other).last for other in jobs_in(facts, cluster) if other != job)
-        return (Scope(cluster),) if any(other is not None and other.name == name for other in others) else ()
+        others = (history.changes[-1] for history in facts.histories(FlinkJob, cluster=cluster))
+        return (Scope(cluster),) if any(other.name == name and other.job != job for other in others) else ()
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         by_name: dict[str, list[str]] = {}
-        for job in jobs_in(facts, scope.cluster):
-            last = facts.history(FlinkJob, scope.cluster, job).last
-            # Jobs that ended before that are final; a name that runs every few minutes has thousands of them.
-            if last is not None and (last.state == "RUNNING" or last.at > facts.now - FINALIZATION_MS):
-                by_name.setdefault(last.name, []).append(job)
+        for history in facts.histories(FlinkJob, cluster=scope.cluster):
+            last = history.changes[-1]
+            # Jobs that ended before that are final; a name that runs every few minutes has hundreds of them.
+            if last.state == "RUNNING" or last.at > facts.final_before:
+                by_name.setdefault(last.name, []).append(last.job)
         for name, jobs in by_name.items():
             for pair in combinations(jobs, 2):
                 for interval in _both_running(scope.cluster, pair, facts):
-                    known_at = self._known_at(name, pair, interval, facts)
+                    known_at = self._known_at(scope.cluster, name, pair, interval, facts)
                     if known_at is not None:
                         yield self.make_finding(
                             scope,
@@ -81,11 +81,11 @@ class DuplicateJob(Rule):
         del day
         return f"two jobs named {finding.subject.get('job_name')} are running"
 
-    def _known_at(self, name: str, pair: tuple[str, str], interval: Interval, facts: Facts) -> int | None:
+    def _known_at(self, flink: str, name: str, pair: tuple[str, str], interval: Interval, facts: Facts) -> int | None:
         """Return when it is known that both do the same, or None if they do not or it cannot be known."""
         soon, late = (interval.known_at(after, facts) for after in (self.after, max(self.after, LATENESS_MS)))
         for known_at in (soon, late):
-            first, second = (_partitions_read(job, facts, known_at) for job in pair)
+            first, second = (_partitions_read(flink, job, facts, known_at) for job in pair)
             if first & second:
                 return known_at if interval.reaches(known_at) else None
         is_same_by_name = not (first and second) and not DEFAULT_NAMES.match(name)
@@ -103,15 +103,11 @@ def _both_running(cluster: str, pair: tuple[str, str], facts: Facts) -> Iterator
     return intervals_over([*histories, facts.history(JobListing, cluster)], is_running)
 
 
-def _partitions_read(job: str, facts: Facts, at: int) -> set[tuple[str, str, int]]:
+def _partitions_read(flink: str, job: str, facts: Facts, at: int) -> set[tuple[str, str, int]]:
     """Return the partitions that the job had been seen to read by `at`."""
-    return {
-        (cluster, topic, partition)
-        for cluster, topic, partition in read_by(facts, job)
-        if facts.history(Position, cluster, job, topic, partition).as_of(at) is not None
-    }
+    positions = (history.as_of(at) for history in positions_of(facts, flink, job))
+    return {(position.cluster, position.topic, position.partition) for position in positions if position is not None}
 
 
 def _is_first(position: Position, facts: Facts) -> bool:
-    history = facts.history(Position, position.cluster, position.job, position.topic, position.partition)
-    return len(history.changes) == 1
+    return len(facts.history_of(position).changes) == 1

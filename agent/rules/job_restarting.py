@@ -29,7 +29,7 @@ class JobRestarting(Rule):
     Labels: `not_running` (for `after` not all tasks ran, or the job was starting), `again_and_again` (`restarts` times
     within `within`).
     Not: jobs that have ended; one that is RUNNING and whose tasks are unknown; one of which some tasks run and never
-    all have, as in a batch job.
+    all have, as in a batch job; tasks that have finished, as those of a bounded source do.
     Recovers when all tasks have run for 30 s, or the job ends.
     """
 
@@ -115,7 +115,7 @@ class JobRestarting(Rule):
 
 
 def _is_healthy(job: FlinkJob) -> bool:
-    return job.state == "RUNNING" and job.tasks_running >= job.tasks
+    return job.state == "RUNNING" and job.tasks_running + job.tasks_finished >= job.tasks
 
 
 def _is_stuck(history: History[FlinkJob], at: int) -> bool | None:

@@ -135,6 +135,7 @@ class OffsetRewind(GroupRule):
     }
     """Advice after a truncation, by whether records are reprocessed as well; log_truncated says what prevents it."""
     observes = (Commit, Position)
+    scope_keys = ("flink",)
     ignores_all_progress = True
 
     min_records: int = 1000
@@ -383,16 +384,18 @@ def _describe_impact(finding: Finding) -> str:
 
 
 def _scope(observation: Offset) -> Scope:
-    group = observation.group if isinstance(observation, Commit) else None
-    job = observation.job if isinstance(observation, Position) else None
-    return Scope(observation.cluster, group, observation.topic, observation.partition, job=job)
+    cluster, topic, partition = observation.cluster, observation.topic, observation.partition
+    if isinstance(observation, Commit):
+        return Scope(cluster, observation.group, topic, partition)
+    others = (("flink", observation.flink),)
+    return Scope(cluster, None, topic, partition, job=observation.job, others=others)
 
 
 def _offsets(scope: Scope, facts: Facts) -> History[Commit] | History[Position]:
     if scope.job is None:
         return facts.history(Commit, *scope.series)
     cluster, topic, partition = scope.in_partition
-    return facts.history(Position, cluster, scope.job, topic, partition)
+    return facts.history(Position, cluster, dict(scope.others)["flink"], scope.job, topic, partition)
 
 
 def _flink_subject(observation: Offset) -> dict[str, Any]:
@@ -400,7 +403,6 @@ def _flink_subject(observation: Offset) -> dict[str, Any]:
     if isinstance(observation, Commit):
         return {}
     names = {
-        "flink": observation.flink,
         "job_name": observation.name,
         "subtask": observation.subtask,
         "host": observation.host,

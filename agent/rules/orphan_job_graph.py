@@ -5,7 +5,6 @@ from typing import ClassVar
 
 from agent.engine.condition_rule import Interval, intervals_over
 from agent.engine.facts import Facts
-from agent.engine.history import FINALIZATION_MS
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding
@@ -96,8 +95,8 @@ class OrphanJobGraph(Rule):
             removed = (change.at for change in history.after(at) if change.modified_at is None)
             pointed_to = [
                 graph.at
-                for job in job_graphs_in(facts, cluster)
-                for graph in facts.history(JobGraph, cluster, job).after(at)
+                for graphs in facts.histories(JobGraph, cluster=cluster)
+                for graph in graphs.after(at)
                 if graph.made_at is not None and graph.file == file
             ]
             return recovered(finding, earliest(next(removed, None), min(pointed_to, default=None)))
@@ -114,9 +113,6 @@ class OrphanJobGraph(Rule):
 
     def _files(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         for file in job_graph_files_in(facts, scope.cluster):
-            last = facts.history(JobGraphFile, scope.cluster, file).last
-            if last is None or (last.modified_at is None and last.at <= facts.now - FINALIZATION_MS):
-                continue
             for interval in _without_znode(scope.cluster, file, facts):
                 known_at = confirmed_at(facts, scope.cluster, interval, self.file_after, (ZOOKEEPER, STORAGE))
                 if known_at is None:
@@ -150,15 +146,15 @@ def _without_job(cluster: str, job: str, facts: Facts) -> Iterator[Interval]:
 def _without_znode(cluster: str, file: str, facts: Facts) -> Iterator[Interval]:
     """Yield the intervals in which the file existed, ZooKeeper was observed, and no graph there pointed to the file."""
     files, leaders = facts.history(JobGraphFile, cluster, file), facts.history(JobManagerLeader, cluster)
-    histories = [facts.history(JobGraph, cluster, job) for job in job_graphs_in(facts, cluster)]
-    pointing = [history for history in histories if any(graph.file == file for graph in history)]
+    graphs = facts.histories(JobGraph, cluster=cluster)
+    pointing = [history for history in graphs if any(graph.file == file for graph in history)]
 
     def is_orphan(at: int) -> bool | None:
         entry, leader = files.as_of(at), leaders.as_of(at)
         if entry is None or entry.modified_at is None or leader is None or leader.session is None:
             return None
-        graphs = [history.as_of(at) for history in pointing]
-        is_pointed_to = any(graph is not None and graph.made_at is not None and graph.file == file for graph in graphs)
+        states = [history.as_of(at) for history in pointing]
+        is_pointed_to = any(graph is not None and graph.made_at is not None and graph.file == file for graph in states)
         return not is_pointed_to or None
 
     return intervals_over([files, leaders, *pointing], is_orphan)

@@ -163,7 +163,10 @@ class StateNotRestored(GroupRule):
         return f"store {subject.get('store')} of {subject.get('application')} may not be restored ({place(subject)})"
 
     def _input_topic(self, scope: Scope) -> str | None:
-        return next((store.counts for store in self.stores if store.changelog == scope.topic), None)
+        return next((store.counts for store in self._declared(scope) if store.changelog == scope.topic), None)
+
+    def _declared(self, scope: Scope) -> list[DeclaredStore]:
+        return [store for store in self.stores if store.is_on(scope.cluster)]
 
     def _decreases(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
         history = facts.history(ChangelogDecreases, *scope.in_partition)
@@ -238,7 +241,7 @@ class StateNotRestored(GroupRule):
             )
 
     def _precursors(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
-        if not self.precursor or scope.topic in {store.changelog for store in self.stores}:
+        if not self.precursor or scope.topic in {store.changelog for store in self._declared(scope)}:
             return
         lines = find_store_lines(facts, scope.cluster, scope.in_partition[1:], "store_without_checkpoint")
         for line in lines:
@@ -281,7 +284,7 @@ class StateNotRestored(GroupRule):
     def _undeclared(self, scope: Scope, at: int, facts: Facts) -> dict[str, Any]:
         """Return the application's stores that are not declared, if there are any."""
         state = facts.history(StreamsApplication, scope.cluster, scope.group or "").as_of(at + LATENESS_MS)
-        declared = {store.changelog for store in self.stores}
+        declared = {store.changelog for store in self._declared(scope)}
         stores = [] if state is None else [store for store, _ in state.stores if state.changelog(store) not in declared]
         return {"undeclared": stores} if stores else {}
 

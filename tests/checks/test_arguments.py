@@ -45,6 +45,15 @@ def test_no_input_without_declared_stores(tmp_path: Path) -> None:
     assert input_options("changelog_restore", load(rules, need_clusters=True), "gone") == []
 
 
+def test_a_store_is_checked_on_its_own_cluster_only(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    other = '[clusters.other]\nbootstrap_servers = "o:9092"\n'
+    rules.write_text(STORES.replace('"counts" }', '"counts", cluster = "main" }') + other)
+    settings = load(rules, need_clusters=True)
+    assert input_options("changelog_restore", settings, "main")
+    assert input_options("changelog_restore", settings, "other") == []
+
+
 def test_store_is_passed_without_its_counts(tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text(STORES.replace('"counts" }', '"counts", counts = "orders" }'))

@@ -147,6 +147,26 @@ def test_streams_application_defaults_to_the_only_cluster() -> None:
     assert read(text + 'cluster = "main"\n').streams["shop"].cluster == "main"
 
 
+def test_declared_stores_are_on_the_cluster_that_they_name() -> None:
+    stores = """
+[rules.state]
+kind = "state_not_restored"
+stores = [
+  { application = "a", store = "s" },
+  { application = "b", store = "s", cluster = "main" },
+  { application = "b", store = "s", cluster = "other" },
+]
+"""
+    other = '[clusters.other]\nbootstrap_servers = "o:9092"\n'
+    settings = read(CLUSTER + other + stores)
+    for cluster in ("main", "other"):
+        named = [(store.application, store.cluster) for store in settings.declared_stores(cluster)]
+        assert named == [("a", None), ("b", cluster)]
+    assert mistakes(CLUSTER + stores) == [
+        "rules.toml:9: [rules.state] stores[2].cluster: there is no [clusters.other]; known: main"
+    ]
+
+
 def test_all_mistakes_are_reported_with_their_lines() -> None:
     expected = mistakes(
         """stray = 1

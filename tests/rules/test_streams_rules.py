@@ -33,6 +33,12 @@ def test_precursor_is_off_by_option_or_for_declared_stores(tmp_path: Path, optio
     assert "expected finding is missing" in missing
 
 
+def test_a_store_of_another_cluster_is_not_declared_here(tmp_path: Path) -> None:
+    case = "1.1 to 2.1: no checkpoint on a thread that had owned the task"
+    stores = 'stores = [{ application = "shop", store = "counts", cluster = "other" }]'
+    assert _wrong(tmp_path, f"{stores}\n[clusters.other]\nbootstrap_servers = 'o:9092'", case) == []
+
+
 SHOP: dict[str, Any] = {"cluster": "main", "application": "shop"}
 CHANGELOG: dict[str, Any] = {
     "cluster": "main", "topic": "shop-counts-changelog", "partition": 0, "leader": 1, "leader_epoch": 0,

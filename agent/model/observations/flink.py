@@ -13,7 +13,8 @@ class FlinkJob(Observation, frozen=True, kw_only=True, tag="flink_job", gc=False
     cluster: the Flink cluster. job: the job id, 32 hex digits. name: the job's name. state: as Flink names it (CREATED,
     RUNNING, FAILING, RESTARTING, CANCELED, ...). started_at: when this execution started on this JobManager. ended_at:
     when it ended; null if it has not. restarting_at: when it last entered RESTARTING; null if it never did or Flink
-    does not report it. tasks: number of subtasks. tasks_running: number of subtasks that are running.
+    does not report it. tasks: number of subtasks. tasks_running: number of subtasks that are running. tasks_finished:
+    number of subtasks that have read all of a bounded source, while others run on.
     """
 
     key = ("cluster", "job")
@@ -27,6 +28,7 @@ class FlinkJob(Observation, frozen=True, kw_only=True, tag="flink_job", gc=False
     restarting_at: int | None = None
     tasks: int = 0
     tasks_running: int = 0
+    tasks_finished: int = 0
 
     @property
     def ended(self) -> bool:
@@ -112,6 +114,11 @@ class JobGraph(Observation, frozen=True, kw_only=True, tag="job_graph", gc=False
     checkpoints: int | None = None
     znode: str | None = None
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether there is no job graph any more."""
+        return self.made_at is None
+
 
 class JobGraphFile(Observation, frozen=True, kw_only=True, tag="job_graph_file", gc=False):
     """A job graph's file in the HA storage directory.
@@ -127,6 +134,11 @@ class JobGraphFile(Observation, frozen=True, kw_only=True, tag="job_graph_file",
     modified_at: int | None
     size: int = 0
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the file no longer exists."""
+        return self.modified_at is None
+
 
 class Position(Observation, frozen=True, kw_only=True, tag="position", gc=False):
     """The position of a job's source subtask in a partition.
@@ -138,7 +150,8 @@ class Position(Observation, frozen=True, kw_only=True, tag="position", gc=False)
     attempt: of the subtask, from 0; null if unknown.
     """
 
-    key = ("cluster", "job", "topic", "partition")
+    # Up to 1.16 each application with high availability has the job id 0 in its own Flink cluster (FLINK-19358).
+    key = ("cluster", "flink", "job", "topic", "partition")
     is_frequent = True
 
     cluster: str

@@ -8,7 +8,6 @@ from agent.engine.history import LATENESS_MS
 from agent.model.observations.flink import Checkpoints, Position
 from agent.model.observations.kafka import Commit
 from agent.rules.queries.partitions import CLOCK_SLACK_MS
-from agent.rules.queries.subjects import readers_of
 
 
 class RestoreContext(NamedTuple):
@@ -31,9 +30,9 @@ def find_restores_behind(facts: Facts, before: Commit | Position, after: Commit 
     """
     restores: list[dict[str, Any]] = []
     new, committed = after.offset or 0, before.committed if isinstance(before, Position) else None
-    reader = after.job if isinstance(after, Position) else None
-    for job, history in _find_jobs(facts, (after.cluster, after.topic, after.partition)):
-        if reader not in (None, job):
+    reader = (after.flink, after.job) if isinstance(after, Position) else None
+    for flink, job, history in _find_jobs(facts, (after.cluster, after.topic, after.partition)):
+        if reader not in (None, (flink, job)):
             continue
         for checkpoints in history:
             restored_at = checkpoints.restored_at
@@ -50,7 +49,7 @@ def find_restores_behind(facts: Facts, before: Commit | Position, after: Commit 
 def find_restore_context(facts: Facts, partition: tuple[str, str, int], begin: int, end: int) -> RestoreContext | None:
     """Return what happened to the checkpoints of the partition's jobs in [begin, end], or None if no job reads it."""
     total: RestoreContext | None = None
-    for _, history in _find_jobs(facts, partition):
+    for _, _, history in _find_jobs(facts, partition):
         before = next((checkpoints for checkpoints in reversed(history) if checkpoints.at <= begin), None)
         if before is None:
             continue
@@ -62,12 +61,12 @@ def find_restore_context(facts: Facts, partition: tuple[str, str, int], begin: i
     return total
 
 
-def _find_jobs(facts: Facts, partition: tuple[str, str, int]) -> Iterator[tuple[str, Sequence[Checkpoints]]]:
-    """Yield the jobs that have read the partition, each with its checkpoint observations, oldest first."""
-    for job in readers_of(facts, *partition):
-        last = facts.history(Position, partition[0], job, *partition[1:]).last
-        if last is not None:
-            yield job, facts.history(Checkpoints, last.flink, job).changes
+def _find_jobs(facts: Facts, partition: tuple[str, str, int]) -> Iterator[tuple[str, str, Sequence[Checkpoints]]]:
+    """Yield (Flink cluster, job, its checkpoint observations, oldest first) of the jobs that read the partition."""
+    cluster, topic, number = partition
+    for history in facts.histories(Position, cluster=cluster, topic=topic, partition=number):
+        last = history.changes[-1]
+        yield last.flink, last.job, facts.history(Checkpoints, last.flink, last.job).changes
 
 
 def _is_from_last_checkpoint(history: Sequence[Checkpoints], restored: Checkpoints) -> bool:

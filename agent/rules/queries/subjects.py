@@ -1,6 +1,6 @@
 """Which subjects the facts know: groups of a partition, jobs of a cluster, log lines about a partition; their ends."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
 from agent.engine.facts import Facts
@@ -47,16 +47,9 @@ def brokers_in(facts: Facts, cluster: str) -> list[int]:
     return [history.changes[0].broker for history in facts.histories(BrokerRegistration, cluster=cluster)]
 
 
-def readers_of(facts: Facts, cluster: str, topic: str, partition: int) -> list[str]:
-    """Return the Flink jobs that have read the partition, sorted."""
-    histories = facts.histories(Position, cluster=cluster, topic=topic, partition=partition)
-    return [history.changes[0].job for history in histories]
-
-
-def read_by(facts: Facts, job: str) -> list[tuple[str, str, int]]:
-    """Return the (cluster, topic, partition) that the Flink job has read, sorted."""
-    first = (history.changes[0] for history in facts.histories(Position, job=job))
-    return [(position.cluster, position.topic, position.partition) for position in first]
+def positions_of(facts: Facts, flink: str, job: str) -> Sequence[History[Position]]:
+    """Return the positions of a job of a Flink cluster, by partition."""
+    return facts.histories(Position, flink=flink, job=job)
 
 
 def jobs_in(facts: Facts, cluster: str) -> list[str]:
@@ -65,13 +58,15 @@ def jobs_in(facts: Facts, cluster: str) -> list[str]:
 
 
 def job_graphs_in(facts: Facts, cluster: str) -> list[str]:
-    """Return the jobs of the Flink cluster that have had a job graph, sorted."""
-    return [history.changes[0].job for history in facts.histories(JobGraph, cluster=cluster)]
+    """Return the jobs of the Flink cluster that have a job graph, or had one until just now, sorted."""
+    last = (history.changes[-1] for history in facts.histories(JobGraph, cluster=cluster))
+    return [graph.job for graph in last if not graph.is_gone or graph.at > facts.final_before]
 
 
 def job_graph_files_in(facts: Facts, cluster: str) -> list[str]:
-    """Return the files seen in the Flink cluster's HA storage directory, sorted."""
-    return [history.changes[0].file for history in facts.histories(JobGraphFile, cluster=cluster)]
+    """Return the files that are in the Flink cluster's HA storage directory, or were until just now, sorted."""
+    last = (history.changes[-1] for history in facts.histories(JobGraphFile, cluster=cluster))
+    return [file.file for file in last if not file.is_gone or file.at > facts.final_before]
 
 
 def streams_applications_in(facts: Facts, cluster: str) -> list[str]:

@@ -18,7 +18,7 @@ from kazoo.exceptions import NoNodeError
 from agent.model.observations.flink import JobGraph, JobGraphFile
 from agent.sources.availability import now_ms
 from agent.sources.zookeeper.session import Session
-from agent.sources.zookeeper.znodes import UndecodableError
+from agent.sources.zookeeper.znodes import UndecodableError, session_id
 
 _GRAPHS = ("jobgraphs", "execution-plans")
 """Parents of job graphs, which are called execution plans from 2.0 on."""
@@ -209,7 +209,7 @@ def _fetch_leader(client: KazooClient, root: str, deadline: float) -> Leader | N
         node = nodes[path]
         decoded = decode_leader(path, node[0]) if node is not None else None
         if node is not None and decoded is not None:
-            leaders.append(Leader(*decoded, hex(node[1].ephemeralOwner), node[1].mtime))
+            leaders.append(Leader(*decoded, session_id(node[1]), node[1].mtime))
     if not leaders:
         return None
     # REST's address is the one that people and we can use. In 1.14, REST's leader may be another process than the
@@ -227,7 +227,7 @@ def _fetch_lock_owners(client: KazooClient, paths: Sequence[str], deadline: floa
     owners: dict[str, set[str]] = {path: set() for path in paths}
     for lock, stat in stats.items():
         if stat is not None and stat.ephemeralOwner:
-            owners[lock.rpartition("/")[0].removesuffix(f"/{_LOCKS}")].add(hex(stat.ephemeralOwner))
+            owners[lock.rpartition("/")[0].removesuffix(f"/{_LOCKS}")].add(session_id(stat))
     return {path: tuple(sorted(sessions)) for path, sessions in owners.items()}
 
 

@@ -153,6 +153,7 @@ def make_flink_job(cluster: str, job: Job, restarting_at: int | None, at: int) -
         restarting_at=restarting_at,
         tasks=job.tasks.total,
         tasks_running=job.tasks.running,
+        tasks_finished=job.tasks.finished,
     )
 
 

@@ -65,6 +65,7 @@ class Tasks(Struct, frozen=True):
 
     total: int = 0
     running: int = 0
+    finished: int = 0
 
 
 class Job(Struct, frozen=True, rename="kebab"):

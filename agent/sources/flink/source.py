@@ -105,6 +105,9 @@ class FlinkSource:
         if not all(isinstance(fact, Availability) for fact in observations):
             self.read_at = now_ms()
         changes = self._changes.changes(observations)
+        for observation in observations:
+            if observation.is_gone:
+                self._changes.end(observation.subject)
         if changes and not self._closed:
             self._emit(changes)
 

@@ -27,7 +27,7 @@ from agent.model.observations.kafka import (
 )
 from agent.model.observations.streams import StreamsApplication
 from agent.sources.availability import SOURCE, AvailabilityTracker, Reasons, Unit, now_ms
-from agent.sources.base import ChangeDetector, Emit
+from agent.sources.base import SCOPE, ChangeDetector, Emit
 from agent.sources.kafka.admin import protocol
 from agent.sources.kafka.admin.client import AdminClient, Call, CompletedCall
 from agent.sources.kafka.source_log import SourceLog
@@ -208,6 +208,9 @@ class KafkaSource:
         availability = self._availability.update(now, unavailable)
         facts = sorted(self._state.take_observations(), key=lambda fact: _BATCH_ORDER.index(type(fact)))
         changes = self._detector.changes([*availability, *facts])
+        for fact in facts:
+            if isinstance(fact, PartitionState) and fact.is_deleted:
+                self._detector.end(fact.subject[:SCOPE])
         for begin in range(0, len(changes), _EMITTED_AT_ONCE):
             if self._closed:
                 return

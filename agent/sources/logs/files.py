@@ -106,6 +106,16 @@ class TailedFile:
         """Whether it can be read."""
         return self._file is not None
 
+    def is_stale(self) -> bool:
+        """Return whether it is open and can no longer be read: NFS returns ESTALE once the server deleted the file."""
+        try:
+            if self._file is not None:
+                os.fstat(self._file)
+                os.pread(self._file, 1, 0)
+        except OSError:
+            return True
+        return False
+
     def is_deleted(self) -> bool:
         """Return whether no path leads to it any more."""
         return self._file is not None and not os.fstat(self._file).st_nlink

@@ -5,6 +5,7 @@ import resource
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from glob import escape, glob
 from operator import itemgetter
 from pathlib import Path
@@ -47,6 +48,19 @@ def find_paths(pattern: str) -> Iterator[str]:
     for base in glob(head) if head else [""]:  # noqa: PTH207
         for directory in _walk(base):
             yield from find_paths(f"{escape(directory)}{rest}")
+
+
+def is_path_of(pattern: str, path: str) -> bool:
+    """Return whether a shell pattern finds a path if there is such a file."""
+    return _match_components([part for part in pattern.split("/") if part], [part for part in path.split("/") if part])
+
+
+def _match_components(pattern: Sequence[str], path: Sequence[str]) -> bool:
+    if not pattern or not path:
+        return not pattern and not path
+    if pattern[0] == "**" and len(pattern) > 1:
+        return any(_match_components(pattern[1:], path[index:]) for index in range(len(path)))
+    return fnmatchcase(path[0], pattern[0]) and _match_components(pattern[1:], path[1:])
 
 
 def _walk(base: str) -> Iterator[str]:
@@ -106,6 +120,7 @@ class FollowedLog:
 
         Returns False if there is none and the file known from before is not found either.
         """
+        self._close_stale()
         current = self.files[-1]
         try:
             stat = Path(self.path).stat()
@@ -122,6 +137,14 @@ class FollowedLog:
             self._switch_to(TailedFile.open(self.path, encoding), encoding, is_other=is_other)
         self._stat, self._seen_at = now, stat.st_mtime_ns
         return True
+
+    def _close_stale(self) -> None:
+        """Close files that can no longer be read; the current one is opened again, if it is still there."""
+        for file in self.all_files():
+            if file.is_stale():
+                log.warning("log_file_stale", log=self.path, read_bytes=file.position)
+                file.close()
+                self._stat = None
 
     def _refresh_missing(self, current: TailedFile, encoding: str) -> bool:
         """Find the current file while none is at the path; return False if it is not found."""
@@ -211,11 +234,15 @@ class FollowedLog:
         return None
 
     def close_idle(self, now: int) -> bool:
-        """Close a file that is no longer written to; return False if it was deleted and has no successor. now: ms."""
+        """Close files that are no longer written to; return False if the log was deleted. now: ms."""
+        idle_since = (now - IDLE_MS) * 1_000_000
+        if self.previous is not None and self.file.position and self.previous.modified_at() < idle_since:
+            self.previous.close()  # its writer has switched
+            self.previous = None
         if self._is_drained and len(self.files) == 1 and self.previous is None:
             if self._stat is None and self.file.is_deleted():
                 return False
-            if self.file.modified_at() < (now - IDLE_MS) * 1_000_000:
+            if self.file.modified_at() < idle_since:
                 self.file.close()
         return True
 
@@ -233,13 +260,21 @@ _TOO_MANY_FILES = (
 class FollowedLogs:
     """The logs that shell patterns find.
 
-    Lines that were there before the first poll ever are skipped; all later ones are read.
+    Lines that were there before the first poll of their pattern are skipped; all later ones are read.
     """
 
     def __init__(self, patterns: Sequence[str], encoding: str, known: Iterable[LogFile], *, is_first_run: bool) -> None:
-        """Continue from `known`: how far files were read before this run."""
+        """Continue from `known`: how far files were read before this run, except those that no pattern finds any more.
+
+        is_first_run: whether no file has ever been looked for; if any is known, the patterns that find none are new.
+        """
         self._patterns, self._encoding = patterns, encoding
-        self._skip_existing = is_first_run
+        known = list(known)
+        self._new_patterns = {
+            pattern
+            for pattern in patterns
+            if (known or is_first_run) and not any(is_path_of(pattern, known_file.log) for known_file in known)
+        }
         self._logs = {
             known_file.log: FollowedLog(
                 known_file.log,
@@ -247,6 +282,7 @@ class FollowedLogs:
                 known_file.at * 1_000_000,
             )
             for known_file in known
+            if any(is_path_of(pattern, known_file.log) for pattern in patterns)
         }
 
     def __iter__(self) -> Iterator[FollowedLog]:
@@ -255,11 +291,12 @@ class FollowedLogs:
     def refresh(self) -> Mapping[str, str]:
         """Find the current files; return why paths or patterns are unavailable."""
         unavailable: dict[str, str] = {}
-        found: dict[str, None] = {}
+        found: dict[str, bool] = {}  # whether only new patterns find it
         for pattern in self._patterns:
             matching = sorted(find_paths(pattern))
             paths = [path for path in matching if not Path(path).is_dir()]
-            found |= dict.fromkeys(paths)
+            for path in paths:
+                found[path] = found.get(path, True) and pattern in self._new_patterns
             if not paths:
                 unavailable[pattern] = f"no file matches {pattern}"
         for followed in self:
@@ -267,17 +304,17 @@ class FollowedLogs:
                 self._drop(followed)
         bases = {*found, *self._logs}
         free = _free_descriptors()
-        for path in found:
+        for path, is_new in found.items():
             if path not in self._logs and not is_compressed(path) and not is_rotated(path, bases):
                 free -= 1
                 if free < 0:
                     unavailable[""] = _TOO_MANY_FILES
                     continue
                 try:
-                    self._follow(path)
+                    self._follow(path, skip_existing=is_new)
                 except OSError as error:
                     unavailable[path] = f"cannot read {path}: {error.strerror}"
-        self._skip_existing = False
+        self._new_patterns = set()
         for followed in self:
             try:
                 if not followed.refresh(self._encoding):
@@ -301,7 +338,7 @@ class FollowedLogs:
         followed.close()
         del self._logs[followed.path]
 
-    def _follow(self, path: str) -> None:
+    def _follow(self, path: str, *, skip_existing: bool) -> None:
         file = TailedFile.open(path, self._encoding)
         for other in self:
             for held in other.all_files():
@@ -311,6 +348,6 @@ class FollowedLogs:
                         other.release(held, self._encoding)
                         self._logs[path] = FollowedLog(path, held, held.modified_at())
                     return
-        if self._skip_existing:
+        if skip_existing:
             file.skip_to_end()
         self._logs[path] = FollowedLog(path, file, file.modified_at())

@@ -80,7 +80,9 @@ class LogSource:
         with self._polling:
             if self._closed:
                 return
-            reasons = [*self._logs.refresh().values(), *self._check_time_zone()]
+            unavailable = self._logs.refresh()
+            self._forget_unfollowed()
+            reasons = [*unavailable.values(), *self._check_time_zone()]
             more = [f"{len(reasons) - _MAX_REASONS} more"] if reasons[_MAX_REASONS:] else []
             reason = "; ".join([*reasons[:_MAX_REASONS], *more])
             changes = self._changes.changes(self._availability.update(now_ms(), {SOURCE: reason} if reasons else {}))
@@ -130,9 +132,16 @@ class LogSource:
         for path, header in new_headers.items():
             self._zone_check.add_line(path, header, now_ms())
 
+    def _forget_unfollowed(self) -> None:
+        """Forget the logs that are no longer followed."""
+        paths = {followed.path for followed in self._logs}
+        self._zone_check.retain(paths)
+        self._undecodable &= paths
+        for path in self._emitted.keys() - paths:
+            del self._emitted[path]
+
     def _check_time_zone(self) -> list[str]:
         """Return why lines cannot be dated, if so, and log it once."""
-        self._zone_check.retain({followed.path for followed in self._logs})
         reason = self._zone_check.describe_mismatch(now_ms())
         if reason is not None and not self._zone_mismatch_logged:
             log.warning("time_zone_mismatch", logs=self.cluster, reason=reason)

@@ -192,6 +192,7 @@ class ZooKeeperSource:
             self.read_at = started_at
         with self._emitting:
             self._emit_changes(observations)
+            self._detector.forget_all(self._decoder.forget_deleted())
 
     def _emit_health(self, health: Observation) -> None:
         with self._emitting:

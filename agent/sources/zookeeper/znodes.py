@@ -6,12 +6,14 @@ Paths and contents: kafka.zk.ZkData (3.9); before 1.0 kafka.utils.ZkUtils, which
 import json
 import re
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any, NamedTuple
 
 from kazoo.protocol.states import ZnodeStat
 
 from agent.model.observations.base import Observation, Subject
 from agent.model.observations.kafka import BrokerRegistration, Controller, PartitionState
+from agent.sources.base import GONE
 
 BROKER_IDS, TOPICS = "/brokers/ids", "/brokers/topics"
 CONTROLLER, CONTROLLER_EPOCH = "/controller", "/controller_epoch"
@@ -46,6 +48,14 @@ class Topic(NamedTuple):
     created_at: int
     changed_at: int
     assignments: dict[int, Assignment]
+
+
+def session_id(stat: ZnodeStat) -> str:
+    """Return the session that owns an ephemeral znode as ZooKeeper logs it: kazoo reads it as a signed number.
+
+    The highest byte is the id of the server that began the session, and may be above 127.
+    """
+    return hex(stat.ephemeralOwner % (1 << 64))
 
 
 def broker_of(path: str) -> int:
@@ -112,9 +122,12 @@ class ZnodeDecoder:
     def __init__(self, cluster: str, known: Iterable[Observation]) -> None:
         """Start from `known`, the last observation of each subject before this run."""
         self._cluster = cluster
-        self.facts: dict[Subject, Observation] = {
-            fact.subject: fact for fact in known if isinstance(fact, BrokerRegistration | Controller | PartitionState)
-        }
+        self.facts: dict[Subject, Observation] = {}
+        self._existing: dict[str, dict[int, PartitionState]] = {}
+        self._deleted: dict[Subject, None] = {}
+        for fact in known:
+            if isinstance(fact, BrokerRegistration | Controller | PartitionState):
+                self._keep(fact)
         self._versions: dict[Subject, tuple[int, int]] = {}
         self.reassignments: dict[tuple[str, int], tuple[int, ...]] = {}
 
@@ -124,11 +137,8 @@ class ZnodeDecoder:
 
     def partitions(self, topic: str | None = None) -> list[PartitionState]:
         """Return the partitions that existed when last seen, of one topic or all."""
-        return [
-            fact
-            for fact in self.facts.values()
-            if isinstance(fact, PartitionState) and fact.replicas and topic in (None, fact.topic)
-        ]
+        topics = self._existing.values() if topic is None else [self._existing.get(topic, {})]
+        return [state for states in topics for state in states.values()]
 
     def registered(self, broker: int, stat: ZnodeStat, now: int) -> Observation:
         """Return the broker's registration: dated by ZooKeeper, so exact even if the change was missed."""
@@ -139,7 +149,7 @@ class ZnodeDecoder:
                 since=stat.ctime,
                 cluster=self._cluster,
                 broker=broker,
-                session=f"0x{stat.ephemeralOwner:x}",
+                session=session_id(stat),
                 epoch=stat.czxid,
             )
         )
@@ -219,6 +229,13 @@ class ZnodeDecoder:
         self._versions.pop(state.subject, None)
         return self._keep(state.deleted(max(now, state.at)))
 
+    def forget_deleted(self) -> list[Subject]:
+        """Forget partitions that were deleted but for the last ones, should they return; return their subjects."""
+        forgotten = list(islice(self._deleted, max(len(self._deleted) - GONE, 0)))
+        for subject in forgotten:
+            del self._deleted[subject], self.facts[subject]
+        return forgotten
+
     def _not_before_last(self, subject: Subject, at: int) -> int:
         """Return `at`, or the time of the subject's last observation if later: ZooKeeper's clock is not ours."""
         last = self.facts.get(subject)
@@ -226,6 +243,16 @@ class ZnodeDecoder:
 
     def _keep(self, observation: Observation) -> Observation:
         self.facts[observation.subject] = observation
+        if isinstance(observation, PartitionState):
+            existing = self._existing.setdefault(observation.topic, {})
+            if observation.is_deleted:
+                existing.pop(observation.partition, None)
+                self._deleted[observation.subject] = None
+            else:
+                existing[observation.partition] = observation
+                self._deleted.pop(observation.subject, None)
+            if not existing:
+                del self._existing[observation.topic]
         return observation
 
 

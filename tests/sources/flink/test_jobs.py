@@ -3,7 +3,7 @@
 import msgspec
 
 from agent.sources.flink.jobs import make_checkpoints, make_flink_job
-from agent.sources.flink.rest import CheckpointStatistics, JobDetails, Metric, VertexDetails
+from agent.sources.flink.rest import CheckpointStatistics, Job, JobDetails, Metric, VertexDetails
 from tests.sources.flink.recorded import VERTEX, RecordedResponses
 
 
@@ -19,6 +19,13 @@ def test_job_states_are_read_from_every_version(recorded: RecordedResponses) -> 
     assert (second.state, second.ended, second.tasks, second.tasks_running) == ("CANCELED", True, 1, 0)
     assert second.started_at < (second.ended_at or 0)
     assert (reader.at, reader.cluster, len(reader.job)) == (7, "f", 32)
+
+
+def test_finished_tasks_of_a_running_job_are_counted() -> None:
+    tasks = {"total": 4, "running": 3, "finished": 1}
+    listed = {"jid": "d" * 32, "name": "n", "state": "RUNNING", "start-time": 1, "tasks": tasks}
+    job = make_flink_job("f", msgspec.convert(listed, Job), None, 7)
+    assert (job.tasks, job.tasks_running, job.tasks_finished) == (4, 3, 1)
 
 
 def test_checkpoints_show_what_was_restored(recorded: RecordedResponses) -> None:

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from agent.config.sources import Flink
 from agent.model.observations.base import Available, Observation, Unavailable
-from agent.model.observations.flink import Checkpoints, FlinkJob, JobGraphFile, JobListing, JobManagerLeader
+from agent.model.observations.flink import Checkpoints, FlinkJob, JobGraph, JobGraphFile, JobListing, JobManagerLeader
+from agent.sources.base import GONE
 from agent.sources.flink.source import FlinkSource
 from testbed.processes import free_port
 from tests.integration.seen import Seen
@@ -257,3 +258,18 @@ def test_settings_have_flinks_defaults() -> None:
     assert settings.zookeeper == "zk-1:2181,zk-2:2181/kafka"
     assert settings.zookeeper_path == "/flink/default"
     assert _settings(rest=["http://a"], zookeeper="z", cluster_id="b").zookeeper_path == "/flink/b"
+
+
+def test_removed_job_graphs_are_forgotten_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session cluster has thousands of short jobs a day."""
+    seen, jobs = Seen(), [f"{number:032x}" for number in range(3 * GONE)]
+    source = FlinkSource("f", _settings(rest=["http://127.0.0.1:1"]), seen)
+    graphs: list[JobGraph] = []
+    monkeypatch.setattr(source, "_poll_rest", lambda _: [])
+    monkeypatch.setattr(source, "_poll_zookeeper", lambda: (None, source._observe_graphs(graphs, 5)))
+    for job in jobs:
+        graphs = [JobGraph(at=5, cluster="f", job=job, made_at=1)]
+        source.poll()
+    source.close()
+    assert [graph.job for graph in seen.all(JobGraph) if graph.is_gone] == jobs[:-1]
+    assert len(source._changes.subjects()) <= 2 * GONE + 1

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from agent.sources.logs.followed_logs import find_paths
+from agent.sources.logs.followed_logs import find_paths, is_path_of
 
 
 def test_two_looping_links_are_followed_once(tmp_path: Path) -> None:
@@ -23,3 +23,5 @@ def test_patterns_find_what_glob_finds(tmp_path: Path) -> None:
     for pattern in ("**/logs/*.log", "x/**/logs/**/*.log", "*/logs/*.log", "**/*"):
         expected = {str(path) for path in tmp_path.glob(pattern) if ".hidden" not in str(path)} - {str(tmp_path)}
         assert set(find_paths(f"{tmp_path}/{pattern}")) == expected
+        files = {str(path) for path in tmp_path.rglob("*") if ".hidden" not in str(path)}
+        assert {path for path in files if is_path_of(f"{tmp_path}/{pattern}", path)} == expected

@@ -1,5 +1,6 @@
 """The `logs` source on real files: where it starts, what it emits, and how it treats unreadable files."""
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from agent.model.times import millis
 from agent.sources.base import HEARTBEAT_MS
 from agent.sources.logs import files as log_files
 from agent.sources.logs import source as logs
+from agent.sources.logs.followed_logs import IDLE_MS
 from agent.sources.logs.source import LogSource
 
 NOW = millis("2026-11-21T12:00:00Z")
@@ -77,6 +79,37 @@ def test_lines_before_the_first_start_are_skipped(agent: Agent, tmp_path: Path) 
     new.write_text(RESET.format(3))
     source.poll()
     assert sorted(agent.offsets()) == ["2", "3"]
+
+
+def test_lines_of_an_added_path_are_skipped_too(agent: Agent, tmp_path: Path) -> None:
+    first, added = tmp_path / "first.log", tmp_path / "added.log"
+    _append(first, RESET.format(1))
+    _append(added, RESET.format(2))
+    agent.start(first).close()
+    source = agent.start(first, added)
+    _append(added, RESET.format(3))
+    source.poll()
+    assert agent.offsets() == ["3"]
+
+
+def test_a_file_made_while_the_agent_was_down_is_read(agent: Agent, tmp_path: Path) -> None:
+    _append(tmp_path / "a.log", RESET.format(1))
+    agent.start(tmp_path / "*.log").close()
+    _append(tmp_path / "b.log", RESET.format(2))
+    agent.start(tmp_path / "*.log", tmp_path / "b.log")
+    assert agent.offsets() == ["2"]
+
+
+def test_a_removed_path_is_no_longer_followed(agent: Agent, tmp_path: Path) -> None:
+    kept, removed = tmp_path / "kept.log", tmp_path / "removed.log"
+    for path in (kept, removed):
+        path.touch()
+    agent.start(tmp_path / "*.log").close()
+    source = agent.start(kept)
+    _append(removed, RESET.format(1))
+    _append(kept, RESET.format(2))
+    source.poll()
+    assert agent.offsets() == ["2"]
 
 
 def test_line_is_emitted_in_one_batch_with_its_file_position(agent: Agent, tmp_path: Path) -> None:
@@ -306,6 +339,55 @@ def test_lines_written_to_a_renamed_file_are_read(agent: Agent, tmp_path: Path) 
     assert agent.offsets() == ["1", "2"]
 
 
+def test_a_deleted_log_is_closed_though_its_rotated_file_remains(agent: Agent, tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    path.touch()
+    source = agent.start(tmp_path / "*.log")
+    path.rename(tmp_path / "server.log.1")
+    path.write_text(RESET.format(1))
+    agent.now = path.stat().st_mtime_ns // 1_000_000
+    source.poll()
+    (followed,) = source._logs
+    assert [file.is_open for file in followed.all_files()] == [True, True]
+    agent.now += IDLE_MS + 1
+    source.poll()
+    assert len(followed.all_files()) == 1
+    path.unlink()
+    source.poll()
+    source.poll()
+    assert list(source._logs) == []
+    assert agent.offsets() == ["1"]
+
+
+def test_a_stale_file_is_opened_again_and_hides_no_other(
+    agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS returns ESTALE for a file that was deleted on the server."""
+    paths = [tmp_path / f"{name}.log" for name in "abc"]
+    for path in paths:
+        path.touch()
+    source = agent.start(tmp_path / "*.log")
+    stale = {followed.file._file for followed in source._logs if followed.path == str(paths[1])}
+    fstat, close = os.fstat, os.close
+
+    def fail_if_stale(file: int) -> os.stat_result:
+        if file in stale:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return fstat(file)
+
+    def close_stale(file: int) -> None:
+        stale.discard(file)
+        close(file)
+
+    monkeypatch.setattr(os, "fstat", fail_if_stale)
+    monkeypatch.setattr(os, "close", close_stale)
+    paths[1].unlink()
+    for number, path in enumerate(paths):
+        _append(path, RESET.format(number))
+    source.poll()
+    assert sorted(agent.offsets()) == ["0", "1", "2"]
+
+
 def test_deleted_file_is_read_to_its_end_and_closed(agent: Agent, tmp_path: Path) -> None:
     path = tmp_path / "server.log"
     path.touch()
@@ -317,6 +399,18 @@ def test_deleted_file_is_read_to_its_end_and_closed(agent: Agent, tmp_path: Path
     assert agent.offsets() == ["1"]
     open_files = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
     assert not any(str(tmp_path) in file for file in open_files)
+
+
+def test_deleted_logs_are_forgotten(agent: Agent, tmp_path: Path) -> None:
+    source = agent.start(tmp_path / "*.log", encoding="utf-8")
+    for number in range(5):
+        (tmp_path / f"{number}.log").write_bytes(RESET.format(1).encode() + b"\xff\n")
+        source.poll()
+        (tmp_path / f"{number}.log").unlink()
+        source.poll()
+    source.poll()
+    assert len(agent.lines()) == 5
+    assert (source._emitted, source._undecodable) == ({}, set())
 
 
 def test_hole_left_after_a_truncation_hides_nothing(agent: Agent, tmp_path: Path) -> None:

@@ -7,12 +7,14 @@ import pytest
 from kazoo.protocol.states import ZnodeStat
 
 from agent.model.observations.kafka import PartitionState
+from agent.sources.base import GONE
 from agent.sources.zookeeper.znodes import (
     Node,
     UndecodableError,
     ZnodeDecoder,
     decode_reassignments,
     decode_topic,
+    session_id,
 )
 
 CREATED, REASSIGNED, NOW = 1_000, 700_000, 900_000
@@ -77,3 +79,28 @@ def test_unknown_topics_are_undecodable(content: object) -> None:
 
 def test_no_reassignment_is_none() -> None:
     assert decode_reassignments(None) == {}
+
+
+def test_deleted_partitions_are_forgotten_but_for_the_last() -> None:
+    decoder = ZnodeDecoder("main", ())
+    topic = decode_topic("/brokers/topics/t", _node(_topic([1])))
+    for number in range(GONE + 3):
+        decoder.partition(f"t{number}", 0, topic, _state([1]), now=NOW, since=None)
+        (state,) = decoder.partitions(f"t{number}")
+        decoder.deleted(state, NOW)
+    decoder.partition("t1", 0, topic, _state([1]), now=NOW, since=None)  # was created again
+    assert decoder.forget_deleted() == [("partition_state", "main", f"t{number}", 0) for number in (0, 2)]
+    assert not decoder.forget_deleted()
+    assert len(decoder.facts) == GONE + 1
+    assert [state.topic for state in decoder.partitions()] == ["t1"]
+
+
+def test_partitions_of_the_earlier_run_are_known_by_topic() -> None:
+    first = _decode(ZnodeDecoder("main", ()), _node(_topic([1])), _state([1]))
+    assert ZnodeDecoder("main", [first]).partitions("t") == [first]
+    assert ZnodeDecoder("main", [first.deleted(NOW)]).partitions() == []
+
+
+def test_session_of_a_server_with_a_high_id_is_as_zookeeper_logs_it() -> None:
+    stat = _node({})[1]._replace(ephemeralOwner=-0x37FF_FFFF_FFFF_FFF0)
+    assert session_id(stat) == "0xc800000000000010"

@@ -5,7 +5,8 @@ import time
 import pytest
 
 from agent.model.observations.base import Observation, Unavailable
-from agent.sources.base import Batch
+from agent.model.observations.kafka import PartitionState
+from agent.sources.base import GONE, Batch
 from agent.sources.kafka.source import KafkaSource, KafkaSourceSettings
 from testbed.processes import free_port
 from testbed.waiting import wait_until
@@ -41,3 +42,17 @@ def test_an_unreachable_cluster_is_reported_once_with_its_reason(properties: dic
     assert emitted == [outage]
     assert (outage.source, outage.group, outage.topic) == ("kafka", None, None)
     assert reason in outage.reason
+
+
+def test_partitions_of_deleted_topics_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a limit, each deleted partition takes memory until the agent stops."""
+    settings = KafkaSourceSettings(bootstrap_servers=f"127.0.0.1:{free_port()}", read_properties=dict)
+    source = KafkaSource("main", settings, lambda _: None)
+    for number in range(3 * GONE):
+        there = PartitionState(at=1, cluster="main", topic=f"t{number}", partition=0, leader=1, replicas=(1,), isr=(1,))
+        for state in (there, there.deleted(2)):
+            monkeypatch.setattr(source._state, "take_observations", lambda state=state: [state])
+            source._emit_changes([])
+    source.close()
+    known = [subject for subject in source._detector.subjects() if subject[0] == "partition_state"]
+    assert GONE <= len(known) <= 2 * GONE
