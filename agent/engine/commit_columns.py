@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 
 from agent.engine.commit_rings import LENGTHS, CommitRings, Steps, with_room
-from agent.engine.history import FLOOR, RETENTION_MS
+from agent.engine.compact_list import CompactList
+from agent.engine.history import FLOOR, RETENTION_MS, History
 from agent.engine.partition_columns import NumbersByKeys, PartitionColumns
 from agent.model.batches import UNKNOWN, CommitKey, Flags, Integers
 from agent.model.observations.base import Subject
@@ -354,3 +355,23 @@ def _newest_first(last: Integers, steps: Integers) -> Integers:
     """Return the values of commits, newest first: the last one, and before each step, newest first, one more."""
     before = np.hstack([np.zeros((len(last), 1), np.int64), steps.cumsum(axis=1)])
     return np.asarray(last[:, None] - before)
+
+
+class ColumnHistory(History[Commit]):
+    """A series in columns, as it is now; other threads may read it."""
+
+    __slots__ = ("_columns", "_mark", "_number")
+
+    def __init__(self, columns: CommitColumns, number: int) -> None:
+        self.subject = columns.subject(number)
+        self.older = ()
+        self.confirmed = int(columns.confirmed[number])
+        self._columns, self._number, self._mark = columns, number, columns.mark(number)
+
+    def __getattr__(self, name: str) -> CompactList[Commit]:
+        """Unpack the changes when they are first read."""
+        if name != "changes":
+            raise AttributeError(name)
+        changes = CompactList.of_rows(self._columns.rows_of(self._number, self._mark), self.subject[1:], Commit)
+        self.changes = changes
+        return changes

@@ -9,9 +9,8 @@ from typing import Any, TypeAlias, TypeVar, cast
 import msgspec
 import numpy as np
 
-from agent.engine.commit_columns import CommitColumns
+from agent.engine.commit_columns import ColumnHistory, CommitColumns
 from agent.engine.commit_rings import LENGTHS
-from agent.engine.compact_list import CompactList
 from agent.engine.history import (
     FINALIZATION_MS,
     FLOOR,
@@ -54,26 +53,6 @@ DependencyKey: TypeAlias = Hashable
 T = TypeVar("T", bound=Observation)
 
 
-class _ColumnHistory(History[Commit]):
-    """A series in columns, as it is now; other threads may read it."""
-
-    __slots__ = ("_columns", "_mark", "_number")
-
-    def __init__(self, columns: CommitColumns, number: int) -> None:
-        self.subject = columns.subject(number)
-        self.older = ()
-        self.confirmed = int(columns.confirmed[number])
-        self._columns, self._number, self._mark = columns, number, columns.mark(number)
-
-    def __getattr__(self, name: str) -> CompactList[Commit]:
-        """Unpack the changes when they are first read."""
-        if name != "changes":
-            raise AttributeError(name)
-        changes = CompactList.of_rows(self._columns.rows_of(self._number, self._mark), self.subject[1:], Commit)
-        self.changes = changes
-        return changes
-
-
 class Facts:
     """Histories of all subjects. now: the latest moment of any observation, ms. logs: of log offsets, by partition."""
 
@@ -86,7 +65,7 @@ class Facts:
         self._indexes: dict[type[Observation], dict[tuple[str, ...], SubjectIndex[History[Any]]]] = {}
         self._absorbed: tuple[Observation | None, History[Any]] = (None, _EMPTY)
         self._reads: dict[DependencyKey, None] | None = None
-        self._views: dict[int, _ColumnHistory] = {}
+        self._views: dict[int, ColumnHistory] = {}
         self._first_members: dict[Subject, int] = {}
         self._peaks: dict[Subject, list[tuple[int, Commit]]] = {}
         self._unavailable: dict[Subject, Unavailable] = {}
@@ -197,10 +176,10 @@ class Facts:
     def _view(self, number: int) -> History[Commit]:
         """Return a series in columns as it is now; the same one for as long as reads are recorded."""
         if self._reads is None:
-            return _ColumnHistory(self.commits, number)
+            return ColumnHistory(self.commits, number)
         view = self._views.get(number)
         if view is None:
-            view = self._views[number] = _ColumnHistory(self.commits, number)
+            view = self._views[number] = ColumnHistory(self.commits, number)
         return view
 
     def _find(self, subject: Subject) -> History[Any]:
@@ -269,7 +248,7 @@ class Facts:
         """Return the histories of all groups that may have committed more than this offset of a partition."""
         numbers = self.commits.of_partition(cluster, topic, partition)
         views = [
-            _ColumnHistory(self.commits, number)
+            ColumnHistory(self.commits, number)
             for number in numbers[self.commits.last_offset[numbers] > offset].tolist()
         ]
         index = self._index(Commit, ("cluster", "topic", "partition"))
@@ -374,7 +353,7 @@ class Facts:
 
     def all_histories(self) -> Iterable[History[Any]]:
         """Return the history of each subject."""
-        views = (_ColumnHistory(self.commits, number) for number in self.commits.used().tolist())
+        views = (ColumnHistory(self.commits, number) for number in self.commits.used().tolist())
         return [*self._histories.values(), *views]
 
     def peaks(self, commit: Commit) -> list[Commit]:
