@@ -47,7 +47,7 @@ docs: setup-python ## build the documentation site into build/docs
 	@$(BIN)/mkdocs build --strict
 
 reference: setup-python ## renew docs/reference, the man page and completions from the code
-	@$(BIN)/python -m agent.cli.docs
+	@$(BIN)/python -m scripts.reference
 
 messages: setup-python ## renew the golden messages in tests/messages
 	@$(BIN)/python -m tests.messages.golden

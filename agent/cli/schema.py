@@ -9,7 +9,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from agent.cli.common import EPILOG
-from agent.cli.docs_tables import attribute_docs
+from agent.config.attribute_docs import attribute_docs
 from agent.config.checks import size
 from agent.config.settings import LISTED_MODELS, NAMED_MODELS, SECTIONS
 from agent.model.config_types import ConfigModel, duration, duration_text

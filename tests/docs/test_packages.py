@@ -13,12 +13,12 @@ from click.testing import CliRunner
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from agent.cli.docs import PACKAGE
 from agent.cli.main import main
-from agent.cli.manual import FILES
+from scripts.reference.manual import FILES
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomli.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PACKAGE = ROOT / "package"
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 
 

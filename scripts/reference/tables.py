@@ -1,13 +1,11 @@
 """Markdown tables of configuration keys and JSON fields, made from classes and their docstrings."""
 
-import ast
 import inspect
 import json
 import re
 import typing
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import Enum
-from itertools import pairwise
 from pathlib import Path
 from textwrap import dedent
 from types import NoneType
@@ -17,6 +15,7 @@ import msgspec
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from agent.config.attribute_docs import attribute_docs
 from agent.config.checks import size
 from agent.model.config_types import ConfigModel, duration, duration_text
 from agent.model.times import is_time
@@ -78,20 +77,6 @@ def field_rows(struct: type[msgspec.Struct], leave_out: Collection[str] = ()) ->
             kind = _json_type(field.name, hints[field.name])
             rows.append(f"| `{field.encode_name}` | {kind}{optional} | {meanings.get(field.name, '')} |")
     return rows
-
-
-def attribute_docs(model: type) -> dict[str, str]:
-    """Return the literals under the fields of a class and of its bases, each as one line."""
-    docs: dict[str, str] = {}
-    for owner in model.__mro__:
-        if not owner.__module__.startswith("agent."):
-            continue
-        (node,) = ast.parse(dedent(inspect.getsource(owner))).body
-        for field, literal in pairwise(node.body if isinstance(node, ast.ClassDef) else ()):
-            match field, literal:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                    docs.setdefault(name, " ".join(text.split()).replace("|", "\\|"))
-    return docs
 
 
 def split_docstring(struct: type[msgspec.Struct]) -> tuple[str, dict[str, str]]:

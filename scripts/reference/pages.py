@@ -1,4 +1,4 @@
-"""Generator of the reference pages: `python -m agent.cli.docs` writes docs/reference and package/ from the code.
+"""The reference pages, from the code.
 
 A page takes its text from docstrings: of tables and rules, and of the literals under their fields.
 """
@@ -7,15 +7,12 @@ import inspect
 import json
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, get_args, get_origin
 
 import click
 import msgspec
 
-from agent.cli.docs_tables import field_rows, link_to, option_rows, split_docstring, to_markdown
 from agent.cli.main import main as command
-from agent.cli.manual import FILES, subcommands
 from agent.cli.replay import replay
 from agent.config.credentials import Credential
 from agent.config.loading import load
@@ -37,12 +34,10 @@ from agent.notify.receivers import KINDS as RECEIVERS
 from agent.rules import KINDS as RULES
 from agent.rules.broker_session_lost import BrokerSessionLost
 from agent.rules.offset_rewind import OffsetRewind
+from scripts.reference.manual import subcommands
+from scripts.reference.tables import field_rows, link_to, option_rows, split_docstring, to_markdown
 
-DIRECTORY = Path(__file__).parents[2] / "docs" / "reference"
-PACKAGE = Path(__file__).parents[2] / "package"
-"""Where the man page and the shell completions are written."""
-
-_GENERATED = "This page is generated from the code by `python -m agent.cli.docs`."
+_GENERATED = "This page is generated from the code by `make reference`."
 
 _CONFIGURATION = f"""\
 # Configuration
@@ -271,15 +266,3 @@ def _nested_structs(structs: Iterable[type[msgspec.Struct]]) -> Iterator[tuple[s
             for inner in get_args(hint):
                 if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
                     yield inner.__name__, inner
-
-
-def write_pages(directory: Path, pages: Mapping[str, Callable[[], str]]) -> None:
-    """Write all pages into the directory."""
-    for name, page in pages.items():
-        (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        (directory / name).write_text(page(), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    write_pages(DIRECTORY, PAGES)
-    write_pages(PACKAGE, FILES)
