@@ -115,7 +115,7 @@ def raw(servers: str, partitions: int) -> dict[str, Any]:
 
 
 def ours(servers: str, partitions: int, megabytes: int) -> dict[str, Any]:
-    """Read the topic to its end, say so, and then what comes live: a line of standard input tells how many records."""
+    """Read the topic to its end, say so, and then what comes live: a line of standard input says how many records."""
     seen: list[Observation] = []
     memory = Memory()
     begun, cpu = time.monotonic(), _cpu()

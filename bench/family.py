@@ -37,8 +37,8 @@ def needs(pid: int) -> dict[int, Need]:
 
 def need(pid: int) -> Need:
     """Return what the process and its descendants hold and have used together."""
-    each = needs(pid).values()
-    return Need(sum(one.memory for one in each), sum(one.cpu for one in each))
+    members = needs(pid).values()
+    return Need(sum(member.memory for member in members), sum(member.cpu for member in members))
 
 
 @contextmanager

@@ -181,8 +181,8 @@ def compare_places(journal: Path, folder: Path) -> list[Search]:
 
 
 def _print_both(what: str, searches: list[Search]) -> list[Search]:
-    for number, each in zip(("first in a session", "second"), searches, strict=True):
-        print(each.line(f"{what}, {number}"), flush=True)
+    for number, found in zip(("first in a session", "second"), searches, strict=True):
+        print(found.line(f"{what}, {number}"), flush=True)
     return searches
 
 
@@ -202,7 +202,7 @@ def main(count: int, directory: Path, compare: Callable[[Path, Path], list[Searc
     print(f"{count:,} commits of {GROUPS * PARTITIONS:,} keys, {size / count:.1f} bytes each, {os.cpu_count()} cores")
     print("| search | s | CPU, s | memory, MiB | rewinds |\n|---|---|---|---|---|")
     searches = compare(journal, directory)
-    if any(each.rewinds != searches[0].rewinds for each in searches):
+    if any(found.rewinds != searches[0].rewinds for found in searches):
         msg = "not all found the same rewinds"
         raise SystemExit(msg)
 

@@ -71,12 +71,12 @@ def measure(cluster: Cluster, directory: Path, commits: str, groups: Sequence[st
         group = random.choice(groups)
         sent_at = time.time_ns() // 1_000_000
         commit(AdminClient({"bootstrap.servers": cluster.bootstrap_servers}), {group: END // 8})
-        told = wait_until(lambda: posted_at(slack, [group]), "the message", 120, every=0.05)[group] - sent_at
+        after_ms = wait_until(lambda: posted_at(slack, [group]), "the message", 120, every=0.05)[group] - sent_at
     used = {member: after[member].cpu - before.get(member, Need(0, 0)).cpu for member in after}
     memory = sum(need.memory for need in after.values())
     return (
         f"| {commits} | {100 * sum(used.values()) / passed:.1f} % | {100 * used.get(pid, 0) / passed:.1f} % "
-        f"| {memory:.0f} | {told:,} |"
+        f"| {memory:.0f} | {after_ms:,} |"
     )
 
 
@@ -104,7 +104,7 @@ def main() -> int:
         commit(admin, dict.fromkeys(groups, END // 2), arguments.partitions)
         print(f"{len(groups):,} groups x {arguments.partitions:,} partitions, {arguments.unread:,} others; ", end="")
         print(f"all offsets once with librdkafka alone: {sweep(admin, groups):.2f} s of CPU\n")
-        print("| commits | a core | without the child process | MiB | a rewind told after, ms |\n|---|---|---|---|---|")
+        print("| commits | a core | without the child process | MiB | rewind to Slack, ms |\n|---|---|---|---|---|")
         for mode in arguments.commits.split(","):
             print(measure(cluster, Path(temporary), mode, groups, arguments.seconds), flush=True)
     return 0

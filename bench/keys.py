@@ -150,11 +150,11 @@ def main() -> int:
                 held = measure(agent, commits, count, arguments.minutes, freeze)
             group, sent_at = random.choice(groups), time.time_ns() // 1_000_000
             commit(admin, {group: 10}, arguments.partitions)
-            told = wait_until(lambda: posted_at(slack, [group]), "the message", 300, every=0.05)[group] - sent_at
+            after_ms = wait_until(lambda: posted_at(slack, [group]), "the message", 300, every=0.05)[group] - sent_at
         others = [message.words for message in slack.messages() if group not in message.words]
     half = held[len(held) // 2 :]
     slope = np.polyfit(np.arange(len(half)), half, 1)[0] * 60 if len(half) > 1 else float("nan")
-    print(f"resident memory grows by {slope:+.1f} MiB an hour in the second half; a rewind was told after {told:,} ms")
+    print(f"resident memory grows by {slope:+.1f} MiB an hour in the second half; rewind to Slack: {after_ms:,} ms")
     print(*others, sep="\n")
     return int(bool(others) and not arguments.freeze)
 

@@ -46,7 +46,7 @@ _SETTLE_S = 20
 
 
 class Live(Worker):
-    """Groups without members that commit once a second, and move back when told to."""
+    """Groups without members that commit once a second, and move back on request."""
 
     def __init__(self, bootstrap_servers: str, groups: Sequence[str]) -> None:
         super().__init__("live groups")

@@ -100,7 +100,7 @@ def measure(cluster: Cluster, directory: Path, commits: str, minutes: int, hourl
                 return [f"the agent ended with status {agent.exit_status}; see {agent.log}"]
             by_process = needs(agent.pid)
             held.append(by_process.pop(agent.pid).memory)
-            child = sum(each.memory for each in by_process.values())
+            child = sum(need.memory for need in by_process.values())
             journal, state = (size_of(agent.state.glob(name)) for name in ("journal/**/*", "state.sqlite3*"))
             print(
                 f"| {commits} | {minute} | {newcomers.left:,} | {held[-1]:.1f} | {child:.1f} "

@@ -1,7 +1,7 @@
 """A soak: the agent for hours on a real cluster, with many groups, churn, a flaky network and a Slack that often fails.
 
 Run as `python -m bench.soak [--minutes N] [--groups N] [--version V] [--directory DIR]`. Some groups commit steadily;
-every few seconds one of them is deleted and another begins. Every minute a group starts whose consumer goes back to the
+every few seconds one of them is deleted and another begins. Every minute a group starts whose consumer rewinds to the
 log start once, which must become exactly one message. The agent's connections to one of the brokers break for some
 seconds, again and again, and Slack fails a third of the requests. A line every ten minutes shows what was delivered
 and what the agent needed; the exit status is 1 if anything was lost, doubled or uncalled for, or if memory grew.
@@ -38,9 +38,9 @@ BEHIND = 100
 """How many records a steady group leaves unread, as some partitions have fewer than others."""
 READER_S = 60
 REWOUND = 4_000
-"""Records in each partition's log before the first group starts, which a reader reads before it goes back.
+"""Records in each partition's log before the first group starts, which a reader reads before it rewinds.
 
-It reads them again in 27 s, longer than any cut of the link, so that polls can see that it went back.
+It reads them again in 27 s, longer than any cut of the link, so that polls can see that it rewound.
 """
 RATE = 1_500
 """Records that a reader reads in a second."""
@@ -92,9 +92,9 @@ class SteadyGroups(Worker):
 
 
 class Readers(Worker):
-    """Groups with a consumer that reads a topic, goes back to the log start, reads on and leaves.
+    """Groups with a consumer that reads a topic, rewinds to the log start, reads on and leaves.
 
-    rewound: the groups that went back, and when, in seconds of the monotonic clock.
+    rewound: the groups that rewound, and when, in seconds of the monotonic clock.
     """
 
     def __init__(self, bootstrap_servers: str, until: float) -> None:
@@ -163,7 +163,7 @@ class Sample(NamedTuple):
 
 
 class Delivered(NamedTuple):
-    """What Slack has of the groups that went back, and of others."""
+    """What Slack has of the groups that rewound, and of others."""
 
     messages: dict[str, int]
     others: list[str]
@@ -196,7 +196,7 @@ def has_grown(samples: Sequence[Sample]) -> bool:
     before, after = samples[quarter : 2 * quarter], samples[-quarter:]
     if not quarter:
         return False
-    return sum(it.need.memory for it in after) > GROWTH * sum(it.need.memory for it in before)
+    return sum(sample.need.memory for sample in after) > GROWTH * sum(sample.need.memory for sample in before)
 
 
 class Soak:

@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-CODE = sorted(path for folder in ("agent", "spark_checks", "testbed") for path in (ROOT / folder).rglob("*.py"))
+CODE = sorted(
+    path
+    for folder in ("agent", "spark_checks", "testbed", "bench", "scripts")
+    for path in (ROOT / folder).rglob("*.py")
+)
 AGENT = [path for path in CODE if path.is_relative_to(ROOT / "agent")]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "systemd").glob("*.md")])
 MESSAGES = sorted((ROOT / "tests" / "messages").glob("*.txt"))

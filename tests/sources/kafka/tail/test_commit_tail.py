@@ -38,7 +38,7 @@ class Log:
         self.errors: list[Message] = []
         self.assigned: list[int] = []
         self.has_leader = self.has_watermarks = True
-        self._next, self._reached, self._told_at = end, -1_001, 0.0
+        self._next, self._reached, self._reported_at = end, -1_001, 0.0
         self._tell: Callable[[str], None] = lambda _: None
 
     def consumer(self, *_: Any, required: dict[str, Any], **__: Any) -> "Log":
@@ -77,8 +77,8 @@ class Log:
         return self.start, self.end
 
     def poll(self, _timeout: float) -> Message | None:
-        if time.monotonic() - self._told_at > _STATISTICS_S:
-            self._told_at = time.monotonic()
+        if time.monotonic() - self._reported_at > _STATISTICS_S:
+            self._reported_at = time.monotonic()
             self._tell(self._statistics())
         if self.errors:
             return self.errors.pop(0)
