@@ -5,14 +5,16 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 from agent.model.observations.base import Observation, Tick
 from agent.model.observations.kafka import Commit
 from agent.model.times import millis
 from agent.storage.journal.reader import entries
-from agent.storage.journal.segments import DAY_MS, find
+from agent.storage.journal.segments import DAY_MS, find, segments_in
 from agent.storage.journal.writer import Journal
 from spark_checks.journal import compaction
 from spark_checks.journal.compaction import (
@@ -100,6 +102,19 @@ def test_damaged_file_and_its_neighbours_are_not_merged(tmp_path: Path) -> None:
     assert merge(group) == 0
     assert find_sealed(group[0].path.parent) == group
     assert not list(group[0].path.parent.glob("_*"))
+
+
+def test_files_around_an_open_segment_are_not_merged(tmp_path: Path) -> None:
+    """Readers would take what is open for a part of the merged file."""
+    before = write(tmp_path)
+    folder = min((tmp_path / "commit").iterdir())
+    middle = find_sealed(folder)[2]
+    table = parquet.read_table(middle.path, partitioning=None)
+    with pa.ipc.new_stream(folder / f"_{middle.first:019d}.arrow", table.schema) as stream:
+        stream.write_table(table)
+    middle.path.unlink()
+    assert [merge(group) for group in group_by_size(segments_in(folder))] == [2, 2]
+    assert list(entries(tmp_path, unreadable=fail)) == before
 
 
 def test_merged_files_stay_below_the_size_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

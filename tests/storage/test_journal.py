@@ -433,6 +433,43 @@ def test_a_segment_is_sealed_when_large_old_or_of_a_past_date(tmp_path: Path) ->
     assert list(read(tmp_path)) == [commit(MIDNIGHT - 1, 1), *(commit(MIDNIGHT, offset) for offset in range(2, 1_000))]
 
 
+def test_a_segment_that_cannot_be_sealed_is_sealed_later(tmp_path: Path) -> None:
+    """The journal says so until then, and seals the others."""
+    sealed: list[bool] = []
+    with closing(Journal(tmp_path, segment_ms=0, sealed=lambda: sealed.append(True))) as journal:
+        journal.append([commit(NOON), Tick(at=NOON)])
+        journal.flush()
+        (stream,) = tmp_path.glob("commit/*/_*.arrow")
+        in_the_way = stream.with_suffix(".tmp")
+        in_the_way.mkdir()
+        with pytest.raises(JournalError, match=f"{stream} cannot be sealed"):
+            journal.seal(NOON)
+        assert sealed == [True]
+        journal.append([commit(NOON + 1)])
+        journal.flush()
+        in_the_way.rmdir()
+        with pytest.raises(JournalError, match="is tried again"):
+            journal.seal(NOON + 59_999)
+        journal.seal(NOON + 60_000)
+        assert not list(tmp_path.glob("*/*/_*"))
+        assert list(read(tmp_path)) == [commit(NOON), Tick(at=NOON), commit(NOON + 1)]
+
+
+def test_a_segment_that_cannot_be_sealed_may_be_removed(tmp_path: Path) -> None:
+    with closing(Journal(tmp_path, segment_ms=0)) as journal:
+        journal.append([commit(NOON)])
+        journal.flush()
+        (stream,) = tmp_path.glob("commit/*/_*.arrow")
+        stream.with_suffix(".tmp").mkdir()
+        with pytest.raises(JournalError):
+            journal.seal(NOON)
+        journal.append([commit(NOON + 9 * DAY_MS)])
+        journal.flush()
+        journal.retain(days=1, now=NOON + 9 * DAY_MS)
+        journal.seal(NOON + 9 * DAY_MS)
+    assert list(read(tmp_path)) == [commit(NOON + 9 * DAY_MS)]
+
+
 def test_retention_deletes_old_dates_and_keeps_the_position(tmp_path: Path) -> None:
     """Retention also deletes open segments; the position continues even if all dates are deleted."""
     with closing(Journal(tmp_path)) as journal:
