@@ -7,7 +7,7 @@ import numpy as np
 
 from agent.model.observations.base import Availability, Unavailable
 from agent.storage.journal.reader import entries
-from spark_checks.journal.files import JournalWindow, read
+from spark_checks.journal.files import JOURNAL_POSITIONS, JournalWindow, read
 from spark_checks.offsets.arrays import Ints
 
 GAP_MS = 60_000
@@ -35,8 +35,12 @@ class Clock:
 
     @classmethod
     def of(cls, positions: Ints, times: Ints) -> "Clock":
-        """Return the clock that wrote these ticks, given in order of position."""
-        set_back = np.flatnonzero(np.diff(times) < 0)
+        """Return the clock that wrote these ticks, given in order of position.
+
+        A journal that was restored from an older copy repeats earlier times: that is no step.
+        """
+        is_same_journal = np.diff(positions // JOURNAL_POSITIONS) == 0
+        set_back = np.flatnonzero((np.diff(times) < 0) & is_same_journal)
         return cls([ClockStep(*positions[at : at + 2].tolist(), *times[at : at + 2].tolist()) for at in set_back])
 
     def shifts(self, positions: Ints, times: Ints) -> Ints:
@@ -62,6 +66,8 @@ class Clock:
     def tick_gaps(self, positions: Ints, times: Ints) -> list[tuple[int, int]]:
         """Return (last tick before, first tick after) of each gap without ticks, ms by the ticks' own times."""
         steady = times + self.shifts(positions, times)
+        order = np.argsort(steady, kind="stable")
+        steady, times = steady[order], times[order]
         return [(int(times[at]), int(times[at + 1])) for at in np.flatnonzero(np.diff(steady) > GAP_MS)]
 
 

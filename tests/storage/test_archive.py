@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from errno import EIO
 from pathlib import Path
 
 import duckdb
@@ -237,7 +238,7 @@ def test_a_restored_journal_keeps_its_id_after_a_failure(
 
     def put_once_in_vain(source: Path, content: Content, target: str) -> None:
         if next(calls) == 4:  # of a folder's files, those after the restore are the fourth and the fifth
-            raise OSError("the store is unavailable")
+            raise OSError(EIO, "the store is unavailable")
         put(source, content, target)
 
     monkeypatch.setattr(store, "put", put_once_in_vain)
