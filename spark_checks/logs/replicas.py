@@ -11,11 +11,10 @@ from typing import NamedTuple
 
 import click
 import pyarrow as pa
-from pyarrow.fs import FileSelector
 from pyspark.sql import DataFrame, SparkSession
 
 from agent.kafka_log.digest import Digest, read_digest
-from agent.kafka_log.log_directory import LogDirectoryError, Partition, Segment, list_partitions, open_file_system
+from agent.kafka_log.log_directory import LogDirectoryError, Partition, Segment, list_partitions
 from agent.kafka_log.segments import SCHEMA, LocatedFault, read_rows, read_segment
 from spark_checks.options import Options
 from spark_checks.shares import TASKS_PER_CORE, cores, map_shares
@@ -98,21 +97,6 @@ def _list(broker: int, place: str, options: Options) -> list[Partition] | Digest
         partitions=[partition for partition in digest.partitions if options.wants_topic(partition.topic)],
         found=[fault for fault in digest.found if options.wants_topic(fault.topic)],
     )
-
-
-def with_cleaning(partition: Partition) -> Partition:
-    """Return the partition with all but its active segment counted as compacted if the cleaner is at work on it.
-
-    The cleaner swaps in one segment after the other and writes its checkpoint after all of them (kafka.log.Cleaner,
-    LogCleanerManager.doneCleaning); until then its files lie beside them.
-    """
-    if not partition.segments:
-        return partition
-    system, root = open_file_system(partition.directory)
-    folder = FileSelector(f"{root}/{partition.topic}-{partition.partition}", allow_not_found=True)
-    if not any(file.base_name.endswith((".cleaned", ".swap")) for file in system.get_file_info(folder)):
-        return partition
-    return partition._replace(cleaned_up_to=partition.segments[-1].base_offset)
 
 
 def pack(segments: Iterable[Segment], cores: int) -> list[list[Segment]]:
