@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from agent.model.observations.base import Availability, Unavailable
+from agent.storage.journal.clock_steps import ClockStep, find_steps
 from agent.storage.journal.reader import entries
 from spark_checks.journal.files import JOURNAL_POSITIONS, JournalWindow, read
 from spark_checks.offsets.arrays import Ints
@@ -16,15 +17,6 @@ GAP_MS = 60_000
 
 COMMIT_SOURCE = "kafka"
 """The source that reads committed offsets."""
-
-
-class ClockStep(NamedTuple):
-    """The agent's clock was set back between two ticks. before, after: their positions; old, new: their times, ms."""
-
-    before: int
-    after: int
-    old: int
-    new: int
 
 
 class Clock:
@@ -39,9 +31,8 @@ class Clock:
 
         A journal that was restored from an older copy repeats earlier times: that is no step.
         """
-        is_same_journal = np.diff(positions // JOURNAL_POSITIONS) == 0
-        set_back = np.flatnonzero((np.diff(times) < 0) & is_same_journal)
-        return cls([ClockStep(*positions[at : at + 2].tolist(), *times[at : at + 2].tolist()) for at in set_back])
+        steps = find_steps(positions, times)
+        return cls([step for step in steps if step.before // JOURNAL_POSITIONS == step.after // JOURNAL_POSITIONS])
 
     def shifts(self, positions: Ints, times: Ints) -> Ints:
         """Return what to add to the times of the observations at these positions, ms."""

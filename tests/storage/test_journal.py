@@ -23,6 +23,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
+from msgspec.structs import replace
 from pyarrow import parquet
 
 from agent.model.batches import UNKNOWN, CommitBatch, CommitKey, CommitKeys
@@ -135,6 +136,35 @@ def check_order(
 def series_of(observation: Observation) -> tuple[str, str]:
     """Return what chunks keep in order: the observations of a kind, those of each cluster apart."""
     return type(observation).__name__, repr(getattr(observation, "cluster", None))
+
+
+def test_times_of_a_clock_that_was_ahead_are_set_back(tmp_path: Path) -> None:
+    """Those of other clocks, and what follows its second step, keep theirs."""
+    of_broker = replace(commit(NOON + 3_000), seen_at=NOON + 63_000)
+    written = [
+        Tick(at=NOON),
+        Tick(at=NOON + 62_000),
+        replace(commit(NOON + 63_000), since=NOON + 61_000),
+        of_broker,
+        Tick(at=NOON + 64_000),
+        commit(NOON + 64_500),
+        commit(NOON + 4_500),
+        Tick(at=NOON + 5_000),
+        commit(NOON + 70_000),
+    ]
+    with closing(Journal(tmp_path)) as journal:
+        journal.append(written)
+    read_back = [observation for chunk in chunks(tmp_path) for part in chunk for observation in part]
+    assert [observation for observation in read_back if isinstance(observation, Tick)] == [
+        Tick(at=NOON + after) for after in (0, 3_000, 5_000, 5_000)
+    ]
+    assert [observation for observation in read_back if isinstance(observation, Commit)] == [
+        replace(commit(NOON + 4_000), since=NOON + 2_000),
+        replace(of_broker, seen_at=NOON + 4_000),
+        commit(NOON + 5_500),
+        commit(NOON + 4_500),
+        commit(NOON + 70_000),
+    ]
 
 
 def test_chunks_keep_the_order_of_what_is_dated_before_and_after_midnight(tmp_path: Path) -> None:
