@@ -64,15 +64,24 @@ def check_paths(options: Options) -> list[str]:
     """Return the mistakes in the paths given."""
     texts: Sequence[str] = options.own["paths"]
     mistakes = [] if texts else ["--path BROKER=DIR is missing: name the log directories to read."]
+    places: dict[tuple[int, str, int], str] = {}
     for text in dict.fromkeys(texts):
         broker, _, place = text.partition("=")
         if not broker.isdecimal() or not place:
             mistakes.append(f"--path {text}: expected BROKER=DIR, with the broker's id: --path 2005=/var/kafka/logs.")
             continue
         try:
-            _list(int(broker), place, options)
+            found = _list(int(broker), place, options)
         except (LogDirectoryError, OSError) as error:
             mistakes.append(f"--path {text}: {error}.")
+            found = []
+        listed = found.partitions if isinstance(found, Digest) else found
+        replicas = [(partition.broker, partition.topic, partition.partition) for partition in listed]
+        twice = next((replica for replica in replicas if replica in places), None)
+        if twice is not None:
+            also, (_, topic, number) = places[twice], twice
+            mistakes.append(f"--path {text}: holds the same {topic}[{number}] as --path {also}; give it once.")
+        places.update(dict.fromkeys(replicas, text))
         if texts.count(text) > 1:
             mistakes.append(f"--path {text}: given {texts.count(text)} times.")
     return mistakes
