@@ -5,6 +5,7 @@ in place of its parts (agent.storage.journal.segments.find). Today and yesterday
 while the agent runs: it reads back minutes when it starts.
 """
 
+import fcntl
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -31,18 +32,24 @@ from spark_checks.shares import run_shares
 
 MERGED_BYTES = 256 << 20
 
+_LOCK = "compaction.lock"
+
 log = logging.getLogger(__name__)
 
 
 def compact(spark: SparkSession, directory: Path, now: int) -> int:
-    """Merge files of dates before yesterday and return how many were merged. now: ms."""
-    past = [folder for folder in folders(directory) if day_of(folder) < now // DAY_MS - 1]
-    for folder in past:
-        remove_merged_parts(folder)
-    groups = [group for folder in past for group in group_by_size(segments_in(folder))]
-    if not groups:
-        return 0
-    return sum(run_shares(spark, groups, merge))
+    """Merge files of dates before yesterday and return how many were merged: none while another run does. now: ms."""
+    with (directory / _LOCK).open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.info("compaction_left_to_another_run journal=%s", directory)
+            return 0
+        past = [folder for folder in folders(directory) if day_of(folder) < now // DAY_MS - 1]
+        for folder in past:
+            remove_merged_parts(folder)
+        groups = [group for folder in past for group in group_by_size(segments_in(folder))]
+        return sum(run_shares(spark, groups, merge)) if groups else 0
 
 
 def apply_retention(directory: Path, days: int, now: int) -> bool:

@@ -1,5 +1,6 @@
 """The journal's files read and maintained with Spark: find_pieces, merged files, retention."""
 
+import fcntl
 import os
 from contextlib import closing
 from pathlib import Path
@@ -102,6 +103,16 @@ def test_damaged_file_and_its_neighbours_are_not_merged(tmp_path: Path) -> None:
     assert merge(group) == 0
     assert find_sealed(group[0].path.parent) == group
     assert not list(group[0].path.parent.glob("_*"))
+
+
+def test_only_one_run_merges_files_at_a_time(tmp_path: Path) -> None:
+    """Two would write to the same file, and remove what only half of it holds."""
+    write(tmp_path)
+    no_spark: Any = None
+    with (tmp_path / "compaction.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert compact(no_spark, tmp_path, NOW) == 0
+    assert files(tmp_path) == [5, 5, 5, 5]
 
 
 def test_files_around_an_open_segment_are_not_merged(tmp_path: Path) -> None:
