@@ -143,7 +143,7 @@ def _split(segment: Segment, journal: Place) -> Iterator[Piece]:
             yield Piece(kind, path, segment.first, None, (), sum(map(len, times)), low, high, of)
         return
     metadata = parquet.read_metadata(segment.open())
-    at = metadata.schema.to_arrow_schema().get_field_index("at")
+    at = metadata.schema.names.index("at")
     groups: list[int] = []
     rows, low, high = 0, FOREVER, -FOREVER
     for number in range(metadata.num_row_groups):

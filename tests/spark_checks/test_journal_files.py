@@ -105,6 +105,17 @@ def test_damaged_file_and_its_neighbours_are_not_merged(tmp_path: Path) -> None:
     assert not list(group[0].path.parent.glob("_*"))
 
 
+def test_file_without_times_is_reported_and_skipped(tmp_path: Path) -> None:
+    """As a flipped bit in a column's name leaves it."""
+    write(tmp_path, rounds=2)
+    damaged = find_sealed(min((tmp_path / "commit").iterdir()))[0].path
+    names = ["ad" if name == "at" else name for name in parquet.read_schema(damaged).names]
+    parquet.write_table(parquet.read_table(damaged, partitioning=None).rename_columns(names), damaged)
+    reported: list[Path] = []
+    pieces = find_pieces(tmp_path, "commit", NOON, NOW + DAY_MS, lambda path, _: reported.append(path))
+    assert (len(pieces), reported) == (7, [damaged])
+
+
 def test_only_one_run_merges_files_at_a_time(tmp_path: Path) -> None:
     """Two would write to the same file, and remove what only half of it holds."""
     write(tmp_path)
