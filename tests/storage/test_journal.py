@@ -485,6 +485,25 @@ def test_a_segment_that_cannot_be_sealed_is_sealed_later(tmp_path: Path) -> None
         assert list(read(tmp_path)) == [commit(NOON), Tick(at=NOON), commit(NOON + 1)]
 
 
+def test_what_cannot_be_sealed_at_the_start_is_sealed_later(tmp_path: Path) -> None:
+    """As on a disk that is still full after a restart."""
+    stopped = Journal(tmp_path)
+    stopped.append([commit(NOON), Tick(at=NOON)])
+    stopped.flush()
+    for stream in tmp_path.glob("*/*/_*.arrow"):
+        stream.with_suffix(".tmp").mkdir()
+    with pytest.raises(JournalError, match="cannot be sealed"):
+        stopped.close()
+    unreadable = Unreadable()
+    with closing(Journal(tmp_path, unreadable=unreadable)) as journal:
+        assert [reason.partition(":")[0] for reason in unreadable.reasons] == ["cannot be recovered"]
+        for in_the_way in tmp_path.glob("*/*/_*.tmp"):
+            in_the_way.rmdir()
+        journal.seal(NOON)
+        assert not list(tmp_path.glob("*/*/_*"))
+        assert list(read(tmp_path)) == [commit(NOON), Tick(at=NOON)]
+
+
 def test_a_segment_that_cannot_be_sealed_may_be_removed(tmp_path: Path) -> None:
     with closing(Journal(tmp_path, segment_ms=0)) as journal:
         journal.append([commit(NOON)])

@@ -20,7 +20,7 @@ from agent.storage.journal.batch_rows import BatchRows
 from agent.storage.journal.columns import MISFITS
 from agent.storage.journal.reader import COLUMNS, entries, warn
 from agent.storage.journal.retention import remove_expired
-from agent.storage.journal.segments import DAY_MS, Stream, Unreadable, find, in_groups, recover, seal
+from agent.storage.journal.segments import DAY_MS, Stream, Unreadable, find, in_groups, recover, seal, streams
 
 SEGMENT_BYTES = 64 << 20
 SEGMENT_MS = 3_600_000
@@ -90,6 +90,7 @@ class Journal:
             raise
         except (JournalError, OSError) as error:
             unreadable(directory, f"cannot be recovered: {error}")
+            self._unsealed = streams(directory)
         try:
             self.position = max(position, _next_position(directory, unreadable))
         except OSError as error:
