@@ -29,7 +29,7 @@ from spark_checks.offsets.arrays import (
     key_ranges,
 )
 from spark_checks.offsets.coverage import Clock
-from spark_checks.offsets.keys import Key, KeyCodes, Predicate
+from spark_checks.offsets.keys import Key, KeyCodes, Predicate, every
 from spark_checks.shares import BATCH_ROWS, cores, map_shares
 
 _COLUMNS = ("position", "at", "since", "cluster", "group", "topic", "partition", "offset")
@@ -156,7 +156,7 @@ def _join(min_records: int, bucket: pa.Table) -> Iterator[pa.Table]:
     what = table["what"].to_numpy()
     yield table.filter(pa.array(what != _EDGES))
     edges = table.filter(pa.array(what == _EDGES)).combine_chunks()
-    codes = KeyCodes((bool, bool, bool))
+    codes = KeyCodes((every, every, every))
     code, _ = codes.of(_with_dictionaries(edges))
     lists = edges["numbers"].combine_chunks()
     lengths = np.diff(lists.offsets.to_numpy()) // EDGE_NUMBERS
@@ -284,7 +284,7 @@ def read_commits(
     near = [piece for piece in pieces if any(piece.low <= end and piece.high >= begin for begin, end in bounds)]
     shares, read_share = share_out(near, cores(spark)), partial(_read_intervals, wanted, dict(intervals))
     table = map_shares(spark, shares, read_share, _COMMITS).toArrow()
-    codes = KeyCodes((bool, bool, bool))
+    codes = KeyCodes((every, every, every))
     code, _ = codes.of(_with_dictionaries(table))
     columns = [table[name].to_numpy() for name in ("time", "position", "offset")]
     order, keys = np.argsort(code, kind="stable"), codes.keys()

@@ -1,6 +1,6 @@
 """offset_history beside a running agent: open segments, a window with a baseline, live findings."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -181,3 +181,19 @@ def test_all_mistakes_are_listed(tmp_path: Path) -> None:
         "--baseline",
         "--retention",
     ]
+
+
+def searched(spark: SparkSession, directory: Path, commits: Iterable[Commit]) -> Report:
+    """Return the report about a journal of these commits alone."""
+    with closing(Journal(directory)) as journal:
+        journal.append(list(commits))
+    own = {"journal": str(directory), "store": None, "min_records": 1_000, "baseline": "14d"}
+    options = Options(own={**own, "compact": False, "retention": None})
+    return offset_history.run(spark, options, lambda _: None)
+
+
+def test_group_with_an_empty_name_is_searched(spark: SparkSession, tmp_path: Path) -> None:
+    key = KEY._replace(group="")
+    moves = ((EVENING, 9_000), (EVENING + 60_000, 1_000))
+    report = searched(spark, tmp_path, [Commit(at=at, cluster="main", offset=to, **key._asdict()) for at, to in moves])
+    assert [finding.subject["group"] for finding in report.findings] == [""]
