@@ -16,6 +16,7 @@ from agent.storage.database import StorageError
 from agent.storage.incidents import IncidentStore
 from agent.storage.journal.writer import Journal
 from spark_checks import offset_history
+from spark_checks.offsets.commits import MOST_MOVES
 from spark_checks.offsets.findings import find_live, read_live_findings
 from spark_checks.offsets.keys import Key
 from spark_checks.options import Options, Report
@@ -197,3 +198,19 @@ def test_group_with_an_empty_name_is_searched(spark: SparkSession, tmp_path: Pat
     moves = ((EVENING, 9_000), (EVENING + 60_000, 1_000))
     report = searched(spark, tmp_path, [Commit(at=at, cluster="main", offset=to, **key._asdict()) for at, to in moves])
     assert [finding.subject["group"] for finding in report.findings] == [""]
+
+
+def test_of_a_reader_that_always_moves_the_last_moves_count(spark: SparkSession, tmp_path: Path) -> None:
+    """Two processes commit for one group: what they do must not keep the check from other groups."""
+    offsets = [10_000 * (1 + number % 2) + number for number in range(2 * MOST_MOVES + 21)]
+    commits = [
+        Commit(at=EVENING + number * 10_000, cluster="main", offset=offset, **KEY._asdict())
+        for number, offset in enumerate(offsets)
+    ]
+    report = searched(spark, tmp_path, commits)
+    assert len(report.findings) == MOST_MOVES
+    assert [finding.at for finding in report.findings] == [
+        commit.at for commit in commits[-1 : -1 - 2 * MOST_MOVES : -2]
+    ][::-1]
+    assert "209 earlier rewinds" in report.findings[-1].detail
+    assert "of 1 reader only the last 200 moves examined" in report.summary
