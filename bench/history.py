@@ -137,7 +137,7 @@ def find_with_spark(spark: SparkSession, journal: Path) -> Iterator[tuple[Any, .
     """Yield the rewinds that offset_history finds."""
     pieces = find_pieces(journal, "commit", STARTED, STARTED + (1 << 40), print)
     wanted = CommitFilter("main", bool, bool, STARTED, STARTED + (1 << 40), _LEAST, Clock())
-    for key, move in search(spark, pieces, wanted, print):
+    for key, move in search(spark, pieces, wanted, print).moves:
         if move.offset < move.before_offset:
             yield (*key, move.position, move.before_offset, move.offset)
 

@@ -154,7 +154,7 @@ def write_report(report: Report, options: Options) -> None:
     if options.report is None:
         return
     options.report.mkdir(parents=True, exist_ok=True)
-    (options.report / "summary.txt").write_text(report.summary + "\n")
+    (options.report / "summary.txt").write_text(report.summary + "\n", encoding="utf-8")
     if report.plot is not None:
         (options.report / "plot.png").write_bytes(report.plot)
 

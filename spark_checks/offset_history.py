@@ -19,7 +19,7 @@ from agent.storage.journal.segments import DAY_MS
 from spark_checks.journal.compaction import apply_retention, compact
 from spark_checks.journal.files import DamagedFiles, JournalWindow, Piece
 from spark_checks.journal.given import CLUSTER_PARAMS, GivenCluster, check_clusters, given_clusters
-from spark_checks.offsets.commits import CommitFilter, search
+from spark_checks.offsets.commits import MOST_MOVES, CommitFilter, search
 from spark_checks.offsets.coverage import Gap, read_coverage
 from spark_checks.offsets.diagnosis import Event, diagnose
 from spark_checks.offsets.findings import FindingBuilder, gap_finding, read_live_findings, read_series
@@ -88,16 +88,16 @@ def _search(spark: SparkSession, cluster: GivenCluster, options: Options, progre
         clock=clock,
     )
     with report_stages(spark, progress, f"parts of {sum(piece.rows for piece in pieces):,} commits searched"):
-        moves = search(spark, pieces, wanted, damaged)
-    progress(f"{count(len(moves), 'candidate')} found; reading what happened around them")
-    events = [Event.of(key, move, clock) for key, move in moves]
+        found = search(spark, pieces, wanted, damaged)
+    progress(f"{count(len(found.moves), 'candidate')} found; reading what happened around them")
+    events = [Event.of(key, move, clock) for key, move in found.moves]
     candidates = [event for event in events if event.is_rewind or event.at in reported]
     diagnoses = diagnose(window, candidates, gaps, clock, wanted.min_records)
     in_window = [diagnosis for diagnosis in diagnoses if diagnosis.event.at in reported]
     series = read_series(window, wanted, in_window)
     commits_begin = max(window.since, min((piece.low for piece in pieces), default=window.since))
     live = cluster.read_store(options, lambda store: read_live_findings(store, cluster.name))
-    builder = FindingBuilder(diagnoses, series, cluster.name, live, commits_begin)
+    builder = FindingBuilder(diagnoses, series, cluster.name, live, commits_begin, left_out=found.left_out)
     findings = [
         *map(builder.finding, in_window),
         *(
@@ -108,7 +108,9 @@ def _search(spark: SparkSession, cluster: GivenCluster, options: Options, progre
     ]
     worst = max(in_window, key=lambda diagnosis: diagnosis.badness, default=None)
     png = None if worst is None else plot(window, worst, series)
-    return Report(findings, _summary(window, pieces, findings, damaged), png)
+    readers = count(len(found.left_out), "reader")
+    more = [f"of {readers} only the last {MOST_MOVES} moves examined"] if found.left_out else []
+    return Report(findings, _summary(window, pieces, findings, [*more, *damaged.summary()]), png)
 
 
 def _concerns(gap: Gap, options: Options) -> bool:
@@ -125,7 +127,8 @@ def _maintain(spark: SparkSession, options: Options, progress: Progress) -> None
         progress("retention skipped: the agent applies its own")
 
 
-def _summary(window: JournalWindow, pieces: Sequence[Piece], findings: Sequence[Finding], damaged: DamagedFiles) -> str:
+def _summary(window: JournalWindow, pieces: Sequence[Piece], findings: Sequence[Finding], limits: Sequence[str]) -> str:
+    """Return the summary. limits: what was not examined."""
     numbers = [
         count(sum(label in finding.labels for finding in findings), label) for label in ("rewind", "jump", "gap")
     ]
@@ -137,4 +140,4 @@ def _summary(window: JournalWindow, pieces: Sequence[Piece], findings: Sequence[
         read = "the journal has no commits in this window"
     parts = [f"Cluster {window.cluster}: {', '.join(numbers)}"]
     parts += [f"{unseen_live:,} not detected live"] if unseen_live else []
-    return "; ".join([*parts, read, *damaged.summary()]) + "."
+    return "; ".join([*parts, read, *limits]) + "."

@@ -11,7 +11,7 @@ from itertools import chain, combinations, groupby
 from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as sql
 
-from agent.kafka_log.log_directory import Partition, Segment
+from agent.kafka_log.log_directory import Partition, Segment, after_reading, with_cleaning
 from agent.kafka_log.segments import LocatedFault
 from agent.model.findings import Finding
 from agent.model.text import count
@@ -33,7 +33,6 @@ from spark_checks.logs.replicas import (
     pack,
     read_entries,
     read_faults,
-    with_cleaning,
 )
 from spark_checks.options import WHOLE_LOGS, Options, Progress, Report
 from spark_checks.progress import report_stages
@@ -92,39 +91,28 @@ def _needed_segments(segments: Sequence[Segment], pairs: Sequence[ReplicaPair]) 
 def find_pairs(partitions: Sequence[Partition], now: Sequence[Partition] | None = None) -> list[ReplicaPair]:
     """Return every two replicas of a partition that share offsets below both high watermarks.
 
-    now: the same partitions, listed again after their segments were read. High watermarks are those from before, as
-    they cover what was in the logs then; starts are those from after, as retention and compaction only raise them.
+    now: the same partitions, listed again after their segments were read.
     """
     later = {(replica.topic, replica.partition, replica.broker): replica for replica in now or ()}
+    read = [
+        after_reading(replica, later.get((replica.topic, replica.partition, replica.broker), replica))
+        for replica in partitions
+    ]
     pairs = []
     by_partition = groupby(
-        sorted(partitions, key=lambda replica: (replica.topic, replica.partition, replica.broker)),
+        sorted(read, key=lambda replica: (replica.topic, replica.partition, replica.broker)),
         key=lambda replica: (replica.topic, replica.partition),
     )
     for (topic, number), replicas in by_partition:
         for a, b in combinations(replicas, 2):
             if a.broker == b.broker or a.high_watermark is None or b.high_watermark is None:
                 continue
-            lower = max(_start(replica, later.get((topic, number, replica.broker))) for replica in (a, b))
+            starts = (a.log_start, a.cleaned_up_to, b.log_start, b.cleaned_up_to)
+            lower = max((start for start in starts if start is not None), default=0)
             upper = min(a.high_watermark, b.high_watermark)
             if lower < upper:
                 pairs.append(ReplicaPair(topic, number, a.broker, b.broker, lower, upper))
     return pairs
-
-
-def _start(before: Partition, now: Partition | None) -> int:
-    """Return the first offset of a replica that can be compared."""
-    starts = [before.log_start, before.cleaned_up_to]
-    if now is not None:
-        starts += [now.log_start, now.cleaned_up_to]
-        files = {segment.file: segment for segment in now.segments}
-        # A sealed segment that has changed was cleaned: the checkpoint is written only after all of them are.
-        starts += [
-            segment.next_base
-            for segment in before.segments
-            if not segment.active and (segment.file not in files or files[segment.file].size != segment.size)
-        ]
-    return max((start for start in starts if start is not None), default=0)
 
 
 def _unmatched_batches(entries: DataFrame, spark: SparkSession, pairs: Sequence[ReplicaPair]) -> DataFrame:

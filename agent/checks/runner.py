@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import structlog
 
@@ -49,6 +49,22 @@ class _Job(NamedTuple):
     def id(self) -> tuple[str, ...]:
         """The same for a repeated request and for a repeated scheduled run."""
         return (self.check, self.cluster) if self.request is None else (self.request.id,)
+
+
+class _Files(NamedTuple):
+    """The files of a check's --report. summary: one sentence, empty if there is none. plot: a PNG."""
+
+    summary: str = ""
+    plot: bytes | None = None
+
+    @classmethod
+    def read(cls, report: Path) -> Self:
+        """Return what is in the directory. Raises OSError."""
+        summary, plot = report / "summary.txt", report / "plot.png"
+        return cls(
+            summary.read_text(encoding="utf-8").strip() if summary.exists() else "",
+            plot.read_bytes() if plot.exists() else None,
+        )
 
 
 class Checks:
@@ -162,21 +178,20 @@ class Checks:
     def _run(self, job: _Job, process: KeptProcess) -> CheckResult | None:
         started_at = now_ms()
         log.info("check_started", check=job.check, cluster=job.cluster, request=job.request and job.request.id)
-        with tempfile.TemporaryDirectory(prefix="backflow-check-") as scratch:
-            report = Path(scratch, "report")
-            try:
-                outcome = self._outcome(job, process, report, started_at)
-            except Exception as error:  # an internal error is reported like any failure, and the next check runs
-                log.exception("check_run_failed", check=job.check, cluster=job.cluster)
-                outcome = Outcome("failed", f"internal error: {error!r}; the agent's log has the details")
-            if self._stop.is_set():
-                log.info("check_stopped", check=job.check, cluster=job.cluster)
-                return None
-            failure = {"reason": outcome.reason, "log": "\n".join(outcome.log)} if outcome.reason else {}
-            log.info("check_finished", check=job.check, cluster=job.cluster, outcome=outcome.outcome, **failure)
-            return _result(job, outcome, started_at, report, complete=self._is_complete(job))
+        try:
+            outcome, files = self._outcome(job, process, started_at)
+        except Exception as error:  # an internal error is reported like any failure, and the next check runs
+            log.exception("check_run_failed", check=job.check, cluster=job.cluster)
+            outcome = Outcome("failed", f"internal error: {error!r}; the agent's log has the details")
+            files = _Files()
+        if self._stop.is_set():
+            log.info("check_stopped", check=job.check, cluster=job.cluster)
+            return None
+        failure = {"reason": outcome.reason, "log": "\n".join(outcome.log)} if outcome.reason else {}
+        log.info("check_finished", check=job.check, cluster=job.cluster, outcome=outcome.outcome, **failure)
+        return _result(job, outcome, started_at, files, complete=self._is_complete(job))
 
-    def _outcome(self, job: _Job, process: KeptProcess, report: Path, now: int) -> Outcome:
+    def _outcome(self, job: _Job, process: KeptProcess, now: int) -> tuple[Outcome, _Files]:
         settings, check = self._settings, self._settings.checks[job.check]
         if job.request is None:
             options = [
@@ -185,14 +200,16 @@ class Checks:
             ]
         else:
             options = [*requested_options(job.request), *result_options(job.request, settings)]
-        arguments = [
-            job.check, "--cluster", job.cluster, *input_options(job.check, settings, job.cluster),
-            *client_options(job.check, settings, job.cluster, report.parent), *options, "--report", str(report),
-        ]  # fmt: skip
         limits = Limits(
             check.time_limit or settings.spark.time_limit, check.memory_limit or settings.spark.memory_limit
         )
-        return process.run(arguments, limits, self._stop)
+        with tempfile.TemporaryDirectory(prefix="backflow-check-") as scratch:
+            report = Path(scratch, "report")
+            arguments = [
+                job.check, "--cluster", job.cluster, *input_options(job.check, settings, job.cluster),
+                *client_options(job.check, settings, job.cluster, report.parent), *options, "--report", str(report),
+            ]  # fmt: skip
+            return process.run(arguments, limits, self._stop), _Files.read(report)
 
     def _is_complete(self, job: _Job) -> bool:
         """Return whether the run examines everything, without a window or a filter."""
@@ -208,7 +225,7 @@ def _prepare(process: KeptProcess, check: str | None = None) -> None:
         log.warning("check_process_not_started", reason=str(error))
 
 
-def _result(job: _Job, outcome: Outcome, started_at: int, report: Path, *, complete: bool) -> CheckResult:
+def _result(job: _Job, outcome: Outcome, started_at: int, files: _Files, *, complete: bool) -> CheckResult:
     ended_at = now_ms()
     findings = [_observation(job, finding, ended_at) for finding in outcome.findings]
     run = CheckRun(
@@ -220,13 +237,7 @@ def _result(job: _Job, outcome: Outcome, started_at: int, report: Path, *, compl
         outcome=outcome.outcome,
         reason=outcome.failure,
     )
-    summary, plot = report / "summary.txt", report / "plot.png"
-    return CheckResult(
-        job.request,
-        [*findings, run],
-        _summary_lines(job.check, outcome, summary.read_text(encoding="utf-8").strip() if summary.exists() else ""),
-        plot.read_bytes() if plot.exists() else None,
-    )
+    return CheckResult(job.request, [*findings, run], _summary_lines(job.check, outcome, files.summary), files.plot)
 
 
 def _observation(job: _Job, finding: Finding, at: int) -> CheckFinding:

@@ -112,11 +112,11 @@ def _sightings(check: str, scope: Scope, facts: Facts) -> History[CheckFinding]:
 
 
 def _is_same(observation: CheckFinding, finding: Finding) -> bool:
-    """Return whether the observation has the finding's time and subject, whatever else has changed."""
+    """Return whether the observation has the finding's time, subject and position, whatever else has changed."""
     found = _parse(observation.finding)
     return (
         found is not None
-        and found.at == finding.at
+        and (found.at, found.position) == (finding.at, finding.position)
         and {**found.subject, "cluster": observation.cluster} == finding.subject
     )
 

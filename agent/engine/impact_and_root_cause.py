@@ -76,7 +76,7 @@ def title(cluster: FindingCluster, correlation: Correlation | None, rules: Mappi
         return f"{text} ({lines})"
     # A Flink job's position and the offset that it commits are one reader.
     is_position = "job" in worst.subject
-    subjects = {effect.key[1] for effect in of_rule if ("job" in effect.subject) == is_position}
+    subjects = {effect.subject_json for effect in of_rule if ("job" in effect.subject) == is_position}
     others = f" (and {len(subjects) - 1:,} more)" if len(subjects) > 1 else ""
     return text + others + ("" if rule is None else rule.title_suffix(of_rule))
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from agent.kafka_log.faults import Fault
-from agent.kafka_log.log_directory import LogDirectoryError, Partition, list_partitions
+from agent.kafka_log.log_directory import LogDirectoryError, Partition, after_reading, list_partitions, with_cleaning
 from agent.kafka_log.segments import SCHEMA, LocatedFault, read_rows, unthrottled
 
 VERSION = 1
@@ -101,14 +101,14 @@ def read_digest(path: str | Path) -> Digest:
 def _covered_partitions(before: Sequence[Partition], after: Sequence[Partition]) -> list[Partition]:
     """Return the partitions with the offsets that the rows cover for certain.
 
-    That is from the log start offset after reading, because retention may have deleted segments before they were read,
-    to the high watermark before reading. A partition that was deleted meanwhile is left out.
+    Retention may have deleted segments before they were read, and the cleaner may have compacted them. A partition that
+    was deleted meanwhile is left out.
     """
-    log_starts = {(partition.topic, partition.partition): partition.log_start for partition in after}
+    now = {(partition.topic, partition.partition): with_cleaning(partition) for partition in after}
     return [
-        partition._replace(log_start=log_starts[partition.topic, partition.partition], segments=())
+        after_reading(partition, now[partition.topic, partition.partition])._replace(segments=())
         for partition in before
-        if (partition.topic, partition.partition) in log_starts
+        if (partition.topic, partition.partition) in now
     ]
 
 

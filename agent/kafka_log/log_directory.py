@@ -138,6 +138,41 @@ def list_partitions(broker: int, directory: str, topics: Sequence[str] = ()) -> 
     return sorted(partitions, key=lambda partition: (partition.topic, partition.partition))
 
 
+def with_cleaning(partition: Partition) -> Partition:
+    """Return the partition with all but its active segment counted as compacted if the cleaner is at work on it.
+
+    The cleaner swaps in one segment after the other and writes its checkpoint after all of them (kafka.log.Cleaner,
+    LogCleanerManager.doneCleaning); until then its files lie beside them.
+    """
+    if not partition.segments:
+        return partition
+    system, root = open_file_system(partition.directory)
+    files = _list_files(system, f"{root}/{partition.topic}-{partition.partition}", partition.directory) or ()
+    if not any(file.base_name.endswith((".cleaned", ".swap")) for file in files):
+        return partition
+    return partition._replace(cleaned_up_to=partition.segments[-1].base_offset)
+
+
+def after_reading(before: Partition, now: Partition) -> Partition:
+    """Return the partition with the offsets that were in it for certain while it was read, between two listings.
+
+    Up to the high watermark from before, and from the starts from after: retention and compaction only raise them.
+    """
+    files = {segment.file: segment for segment in now.segments}
+    cleaned = [before.cleaned_up_to, now.cleaned_up_to]
+    # A sealed segment that has changed was cleaned: the checkpoint is written only after all of them are.
+    cleaned += [
+        segment.next_base
+        for segment in before.segments
+        if segment.file not in files or files[segment.file].size != segment.size
+    ]
+    starts = (before.log_start, now.log_start)
+    return before._replace(
+        log_start=max((start for start in starts if start is not None), default=None),
+        cleaned_up_to=max((offset for offset in cleaned if offset is not None), default=None),
+    )
+
+
 def _read_broker_id(system: FileSystem, path: str) -> int | None:
     """Return the id of a log directory's broker from its meta.properties: `broker.id`, under KRaft `node.id`."""
     content = _read_file(system, path) or b""

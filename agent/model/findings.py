@@ -42,7 +42,7 @@ class Records(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Finding(Struct, frozen=True, kw_only=True, dict=True):
-    """A finding of a rule, identified by rule, subject and `at`: a repeated one replaces the earlier one.
+    """A finding of a rule, identified by rule, subject, position and `at`: a repeated one replaces the earlier one.
 
     rule: its name in rules.toml. kind: the rule's kind. severity: info, warning or critical. at: when it happened.
     since: if it was polled, the earliest moment at which it can have happened; null if `at` is exact. recovered_at:
@@ -72,13 +72,24 @@ class Finding(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def key(self) -> FindingKey:
-        """Its identity: (rule, subject as canonical JSON, at)."""
-        return (self.rule, msgspec.json.encode(self.subject, order="sorted").decode(), self.at)
+        """Its identity: (rule, subject and position as canonical JSON, at)."""
+        if self.position is None:
+            return self.rule, self.subject_json, self.at
+        return self.rule, _canonical({**self.subject, "position": self.position}), self.at
+
+    @property
+    def subject_json(self) -> str:
+        """Its subject as canonical JSON."""
+        return _canonical(self.subject)
 
     @property
     def start(self) -> int:
         """The earliest moment at which it can have happened."""
         return self.at if self.since is None else min(self.since, self.at)
+
+
+def _canonical(fields: Mapping[str, Any]) -> str:
+    return msgspec.json.encode(fields, order="sorted").decode()
 
 
 def reader(subject: Mapping[str, Any]) -> str:

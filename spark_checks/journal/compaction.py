@@ -5,6 +5,7 @@ in place of its parts (agent.storage.journal.segments.find). Today and yesterday
 while the agent runs: it reads back minutes when it starts.
 """
 
+import fcntl
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -31,18 +32,24 @@ from spark_checks.shares import run_shares
 
 MERGED_BYTES = 256 << 20
 
+_LOCK = "compaction.lock"
+
 log = logging.getLogger(__name__)
 
 
 def compact(spark: SparkSession, directory: Path, now: int) -> int:
-    """Merge files of dates before yesterday and return how many were merged. now: ms."""
-    past = [folder for folder in folders(directory) if day_of(folder) < now // DAY_MS - 1]
-    for folder in past:
-        remove_merged_parts(folder)
-    groups = [group for folder in past for group in group_by_size(find_sealed(folder))]
-    if not groups:
-        return 0
-    return sum(run_shares(spark, groups, merge))
+    """Merge files of dates before yesterday and return how many were merged: none while another run does. now: ms."""
+    with (directory / _LOCK).open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.info("compaction_left_to_another_run journal=%s", directory)
+            return 0
+        past = [folder for folder in folders(directory) if day_of(folder) < now // DAY_MS - 1]
+        for folder in past:
+            remove_merged_parts(folder)
+        groups = [group for folder in past for group in group_by_size(segments_in(folder))]
+        return sum(run_shares(spark, groups, merge)) if groups else 0
 
 
 def apply_retention(directory: Path, days: int, now: int) -> bool:
@@ -77,23 +84,27 @@ def remove_merged_parts(folder: Path) -> None:
 
 
 def group_by_size(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
-    """Yield two or more consecutive segments with the same columns, up to MERGED_BYTES together."""
+    """Yield two or more consecutive sealed segments with the same columns, up to MERGED_BYTES together.
+
+    segments: of a folder. A merged file across an open segment would be read in its place.
+    """
     group: list[Segment] = []
     size = 0
-    for segment in segments:
+    for segment in apart(segments)[0]:
         more = segment.path.stat().st_size
-        if group and (size + more > MERGED_BYTES or not _has_same_columns(group[-1], segment)):
+        if group and (size + more > MERGED_BYTES or not _may_be_joined(group[-1], segment)):
             yield from [group] if len(group) > 1 else []
             group, size = [], 0
-        group.append(segment)
-        size += more
+        if segment.last is not None:
+            group.append(segment)
+            size += more
     yield from [group] if len(group) > 1 else []
 
 
-def _has_same_columns(left: Segment, right: Segment) -> bool:
+def _may_be_joined(left: Segment, right: Segment) -> bool:
     # A column that an older version did not write must not become null.
     try:
-        return bool(parquet.read_schema(left.path).equals(parquet.read_schema(right.path)))
+        return right.last is not None and bool(parquet.read_schema(left.path).equals(parquet.read_schema(right.path)))
     except UNREADABLE:
         return False
 

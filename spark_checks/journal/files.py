@@ -23,6 +23,9 @@ from agent.storage.journal.places import JournalFiles, Place, find_segments, is_
 from agent.storage.journal.segments import DAY_MS, FOREVER, UNREADABLE, Segment, Unreadable, batches, find
 from spark_checks.shares import BATCH_ROWS, TASKS_PER_CORE, cores, map_shares
 
+JOURNAL_POSITIONS = 1 << 48
+"""How far apart the positions of an agent's journals begin, as `read` returns them: each counts its own from 0."""
+
 PIECE_ROWS = 1 << 20
 """The most rows of a piece, as far as row groups permit: what a worker holds at once."""
 
@@ -38,7 +41,8 @@ log = logging.getLogger(__name__)
 class Piece(NamedTuple):
     """Consecutive row groups of a segment. last: None for an open segment, which is a single piece.
 
-    path: on the local disk, or the URL of an archived file. low, high: bounds of `at`, ms.
+    path: on the local disk, or the URL of an archived file. low, high: bounds of `at`, ms. journal: the number of its
+    journal among those of the agent.
     """
 
     kind: str
@@ -49,6 +53,7 @@ class Piece(NamedTuple):
     rows: int
     low: int
     high: int
+    journal: int = 0
 
 
 class DamagedFiles(list[Path]):
@@ -124,19 +129,21 @@ def clusters(journal: Place, kinds: Collection[str] | None = None) -> Iterator[s
 
 
 def _split(segment: Segment, journal: Place) -> Iterator[Piece]:
-    kind, path = segment.kind, str(segment.path)
-    if segment.files is not None and isinstance(journal, JournalFiles) and journal.archive is not None:
-        path = journal.archive.url_of(segment)
+    kind, path, of = segment.kind, str(segment.path), 0
+    if isinstance(journal, JournalFiles):
+        of = journal.number_of(segment.journal)
+        if segment.files is not None and journal.archive is not None:
+            path = journal.archive.url_of(segment)
     begin = segment.day * DAY_MS
     if segment.last is None:
         # At most an hour or 64 MB of it, written until now.
         times = [batch.column("at").cast(pa.int64()).to_numpy() for batch in batches(segment, -FOREVER, FOREVER)]
         if times:
             low, high = min(int(at.min()) for at in times), max(int(at.max()) for at in times)
-            yield Piece(kind, path, segment.first, None, (), sum(map(len, times)), low, high)
+            yield Piece(kind, path, segment.first, None, (), sum(map(len, times)), low, high, of)
         return
     metadata = parquet.read_metadata(segment.open())
-    at = metadata.schema.to_arrow_schema().get_field_index("at")
+    at = metadata.schema.names.index("at")
     groups: list[int] = []
     rows, low, high = 0, FOREVER, -FOREVER
     for number in range(metadata.num_row_groups):
@@ -149,15 +156,23 @@ def _split(segment: Segment, journal: Place) -> Iterator[Piece]:
         high = max(high, times.max_raw if known else begin + DAY_MS)
         following = metadata.row_group(number + 1).num_rows if number + 1 < metadata.num_row_groups else PIECE_ROWS
         if rows + following > PIECE_ROWS:
-            yield Piece(kind, path, segment.first, segment.last, tuple(groups), rows, low, high)
+            yield Piece(kind, path, segment.first, segment.last, tuple(groups), rows, low, high, of)
             groups, rows, low, high = [], 0, FOREVER, -FOREVER
 
 
 def read(piece: Piece, names: Sequence[str]) -> pa.Table:
     """Return the columns of a piece, strings as dictionaries; null for those that an older version did not write.
 
-    Raises one of UNREADABLE.
+    Positions are those of the agent, so that each has one observation. Raises one of UNREADABLE.
     """
+    table = _read(piece, names)
+    if not piece.journal or "position" not in names:
+        return table
+    index, column = table.schema.get_field_index("position"), table["position"]
+    return table.set_column(index, "position", pc.add(column, piece.journal * JOURNAL_POSITIONS))
+
+
+def _read(piece: Piece, names: Sequence[str]) -> pa.Table:
     if piece.last is None:
         segment = Segment(piece.kind, 0, piece.first, None, Path(piece.path))
         tables = [

@@ -11,11 +11,10 @@ from typing import NamedTuple
 
 import click
 import pyarrow as pa
-from pyarrow.fs import FileSelector
 from pyspark.sql import DataFrame, SparkSession
 
 from agent.kafka_log.digest import Digest, read_digest
-from agent.kafka_log.log_directory import LogDirectoryError, Partition, Segment, list_partitions, open_file_system
+from agent.kafka_log.log_directory import LogDirectoryError, Partition, Segment, list_partitions
 from agent.kafka_log.segments import SCHEMA, LocatedFault, read_rows, read_segment
 from spark_checks.options import Options
 from spark_checks.shares import TASKS_PER_CORE, cores, map_shares
@@ -65,15 +64,24 @@ def check_paths(options: Options) -> list[str]:
     """Return the mistakes in the paths given."""
     texts: Sequence[str] = options.own["paths"]
     mistakes = [] if texts else ["--path BROKER=DIR is missing: name the log directories to read."]
+    places: dict[tuple[int, str, int], str] = {}
     for text in dict.fromkeys(texts):
         broker, _, place = text.partition("=")
         if not broker.isdecimal() or not place:
             mistakes.append(f"--path {text}: expected BROKER=DIR, with the broker's id: --path 2005=/var/kafka/logs.")
             continue
         try:
-            _list(int(broker), place, options)
+            found = _list(int(broker), place, options)
         except (LogDirectoryError, OSError) as error:
             mistakes.append(f"--path {text}: {error}.")
+            found = []
+        listed = found.partitions if isinstance(found, Digest) else found
+        replicas = [(partition.broker, partition.topic, partition.partition) for partition in listed]
+        twice = next((replica for replica in replicas if replica in places), None)
+        if twice is not None:
+            also, (_, topic, number) = places[twice], twice
+            mistakes.append(f"--path {text}: holds the same {topic}[{number}] as --path {also}; give it once.")
+        places.update(dict.fromkeys(replicas, text))
         if texts.count(text) > 1:
             mistakes.append(f"--path {text}: given {texts.count(text)} times.")
     return mistakes
@@ -98,21 +106,6 @@ def _list(broker: int, place: str, options: Options) -> list[Partition] | Digest
         partitions=[partition for partition in digest.partitions if options.wants_topic(partition.topic)],
         found=[fault for fault in digest.found if options.wants_topic(fault.topic)],
     )
-
-
-def with_cleaning(partition: Partition) -> Partition:
-    """Return the partition with all but its active segment counted as compacted if the cleaner is at work on it.
-
-    The cleaner swaps in one segment after the other and writes its checkpoint after all of them (kafka.log.Cleaner,
-    LogCleanerManager.doneCleaning); until then its files lie beside them.
-    """
-    if not partition.segments:
-        return partition
-    system, root = open_file_system(partition.directory)
-    folder = FileSelector(f"{root}/{partition.topic}-{partition.partition}", allow_not_found=True)
-    if not any(file.base_name.endswith((".cleaned", ".swap")) for file in system.get_file_info(folder)):
-        return partition
-    return partition._replace(cleaned_up_to=partition.segments[-1].base_offset)
 
 
 def pack(segments: Iterable[Segment], cores: int) -> list[list[Segment]]:

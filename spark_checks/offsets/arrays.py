@@ -144,7 +144,7 @@ class Share:
         begin, end = key_ranges(changes.code)
         last = ordered.order[np.append(np.flatnonzero(~same_key), same_key.size)]
         kept = np.zeros(rows.code.size, np.bool_)
-        kept[last] = kept[changes.order[_last_indices(begin, end, CONTEXT)]] = True
+        kept[last] = kept[changes.order[last_indices(begin, end, CONTEXT)]] = True
         self._carried = rows.at(kept)
         fresh = fresh if changes is ordered else fresh[is_change]
         fresh[self._keep_heads(rows, changes, fresh)] = False
@@ -243,7 +243,7 @@ def _first_indices(begin: Ints, end: Ints, most: Ints) -> Ints:
     return indices
 
 
-def _last_indices(begin: Ints, end: Ints, most: int) -> Ints:
+def last_indices(begin: Ints, end: Ints, most: int) -> Ints:
     """Return the indices of the last `most` of each range [begin, end), sorted."""
     return _first_indices(np.maximum(begin, end - most), end, np.full(begin.size, most))
 

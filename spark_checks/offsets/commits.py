@@ -27,13 +27,14 @@ from spark_checks.offsets.arrays import (
     Share,
     join_shares,
     key_ranges,
+    last_indices,
 )
 from spark_checks.offsets.coverage import Clock
-from spark_checks.offsets.keys import Key, KeyCodes, Predicate
+from spark_checks.offsets.keys import Key, KeyCodes, Predicate, every
 from spark_checks.shares import BATCH_ROWS, cores, map_shares
 
 _COLUMNS = ("position", "at", "since", "cluster", "group", "topic", "partition", "offset")
-_MOVE, _EDGES, _LATE, _DAMAGED = range(4)
+_MOVE, _EDGES, _LATE, _DAMAGED, _LEFT_OUT = range(5)
 _SCHEMA = pa.schema(
     {
         "group": pa.string(),
@@ -58,6 +59,9 @@ _COMMITS = pa.schema(
         "offset": pa.int64(),
     }
 )
+MOST_MOVES = 200
+"""How many moves of a key are kept, the last ones: if two readers commit for one group, each commit may be one."""
+
 _JOINED_ROWS = 1_000_000
 _BUCKETS = 512
 _BUCKETS_PER_TASK = 4
@@ -80,6 +84,13 @@ class CommitFilter(NamedTuple):
     clock: Clock
 
 
+class Found(NamedTuple):
+    """Moves with their keys, in no order. left_out: the number of rewinds before those that are kept, by key."""
+
+    moves: Sequence[tuple[Key, Move]]
+    left_out: Mapping[Key, int]
+
+
 class Series(NamedTuple):
     """Values over time (ms), in order of time."""
 
@@ -94,25 +105,24 @@ class Baseline(NamedTuple):
     every: int
 
 
-def search(
-    spark: SparkSession, pieces: Sequence[Piece], wanted: CommitFilter, unreadable: Unreadable
-) -> list[tuple[Key, Move]]:
-    """Return all rewinds and jumps of the commits in these pieces, in no order. Skips damaged pieces."""
+def search(spark: SparkSession, pieces: Sequence[Piece], wanted: CommitFilter, unreadable: Unreadable) -> Found:
+    """Return the rewinds and jumps of the commits in these pieces, of each key the last. Skips damaged pieces."""
     at_once, rows_read = cores(spark), sum(piece.rows for piece in pieces)
     shares = share_out(pieces, at_once)
     buckets = max(at_once * _BUCKETS_PER_TASK, min(rows_read // _JOINED_ROWS, _BUCKETS))
     shuffled = map_shares(spark, shares, partial(_search_share, wanted, buckets), _SHUFFLED)
     rows = _join_buckets(shuffled, buckets, wanted.min_records)
+    for path, reason in {key[:2] for key, what, _ in rows if what == _DAMAGED}:
+        unreadable(Path(path), reason)
     late = frozenset(key for key, what, _ in rows if what == _LATE)
-    found = [(key, Move.of(numbers)) for key, what, numbers in rows if what == _MOVE and key not in late]
     if late:
         # Late observations across chunks are rare: only of these keys is every commit shuffled.
         shuffled = map_shares(spark, shares, partial(_read_keys, wanted, buckets, late), _SHUFFLED)
-        again = _join_buckets(shuffled, buckets, wanted.min_records)
-        found += [(key, Move.of(numbers)) for key, what, numbers in again if what == _MOVE]
-    for path, reason in {key[:2] for key, what, _ in rows if what == _DAMAGED}:
-        unreadable(Path(path), reason)
-    return found
+        rows = [row for row in rows if row[0] not in late] + _join_buckets(shuffled, buckets, wanted.min_records)
+    return Found(
+        [(key, Move.of(numbers)) for key, what, numbers in rows if what == _MOVE],
+        {key: numbers[0] for key, what, numbers in rows if what == _LEFT_OUT},
+    )
 
 
 def _search_share(
@@ -154,20 +164,37 @@ def _join(min_records: int, bucket: pa.Table) -> Iterator[pa.Table]:
     """Yield the moves and late keys of a bucket, including those that show only where shares meet."""
     table = pa.concat_tables([_SCHEMA.empty_table(), *map(_unpack, bucket["rows"])])
     what = table["what"].to_numpy()
-    yield table.filter(pa.array(what != _EDGES))
+    yield table.filter(pa.array((what != _EDGES) & (what != _MOVE)))
     edges = table.filter(pa.array(what == _EDGES)).combine_chunks()
-    codes = KeyCodes((bool, bool, bool))
+    codes = KeyCodes((every, every, every))
     code, _ = codes.of(_with_dictionaries(edges))
     lists = edges["numbers"].combine_chunks()
     lengths = np.diff(lists.offsets.to_numpy()) // EDGE_NUMBERS
     numbers = lists.flatten().to_numpy().reshape(-1, EDGE_NUMBERS).T
     code, share = np.repeat(code, lengths), np.repeat(edges["share"].to_numpy(), lengths)
     moves, late = join_shares(Rows(code, *numbers[:4]), share, numbers[4].astype(bool), min_records)
-    for columns in (
-        (_MOVE, moves.code, moves.numbers.ravel(), np.full(moves.code.size, MOVE_NUMBERS)),
-        (_LATE, late, late[:0], np.zeros_like(late)),
-    ):
-        yield from (pa.Table.from_batches([rows]) for rows in _rows_of(codes, -1, *columns))
+    joined = _rows_of(codes, -1, _MOVE, moves.code, moves.numbers.ravel(), np.full(moves.code.size, MOVE_NUMBERS))
+    within = table.filter(pa.array(what == _MOVE))
+    yield from _keep_last(pa.concat_tables([within, *(pa.Table.from_batches([rows]) for rows in joined)]))
+    for rows in _rows_of(codes, -1, _LATE, late, late[:0], np.zeros_like(late)):
+        yield pa.Table.from_batches([rows])
+
+
+def _keep_last(moves: pa.Table) -> Iterator[pa.Table]:
+    """Yield the last moves of each key, and how many rewinds are left out."""
+    codes = KeyCodes((every, every, every))
+    code, _ = codes.of(_with_dictionaries(moves))
+    numbers = moves.combine_chunks()["numbers"].combine_chunks().flatten().to_numpy().reshape(-1, MOVE_NUMBERS)
+    time, offset, before_offset = numbers[:, 0], numbers[:, 2], numbers[:, 6]
+    order = np.lexsort((time, code))
+    kept = order[last_indices(*key_ranges(code[order]), MOST_MOVES)]
+    yield moves.take(pa.array(kept))
+    is_left_out = offset < before_offset
+    is_left_out[kept] = False
+    rewinds = np.bincount(code[is_left_out])
+    affected = np.flatnonzero(rewinds)
+    for rows in _rows_of(codes, -1, _LEFT_OUT, affected, rewinds[affected], np.ones_like(affected)):
+        yield pa.Table.from_batches([rows])
 
 
 def _chunks(
@@ -284,7 +311,7 @@ def read_commits(
     near = [piece for piece in pieces if any(piece.low <= end and piece.high >= begin for begin, end in bounds)]
     shares, read_share = share_out(near, cores(spark)), partial(_read_intervals, wanted, dict(intervals))
     table = map_shares(spark, shares, read_share, _COMMITS).toArrow()
-    codes = KeyCodes((bool, bool, bool))
+    codes = KeyCodes((every, every, every))
     code, _ = codes.of(_with_dictionaries(table))
     columns = [table[name].to_numpy() for name in ("time", "position", "offset")]
     order, keys = np.argsort(code, kind="stable"), codes.keys()

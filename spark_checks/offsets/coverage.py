@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from agent.model.observations.base import Availability, Unavailable
+from agent.storage.journal.clock_steps import ClockStep, find_steps
 from agent.storage.journal.reader import entries
-from spark_checks.journal.files import JournalWindow, read
+from spark_checks.journal.files import JOURNAL_POSITIONS, JournalWindow, read
 from spark_checks.offsets.arrays import Ints
 
 GAP_MS = 60_000
@@ -18,15 +19,6 @@ COMMIT_SOURCE = "kafka"
 """The source that reads committed offsets."""
 
 
-class ClockStep(NamedTuple):
-    """The agent's clock was set back between two ticks. before, after: their positions; old, new: their times, ms."""
-
-    before: int
-    after: int
-    old: int
-    new: int
-
-
 class Clock:
     """Converts times of observations to times that never go back, and the reverse."""
 
@@ -35,9 +27,12 @@ class Clock:
 
     @classmethod
     def of(cls, positions: Ints, times: Ints) -> "Clock":
-        """Return the clock that wrote these ticks, given in order of position."""
-        set_back = np.flatnonzero(np.diff(times) < 0)
-        return cls([ClockStep(*positions[at : at + 2].tolist(), *times[at : at + 2].tolist()) for at in set_back])
+        """Return the clock that wrote these ticks, given in order of position.
+
+        A journal that was restored from an older copy repeats earlier times: that is no step.
+        """
+        steps = find_steps(positions, times)
+        return cls([step for step in steps if step.before // JOURNAL_POSITIONS == step.after // JOURNAL_POSITIONS])
 
     def shifts(self, positions: Ints, times: Ints) -> Ints:
         """Return what to add to the times of the observations at these positions, ms."""
@@ -62,6 +57,8 @@ class Clock:
     def tick_gaps(self, positions: Ints, times: Ints) -> list[tuple[int, int]]:
         """Return (last tick before, first tick after) of each gap without ticks, ms by the ticks' own times."""
         steady = times + self.shifts(positions, times)
+        order = np.argsort(steady, kind="stable")
+        steady, times = steady[order], times[order]
         return [(int(times[at]), int(times[at + 1])) for at in np.flatnonzero(np.diff(steady) > GAP_MS)]
 
 

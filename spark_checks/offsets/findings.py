@@ -91,13 +91,19 @@ class FindingBuilder:
         cluster: str,
         live: LiveFindings | None,
         begin: int,
+        *,
+        left_out: Mapping[Key, int] = {},
     ) -> None:
-        """Take all diagnoses of the part of the journal that was read, oldest first. begin: when it begins, ms."""
+        """Take all diagnoses of the part of the journal that was read, oldest first. begin: when it begins, ms.
+
+        left_out: the number of rewinds before them that were not examined, by key.
+        """
         self._rewinds: dict[Key, list[int]] = {}
         for diagnosis in diagnoses:
             if diagnosis.event.is_rewind:
                 self._rewinds.setdefault(diagnosis.event.key, []).append(diagnosis.event.at)
         self._series, self._cluster, self._live, self._begin = series, cluster, live, begin
+        self._left_out = left_out
 
     def finding(self, diagnosis: Diagnosis) -> Finding:
         """Return the finding: info if live rules reported it or if only the agent's clock may have been set back."""
@@ -147,7 +153,8 @@ class FindingBuilder:
         covered = f"{span(event.at - self._begin)} of journal"
         if not before:
             return f"only rewind in {covered}"
-        return f"{count(len(before), 'earlier rewind')} in {covered}, the last {span(event.at - before[-1])} before"
+        earlier = len(before) + self._left_out.get(event.key, 0)
+        return f"{count(earlier, 'earlier rewind')} in {covered}, the last {span(event.at - before[-1])} before"
 
 
 def gap_finding(gap: Gap, cluster: str) -> Finding:

@@ -43,10 +43,10 @@ for line in sys.stdin:
 _HEAD = """
 import json, os, subprocess, sys, time
 from pathlib import Path
-def finding(partition=0, severity="critical", detail="replicas differ"):
+def finding(partition=0, severity="critical", detail="replicas differ", **more):
     return json.dumps({"rule": "replica_divergence", "kind": "replica_divergence", "severity": severity,
         "at": "2026-11-20T23:25:13.900Z", "subject": {"cluster": "main", "brokers": [1, 2], "topic": "t",
-        "partition": partition}, "detail": detail})
+        "partition": partition}, "detail": detail, **more})
 def option(name):
     return sys.argv[sys.argv.index(name) + 1]
 def say(text):

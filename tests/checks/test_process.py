@@ -38,6 +38,12 @@ def test_findings_and_progress_are_passed_on(scripted: Scripted) -> None:
     assert progress == ["1/2 segments"]
 
 
+def test_faults_of_a_file_are_findings_of_their_own(scripted: Scripted) -> None:
+    """Records without a timestamp have the time of their file."""
+    scripted("[say(finding(position=byte)) for byte in (0, 100, 100)]; sys.exit(1)")
+    assert [finding.position for finding in run().findings] == [0, 100]
+
+
 def test_surplus_findings_are_only_counted(scripted: Scripted) -> None:
     scripted(f"[print(finding(run)) for run in range({MOST_FINDINGS + 7})]; sys.exit(1)")
     found: list[str] = []

@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -129,6 +130,20 @@ def test_failed_run_has_a_result_and_the_next_one_runs(scripted: Scripted, tmp_p
         assert result.lines[0] == "replica_divergence failed: it ended with status 3: Py4JError: the JVM is gone"
         scripted("")
         checks.request(request(id="8"))
+        assert results.get(timeout=30).lines == ("replica_divergence found nothing",)
+
+
+def test_run_without_a_temporary_directory_fails_and_the_next_one_runs(
+    scripted: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk."""
+    scripted("")
+    with running(tmp_path) as (checks, results):
+        with monkeypatch.context() as patch:
+            patch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+            checks.request(request())
+            assert results.get(timeout=30).lines[0].startswith("replica_divergence failed: internal error: FileNotFou")
+        checks.request(request())
         assert results.get(timeout=30).lines == ("replica_divergence found nothing",)
 
 

@@ -191,6 +191,25 @@ def test_a_dense_journal_replays_like_its_moments(tmp_path: Path, behind: int) -
     assert [incident.findings for incident in replayed(*observations)] == [(rewind,)]
 
 
+@pytest.mark.parametrize("ahead", [3_000, 3_600_000, 86_400_000])
+def test_a_clock_that_was_ahead_hides_nothing_in_a_replay(tmp_path: Path, ahead: int) -> None:
+    """For a minute; then it is set back. A rewind follows before the time that it showed."""
+    observations: list[Observation] = []
+    for second in range(900):
+        shift = ahead if 300 <= second < 360 else 0
+        committed = builders.commit(second, 100 * second if second < 600 else 100 * second - 50_000)
+        tick = builders.tick(second)
+        observations += [replace(seen, at=seen.at + shift) for seen in (tick, committed)]
+    journal = Journal(tmp_path)
+    for start in range(0, len(observations), 100):
+        journal.append(observations[start : start + 100])
+        journal.flush()
+    journal.close()
+    incidents = replay(batches(read(str(tmp_path), SHIPPED.journal)), Engine(SHIPPED.rules, SHIPPED.correlations))
+    (rewind,) = [finding for incident in incidents for finding in incident.findings]
+    assert (rewind.kind, rewind.at, rewind.records.reread) == ("offset_rewind", builders.after(600), 49_900)
+
+
 def test_agents_are_read_together_in_the_order_in_which_they_saw(tmp_path: Path) -> None:
     for agent, seconds in (("a", range(0, 400, 2)), ("b", range(101, 301, 2))):
         journal = Journal(tmp_path / agent)

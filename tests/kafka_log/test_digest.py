@@ -50,6 +50,26 @@ def test_digest_covers_offsets_from_the_log_start_after_reading(tmp_path: Path) 
     assert pq.read_metadata(digest.path).num_rows == 1
 
 
+@pytest.mark.parametrize("is_done", [True, False])
+def test_digest_does_not_cover_what_is_compacted_meanwhile(tmp_path: Path, *, is_done: bool) -> None:
+    """The cleaner has written its checkpoint by then, or may still be at work on all but the last segment."""
+    root = tmp_path / "log"
+    first = write_log(root, entry(2, "none", 0, 10), entry(2, "none", 10, 10))
+    for base in (20, 30):
+        write_log(root, entry(2, "none", base, 10), base=base)
+
+    def clean(done: int, _of: int) -> None:
+        if done == 0:
+            first.write_bytes(entry(2, "none", 10, 10))
+        elif is_done:
+            (root / "cleaner-offset-checkpoint").write_text("0\n1\nt 0 20\n")
+        else:
+            first.with_name(f"{20:020d}.log.cleaned").touch()
+
+    digest = write_digest(1, str(root), tmp_path / "d.parquet", progress=clean)
+    assert [partition.cleaned_up_to for partition in digest.partitions] == [20 if is_done else 30]
+
+
 def test_failed_digest_leaves_the_previous_file(tmp_path: Path) -> None:
     root = tmp_path / "log"
     write_log(root, entry(2, "none", 0, 10))

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from agent.kafka_log.digest import write_digest
 from agent.kafka_log.log_directory import Partition, Segment
 from spark_checks import replica_divergence
 from spark_checks.logs.divergence import ReplicaPair
+from spark_checks.logs.replicas import check_paths
 from spark_checks.options import Options
 from spark_checks.replica_divergence import find_pairs
 from tests.spark_checks import disks
@@ -134,3 +136,16 @@ def test_offsets_removed_during_the_run_are_not_compared() -> None:
 def test_replica_without_high_watermark_or_peer_is_skipped() -> None:
     assert find_pairs([partition(A, high_watermark=None), partition(B)]) == []
     assert find_pairs([partition(A), partition(A)._replace(directory="e"), partition(B)._replace(partition=1)]) == []
+
+
+@pytest.mark.parametrize("again", ["broker/", "digest.parquet"])
+def test_replica_that_is_given_twice_is_refused(tmp_path: Path, again: str) -> None:
+    """What it loses would be counted twice."""
+    first = tmp_path / "broker"
+    disks.write(first, "t", 3, {0: b"".join(disks.log(2, "none", 100))}, high_watermark=100)
+    write_digest(A, str(first), tmp_path / "digest.parquet")
+    paths = (f"{A}={first}", f"{A}={tmp_path}/{again}")
+    assert check_paths(Options(own={"paths": paths})) == [
+        f"--path {paths[1]}: holds the same t[3] as --path {paths[0]}; give it once."
+    ]
+    assert check_paths(Options(own={"paths": paths[:1]})) == []

@@ -1,18 +1,21 @@
 """The journal's files read and maintained with Spark: find_pieces, merged files, retention."""
 
+import fcntl
 import os
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 from agent.model.observations.base import Observation, Tick
 from agent.model.observations.kafka import Commit
 from agent.model.times import millis
 from agent.storage.journal.reader import entries
-from agent.storage.journal.segments import DAY_MS, find
+from agent.storage.journal.segments import DAY_MS, find, segments_in
 from agent.storage.journal.writer import Journal
 from spark_checks.journal import compaction
 from spark_checks.journal.compaction import (
@@ -100,6 +103,40 @@ def test_damaged_file_and_its_neighbours_are_not_merged(tmp_path: Path) -> None:
     assert merge(group) == 0
     assert find_sealed(group[0].path.parent) == group
     assert not list(group[0].path.parent.glob("_*"))
+
+
+def test_file_without_times_is_reported_and_skipped(tmp_path: Path) -> None:
+    """As a flipped bit in a column's name leaves it."""
+    write(tmp_path, rounds=2)
+    damaged = find_sealed(min((tmp_path / "commit").iterdir()))[0].path
+    names = ["ad" if name == "at" else name for name in parquet.read_schema(damaged).names]
+    parquet.write_table(parquet.read_table(damaged, partitioning=None).rename_columns(names), damaged)
+    reported: list[Path] = []
+    pieces = find_pieces(tmp_path, "commit", NOON, NOW + DAY_MS, lambda path, _: reported.append(path))
+    assert (len(pieces), reported) == (7, [damaged])
+
+
+def test_only_one_run_merges_files_at_a_time(tmp_path: Path) -> None:
+    """Two would write to the same file, and remove what only half of it holds."""
+    write(tmp_path)
+    no_spark: Any = None
+    with (tmp_path / "compaction.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert compact(no_spark, tmp_path, NOW) == 0
+    assert files(tmp_path) == [5, 5, 5, 5]
+
+
+def test_files_around_an_open_segment_are_not_merged(tmp_path: Path) -> None:
+    """Readers would take what is open for a part of the merged file."""
+    before = write(tmp_path)
+    folder = min((tmp_path / "commit").iterdir())
+    middle = find_sealed(folder)[2]
+    table = parquet.read_table(middle.path, partitioning=None)
+    with pa.ipc.new_stream(folder / f"_{middle.first:019d}.arrow", table.schema) as stream:
+        stream.write_table(table)
+    middle.path.unlink()
+    assert [merge(group) for group in group_by_size(segments_in(folder))] == [2, 2]
+    assert list(entries(tmp_path, unreadable=fail)) == before
 
 
 def test_merged_files_stay_below_the_size_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

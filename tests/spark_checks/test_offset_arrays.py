@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.storage.journal.clock_steps import ClockStep
 from spark_checks.offsets.arrays import (
     EDGE_NUMBERS,
     MAX_RATE,
@@ -20,7 +21,7 @@ from spark_checks.offsets.arrays import (
     Share,
     join_shares,
 )
-from spark_checks.offsets.coverage import Clock, ClockStep
+from spark_checks.offsets.coverage import Clock
 
 LEAST = 10
 

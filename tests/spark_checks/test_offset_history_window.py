@@ -1,6 +1,6 @@
 """offset_history beside a running agent: open segments, a window with a baseline, live findings."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from agent.storage.database import StorageError
 from agent.storage.incidents import IncidentStore
 from agent.storage.journal.writer import Journal
 from spark_checks import offset_history
+from spark_checks.offsets.commits import MOST_MOVES
 from spark_checks.offsets.findings import find_live, read_live_findings
 from spark_checks.offsets.keys import Key
 from spark_checks.options import Options, Report
@@ -181,3 +182,35 @@ def test_all_mistakes_are_listed(tmp_path: Path) -> None:
         "--baseline",
         "--retention",
     ]
+
+
+def searched(spark: SparkSession, directory: Path, commits: Iterable[Commit]) -> Report:
+    """Return the report about a journal of these commits alone."""
+    with closing(Journal(directory)) as journal:
+        journal.append(list(commits))
+    own = {"journal": str(directory), "store": None, "min_records": 1_000, "baseline": "14d"}
+    options = Options(own={**own, "compact": False, "retention": None})
+    return offset_history.run(spark, options, lambda _: None)
+
+
+def test_group_with_an_empty_name_is_searched(spark: SparkSession, tmp_path: Path) -> None:
+    key = KEY._replace(group="")
+    moves = ((EVENING, 9_000), (EVENING + 60_000, 1_000))
+    report = searched(spark, tmp_path, [Commit(at=at, cluster="main", offset=to, **key._asdict()) for at, to in moves])
+    assert [finding.subject["group"] for finding in report.findings] == [""]
+
+
+def test_of_a_reader_that_always_moves_the_last_moves_count(spark: SparkSession, tmp_path: Path) -> None:
+    """Two processes commit for one group: what they do must not keep the check from other groups."""
+    offsets = [10_000 * (1 + number % 2) + number for number in range(2 * MOST_MOVES + 21)]
+    commits = [
+        Commit(at=EVENING + number * 10_000, cluster="main", offset=offset, **KEY._asdict())
+        for number, offset in enumerate(offsets)
+    ]
+    report = searched(spark, tmp_path, commits)
+    assert len(report.findings) == MOST_MOVES
+    assert [finding.at for finding in report.findings] == [
+        commit.at for commit in commits[-1 : -1 - 2 * MOST_MOVES : -2]
+    ][::-1]
+    assert "209 earlier rewinds" in report.findings[-1].detail
+    assert "of 1 reader only the last 200 moves examined" in report.summary

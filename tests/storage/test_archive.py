@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from errno import EIO
 from pathlib import Path
 
 import duckdb
@@ -221,6 +222,33 @@ def test_a_restored_journal_continues_under_another_id(
     assert read_id(tmp_path / "copy") == f"{first}-later"
     later = [found for _, found in entries(JournalFiles("a", tmp_path / "copy", store), unreadable=fail)]
     assert {observation(number) for number in range(5_000, 5_200)} <= set(later)
+
+
+def test_a_restored_journal_keeps_its_id_after_a_failure(
+    local: Path, tmp_path: Path, store: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it archived before the failure is its own."""
+    ship(local, store)
+    shutil.copytree(local, tmp_path / "copy")
+    write(local, 600, 2)
+    ship(local, store)
+    write(tmp_path / "copy", 5_000, 2)
+    monkeypatch.setattr(archiver, "_new_id", iter(("later", "latest")).__next__)
+    put, calls = store.put, iter(range(100))
+
+    def put_once_in_vain(source: Path, content: Content, target: str) -> None:
+        if next(calls) == 4:  # of a folder's files, those after the restore are the fourth and the fifth
+            raise OSError(EIO, "the store is unavailable")
+        put(source, content, target)
+
+    monkeypatch.setattr(store, "put", put_once_in_vain)
+    shipper = Archiver(tmp_path / "copy", store, "a", 600, unreadable=fail)
+    with pytest.raises(OSError, match="unavailable"):
+        shipper.ship()
+    shipper.ship()
+    assert read_id(tmp_path / "copy") == "later"
+    new = [found for _, found in archived(store) if found in [observation(number) for number in range(5_000, 5_400)]]
+    assert len(new) == 400
 
 
 def test_local_retention_keeps_what_is_not_archived(local: Path, store: Archive) -> None:

@@ -23,6 +23,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
+from msgspec.structs import replace
 from pyarrow import parquet
 
 from agent.model.batches import UNKNOWN, CommitBatch, CommitKey, CommitKeys
@@ -135,6 +136,35 @@ def check_order(
 def series_of(observation: Observation) -> tuple[str, str]:
     """Return what chunks keep in order: the observations of a kind, those of each cluster apart."""
     return type(observation).__name__, repr(getattr(observation, "cluster", None))
+
+
+def test_times_of_a_clock_that_was_ahead_are_set_back(tmp_path: Path) -> None:
+    """Those of other clocks, and what follows its second step, keep theirs."""
+    of_broker = replace(commit(NOON + 3_000), seen_at=NOON + 63_000)
+    written = [
+        Tick(at=NOON),
+        Tick(at=NOON + 62_000),
+        replace(commit(NOON + 63_000), since=NOON + 61_000),
+        of_broker,
+        Tick(at=NOON + 64_000),
+        commit(NOON + 64_500),
+        commit(NOON + 4_500),
+        Tick(at=NOON + 5_000),
+        commit(NOON + 70_000),
+    ]
+    with closing(Journal(tmp_path)) as journal:
+        journal.append(written)
+    read_back = [observation for chunk in chunks(tmp_path) for part in chunk for observation in part]
+    assert [observation for observation in read_back if isinstance(observation, Tick)] == [
+        Tick(at=NOON + after) for after in (0, 3_000, 5_000, 5_000)
+    ]
+    assert [observation for observation in read_back if isinstance(observation, Commit)] == [
+        replace(commit(NOON + 4_000), since=NOON + 2_000),
+        replace(of_broker, seen_at=NOON + 4_000),
+        commit(NOON + 5_500),
+        commit(NOON + 4_500),
+        commit(NOON + 70_000),
+    ]
 
 
 def test_chunks_keep_the_order_of_what_is_dated_before_and_after_midnight(tmp_path: Path) -> None:
@@ -431,6 +461,62 @@ def test_a_segment_is_sealed_when_large_old_or_of_a_past_date(tmp_path: Path) ->
         journal.seal(MIDNIGHT + 3_600_000)
         assert still_open() == []
     assert list(read(tmp_path)) == [commit(MIDNIGHT - 1, 1), *(commit(MIDNIGHT, offset) for offset in range(2, 1_000))]
+
+
+def test_a_segment_that_cannot_be_sealed_is_sealed_later(tmp_path: Path) -> None:
+    """The journal says so until then, and seals the others."""
+    sealed: list[bool] = []
+    with closing(Journal(tmp_path, segment_ms=0, sealed=lambda: sealed.append(True))) as journal:
+        journal.append([commit(NOON), Tick(at=NOON)])
+        journal.flush()
+        (stream,) = tmp_path.glob("commit/*/_*.arrow")
+        in_the_way = stream.with_suffix(".tmp")
+        in_the_way.mkdir()
+        with pytest.raises(JournalError, match=f"{stream} cannot be sealed"):
+            journal.seal(NOON)
+        assert sealed == [True]
+        journal.append([commit(NOON + 1)])
+        journal.flush()
+        in_the_way.rmdir()
+        with pytest.raises(JournalError, match="is tried again"):
+            journal.seal(NOON + 59_999)
+        journal.seal(NOON + 60_000)
+        assert not list(tmp_path.glob("*/*/_*"))
+        assert list(read(tmp_path)) == [commit(NOON), Tick(at=NOON), commit(NOON + 1)]
+
+
+def test_what_cannot_be_sealed_at_the_start_is_sealed_later(tmp_path: Path) -> None:
+    """As on a disk that is still full after a restart."""
+    stopped = Journal(tmp_path)
+    stopped.append([commit(NOON), Tick(at=NOON)])
+    stopped.flush()
+    for stream in tmp_path.glob("*/*/_*.arrow"):
+        stream.with_suffix(".tmp").mkdir()
+    with pytest.raises(JournalError, match="cannot be sealed"):
+        stopped.close()
+    unreadable = Unreadable()
+    with closing(Journal(tmp_path, unreadable=unreadable)) as journal:
+        assert [reason.partition(":")[0] for reason in unreadable.reasons] == ["cannot be recovered"]
+        for in_the_way in tmp_path.glob("*/*/_*.tmp"):
+            in_the_way.rmdir()
+        journal.seal(NOON)
+        assert not list(tmp_path.glob("*/*/_*"))
+        assert list(read(tmp_path)) == [commit(NOON), Tick(at=NOON)]
+
+
+def test_a_segment_that_cannot_be_sealed_may_be_removed(tmp_path: Path) -> None:
+    with closing(Journal(tmp_path, segment_ms=0)) as journal:
+        journal.append([commit(NOON)])
+        journal.flush()
+        (stream,) = tmp_path.glob("commit/*/_*.arrow")
+        stream.with_suffix(".tmp").mkdir()
+        with pytest.raises(JournalError):
+            journal.seal(NOON)
+        journal.append([commit(NOON + 9 * DAY_MS)])
+        journal.flush()
+        journal.retain(days=1, now=NOON + 9 * DAY_MS)
+        journal.seal(NOON + 9 * DAY_MS)
+    assert list(read(tmp_path)) == [commit(NOON + 9 * DAY_MS)]
 
 
 def test_retention_deletes_old_dates_and_keeps_the_position(tmp_path: Path) -> None:

@@ -249,7 +249,7 @@ class Archiver:
         sizes = self._archive.find_in(target)
         if folder not in self._known and any(last >= self._begin for _, last in sizes):
             log.warning("journal_restored", archive=self._archive.url, journal=self._journal)
-            self._journal = _new_id()
+            self._journal, self._begin = _new_id(), FOREVER  # what is archived under it is from this process
             write_id(self._directory, self._journal)
             self._until.clear()
             return _NOTHING

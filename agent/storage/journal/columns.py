@@ -11,7 +11,9 @@ from msgspec import inspect, structs
 from agent.model.observations.base import Observation
 from agent.model.times import is_time
 
-_INSTANT = pa.timestamp("ms", tz="UTC")
+INSTANT = pa.timestamp("ms", tz="UTC")
+"""The type of times."""
+
 MISFITS = (ValueError, TypeError, OverflowError, KeyError)
 
 _SCALARS: Mapping[type[inspect.Type], pa.DataType] = {
@@ -46,7 +48,7 @@ class Columns:
         self._fields = [
             _Field(
                 field.name,
-                _INSTANT if is_time(field.name) else _arrow(described, f"{kind.__name__}.{field.name}"),
+                INSTANT if is_time(field.name) else _arrow(described, f"{kind.__name__}.{field.name}"),
                 attrgetter(field.name),
                 type(_present(described)) not in _SCALARS,
                 field.type,
@@ -92,7 +94,7 @@ class Columns:
                 columns.append([msgspec.convert(_plain(value), field.python) for value in nested])
             else:
                 # Timestamps come as integers by way of int64: as datetimes they take a hundred times as long.
-                columns.append((column.view(pa.int64()) if field.type == _INSTANT else column).to_pylist())
+                columns.append((column.view(pa.int64()) if field.type == INSTANT else column).to_pylist())
         observations = [kind(**dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
         return zip(positions, observations, strict=True)
 

@@ -1,6 +1,7 @@
 """Journals by their places: a local directory, the URL of an archive, or both, read as one."""
 
 import os
+from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -14,12 +15,13 @@ _ID_FILE = "archive-id"
 class JournalFiles(NamedTuple):
     """The journal of one agent: what is on the local disk, if it is here, and what is in an archive.
 
-    agent: its name in the archive; empty if nothing is archived.
+    agent: its name in the archive; empty if nothing is archived. ids: those of its journals in the archive, in order.
     """
 
     agent: str
     directory: Path | None = None
     archive: Archive | None = None
+    ids: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"the journal of {self.agent}" if self.agent else str(self.directory)
@@ -36,6 +38,10 @@ class JournalFiles(NamedTuple):
         if self.archive is not None:
             segments += self.archive.find(kinds, days, self.agent)
         return together(segments)
+
+    def number_of(self, journal: str) -> int:
+        """Return the number of a journal by its id: those that began later have higher ones."""
+        return bisect_left(self.ids, journal)
 
 
 Place: TypeAlias = Path | JournalFiles
@@ -70,7 +76,10 @@ def open_journals(
     # Nothing of a new journal may be archived yet.
     owners = [agent for agent, ids in found.items() if here in ids] or (list(found) if agents else [])
     owner = owners[0] if len(owners) == 1 else None
-    journals = [JournalFiles(agent, directory if agent == owner else None, opened) for agent in sorted(found)]
+    journals = [
+        JournalFiles(agent, directory if agent == owner else None, opened, tuple(sorted(found[agent])))
+        for agent in sorted(found)
+    ]
     if directory is not None and all(journal.directory is None for journal in journals):
         journals.insert(0, JournalFiles("", directory))
     return journals

@@ -2,7 +2,7 @@
 
 import heapq
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain, groupby
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -16,6 +16,7 @@ from agent.model.batches import Chunk, Integers, ObservationBatch, Part
 from agent.model.observations import KINDS
 from agent.model.observations.base import Observation
 from agent.storage.journal.batch_rows import BATCHES, from_arrow
+from agent.storage.journal.clock_steps import date_back, read_steps
 from agent.storage.journal.columns import MISFITS, Columns
 from agent.storage.journal.places import Place, find_segments
 from agent.storage.journal.segments import DAY_MS, FOREVER, UNREADABLE, Segment, Unreadable, batches
@@ -98,7 +99,8 @@ def read(
 def chunks(place: Place, unreadable: Unreadable = warn) -> Iterator[Chunk]:
     """Return all observations, chunk by chunk in order of position; what can be as columns.
 
-    What cannot be read is passed to `unreadable` and skipped.
+    What was observed while the agent's clock was ahead is dated back, so that it does not hide what follows. What
+    cannot be read is passed to `unreadable` and skipped.
     """
     journals = groupby(find_segments(place, COLUMNS), attrgetter("journal"))
     return chain.from_iterable(_chunks(list(of_journal), unreadable) for _, of_journal in journals)
@@ -111,10 +113,13 @@ class _Positioned(NamedTuple):
     part: Part
 
 
-def _chunks(segments: Iterable[Segment], unreadable: Unreadable) -> Iterator[Chunk]:
+def _chunks(segments: Sequence[Segment], unreadable: Unreadable) -> Iterator[Chunk]:
+    ticks = (segment for segment in segments if segment.kind == "tick")
+    steps = read_steps(batch for _, batch in _batches(ticks, -FOREVER, FOREVER, lambda *_: None))
+
     def blocks_of(lane: Iterable[Segment]) -> Iterator[list[_Positioned]]:
         for segment, batch in _batches(lane, -FOREVER, FOREVER, unreadable):
-            if block := _block(segment, batch, unreadable):
+            if block := _block(segment, date_back(batch, steps), unreadable):
                 yield block
 
     lanes = list(map(blocks_of, _lanes(segments)))

@@ -264,6 +264,11 @@ def recover(directory: Path, unreadable: Unreadable) -> None:
             seal(path, unreadable)
 
 
+def streams(directory: Path) -> list[Path]:
+    """Return the streams that `recover` could not seal."""
+    return sorted(path for folder in folders(directory) for path in folder.glob("_*.arrow"))
+
+
 def batches(segment: Segment, since: int, until: int) -> Iterator[pa.RecordBatch]:
     """Return the batches of a segment that may hold observations with since <= at < until. Raises one of UNREADABLE."""
     try:

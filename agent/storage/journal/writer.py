@@ -20,11 +20,12 @@ from agent.storage.journal.batch_rows import BatchRows
 from agent.storage.journal.columns import MISFITS
 from agent.storage.journal.reader import COLUMNS, entries, warn
 from agent.storage.journal.retention import remove_expired
-from agent.storage.journal.segments import DAY_MS, Stream, Unreadable, find, in_groups, recover, seal
+from agent.storage.journal.segments import DAY_MS, Stream, Unreadable, find, in_groups, recover, seal, streams
 
 SEGMENT_BYTES = 64 << 20
 SEGMENT_MS = 3_600_000
 _LATE_MS = 300_000
+_SEAL_AGAIN_MS = 60_000
 _ROWS_IN_PIECE = 32_768
 """Written at once: small batches each have a price, and large ones take memory."""
 
@@ -79,6 +80,8 @@ class Journal:
         self._batch_rows = BatchRows()
         self._dropped = 0
         self._open: dict[tuple[str, int], Stream] = {}
+        self._unsealed: list[Path] = []
+        self._seal_failed_at, self._seal_problem = 0, ""
         self._lock: IO[str] | None = None
         try:
             self._lock = _locked(directory)
@@ -87,6 +90,7 @@ class Journal:
             raise
         except (JournalError, OSError) as error:
             unreadable(directory, f"cannot be recovered: {error}")
+            self._unsealed = streams(directory)
         try:
             self.position = max(position, _next_position(directory, unreadable))
         except OSError as error:
@@ -146,7 +150,7 @@ class Journal:
             self._lock = None
             for stream in self._open.values():
                 stream.close()
-            self._open = {}
+            self._open, self._unsealed = {}, []
             msg = f"the journal {self._directory} was deleted while the agent was running; a new one begins"
             raise JournalError(msg)
         if self._lock is None:
@@ -173,20 +177,33 @@ class Journal:
             del self._waiting[kind, day]
 
     def seal(self, now: int) -> None:
-        """Seal the segments that are large, old, or of another date than now (ms); call it every few seconds."""
+        """Seal the segments that are large, old, or of another date than now (ms); call it every few seconds.
+
+        What cannot be sealed is tried again every minute. Raises JournalError until all is sealed.
+        """
         for key, stream in list(self._open.items()):
             if stream.noticed_at is None:
                 stream.noticed_at = now
             limit = self._segment_ms if key[1] == now // DAY_MS else _LATE_MS
             if stream.size >= self._segment_bytes or now - stream.noticed_at >= limit:
-                self._seal(key)
+                self._end(key)
+        if not self._unsealed:
+            self._seal_problem = ""
+        elif not self._seal_problem or abs(now - self._seal_failed_at) >= _SEAL_AGAIN_MS:
+            self._seal_failed_at = now
+            self._seal_ended()
+        if self._seal_problem:
+            raise JournalError(self._seal_problem)
 
     def close(self) -> None:
         """Write what is in memory, seal all segments and unlock the journal, even if that raises JournalError."""
         try:
             self.flush()
             for key in list(self._open):
-                self._seal(key)
+                self._end(key)
+            self._seal_ended()
+            if self._seal_problem:
+                raise JournalError(self._seal_problem)
         finally:
             if self._lock is not None:
                 self._lock.close()
@@ -205,6 +222,7 @@ class Journal:
     def _close_folder(self, folder: Path) -> None:
         for key in [key for key, stream in self._open.items() if stream.path.parent == folder]:
             self._open.pop(key).close()
+        self._unsealed = [path for path in self._unsealed if path.parent != folder]
 
     def _batch(self, kind: str, rows: Sequence[_Row]) -> pa.RecordBatch:
         """Return a batch without values that fit no column: one wrong value must not keep the rest from the disk."""
@@ -221,16 +239,25 @@ class Journal:
                     self._unreadable(self._directory / kind, f"cannot be written: {row[1]}: {error}")
             return columns.batch(fitting)
 
-    def _seal(self, key: tuple[str, int]) -> None:
+    def _end(self, key: tuple[str, int]) -> None:
+        """Write no more to a segment, which is sealed next."""
         stream = self._open.pop(key)
         stream.close()
-        try:
-            seal(stream.path, self._unreadable)
-        except OSError as error:
-            msg = f"{stream.path} cannot be sealed: {error}; it can be read as it is and is sealed at the next start"
-            raise JournalError(msg) from error
-        pa.default_memory_pool().release_unused()  # several times the segment, which would stay with the process
-        self._sealed()
+        self._unsealed.append(stream.path)
+
+    def _seal_ended(self) -> None:
+        """Seal what is no longer written, and take note of why the first one cannot be sealed."""
+        problems, unsealed = [], []
+        for path in self._unsealed:
+            try:
+                seal(path, self._unreadable)
+            except OSError as error:
+                unsealed.append(path)
+                problems.append(f"{path} cannot be sealed: {error}; it can be read as it is and is tried again")
+            else:
+                pa.default_memory_pool().release_unused()  # several times the segment would stay with the process
+                self._sealed()
+        self._unsealed, self._seal_problem = unsealed, next(iter(problems), "")
 
 
 def _locked(directory: Path) -> IO[str]:
