@@ -157,6 +157,7 @@ class Daemon:
         """
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._take_signal)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # what came during the start waits
         _collect_rarely()
         _take_memory_carefully()
         with Systemd() as systemd:
@@ -173,12 +174,12 @@ class Daemon:
                     systemd.reloading()
                     if is_valid():
                         log.info("configuration_reloading")
-                        return self._close() or None
+                        return self._close_to_restart()
                     systemd.ready()
                 if self._restart and not self._stop:
                     systemd.reloading()
                     log.warning("restarting_after_clock_step")
-                    return self._close() or None
+                    return self._close_to_restart()
                 stuck = self._progress.stuck()
                 if stuck:
                     log.error("loops_stuck", loops=stuck)
@@ -295,6 +296,11 @@ class Daemon:
             if isinstance(observation, CheckRun):
                 self._check_runs.add(observation)
         self._pipeline.put_check_result(result)
+
+    def _close_to_restart(self) -> int | None:
+        """Stop everything; return None if the agent is to start again: nothing failed, and it was not stopped."""
+        status = self._close()
+        return status if status or self._stop else None
 
     def _close(self) -> int:
         """Stop everything within ten seconds; the journal and the incidents are then complete."""
