@@ -171,10 +171,12 @@ class Dispatcher:
                     moves = self._moves
                     outbox = Outbox(self._path, self._receiver.name)
                 due = self.deliver_due(outbox)
-            except (sqlite3.Error, StorageError) as error:
-                if str(error) != self._unavailable:
-                    self._unavailable = str(error)
-                    log.exception("outbox_unavailable", receiver=self._receiver.name, reason=str(error))
+            except Exception as error:  # without this thread nothing is delivered
+                is_storage = isinstance(error, sqlite3.Error | StorageError)
+                reason = str(error) if is_storage else f"internal error: {type(error).__name__}: {error}"
+                if reason != self._unavailable:
+                    self._unavailable = reason
+                    log.exception("outbox_unavailable", receiver=self._receiver.name, reason=reason)
             else:
                 self._unavailable = ""
             self.turns += 1

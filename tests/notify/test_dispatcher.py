@@ -158,6 +158,24 @@ def test_a_receivers_defect_does_not_stop_the_dispatcher(state_file: Path, store
     assert any("ZeroDivisionError" in event.get("reason", "") for event in logs)
 
 
+def test_a_defect_outside_of_messages_is_tried_again(state_file: Path, store: IncidentStore) -> None:
+    receiver, calls = ScriptedReceiver(), iter([ZeroDivisionError("7 / 0")])
+
+    def fail_once(now: int) -> None:
+        del now
+        for error in calls:
+            raise error
+
+    store.save(1, [samples.incident()])
+    dispatcher = Dispatcher(state_file, receiver, quiet_until=fail_once)
+    dispatcher.start()
+    wait_until(lambda: dispatcher.problem == "internal error: ZeroDivisionError: 7 / 0", "the defect", 10, 0.01)
+    dispatcher.wake()
+    wait_until_delivered(store)
+    assert dispatcher.close(5)
+    assert dispatcher.problem == ""
+
+
 def test_an_idle_dispatcher_keeps_turning_and_stops_at_once(state_file: Path, store: IncidentStore) -> None:
     assert store.position == 0
     with run_dispatcher(state_file, ScriptedReceiver()) as dispatcher:
