@@ -31,11 +31,11 @@ from agent.notify.base import (
     plain_message_of,
 )
 from agent.notify.edit_limit import EditLimit
-from agent.notify.policy import Why, digest_of, first_notification, repetition, update
+from agent.notify.policy import Why, digest_of, first_notification, is_repeated, repetition, update
 from agent.notify.quiet_hours import is_held_back, summarize
 from agent.notify.refresh import Refresher
 from agent.notify.retries import Retries
-from agent.render.thread import ThreadLog, thread_entry
+from agent.render.thread import ThreadLog, is_reminder, thread_entry
 from agent.storage.database import StorageError
 from agent.storage.outbox import Outbox, Row
 
@@ -251,6 +251,9 @@ class Dispatcher:
             if handle is None and not is_done and not is_due:
                 outbox.discard(row)
                 return
+            if not is_done and _is_outdated(row):
+                outbox.confirmed(row, handle)  # not skipped: its number may be in the thread
+                return
             if not is_done:
                 sent = True
                 handle = self._receiver.deliver(message, handle)
@@ -345,7 +348,7 @@ class Dispatcher:
                 log.debug("notification_skipped", receiver=self._receiver.name, incident=row.incident.id, why=why.value)
                 outbox.skip(row)
             return True
-        if row.is_log_entry and not row.lines:
+        if row.is_log_entry and (not row.lines or _is_outdated(row)):
             outbox.skip(row, covered)
             return True
         return False
@@ -390,6 +393,11 @@ def _compose(row: Row, silence: Silence | None) -> tuple[Row, Message, str | Non
     lines, thread_log = thread_entry(log_so_far, row.incident)
     row = row._replace(lines=lines)
     return row, message_of(row), msgspec.json.encode(thread_log).decode()
+
+
+def _is_outdated(row: Row) -> bool:
+    """Return whether the row repeats an incident that is over or acknowledged by now."""
+    return row.is_log_entry and is_reminder(row.lines) and not is_repeated(row.incident)
 
 
 def _is_given_up(row: Row, error: NotDelivered, now: int) -> bool:
