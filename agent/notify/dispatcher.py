@@ -286,7 +286,7 @@ class Dispatcher:
                 outbox.announce(incident.id, line, now)
 
     def _unless_held(self, outbox: Outbox, row: Row) -> Row | None:
-        """Return what to deliver of the incident now: all of it, the edit of its message, or None.
+        """Return what to deliver of the incident now: all of it, an edit that notifies no one, or None.
 
         The rest waits for the end of silences and of quiet hours; an edit, until the last one is some time ago.
         """
@@ -317,7 +317,7 @@ class Dispatcher:
         if silence is not None and is_untried and incident.status is not Status.OPEN:
             self._discard(outbox, row, Why.OVER_WHILE_SILENCED)
             return None
-        if row.handle is not None and self._receiver.edits:
+        if row.handle is not None and self._receiver.edits and not self._receiver.notifies(incident, row.handle):
             edit = row if row.number == 0 else outbox.message(incident.id)
             if edit is not None:
                 return edit

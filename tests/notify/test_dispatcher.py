@@ -38,6 +38,10 @@ class ScriptedReceiver:
     def accepts(self, incident: Incident) -> bool:
         return incident.cluster != "elsewhere"
 
+    def notifies(self, incident: Incident, handle: Handle) -> bool:
+        del incident, handle
+        return False
+
     def channel(self, message: Message, handle: Handle | None) -> str:
         del message, handle
         return "alerts"
