@@ -162,19 +162,21 @@ class Checks:
     def _run(self, job: _Job, process: KeptProcess) -> CheckResult | None:
         started_at = now_ms()
         log.info("check_started", check=job.check, cluster=job.cluster, request=job.request and job.request.id)
-        with tempfile.TemporaryDirectory(prefix="backflow-check-") as scratch:
-            report = Path(scratch, "report")
-            try:
+        try:
+            with tempfile.TemporaryDirectory(prefix="backflow-check-", ignore_cleanup_errors=True) as scratch:
+                report = Path(scratch, "report")
                 outcome = self._outcome(job, process, report, started_at)
-            except Exception as error:  # an internal error is reported like any failure, and the next check runs
-                log.exception("check_run_failed", check=job.check, cluster=job.cluster)
-                outcome = Outcome("failed", f"internal error: {error!r}; the agent's log has the details")
-            if self._stop.is_set():
-                log.info("check_stopped", check=job.check, cluster=job.cluster)
-                return None
-            failure = {"reason": outcome.reason, "log": "\n".join(outcome.log)} if outcome.reason else {}
-            log.info("check_finished", check=job.check, cluster=job.cluster, outcome=outcome.outcome, **failure)
-            return _result(job, outcome, started_at, report, complete=self._is_complete(job))
+                result = _result(job, outcome, started_at, report, complete=self._is_complete(job))
+        except Exception as error:  # an internal error or a full disk is reported like any failure; the next check runs
+            log.exception("check_run_failed", check=job.check, cluster=job.cluster)
+            outcome = Outcome("failed", f"internal error: {error!r}; the agent's log has the details")
+            result = _result(job, outcome, started_at, None, complete=False)
+        if self._stop.is_set():
+            log.info("check_stopped", check=job.check, cluster=job.cluster)
+            return None
+        failure = {"reason": outcome.reason, "log": "\n".join(outcome.log)} if outcome.reason else {}
+        log.info("check_finished", check=job.check, cluster=job.cluster, outcome=outcome.outcome, **failure)
+        return result
 
     def _outcome(self, job: _Job, process: KeptProcess, report: Path, now: int) -> Outcome:
         settings, check = self._settings, self._settings.checks[job.check]
@@ -208,7 +210,8 @@ def _prepare(process: KeptProcess, check: str | None = None) -> None:
         log.warning("check_process_not_started", reason=str(error))
 
 
-def _result(job: _Job, outcome: Outcome, started_at: int, report: Path, *, complete: bool) -> CheckResult:
+def _result(job: _Job, outcome: Outcome, started_at: int, report: Path | None, *, complete: bool) -> CheckResult:
+    """Return the result of a run. report: the folder with its summary and its plot; None without."""
     ended_at = now_ms()
     findings = [_observation(job, finding, ended_at) for finding in outcome.findings]
     run = CheckRun(
@@ -220,13 +223,18 @@ def _result(job: _Job, outcome: Outcome, started_at: int, report: Path, *, compl
         outcome=outcome.outcome,
         reason=outcome.failure,
     )
-    summary, plot = report / "summary.txt", report / "plot.png"
+    summary, plot = (_content(report, name) for name in ("summary.txt", "plot.png"))
     return CheckResult(
         job.request,
         [*findings, run],
-        _summary_lines(job.check, outcome, summary.read_text(encoding="utf-8").strip() if summary.exists() else ""),
-        plot.read_bytes() if plot.exists() else None,
+        _summary_lines(job.check, outcome, (summary or b"").decode().strip()),
+        plot,
     )
+
+
+def _content(report: Path | None, name: str) -> bytes | None:
+    """Return what a run has written to a file of its report, or None."""
+    return (report / name).read_bytes() if report is not None and (report / name).exists() else None
 
 
 def _observation(job: _Job, finding: Finding, at: int) -> CheckFinding:

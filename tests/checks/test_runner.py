@@ -132,6 +132,22 @@ def test_failed_run_has_a_result_and_the_next_one_runs(scripted: Scripted, tmp_p
         assert results.get(timeout=30).lines == ("replica_divergence found nothing",)
 
 
+def test_checks_go_on_after_a_run_without_room_for_its_files(
+    scripted: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted("")
+    with running(tmp_path) as (checks, results):
+        with monkeypatch.context() as full:
+            full.setattr("tempfile.tempdir", str(tmp_path / "absent"))
+            checks.request(request())
+            (line,) = results.get(timeout=30).lines
+        assert line.startswith(
+            "replica_divergence failed: internal error: FileNotFoundError(2, 'No such file or directory')"
+        )
+        checks.request(request(id="8"))
+        assert results.get(timeout=30).lines == ("replica_divergence found nothing",)
+
+
 @pytest.mark.parametrize(
     ("requested", "complete"),
     [(request(), True), (request(topics=("t",)), False), (request("offset_history"), False), (None, False)],
