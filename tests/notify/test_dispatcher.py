@@ -99,6 +99,21 @@ def test_a_refused_message_is_kept_and_logged_once(state_file: Path, store: Inci
     assert store.pending() == 1
 
 
+def test_a_refusal_is_no_problem_once_nothing_waits(state_file: Path, store: IncidentStore) -> None:
+    clock = Clock()
+    dispatcher = Dispatcher(state_file, ScriptedReceiver(Refused("channel_not_found")), clock=clock)
+    outbox = Outbox(state_file, "slack")
+    store.save(1, [samples.incident()])
+    dispatcher.deliver_due(outbox)
+    assert dispatcher.problem == "channel_not_found"
+    store.save(2, [samples.incident(status=Status.CLOSED, merged_into="INC-1")])
+    clock.now += REFUSED_RETRY_MS
+    for _ in range(3):
+        dispatcher.deliver_due(outbox)
+    outbox.close()
+    assert (store.pending(), dispatcher.problem) == (0, "")
+
+
 def test_a_rate_limit_holds_for_the_whole_channel(state_file: Path, store: IncidentStore) -> None:
     store.save(1, [samples.eventful(), samples.burst()])
     clock = Clock()
