@@ -152,8 +152,9 @@ class Daemon:
     def run(self, is_valid: Callable[[], bool] = lambda: False) -> int | None:
         """Monitor until SIGTERM or SIGINT; return the exit status: 0, or 3 if a part of the agent failed.
 
-        is_valid: whether the configuration file may replace the current one; asked after SIGHUP. If it may, the agent
-        stops in order and None is returned: the caller starts it again, and it resumes where it stopped.
+        is_valid: whether the configuration file may replace the current one; asked after SIGHUP, and after a clock step
+        until it may. The agent then stops in order and None is returned: the caller starts it again, and it resumes
+        where it stopped.
         """
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._take_signal)
@@ -176,7 +177,8 @@ class Daemon:
                         log.info("configuration_reloading")
                         return self._close_to_restart()
                     systemd.ready()
-                if self._restart and not self._stop:
+                # With a mistake in the file the agent would not start: it goes on until somebody mends that.
+                if self._restart and is_valid() and not self._stop:
                     systemd.reloading()
                     log.warning("restarting_after_clock_step")
                     return self._close_to_restart()

@@ -32,13 +32,29 @@ def test_pyarrow_does_not_load_pandas_in_the_daemon() -> None:
     assert not is_pandas_loaded("from agent.cli.run import leave_pandas_out\nleave_pandas_out()")
 
 
+PROGRAM = "from agent.cli.main import main; main()"
+
+STEPPED = """
+import sys
+from pathlib import Path
+from agent.cli.main import main
+from agent.daemon.clock import ClockWatch
+ClockWatch.step = lambda _: -5_000 if Path({marker!r}).exists() else 0
+sys.argv = ["backflow", *sys.argv[1:]]
+main()
+"""
+"""An agent whose clock is set back again and again while a file exists."""
+
+
 @contextmanager
-def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+def running(
+    tmp_path: Path, program: str = "from agent.cli.main import main; main()"
+) -> Iterator[subprocess.Popen[str]]:
     """Run an agent of a cluster that does not answer; it is ended by SIGTERM."""
     config = tmp_path / "rules.toml"
     agent = f'[agent]\nstate_directory = "{tmp_path}/state"\nlog_format = "json"\n[spark]\nenabled = false\n'
     config.write_text(f"{agent}[clusters.main]\nbootstrap_servers = '127.0.0.1:1'\n", encoding="utf-8")
-    command = [sys.executable, "-m", "agent", "run", "--config", str(config)]
+    command = [sys.executable, "-c", program, "run", "--config", str(config)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as daemon:
         try:
             yield daemon
@@ -77,3 +93,15 @@ def test_an_agent_that_is_stopped_while_it_reloads_ends(tmp_path: Path) -> None:
         lines_until("daemon_stopping", daemon)
         daemon.terminate()
         assert daemon.wait(30) == 0
+
+
+def test_a_clock_step_does_not_end_an_agent_whose_file_has_a_mistake(tmp_path: Path) -> None:
+    marker, config = tmp_path / "stepped", tmp_path / "rules.toml"
+    with running(tmp_path, STEPPED.format(marker=str(marker))) as daemon:
+        lines_until("daemon_ready", daemon)
+        valid = config.read_text(encoding="utf-8")
+        config.write_text(f"{valid}[nonsense]\n", encoding="utf-8")
+        marker.touch()
+        lines_until("configuration_refused", daemon)
+        config.write_text(valid, encoding="utf-8")
+        assert any("restarting_after_clock_step" in line for line in lines_until("daemon_ready", daemon))
