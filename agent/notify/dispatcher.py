@@ -35,7 +35,7 @@ from agent.notify.policy import Why, digest_of, first_notification, is_repeated,
 from agent.notify.quiet_hours import is_held_back, summarize
 from agent.notify.refresh import Refresher
 from agent.notify.retries import Retries
-from agent.render.thread import ThreadLog, is_reminder, thread_entry
+from agent.render.thread import ThreadLog, begin_thread, is_reminder, thread_entry
 from agent.storage.database import StorageError
 from agent.storage.outbox import Outbox, Row
 
@@ -383,16 +383,18 @@ class Dispatcher:
 
 
 def _compose(row: Row, silence: Silence | None) -> tuple[Row, Message, str | None]:
-    """Return the row with its lines, the message, and for an entry composed now what the thread covers with it.
+    """Return the row with its lines, the message, and for what is composed now what the thread covers with it.
 
-    An entry keeps the lines of its first attempt: it may have arrived.
+    A first message begins its thread. An entry keeps the lines of its first attempt: it may have arrived.
     """
-    if not row.is_log_entry or row.lines:
-        return row, message_of(row, silence), None
-    log_so_far = ThreadLog() if row.covered is None else _THREAD_LOG.decode(row.covered)
-    lines, thread_log = thread_entry(log_so_far, row.incident)
-    row = row._replace(lines=lines)
-    return row, message_of(row), msgspec.json.encode(thread_log).decode()
+    if row.is_log_entry and not row.lines:
+        log_so_far = ThreadLog() if row.covered is None else _THREAD_LOG.decode(row.covered)
+        lines, thread_log = thread_entry(log_so_far, row.incident)
+        row = row._replace(lines=lines)
+        return row, message_of(row), msgspec.json.encode(thread_log).decode()
+    begins = row.number == 0 and row.covered is None and row.attempted_at is None and not row.lines
+    covered = msgspec.json.encode(begin_thread(row.incident)).decode() if begins else None
+    return row, message_of(row, silence), covered
 
 
 def _is_outdated(row: Row) -> bool:

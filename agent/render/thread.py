@@ -20,7 +20,7 @@ _RAISED = f"Severity raised to {Severity.CRITICAL}"
 
 
 class ThreadLog(Struct, frozen=True, kw_only=True):
-    """What the thread covers. incident: as of the last entry, None before the first; logged: findings with a line.
+    """What the thread covers. incident: as of the message or the last entry, None before; logged: findings with a line.
 
     unavailable: whether the thread says that a source is unavailable. A partition whose leader does not answer is part
     of the incident and stands in the message alone.
@@ -29,6 +29,11 @@ class ThreadLog(Struct, frozen=True, kw_only=True):
     incident: Incident | None = None
     logged: frozenset[FindingKey] = frozenset()
     unavailable: bool = False
+
+
+def begin_thread(incident: Incident) -> ThreadLog:
+    """Return what the thread covers once the message is posted above it: what changes from then on is an event."""
+    return ThreadLog(incident=incident, unavailable=bool(_outages(incident)))
 
 
 def thread_entry(log: ThreadLog, incident: Incident) -> tuple[tuple[str, ...], ThreadLog]:
@@ -52,7 +57,7 @@ def thread_entry(log: ThreadLog, incident: Incident) -> tuple[tuple[str, ...], T
         if incident.severity is not previous.severity:
             changes.append(_severity_change(previous.severity, incident.severity))
         changes += _acknowledgement(previous, incident, day) + _status_change(previous, incident, day)
-        outages = [report for report in incident.unseen if report.topic is None]
+        outages = _outages(incident)
         unavailable = bool(outages)
         if unavailable and not log.unavailable:
             changes.append(_unavailable(outages, day))
@@ -131,6 +136,10 @@ def _acknowledgement(previous: Incident, incident: Incident, day: str) -> list[s
     if taken is None or taken == previous.acknowledged:
         return []
     return [f"{instant(taken.at, day)}  acknowledged by {taken.by}{f': {taken.comment}' if taken.comment else ''}"]
+
+
+def _outages(incident: Incident) -> list[Unavailable]:
+    return [report for report in incident.unseen if report.topic is None]
 
 
 def _unavailable(outages: Sequence[Unavailable], day: str) -> str:

@@ -258,6 +258,24 @@ def test_an_info_incident_that_escalates_is_posted_in_full(state_file: Path, sto
     assert [number for _, number in receiver.accepted] == [0, 1]
 
 
+def test_what_becomes_critical_while_it_is_posted_is_announced(state_file: Path, store: IncidentStore) -> None:
+    entries: list[tuple[str, ...]] = []
+
+    class Escalating(ScriptedReceiver):
+        def deliver(self, message: Message, handle: Handle | None) -> Handle:
+            if handle is None:
+                store.save(2, [samples.incident()])
+            entries.append(message.lines)
+            return super().deliver(message, handle)
+
+    store.save(1, [samples.incident(severity=Severity.WARNING)])
+    receiver = Escalating()
+    with run_dispatcher(state_file, receiver):
+        wait_until_delivered(store)
+    assert [number for _, number in receiver.accepted] == [0, 1, 0]
+    assert entries[1] == ("Severity raised to critical, was warning.",)
+
+
 def test_new_incidents_overtake_the_edits_that_are_waiting(state_file: Path, store: IncidentStore) -> None:
     """Of the new ones the critical come first, however many edits a storm has left."""
     posted = [replace(samples.eventful(), id=f"INC-{number:08}") for number in range(5)]
