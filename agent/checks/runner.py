@@ -203,7 +203,7 @@ class Checks:
         limits = Limits(
             check.time_limit or settings.spark.time_limit, check.memory_limit or settings.spark.memory_limit
         )
-        with tempfile.TemporaryDirectory(prefix="backflow-check-") as scratch:
+        with tempfile.TemporaryDirectory(prefix="backflow-check-", ignore_cleanup_errors=True) as scratch:
             report = Path(scratch, "report")
             arguments = [
                 job.check, "--cluster", job.cluster, *input_options(job.check, settings, job.cluster),

@@ -1,6 +1,7 @@
 """The command `run`: start the daemon."""
 
 import os
+import signal
 import sys
 import threading
 from importlib.abc import MetaPathFinder
@@ -29,6 +30,7 @@ def run_command(config: Path | None) -> None:
 
     SIGHUP reloads the configuration; a file with mistakes is refused, and the agent goes on with the old one.
     """
+    _hold_reloads()
     settings = load_or_exit(config, need_clusters=True)
     path = config_path(config)
     problems = [*state_directory_problems(settings, path), *(problem for problem, _ in secret_problems(settings, path))]
@@ -58,8 +60,14 @@ def run_command(config: Path | None) -> None:
         log.exception("daemon_failed")
         _leave(f"Backflow ends because of an internal error: {error!r}; please report it with the traceback in its log")
     if status is None:  # in a new image of the process, so that nothing of the old configuration is left
+        _hold_reloads()
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - its own command line
     _end(status)
+
+
+def _hold_reloads() -> None:
+    """Let SIGHUP wait until the daemon takes it, also in a new image: before that it would end the process."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
 
 
 def leave_pandas_out() -> None:

@@ -10,7 +10,7 @@ from typing import Self
 
 from pydantic import model_validator
 
-from agent.config.credentials import Credential, resolve
+from agent.config.credentials import Credential, CredentialError, resolve
 from agent.config.toml_places import KeyPath
 from agent.model.config_types import ConfigModel
 
@@ -62,11 +62,13 @@ class HttpClient(ConfigModel):
         """Yield the key path in the table above, the source and the reader of each secret and each file of TLS."""
         for path, source in self.secrets():
             yield ("http_client", *path), source, partial(resolve, source)
-        for name in ("ca", "certfile", "keyfile"):
-            file = getattr(self, name)
-            if file is not None:
-                source = Credential(file=file)
-                yield ("http_client", name), source, partial(resolve, source)
+        if self.ca is not None:
+            yield ("http_client", "ca"), Credential(file=self.ca), partial(read_authorities, self.ca)
+        if self.keyfile is not None:
+            source = Credential(file=self.keyfile)
+            yield ("http_client", "keyfile"), source, partial(resolve, source)
+        if self.certfile is not None:
+            yield ("http_client", "certfile"), Credential(file=self.certfile), self._read_certificate
 
     def headers(self, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
         """Return the headers that authenticate, with the current secrets. Raises CredentialError."""
@@ -80,9 +82,32 @@ class HttpClient(ConfigModel):
     def tls_context(self, environment: Mapping[str, str] = os.environ) -> ssl.SSLContext:
         """Return the TLS settings with the current files. Raises CredentialError, OSError."""
         context = ssl.create_default_context(cafile=self.ca)
+        self._load_certificate(context, environment)
+        return context
+
+    def _read_certificate(self) -> None:
+        """Check that the client certificate can be used with its key. Raises CredentialError."""
+        resolve(Credential(file=self.certfile))
+        try:
+            self._load_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+        except OSError as error:
+            msg = f"file {self.certfile} cannot be used as client certificate: {error.strerror or error}"
+            raise CredentialError(msg) from error
+
+    def _load_certificate(self, context: ssl.SSLContext, environment: Mapping[str, str] = os.environ) -> None:
+        """Add the client certificate, if there is one. Raises CredentialError, OSError."""
         if self.certfile is not None:
             password = self.keyfile_password
             # An empty one, because OpenSSL asks for it on the terminal if there is none.
             secret = "" if password is None else resolve(password, environment).get_secret_value()
             context.load_cert_chain(self.certfile, self.keyfile, secret)
-        return context
+
+
+def read_authorities(ca: Path) -> None:
+    """Check that a PEM file has certificates of authorities. Raises CredentialError."""
+    resolve(Credential(file=ca))
+    try:
+        ssl.create_default_context(cafile=ca)
+    except OSError as error:
+        msg = f"file {ca} holds no certificates of authorities: {error.strerror or error}"
+        raise CredentialError(msg) from error

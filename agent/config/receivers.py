@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeAlias
 
 from pydantic import AfterValidator, SecretStr
 
 from agent.config.credentials import Credential, CredentialError, resolve
+from agent.config.http_client import read_authorities
 from agent.config.toml_places import KeyPath
 from agent.model.matchers import Matchers
 
@@ -57,7 +59,6 @@ def read_matching(source: Credential, pattern: str, expected: str) -> SecretStr:
 
 
 def authorities(ca: Path | None) -> Iterator[tuple[KeyPath, Credential, SecretReader]]:
-    """Yield the key `ca`, whose file must be readable as those of secrets, if it is given."""
+    """Yield the key `ca`, whose file must be readable as those of secrets and hold certificates, if it is given."""
     if ca is not None:
-        source = Credential(file=ca)
-        yield ("ca",), source, lambda: resolve(source)
+        yield ("ca",), Credential(file=ca), partial(read_authorities, ca)

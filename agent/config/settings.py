@@ -7,7 +7,7 @@ from typing import NamedTuple
 from agent.config.checks import Check, Spark
 from agent.config.credentials import Credential, CredentialError, resolve
 from agent.config.journal import Journal
-from agent.config.receivers import ReceiverSettings
+from agent.config.receivers import ReceiverSettings, authorities
 from agent.config.sections import Agent, Notifications, Slack
 from agent.config.self_report import Heartbeat, Http
 from agent.config.silences import ConfiguredSilence
@@ -104,6 +104,8 @@ class Settings(NamedTuple):
             yield ("slack", self.slack.secret_key), self.slack.secret, self.slack.read_secret
             if self.slack.app_token is not None:
                 yield ("slack", "app_token"), self.slack.app_token, self.slack.read_app_token
+            for path, source, read in authorities(self.slack.ca):
+                yield ("slack", *path), source, read
         if self.heartbeat is not None and self.heartbeat.secret is not None:
             key, source = self.heartbeat.secret
             yield ("heartbeat", key), source, self.heartbeat.read_url

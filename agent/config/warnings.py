@@ -52,7 +52,7 @@ def missing_paths(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _client_files(settings: Settings) -> Iterator[tuple[KeyPath, Path]]:
-    """Yield the certificates and other files that clients of monitored systems and of Slack read, except secrets."""
+    """Yield the certificates and other files that clients of monitored systems read, except secrets."""
     for name, cluster in settings.clusters.items():
         for key, value in cluster.kafka.items():
             if key.endswith(".location") and isinstance(value, str) and value != _PROBE:
@@ -63,8 +63,6 @@ def _client_files(settings: Settings) -> Iterator[tuple[KeyPath, Path]]:
                 for key, value in getattr(source, client, ()):  # pydantic's models yield their fields
                     if isinstance(value, Path):
                         yield (table, name, client, key), value
-    if settings.slack is not None and settings.slack.ca is not None:
-        yield ("slack", "ca"), settings.slack.ca
 
 
 def properties_without_effect(settings: Settings) -> Iterator[tuple[KeyPath, str]]:

@@ -152,11 +152,13 @@ class Daemon:
     def run(self, is_valid: Callable[[], bool] = lambda: False) -> int | None:
         """Monitor until SIGTERM or SIGINT; return the exit status: 0, or 3 if a part of the agent failed.
 
-        is_valid: whether the configuration file may replace the current one; asked after SIGHUP. If it may, the agent
-        stops in order and None is returned: the caller starts it again, and it resumes where it stopped.
+        is_valid: whether the configuration file may replace the current one; asked after SIGHUP, and after a clock step
+        until it may. The agent then stops in order and None is returned: the caller starts it again, and it resumes
+        where it stopped.
         """
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._take_signal)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # what came during the start waits
         _collect_rarely()
         _take_memory_carefully()
         with Systemd() as systemd:
@@ -173,12 +175,13 @@ class Daemon:
                     systemd.reloading()
                     if is_valid():
                         log.info("configuration_reloading")
-                        return self._close() or None
+                        return self._close_to_restart()
                     systemd.ready()
-                if self._restart and not self._stop:
+                # With a mistake in the file the agent would not start: it goes on until somebody mends that.
+                if self._restart and is_valid() and not self._stop:
                     systemd.reloading()
                     log.warning("restarting_after_clock_step")
-                    return self._close() or None
+                    return self._close_to_restart()
                 stuck = self._progress.stuck()
                 if stuck:
                     log.error("loops_stuck", loops=stuck)
@@ -295,6 +298,11 @@ class Daemon:
             if isinstance(observation, CheckRun):
                 self._check_runs.add(observation)
         self._pipeline.put_check_result(result)
+
+    def _close_to_restart(self) -> int | None:
+        """Stop everything; return None if the agent is to start again: nothing failed, and it was not stopped."""
+        status = self._close()
+        return status if status or self._stop else None
 
     def _close(self) -> int:
         """Stop everything within ten seconds; the journal and the incidents are then complete."""

@@ -10,6 +10,7 @@ import structlog
 from pydantic import SecretStr
 
 from agent.notify.dispatcher import now_ms
+from agent.notify.http_calls import RefuseRedirects
 
 _TIMEOUT_S = 10
 
@@ -32,6 +33,8 @@ class Heartbeat:
         self._host = urlsplit(url.get_secret_value()).netloc.rpartition("@")[2]
         self._method = method
         self._impairment = impairment
+        # Not the opener of the process, which has Slack's proxy and authorities.
+        self._opener = urllib.request.build_opener(RefuseRedirects)
 
     def beat(self) -> None:
         """Send a heartbeat, or log once why not."""
@@ -62,7 +65,7 @@ class Heartbeat:
             headers={"User-Agent": "backflow"},
         )
         try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S):  # noqa: S310 - likewise
+            with self._opener.open(request, timeout=_TIMEOUT_S):
                 return ""
         except urllib.error.HTTPError as error:
             error.close()

@@ -7,7 +7,7 @@ import structlog
 
 from agent.model.batches import CommitBatch
 from agent.model.observations.agent import name_of_source
-from agent.model.observations.base import Availability, Observation, Unavailable
+from agent.model.observations.base import Availability, Observation, Subject, Unavailable
 from agent.model.observations.flink import FlinkJob, JobManagerLeader
 from agent.model.observations.kafka import BrokerRegistration, Commit, GroupState, LogOffsets, PartitionState
 from agent.model.observations.logs import LogFile
@@ -41,7 +41,7 @@ class StartupLog:
         """known: the last observation of each subject before this run, counted if the source emits its kind."""
         self._cluster, self._source, self._emit, self._started_at = cluster, source, emit, now
         self._known = [fact for fact in known if getattr(fact, "cluster", None) == cluster]
-        self._observed: list[Observation] = []
+        self._observed: dict[Subject, Observation] = {}
         self._unavailable: dict[str, str] = {}
         self._logged: set[str] = set()
         self._is_ready = self._is_done = False
@@ -50,7 +50,8 @@ class StartupLog:
         """Take note of the batch and pass it on."""
         if not self._is_done:
             facts = batch.one_per_group() if isinstance(batch, CommitBatch) else batch
-            self._observed += [fact for fact in facts if not isinstance(fact, ABOUT_ACCESS)]
+            # By subject: a source that is partly unavailable for weeks is not ready, and goes on observing.
+            self._observed |= {fact.subject: fact for fact in facts if not isinstance(fact, ABOUT_ACCESS)}
             for fact in facts:
                 if isinstance(fact, Unavailable) and (fact.group, fact.topic, fact.partition) == (None, None, None):
                     self._unavailable[fact.source] = fact.reason
@@ -70,12 +71,13 @@ class StartupLog:
         is_readable = self._source not in self._unavailable
         if not self._is_ready and is_readable and (self._observed or (is_over and not self._unavailable)):
             self._is_ready = True
-            kinds = {type(fact) for fact in self._observed}
-            facts = [fact for fact in self._known if not kinds or type(fact) in kinds] + self._observed
+            observed = list(self._observed.values())
+            kinds = set(map(type, observed))
+            facts = [fact for fact in self._known if not kinds or type(fact) in kinds] + observed
             log.info("source_ready", source=name_of_source(self._cluster, self._source), **count_subjects(facts))
         if self._is_ready and is_over:
             self._is_done = True
-            self._known, self._observed = [], []
+            self._known, self._observed = [], {}
 
 
 def try_receivers(receivers: Iterable[Receiver]) -> None:

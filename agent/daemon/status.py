@@ -1,6 +1,7 @@
 """What the running agent shows of itself: sources, deliveries, incidents, checks and groups."""
 
 import os
+import sqlite3
 import threading
 import time
 from collections import defaultdict
@@ -165,7 +166,7 @@ class StatusReader:
 
     def current_incidents(self) -> list[Incident]:
         """Return the incidents that may still change. Raises TimeoutError like `groups`."""
-        return self.parts.pipeline.read(lambda engine, _: engine.incidents, self.patience)
+        return self.parts.pipeline.read(_current_incidents, self.patience)
 
     def unavailable(self) -> list[Unavailable]:
         """Return what cannot be read. Raises TimeoutError like `groups`."""
@@ -286,9 +287,18 @@ class _View(NamedTuple):
     groups_with_offsets: set[tuple[str, str]]
 
 
+def _current_incidents(engine: Engine, store: IncidentStore) -> list[Incident]:
+    """Return the incidents that may still change, with what operators decided if the state can be read."""
+    try:
+        return store.decisions.all_handled(engine.incidents)
+    except sqlite3.Error:
+        return engine.incidents
+
+
 def _view(engine: Engine, store: IncidentStore) -> _View:
-    del store
-    return _View(engine.incidents, engine.unavailable(), engine.last_known(), engine.groups_with_offsets())
+    return _View(
+        _current_incidents(engine, store), engine.unavailable(), engine.last_known(), engine.groups_with_offsets()
+    )
 
 
 def _read_incident(incident_id: str, engine: Engine, store: IncidentStore) -> IncidentRecord | None:
@@ -296,7 +306,7 @@ def _read_incident(incident_id: str, engine: Engine, store: IncidentStore) -> In
     if incident is None:
         return None
     return IncidentRecord(
-        incident,
+        store.decisions.handled(incident),
         store.check_reports(incident_id),
         store.deliveries(incident_id),
         store.plot(incident_id) is not None,

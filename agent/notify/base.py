@@ -92,13 +92,16 @@ class Receiver(Protocol):
 
     name: str
     edits: bool
-    """Whether it edits a message that was delivered, which notifies no one, instead of sending another."""
+    """Whether it edits a message that was delivered instead of sending another."""
 
     def accepts(self, incident: Incident) -> bool:
         """Return whether a route sends the incident here; what was delivered once is followed in any case."""
 
     def channel(self, message: Message, handle: Handle | None) -> str:
         """Return where the message goes; a rate limit applies to one channel."""
+
+    def notifies(self, incident: Incident, handle: Handle) -> bool:
+        """Return whether the incident's edit as it is now notifies people, such as of an alert that fires again."""
 
     def deliver(self, message: Message, handle: Handle | None) -> Handle:
         """Deliver, and return the handle once the receiver has confirmed. Raises NotDelivered.
@@ -132,6 +135,11 @@ class SingleChannel:
         """Return the name: there is one destination, which has one limit."""
         del message, handle
         return self.name
+
+    def notifies(self, incident: Incident, handle: Handle) -> bool:
+        """Return that it does: what is not edited is sent."""
+        del incident, handle
+        return True
 
     def find(self, message: Message, handle: Handle | None, since: int) -> Handle | None:
         """Return that an incident may be known there, so that its end is sent in any case, or None."""

@@ -31,11 +31,11 @@ from agent.notify.base import (
     plain_message_of,
 )
 from agent.notify.edit_limit import EditLimit
-from agent.notify.policy import Why, digest_of, first_notification, repetition, update
+from agent.notify.policy import Why, digest_of, first_notification, is_repeated, repetition, update
 from agent.notify.quiet_hours import is_held_back, summarize
 from agent.notify.refresh import Refresher
 from agent.notify.retries import Retries
-from agent.render.thread import ThreadLog, thread_entry
+from agent.render.thread import ThreadLog, begin_thread, is_reminder, thread_entry
 from agent.storage.database import StorageError
 from agent.storage.outbox import Outbox, Row
 
@@ -171,10 +171,12 @@ class Dispatcher:
                     moves = self._moves
                     outbox = Outbox(self._path, self._receiver.name)
                 due = self.deliver_due(outbox)
-            except (sqlite3.Error, StorageError) as error:
-                if str(error) != self._unavailable:
-                    self._unavailable = str(error)
-                    log.exception("outbox_unavailable", receiver=self._receiver.name, reason=str(error))
+            except Exception as error:  # without this thread nothing is delivered
+                is_storage = isinstance(error, sqlite3.Error | StorageError)
+                reason = str(error) if is_storage else f"internal error: {type(error).__name__}: {error}"
+                if reason != self._unavailable:
+                    self._unavailable = reason
+                    log.exception("outbox_unavailable", receiver=self._receiver.name, reason=reason)
             else:
                 self._unavailable = ""
             self.turns += 1
@@ -249,6 +251,9 @@ class Dispatcher:
             if handle is None and not is_done and not is_due:
                 outbox.discard(row)
                 return
+            if not is_done and _is_outdated(row):
+                outbox.confirmed(row, handle)  # not skipped: its number may be in the thread
+                return
             if not is_done:
                 sent = True
                 handle = self._receiver.deliver(message, handle)
@@ -281,7 +286,7 @@ class Dispatcher:
                 outbox.announce(incident.id, line, now)
 
     def _unless_held(self, outbox: Outbox, row: Row) -> Row | None:
-        """Return what to deliver of the incident now: all of it, the edit of its message, or None.
+        """Return what to deliver of the incident now: all of it, an edit that notifies no one, or None.
 
         The rest waits for the end of silences and of quiet hours; an edit, until the last one is some time ago.
         """
@@ -312,7 +317,7 @@ class Dispatcher:
         if silence is not None and is_untried and incident.status is not Status.OPEN:
             self._discard(outbox, row, Why.OVER_WHILE_SILENCED)
             return None
-        if row.handle is not None and self._receiver.edits:
+        if row.handle is not None and self._receiver.edits and not self._receiver.notifies(incident, row.handle):
             edit = row if row.number == 0 else outbox.message(incident.id)
             if edit is not None:
                 return edit
@@ -343,7 +348,7 @@ class Dispatcher:
                 log.debug("notification_skipped", receiver=self._receiver.name, incident=row.incident.id, why=why.value)
                 outbox.skip(row)
             return True
-        if row.is_log_entry and not row.lines:
+        if row.is_log_entry and (not row.lines or _is_outdated(row)):
             outbox.skip(row, covered)
             return True
         return False
@@ -378,16 +383,23 @@ class Dispatcher:
 
 
 def _compose(row: Row, silence: Silence | None) -> tuple[Row, Message, str | None]:
-    """Return the row with its lines, the message, and for an entry composed now what the thread covers with it.
+    """Return the row with its lines, the message, and for what is composed now what the thread covers with it.
 
-    An entry keeps the lines of its first attempt: it may have arrived.
+    A first message begins its thread. An entry keeps the lines of its first attempt: it may have arrived.
     """
-    if not row.is_log_entry or row.lines:
-        return row, message_of(row, silence), None
-    log_so_far = ThreadLog() if row.covered is None else _THREAD_LOG.decode(row.covered)
-    lines, thread_log = thread_entry(log_so_far, row.incident)
-    row = row._replace(lines=lines)
-    return row, message_of(row), msgspec.json.encode(thread_log).decode()
+    if row.is_log_entry and not row.lines:
+        log_so_far = ThreadLog() if row.covered is None else _THREAD_LOG.decode(row.covered)
+        lines, thread_log = thread_entry(log_so_far, row.incident)
+        row = row._replace(lines=lines)
+        return row, message_of(row), msgspec.json.encode(thread_log).decode()
+    begins = row.number == 0 and row.covered is None and row.attempted_at is None and not row.lines
+    covered = msgspec.json.encode(begin_thread(row.incident)).decode() if begins else None
+    return row, message_of(row, silence), covered
+
+
+def _is_outdated(row: Row) -> bool:
+    """Return whether the row repeats an incident that is over or acknowledged by now."""
+    return row.is_log_entry and is_reminder(row.lines) and not is_repeated(row.incident)
 
 
 def _is_given_up(row: Row, error: NotDelivered, now: int) -> bool:

@@ -3,6 +3,7 @@
 import http.client
 import re
 import ssl
+import time
 import urllib.request
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
@@ -99,13 +100,21 @@ class HttpCaller:
         return answer
 
     def _answer(self, request: urllib.request.Request) -> Answer:
+        """Return the answer; of one that comes byte by byte, what came in time: its status says what matters."""
+        deadline = time.monotonic() + self._timeout
         try:
             response = self._opener.open(request, timeout=self._timeout)
         except HTTPError as error:
             response = error
         with response:
             headers = {name.lower(): value for name, value in response.headers.items()}
-            return Answer(response.status, headers, response.read(_LARGEST_ANSWER))
+            body = b""
+            while len(body) < _LARGEST_ANSWER and time.monotonic() < deadline:
+                part = response.read1(_LARGEST_ANSWER - len(body))
+                if not part:
+                    break
+                body += part
+            return Answer(response.status, headers, body)
 
 
 def failure(error: Exception) -> str:

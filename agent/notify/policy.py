@@ -111,15 +111,17 @@ def summary(incident: Incident) -> dict[str, Any]:
     }
 
 
-def repetition(incident: Incident, announced_at: int, interval: int, now: int) -> str:
-    """Return the line that repeats an open critical incident, empty if that is not due. All times in ms.
-
-    An acknowledged one is repeated only if it became critical after that.
-    """
+def is_repeated(incident: Incident) -> bool:
+    """Return whether the incident is open, critical, and not acknowledged since it became critical."""
     taken = incident.acknowledged
     is_taken = taken is not None and taken.severity is Severity.CRITICAL
     is_lasting = incident.status is Status.OPEN and incident.merged_into is None
-    if not is_lasting or incident.severity is not Severity.CRITICAL or is_taken or now - announced_at < interval:
+    return is_lasting and incident.severity is Severity.CRITICAL and not is_taken
+
+
+def repetition(incident: Incident, announced_at: int, interval: int, now: int) -> str:
+    """Return the line that repeats an open critical incident, empty if that is not due. All times in ms."""
+    if now - announced_at < interval or not is_repeated(incident):
         return ""
     return f"{REPEATED} {span(now - incident.opened_at)}, not acknowledged: {visible(incident.title)}"
 

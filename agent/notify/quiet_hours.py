@@ -6,7 +6,7 @@ from agent.model.findings import Incident, Severity, Status
 from agent.model.matchers import Silence, find_silence
 from agent.model.text import count, day_of, instant, visible
 from agent.notify.policy import first_notification
-from agent.render.report import report
+from agent.render.report import plain_report, report
 from agent.storage.outbox import Digest
 
 
@@ -47,5 +47,8 @@ def summarize(held: Sequence[Incident], silences: Sequence[Silence], digest_id: 
 
 
 def _line(incident: Incident, day: str) -> str:
-    described = report(incident)
+    try:
+        described = report(incident)
+    except Exception:  # noqa: BLE001 - a defect in a sentence, which its own message reports
+        described = plain_report(incident)
     return visible(f"{instant(incident.opened_at, day)}  {described.state} {described.title} ({incident.id})")

@@ -42,6 +42,7 @@ class Retries:
         self._due: dict[str, int] = {}
         self._channel_due: dict[str, int] = {}
         self._reported: dict[str, str] = {}
+        self._failed_in: dict[str, str] = {}
         self._defects: dict[str, str] = {}
 
     @property
@@ -62,11 +63,14 @@ class Retries:
         return True
 
     def keep(self, incidents: Container[str]) -> None:
-        """Forget the failures of all other incidents."""
-        memories: tuple[dict[str, int] | dict[str, str], ...] = (self._due, self._failures, self._defects)
+        """Forget the failures of all other incidents, and of channels for which none of these waits."""
+        memories: list[dict[str, int] | dict[str, str]]
+        memories = [self._due, self._failures, self._defects, self._failed_in]
         for memory in memories:
             for incident in [known for known in memory if known not in incidents]:
                 del memory[incident]
+        channels = set(self._failed_in.values())
+        self._reported = {channel: reason for channel, reason in self._reported.items() if channel in channels}
 
     def succeeded(self, incident: str, channel: str, *, is_first: bool) -> None:
         """Forget the failures of an incident and of its channel.
@@ -91,6 +95,7 @@ class Retries:
         else:
             wait = self._backoff(incident)
         self._due[incident] = self._clock() + wait
+        self._failed_in[incident] = channel
         if self._reported.get(channel) != str(error):
             self._reported[channel] = str(error)
             log_at = log.error if isinstance(error, Refused) else log.warning

@@ -183,6 +183,11 @@ class Slack:
         """Return whether the incident is posted here."""
         return self._accepts(incident)
 
+    def notifies(self, incident: Incident, handle: Handle) -> bool:
+        """Return that Slack notifies no one of an edit."""
+        del incident, handle
+        return False
+
     def channel(self, message: Message, handle: Handle | None) -> str:
         """Return the channel that has the incident's message, or will have it."""
         if handle is not None:

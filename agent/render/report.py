@@ -186,7 +186,7 @@ def plain_report(incident: Incident) -> Report:
         id=incident.id,
         severity=incident.severity,
         state=incident.status.upper(),
-        title=incident.title,
+        title=visible(incident.title),
         paragraph="Backflow cannot describe this incident because of an internal error, which its log has. "
         "`backflow incidents --json` prints its findings.",
         context=f"{incident.status.upper()}, opened {rfc3339(incident.opened_at)}",

@@ -11,7 +11,7 @@ from agent.render.report import is_momentary, is_withdrawn, shown_findings
 from agent.render.timeline import format_row, rows, statements
 
 MAX_LINES = 20
-"""Lines of one entry; further events are counted."""
+"""Lines of one entry; further events are counted, never changes of severity and status."""
 
 REPEATED = "Still open after"
 """How the line begins that repeats a critical incident."""
@@ -20,7 +20,7 @@ _RAISED = f"Severity raised to {Severity.CRITICAL}"
 
 
 class ThreadLog(Struct, frozen=True, kw_only=True):
-    """What the thread covers. incident: as of the last entry, None before the first; logged: findings with a line.
+    """What the thread covers. incident: as of the message or the last entry, None before; logged: findings with a line.
 
     unavailable: whether the thread says that a source is unavailable. A partition whose leader does not answer is part
     of the incident and stands in the message alone.
@@ -29,6 +29,11 @@ class ThreadLog(Struct, frozen=True, kw_only=True):
     incident: Incident | None = None
     logged: frozenset[FindingKey] = frozenset()
     unavailable: bool = False
+
+
+def begin_thread(incident: Incident) -> ThreadLog:
+    """Return what the thread covers once the message is posted above it: what changes from then on is an event."""
+    return ThreadLog(incident=incident, unavailable=bool(_outages(incident)))
 
 
 def thread_entry(log: ThreadLog, incident: Incident) -> tuple[tuple[str, ...], ThreadLog]:
@@ -44,21 +49,24 @@ def thread_entry(log: ThreadLog, incident: Incident) -> tuple[tuple[str, ...], T
         return (f"Merged into {incident.merged_into}.",), ThreadLog(incident=incident, logged=log.logged)
     if is_withdrawn(incident):
         return ("Withdrawn: its findings no longer apply.",), ThreadLog(incident=incident, logged=log.logged)
-    lines, logged = _events(log, incident, day)
+    events, logged = _events(log, incident, day)
+    changes: list[str] = []
     unavailable = log.unavailable
     if previous is not None:
-        lines += _no_longer_applies(previous, incident, log.logged, day)
+        events += _no_longer_applies(previous, incident, log.logged, day)
         if incident.severity is not previous.severity:
-            lines.append(_severity_change(previous.severity, incident.severity))
-        lines += _acknowledgement(previous, incident, day) + _status_change(previous, incident, day)
-        outages = [report for report in incident.unseen if report.topic is None]
+            changes.append(_severity_change(previous.severity, incident.severity))
+        changes += _acknowledgement(previous, incident, day) + _status_change(previous, incident, day)
+        outages = _outages(incident)
         unavailable = bool(outages)
         if unavailable and not log.unavailable:
-            lines.append(_unavailable(outages, day))
+            changes.append(_unavailable(outages, day))
         elif log.unavailable and not unavailable and incident.status is Status.OPEN:
-            lines.append("Available again; this incident is up to date.")
-    if len(lines) > MAX_LINES:
-        lines = [*lines[: MAX_LINES - 1], f"(and {len(lines) - MAX_LINES + 1} more)"]
+            changes.append("Available again; this incident is up to date.")
+    room = MAX_LINES - len(changes)
+    if len(events) > room:
+        events = [*events[: room - 1], f"(and {len(events) - room + 1} more)"]
+    lines = events + changes
     return tuple(map(visible, lines)), ThreadLog(incident=incident, logged=logged, unavailable=unavailable)
 
 
@@ -128,6 +136,10 @@ def _acknowledgement(previous: Incident, incident: Incident, day: str) -> list[s
     if taken is None or taken == previous.acknowledged:
         return []
     return [f"{instant(taken.at, day)}  acknowledged by {taken.by}{f': {taken.comment}' if taken.comment else ''}"]
+
+
+def _outages(incident: Incident) -> list[Unavailable]:
+    return [report for report in incident.unseen if report.topic is None]
 
 
 def _unavailable(outages: Sequence[Unavailable], day: str) -> str:

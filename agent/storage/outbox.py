@@ -29,7 +29,7 @@ class Row(NamedTuple):
     number: 0 for the incident's message, n for its nth thread entry. lines: of an entry that was attempted before, or
     of a check report. report: the number of the check report that it carries, 0 if none; plot: of that report, a PNG.
     attempted_at: when an attempt began whose outcome is unknown (ms), or None. digest: of the message as last
-    delivered. covered: what the thread covers, as JSON; None before its first entry. quiet_until: end of the quiet
+    delivered. covered: what the thread covers, as JSON; None before the first message. quiet_until: end of the quiet
     hours that hold it back (ms), or None.
     """
 
@@ -88,10 +88,15 @@ class Outbox:
         return [silence for silence in self._decisions.silences(now) if silence.is_active(now)]
 
     def announced(self, before: int) -> list[tuple[Incident, int]]:
-        """Return the open incidents that were last announced before then (ms), and when."""
+        """Return the open incidents that were last announced before then (ms), and when.
+
+        One with a composed entry that is pending is left out: its people are notified when that is delivered.
+        """
         rows = self._db.execute(
             "SELECT body, coalesce(announced_at, opened_at) FROM deliveries JOIN incidents ON id = incident"
-            " WHERE receiver = ? AND handle IS NOT NULL AND status = ? AND coalesce(announced_at, opened_at) < ?",
+            " WHERE receiver = ? AND handle IS NOT NULL AND status = ? AND coalesce(announced_at, opened_at) < ?"
+            " AND NOT EXISTS (SELECT 1 FROM outbox WHERE outbox.receiver = deliveries.receiver"
+            " AND outbox.incident = deliveries.incident AND number > 0 AND report IS NULL AND lines != '[]')",
             (self._receiver, Status.OPEN.value, before),
         ).fetchall()
         return [(self._decisions.handled(incident), at) for body, at in rows for incident in _decoded(body)]
@@ -229,7 +234,8 @@ class Outbox:
     def attempt(self, row: Row, now: int, covered: str | None = None) -> bool:
         """Record an attempt at `now` (ms) before anything is sent; return False if the row changed since it was read.
 
-        covered: for an entry that is composed now: what the thread covers with it. Its lines no longer change.
+        covered: for a first message, or an entry that is composed now and no longer changes: what the thread covers
+        with it.
         """
         with transaction(self._db):
             marked = self._db.execute(
@@ -291,6 +297,8 @@ class Outbox:
     def refused(self, row: Row) -> None:
         """Record that the receiver certainly did not take it: the next attempt needs no look-up."""
         self._db.execute("UPDATE outbox SET attempted_at = NULL WHERE seq = ?", (row.seq,))
+        if row.number == 0:  # a thread begins with what the message says when it is posted
+            self._cover(row.incident.id, row.covered)
 
     def gone(self, row: Row) -> None:
         """Record that the delivered message no longer exists: it is posted again before anything else."""
@@ -321,7 +329,7 @@ class Outbox:
             (None if handle is None else msgspec.json.encode(handle).decode(), self._receiver, incident_id),
         )
 
-    def _cover(self, incident_id: str, covered: str) -> None:
+    def _cover(self, incident_id: str, covered: str | None) -> None:
         self._db.execute(
             "UPDATE deliveries SET covered = ? WHERE receiver = ? AND incident = ?",
             (covered, self._receiver, incident_id),

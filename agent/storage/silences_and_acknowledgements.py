@@ -4,6 +4,7 @@ Commands write it, beside the agent or without it; the agent's dispatchers read 
 """
 
 import sqlite3
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -76,6 +77,12 @@ class Decisions:
     def handled(self, incident: Incident) -> Incident:
         """Return the incident with what operators decided about it."""
         return handled(incident, self._handling(incident.id))
+
+    def all_handled(self, incidents: Iterable[Incident]) -> list[Incident]:
+        """Return the incidents with what operators decided about them, of which there is little."""
+        rows = self._db.execute("SELECT incident, body FROM handling").fetchall()
+        handlings = {incident_id: self._decode(incident_id, body) for incident_id, body in rows}
+        return [handled(incident, handlings.get(incident.id, Handling())) for incident in incidents]
 
     def acknowledge(self, incident: Incident, acknowledgement: Acknowledgement) -> None:
         """Acknowledge an incident, and queue the edit of its messages."""

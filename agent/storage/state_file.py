@@ -9,6 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Collection
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
@@ -41,13 +42,13 @@ def shelter_of(home: Path) -> Path:
     """Return where in memory the state file of this path is while its directory cannot be used."""
     memory = _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
     name = blake2b(os.fsencode(home.absolute()), digest_size=8).hexdigest()
-    return memory / f"backflow-{os.geteuid()}-{name}" / FILE
+    return memory / f"backflow-{_user_of(home)}-{name}" / FILE
 
 
 def current(home: Path) -> Path:
     """Return the file that an agent with this state file uses or will use."""
     shelter = shelter_of(home)
-    return shelter if _is_ours(shelter.parent) and shelter.exists() else home
+    return shelter if _is_ours(shelter.parent, home) and shelter.exists() else home
 
 
 def open_state(directory: Path, receivers: Collection[str], now: int) -> Opened:
@@ -104,7 +105,7 @@ def make_shelter(home: Path) -> Path:
     except OSError as error:
         msg = f"{shelter.parent}: no memory for the state either: {error.strerror}"
         raise UnusableError(msg) from error
-    if not _is_ours(shelter.parent):
+    if not _is_ours(shelter.parent, home):
         msg = f"{shelter.parent}: not a private folder of this user"
         raise UnusableError(msg)
     _clear(shelter)
@@ -157,10 +158,19 @@ def _clear(shelter: Path) -> None:
     shelter.with_name(_INCOMPLETE).unlink(missing_ok=True)
 
 
-def _is_ours(folder: Path) -> bool:
+def _user_of(home: Path) -> int:
+    """Return the user whose state it is: root's commands are about the state of the directory's owner."""
+    with suppress(OSError):
+        if os.geteuid() == 0:
+            return home.parent.stat().st_uid
+    return os.geteuid()
+
+
+def _is_ours(folder: Path, home: Path) -> bool:
     """Return whether the folder is one to which no other user can write: memory is shared by all users."""
     try:
         status = folder.lstat()
     except OSError:
         return False
-    return folder.is_dir() and not folder.is_symlink() and status.st_uid == os.geteuid() and not status.st_mode & 0o077
+    is_private = status.st_uid in (os.geteuid(), _user_of(home)) and not status.st_mode & 0o077
+    return folder.is_dir() and not folder.is_symlink() and is_private

@@ -66,6 +66,35 @@ def test_each_missing_file_is_named_by_its_key(tmp_path: Path) -> None:
     assert all(reason.endswith("cannot be read: No such file or directory") for reason in found.values())
 
 
+def test_a_file_without_certificates_is_a_mistake(tmp_path: Path) -> None:
+    """An agent that has replaced its configuration could not start with it."""
+    for name in ("ca.pem", "own.pem"):
+        (tmp_path / name).write_text("-----BEGIN CERTIFICATE-----\n")
+    (tmp_path / "token").write_text("xoxb-1")
+    settings = read(
+        f"""
+        [slack]
+        channel = "alerts"
+        token_file = "{tmp_path}/token"
+        ca = "{tmp_path}/ca.pem"
+        [receivers.own]
+        kind = "webhook"
+        url = "https://example.com"
+        http_client = {{ ca = "{tmp_path}/ca.pem", certfile = "{tmp_path}/own.pem" }}
+        [receivers.on-call]
+        kind = "pagerduty"
+        routing_key = {{ file = "{tmp_path}/absent" }}
+        ca = "{tmp_path}/ca.pem"
+        """
+    )
+    reasons = {".".join(map(str, path)): reason for path, _, reason in settings.unreadable_secrets()}
+    del reasons["receivers.on-call.routing_key"]
+    for key in ("slack.ca", "receivers.own.http_client.ca", "receivers.on-call.ca"):
+        assert reasons.pop(key).startswith(f"file {tmp_path}/ca.pem holds no certificates of authorities: ")
+    (reason,) = reasons.values()
+    assert reason.startswith(f"file {tmp_path}/own.pem cannot be used as client certificate: ")
+
+
 def test_a_secret_of_the_wrong_shape_is_not_shown(tmp_path: Path) -> None:
     for name in ("secret", "token", "password"):
         (tmp_path / name).write_text("hunter2")

@@ -10,6 +10,7 @@ import structlog
 from pydantic import SecretStr
 
 from agent.daemon.heartbeat import Heartbeat
+from agent.notify.slack import configure_connections
 from testbed.processes import free_port
 
 
@@ -51,6 +52,16 @@ def test_heartbeat_arrives_with_the_configured_method(method: str) -> None:
     assert requests == [(method, "/ping/secret-4711?x=1")]
     assert heartbeat.sent_at is not None
     assert (heartbeat.problem, heartbeat.failures) == ("", 0)
+
+
+def test_heartbeat_takes_its_own_way_beside_slacks_proxy() -> None:
+    with monitored() as (address, requests), monitored() as (proxy, proxied):
+        configure_connections(proxy)
+        try:
+            Heartbeat(SecretStr(f"{address}/ping/secret-4711"), "GET", lambda: "").beat()
+        finally:
+            configure_connections()
+    assert (requests, proxied) == ([("GET", "/ping/secret-4711")], [])
 
 
 def test_heartbeat_is_not_sent_while_the_agent_is_impaired() -> None:

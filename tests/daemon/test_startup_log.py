@@ -1,6 +1,7 @@
 """Log lines about each source at the agent's start."""
 
 import sys
+import tracemalloc
 from typing import Any
 
 import structlog
@@ -46,6 +47,22 @@ def test_source_ready_is_logged_once_with_counts() -> None:
     ]
     assert source.poll(2_000, Commit(at=3, cluster="main", group="g", topic="t", partition=0, offset=6)) == []
     assert len(source.passed) == 2
+
+
+def test_a_source_that_is_never_ready_needs_no_more_memory() -> None:
+    """As with a log file that cannot be read beside one that can."""
+    source = StartingSource()
+    source.poll(1_000, Unavailable(at=1, source="kafka", cluster="main", reason="no permission"))
+    tracemalloc.start()
+    try:
+        for number in range(2_000):
+            commit = Commit(at=number, cluster="main", group="g", topic="t", partition=0, offset=number)
+            source.log.emit([commit])
+            source.passed.clear()
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 20_000
 
 
 def test_unavailable_source_is_logged_once_then_ready() -> None:

@@ -38,6 +38,10 @@ class ScriptedReceiver:
     def accepts(self, incident: Incident) -> bool:
         return incident.cluster != "elsewhere"
 
+    def notifies(self, incident: Incident, handle: Handle) -> bool:
+        del incident, handle
+        return False
+
     def channel(self, message: Message, handle: Handle | None) -> str:
         del message, handle
         return "alerts"
@@ -93,6 +97,21 @@ def test_a_refused_message_is_kept_and_logged_once(state_file: Path, store: Inci
     events = [(event["log_level"], event["event"]) for event in logs]
     assert events == [("error", "delivery_failed"), ("info", "delivery_resumed")]
     assert store.pending() == 1
+
+
+def test_a_refusal_is_no_problem_once_nothing_waits(state_file: Path, store: IncidentStore) -> None:
+    clock = Clock()
+    dispatcher = Dispatcher(state_file, ScriptedReceiver(Refused("channel_not_found")), clock=clock)
+    outbox = Outbox(state_file, "slack")
+    store.save(1, [samples.incident()])
+    dispatcher.deliver_due(outbox)
+    assert dispatcher.problem == "channel_not_found"
+    store.save(2, [samples.incident(status=Status.CLOSED, merged_into="INC-1")])
+    clock.now += REFUSED_RETRY_MS
+    for _ in range(3):
+        dispatcher.deliver_due(outbox)
+    outbox.close()
+    assert (store.pending(), dispatcher.problem) == (0, "")
 
 
 def test_a_rate_limit_holds_for_the_whole_channel(state_file: Path, store: IncidentStore) -> None:
@@ -158,6 +177,24 @@ def test_a_receivers_defect_does_not_stop_the_dispatcher(state_file: Path, store
     assert any("ZeroDivisionError" in event.get("reason", "") for event in logs)
 
 
+def test_a_defect_outside_of_messages_is_tried_again(state_file: Path, store: IncidentStore) -> None:
+    receiver, calls = ScriptedReceiver(), iter([ZeroDivisionError("7 / 0")])
+
+    def fail_once(now: int) -> None:
+        del now
+        for error in calls:
+            raise error
+
+    store.save(1, [samples.incident()])
+    dispatcher = Dispatcher(state_file, receiver, quiet_until=fail_once)
+    dispatcher.start()
+    wait_until(lambda: dispatcher.problem == "internal error: ZeroDivisionError: 7 / 0", "the defect", 10, 0.01)
+    dispatcher.wake()
+    wait_until_delivered(store)
+    assert dispatcher.close(5)
+    assert dispatcher.problem == ""
+
+
 def test_an_idle_dispatcher_keeps_turning_and_stops_at_once(state_file: Path, store: IncidentStore) -> None:
     assert store.position == 0
     with run_dispatcher(state_file, ScriptedReceiver()) as dispatcher:
@@ -219,6 +256,24 @@ def test_an_info_incident_that_escalates_is_posted_in_full(state_file: Path, sto
         dispatcher.deliver_due(outbox)
     outbox.close()
     assert [number for _, number in receiver.accepted] == [0, 1]
+
+
+def test_what_becomes_critical_while_it_is_posted_is_announced(state_file: Path, store: IncidentStore) -> None:
+    entries: list[tuple[str, ...]] = []
+
+    class Escalating(ScriptedReceiver):
+        def deliver(self, message: Message, handle: Handle | None) -> Handle:
+            if handle is None:
+                store.save(2, [samples.incident()])
+            entries.append(message.lines)
+            return super().deliver(message, handle)
+
+    store.save(1, [samples.incident(severity=Severity.WARNING)])
+    receiver = Escalating()
+    with run_dispatcher(state_file, receiver):
+        wait_until_delivered(store)
+    assert [number for _, number in receiver.accepted] == [0, 1, 0]
+    assert entries[1] == ("Severity raised to critical, was warning.",)
 
 
 def test_new_incidents_overtake_the_edits_that_are_waiting(state_file: Path, store: IncidentStore) -> None:

@@ -169,6 +169,16 @@ def test_slack_has_the_digest_once(state_file: Path, store: IncidentStore, slack
     assert OTHER.title in message.words
 
 
+def test_what_cannot_be_described_is_in_the_digest(store: IncidentStore, night: Night) -> None:
+    wrong = samples.rewind(severity=Severity.WARNING, current={"offset": "no number"})
+    store.save(1, [replace(OTHER, title="billing\nrewound", findings=(wrong,))])
+    night.deliver()
+    night.clock.now += 60_000
+    night.deliver()
+    assert night.titles == ["1 warning during quiet hours, 1 still open", "billing\\nrewound"]
+    assert night.messages[0].report.timeline == ("23:40:00.0  OPEN billing\\nrewound (INC-000B)",)
+
+
 def test_an_old_digest_is_pruned(store: IncidentStore, night: Night) -> None:
     store.save(1, [WARNING])
     night.deliver()

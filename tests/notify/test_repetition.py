@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from agent.model.findings import Acknowledgement, Incident, Severity, Status
-from agent.notify.base import Message
+from agent.notify.base import Message, NotDelivered, RateLimited, Unanswered
 from agent.notify.policy import repetition
 from agent.render.thread import is_announcement
 from agent.storage.incidents import IncidentStore
@@ -90,6 +90,25 @@ def test_a_restart_between_queue_and_delivery_repeats_once(
     again.outbox = Outbox(state_file, "slack")
     assert again.wait(0) == ["Still open after 65 min"]
     again.outbox.close()
+
+
+@pytest.mark.parametrize(
+    "error", [Unanswered("no response"), RateLimited("busy", 1_000)], ids=["unanswered", "limited"]
+)
+def test_a_receiver_that_was_away_gets_no_old_repetitions(
+    store: IncidentStore, setting: Repeating, error: NotDelivered
+) -> None:
+    store.save(1, [samples.incident()])
+    setting.wait(0)
+    setting.receiver.script = [error] * 1_000
+    for _ in range(5):
+        assert setting.wait(HOUR) == []
+    assert store.pending() == 1
+    store.save(2, [samples.recovered()])
+    setting.receiver.script = []
+    setting.wait(HOUR)
+    assert setting.wait(HOUR) == []
+    assert store.pending() == 0
 
 
 INCIDENTS = st.builds(

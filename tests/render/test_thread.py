@@ -109,3 +109,13 @@ def test_an_unreadable_partition_is_in_the_message_only() -> None:
 def test_a_burst_makes_a_short_entry() -> None:
     (_, entry) = render_entries(samples.burst(1), samples.burst(200))
     assert 0 < len(entry) <= MAX_LINES
+
+
+def test_a_burst_does_not_hide_that_it_became_critical() -> None:
+    """Slack notifies no one of an edit: the channel learns of it by this line alone."""
+    burst = tuple(samples.rewind(partition=n, group=f"group-{n}", topic=f"topic-{n}") for n in range(30))
+    before = samples.incident(severity=Severity.WARNING, causes=(), findings=(samples.rewind(),))
+    _, entry = render_entries(before, replace(before, severity=Severity.CRITICAL, findings=(samples.rewind(), *burst)))
+    assert len(entry) == MAX_LINES
+    assert entry[-2:] == ("(and 12 more)", "Severity raised to critical, was warning.")
+    assert is_announcement(entry)

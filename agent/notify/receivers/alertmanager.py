@@ -18,7 +18,7 @@ from agent.config.receivers import ReceiverSettings, SecretReader, Url
 from agent.config.toml_places import KeyPath
 from agent.engine.impact_and_root_cause import worst_first
 from agent.model.config_types import PositiveDuration, non_empty
-from agent.model.findings import Incident
+from agent.model.findings import Incident, Status
 from agent.model.times import rfc3339
 from agent.notify.base import Handle, Message, NotDelivered, SingleChannel, Unanswered
 from agent.notify.http_calls import HttpCaller
@@ -102,6 +102,12 @@ class Alertmanager(SingleChannel):
                 msg = f"the answer is not Alertmanager's: {self._caller.quoted(answer.body)}"
                 raise Unanswered(msg) from None
         return "; ".join(found)
+
+    def notifies(self, incident: Incident, handle: Handle) -> bool:
+        """Return whether the alert has ended and would fire again, or another one with a new severity would."""
+        alert = handle.get("alert")
+        is_other = alert is not None and alert["labels"]["severity"] != incident.severity.value
+        return alert is None or (is_other and incident.status is Status.OPEN)
 
     def deliver(self, message: Message, handle: Handle | None) -> Handle:
         """Send the incident's alert as it is now, ended if the incident is over. Raises NotDelivered.

@@ -6,6 +6,7 @@ answer was lost is sent again, with the same Message-ID, by which some servers a
 
 import smtplib
 import ssl
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -33,6 +34,8 @@ PORTS = {"starttls": 587, "implicit": 465, "none": 25}
 
 _SENT = {Why.FIRST, Why.SEVERITY_RAISED, Why.MERGED, Why.RESOLVED, Why.REOPENED}
 _SUBJECT_LIMIT = 200
+_RECIPIENT_LIMITS = 8
+"""How many time limits of a step all recipients may take: a call of minutes would pass for one that hangs."""
 
 log = structlog.get_logger(__name__)
 
@@ -202,7 +205,13 @@ class Email(SingleChannel):
 
     def _refused(self, server: smtplib.SMTP, recipients: Sequence[str]) -> dict[str, str]:
         """Return the recipients that are refused and why. Raises NotDelivered if all are."""
-        answers = {recipient: server.rcpt(recipient) for recipient in recipients}
+        answers: dict[str, tuple[int, bytes]] = {}
+        deadline = time.monotonic() + _RECIPIENT_LIMITS * self._timeout
+        for recipient in recipients:
+            if time.monotonic() > deadline:
+                msg = f"{self._server_name} is too slow: it took {len(answers)} of {len(recipients)} recipients in time"
+                raise NotDelivered(msg)
+            answers[recipient] = server.rcpt(recipient)
         refused = {recipient: answer for recipient, answer in answers.items() if answer[0] not in (250, 251)}
         if len(refused) == len(answers):
             self._reject(*min(refused.values(), key=lambda answer: answer[0]))

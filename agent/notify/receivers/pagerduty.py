@@ -82,6 +82,11 @@ class PagerDuty(SingleChannel):
         super().__init__(name, accepts)
         self._url, self._key, self._caller = url, key, caller
 
+    def notifies(self, incident: Incident, handle: Handle) -> bool:
+        """Return whether the alert is resolved, or may not exist: triggered, it pages."""
+        del incident
+        return bool(handle.get("over", True))
+
     def deliver(self, message: Message, handle: Handle | None) -> Handle:
         """Trigger, acknowledge or resolve the incident's alert, if that is due. Raises NotDelivered.
 

@@ -19,9 +19,11 @@ from agent.daemon.heartbeat import Heartbeat
 from agent.daemon.web.routes import make_routes
 from agent.daemon.web.server import Request, Response
 from agent.engine.check_requests import CheckResult
+from agent.model.findings import Acknowledgement, Closure, closed_findings
 from agent.model.observations.base import Observation, Unavailable
 from agent.model.observations.checks import CheckRun
 from agent.model.observations.kafka import Commit, GroupState, LogOffsets, Member
+from agent.storage.incidents import IncidentStore
 from testbed.waiting import wait_until
 from tests import samples
 from tests.builders import BEGINNING, CLUSTER, after
@@ -96,6 +98,21 @@ def page(agent: Running, path: str, **query: str) -> Page:
     assert {tag for tag, _ in found.elements} & {"script", "img", "b", "iframe", "form"} == set()
     assert not [name for _, attributes in found.elements for name in attributes if name.startswith("on")]
     return found
+
+
+def test_pages_and_metrics_show_what_operators_decided(agent: Running) -> None:
+    (address,) = [link for link in page(agent, "/").links if ID.fullmatch(link)]
+    with IncidentStore(agent.pipeline.read(lambda _, store: store.path, 10)) as store:
+        found = store.incident(address.removeprefix("/incidents/"))
+        assert found is not None
+        store.decisions.acknowledge(found, Acknowledgement(at=after(30), by="lena", severity=found.severity))
+        assert "acknowledged by lena" in page(agent, address).text
+        assert b'backflow_open_incidents{severity="critical"} 1.0' in ask(agent, "/metrics").body
+        closure = Closure(at=after(40), by="ada", reason="planned", findings=closed_findings(found))
+        store.decisions.close(found, closure)
+    assert "closed by ada" in page(agent, address).text
+    assert address not in page(agent, "/").links
+    assert b'backflow_open_incidents{severity="critical"} 0.0' in ask(agent, "/metrics").body
 
 
 def test_every_page_shows_hostile_names_as_text(agent: Running) -> None:

@@ -194,3 +194,14 @@ def test_a_lost_answer_doubles_nothing(
             wait_until_delivered(store)
     assert server.firing == []
     assert len(server.alerts) == 1
+
+
+def test_an_alert_that_fires_anew_notifies(receiver: Alertmanager) -> None:
+    """It waits for the end of silences and quiet hours, as an end does not."""
+    warning = samples.incident(severity=Severity.WARNING)
+    fired = receiver.deliver(samples.message(warning), None)
+    assert not receiver.notifies(warning, fired)
+    assert receiver.notifies(samples.incident(), fired)
+    assert not receiver.notifies(samples.recovered(), fired)
+    ended = receiver.deliver(samples.message(samples.recovered(warning)), fired)
+    assert receiver.notifies(warning, ended)

@@ -78,6 +78,16 @@ def test_a_reminder_is_a_mail_of_the_thread(server: SmtpStandIn, email: Email) -
     assert server.mails[1].get_content().splitlines() == ["Still open after 4 h, not acknowledged: it fell"]
 
 
+def test_a_server_that_is_slow_with_recipients_is_left(
+    server: SmtpStandIn, email: Email, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call of minutes would pass for one that hangs, and the watchdog would end the agent."""
+    monkeypatch.setattr("agent.notify.receivers.email._RECIPIENT_LIMITS", 0)
+    with pytest.raises(NotDelivered, match="is too slow: it took 0 of 2 recipients in time"):
+        email.deliver(samples.message(), None)
+    assert server.mails == []
+
+
 @pytest.mark.parametrize("tls", ["starttls", "implicit"])
 def test_tls_and_login(certificate: Path, tls: str) -> None:
     login = {"username": "backflow", "password": {"env": "UNUSED"}, "tls": tls, "ca": str(certificate)}

@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from agent.config.http_client import HttpClient
 from agent.model.findings import Acknowledgement, Incident, Severity, Status
+from agent.model.matchers import Matchers, Silence
 from agent.notify.base import RateLimited, Refused, Unanswered
 from agent.notify.dispatcher import Dispatcher
 from agent.notify.http_calls import HttpCaller
@@ -17,6 +19,9 @@ from agent.storage.outbox import Outbox
 from tests import samples
 from tests.notify.dispatching import run_dispatcher, wait_until_delivered
 from tests.notify.receivers.standins import CLOSED, LATE, LOST, ROUTING_KEY, Fault, PagerDutyStandIn
+from tests.notify.test_dispatcher import Clock
+from tests.notify.test_quiet_hours import OVER
+from tests.notify.test_silenced import WARNING
 
 ID = samples.incident().id
 
@@ -163,3 +168,33 @@ def test_what_is_withdrawn_after_a_lost_answer_is_resolved(
         dispatcher.deliver_due(outbox)
         outbox.close()
     assert service.alerts == {ID: "resolved"}
+
+
+def test_a_silenced_incident_that_reopens_pages_no_one(
+    state_file: Path, service: PagerDutyStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr("agent.notify.dispatcher.now_ms", clock)
+    silences: list[Silence] = []
+    receiver = make_receiver(service)
+    store = IncidentStore(state_file, [receiver.name])
+    dispatcher = Dispatcher(state_file, receiver, silences=lambda _: silences, clock=clock)
+    outbox = Outbox(state_file, receiver.name)
+
+    def deliver(incident: Incident) -> list[str]:
+        store.save(store.position + 1, [incident])
+        clock.now += 60_000
+        for _ in range(5):
+            dispatcher.deliver_due(outbox)
+        return service.actions
+
+    assert receiver.notifies(WARNING, {})  # after a lost answer
+    assert deliver(WARNING) == ["trigger"]
+    matchers = Matchers.model_validate_json('{"clusters": {"include": ["*"]}}')
+    silences.append(Silence("SIL-1", matchers, clock.now, clock.now + 3_600_000, "lena", "planned"))
+    assert deliver(replace(WARNING, **OVER)) == ["trigger", "resolve"]
+    assert deliver(WARNING) == ["trigger", "resolve"]
+    silences.clear()
+    assert deliver(WARNING) == ["trigger", "resolve", "trigger"]
+    outbox.close()
+    store.close()

@@ -1,7 +1,11 @@
 """The webhook against an endpoint that verifies each delivery as the how-to does."""
 
 import json
+import socket
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
@@ -80,6 +84,29 @@ def test_a_wrong_or_missing_signature_is_refused(endpoint: WebhookStandIn) -> No
         with pytest.raises(Refused, match="401"):
             make_webhook(endpoint, key).deliver(samples.message(), None)
     assert endpoint.deliveries == {}
+
+
+def test_an_answer_that_drips_is_not_waited_for() -> None:
+    """A call that lasted longer than the watchdog waits would end the agent."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip() -> None:
+            connection, _ = server.accept()
+            with connection, suppress(OSError):
+                connection.recv(1 << 16)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+                while not over.wait(0.05):
+                    connection.sendall(b"x")
+
+        over = threading.Event()
+        thread = threading.Thread(target=drip)
+        thread.start()
+        caller = HttpCaller(HttpClient(), timeout=0.5)
+        answer = caller.post(f"http://127.0.0.1:{server.getsockname()[1]}", b"{}")
+        over.set()
+        thread.join()
+    assert answer.status == HTTPStatus.OK
+    assert 0 < len(answer.body) < 100
 
 
 def test_failures_are_classified(webhook: Webhook, endpoint: WebhookStandIn) -> None:
