@@ -177,7 +177,7 @@ class Daemon:
                         log.info("configuration_reloading")
                         return self._close_to_restart()
                     systemd.ready()
-                # With a mistake in the file the agent would not start: it goes on until somebody mends that.
+                # With a mistake in the file the agent would not start: it goes on until that is corrected.
                 if self._restart and is_valid() and not self._stop:
                     systemd.reloading()
                     log.warning("restarting_after_clock_step")
