@@ -10,10 +10,10 @@ from pathlib import Path
 import click
 from pyspark.sql import SparkSession
 
+from agent.clock import now_ms
 from agent.model.config_types import duration
 from agent.model.findings import Finding
 from agent.model.text import count, span
-from agent.sources.availability import now_ms
 from agent.storage.journal.places import is_url
 from agent.storage.journal.segments import DAY_MS
 from spark_checks.journal.compaction import apply_retention, compact

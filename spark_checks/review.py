@@ -12,8 +12,8 @@ from urllib.parse import quote
 import click
 from pyspark.sql import SparkSession
 
+from agent.clock import now_ms
 from agent.model.config_types import duration
-from agent.sources.availability import now_ms
 from agent.storage.journal.reader import last_at
 from spark_checks.journal.files import DamagedFiles, JournalWindow
 from spark_checks.journal.given import CLUSTER_PARAMS, GivenCluster, check_clusters, given_clusters

@@ -20,11 +20,11 @@ from agent.checks.arguments import (
 )
 from agent.checks.kept_process import KeptProcess
 from agent.checks.process import Limits, Outcome
+from agent.clock import now_ms
 from agent.config.settings import Settings
 from agent.engine.check_requests import CheckRequest, CheckResult
 from agent.model.findings import Finding, finding_json
 from agent.model.observations.checks import CheckFinding, CheckRun
-from agent.notify.dispatcher import now_ms
 from agent.rules import CHECK_RULES
 
 _LINES = 5

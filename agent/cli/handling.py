@@ -6,7 +6,7 @@ import click
 
 from agent.cli.common import EPILOG, WRONG, config_option, fail, load_for_state
 from agent.cli.stored import author_option, find_incident, open_store
-from agent.notify.dispatcher import now_ms
+from agent.clock import now_ms
 from agent.storage import operators
 
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from agent.cli.common import EPILOG, FOUND, config_option, load_for_state, parsed_by
 from agent.cli.stored import active_silences, find_incident, open_store
+from agent.clock import now_ms
 from agent.config.settings import Settings
 from agent.daemon.tables import describe_delivery, describe_finding
 from agent.model.config_types import duration
@@ -20,7 +21,6 @@ from agent.model.findings import Incident, Severity, Status, incident_json, read
 from agent.model.matchers import Silence, find_silence
 from agent.model.text import instant
 from agent.model.times import rfc3339, second
-from agent.notify.dispatcher import now_ms
 from agent.render.report import report
 from agent.storage.incidents import IncidentStore
 

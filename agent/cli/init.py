@@ -1,7 +1,6 @@
 """The command `init`: look at a real cluster and write a rules.toml that fits it."""
 
 import json
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from textwrap import wrap
@@ -12,6 +11,7 @@ import structlog
 
 from agent.cli.common import EPILOG, FAILED, WRONG, fail, silence_logs, wait_option
 from agent.cli.doctor import View, read_sources
+from agent.clock import now_ms
 from agent.config.credentials import SOURCES, Credential
 from agent.config.loading import loads
 from agent.config.problems import SettingsError, describe_path
@@ -160,7 +160,7 @@ def _look(settings: Settings, table: Mapping[str, Any], wait: int) -> Seen:
         [fact for view in views for fact in view.facts.values()],
         list(dict.fromkeys(line for view in views for line in _reasons(view, failures))),
         _access_to_offsets_topic(settings),
-        time.time_ns() // 1_000_000,
+        now_ms(),
     )
 
 

@@ -17,8 +17,9 @@ import structlog
 
 from agent.checks.runner import Checks
 from agent.checks.schedule import CheckSchedule
+from agent.clock import now_ms
 from agent.config.settings import Settings
-from agent.daemon.clock import REPORTED_MS, ClockWatch, describe_step, needs_restart
+from agent.daemon.clock_watch import REPORTED_MS, ClockWatch, describe_step, needs_restart
 from agent.daemon.health import Health
 from agent.daemon.loops import Loop, Progress
 from agent.daemon.pipeline import JOURNAL, LOOKBACK_MS, UNWRITTEN, Pipeline
@@ -34,7 +35,7 @@ from agent.model.observations.agent import name_of_source
 from agent.model.observations.base import Available, Unavailable
 from agent.model.observations.checks import CheckRun
 from agent.model.text import count, span
-from agent.notify.dispatcher import Dispatcher, now_ms
+from agent.notify.dispatcher import Dispatcher
 from agent.sources.base import Emit, Source
 from agent.storage.database import FILE
 from agent.storage.journal.reader import entries, last_at, read

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
+from agent.clock import now_ms
 from agent.model.encoding import printable
 from agent.model.observations.agent import AgentPart
 from agent.model.observations.base import Observation
-from agent.notify.dispatcher import now_ms
 
 QUIET_MS = 3_600_000
 """How long after its last failure a part counts as working again that nothing shows to work."""

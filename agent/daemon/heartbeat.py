@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import structlog
 from pydantic import SecretStr
 
-from agent.notify.dispatcher import now_ms
+from agent.clock import now_ms
 from agent.notify.http_calls import RefuseRedirects
 
 _TIMEOUT_S = 10

@@ -15,6 +15,7 @@ from typing import TypeVar
 import structlog
 from msgspec.structs import replace
 
+from agent.clock import monotonic_ms, now_ms
 from agent.daemon.health import Health
 from agent.daemon.inputs import Inputs
 from agent.daemon.state_keeper import STATE, StateKeeper
@@ -26,7 +27,6 @@ from agent.model.encoding import encodable
 from agent.model.findings import Finding, Incident
 from agent.model.observations.base import Observation, Subject, Tick, not_after
 from agent.model.text import count
-from agent.notify.dispatcher import monotonic_ms, now_ms
 from agent.notify.policy import check_report_lines, check_report_message, check_report_target
 from agent.sources.base import HEARTBEAT_MS, Batch
 from agent.storage.database import StorageError

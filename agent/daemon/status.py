@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agent.checks.runner import Checks
+from agent.clock import now_ms
 from agent.daemon.groups import GroupProgress, count_subjects, group_progress
 from agent.daemon.health import Health
 from agent.daemon.heartbeat import Heartbeat
@@ -36,7 +37,7 @@ from agent.model.observations.agent import name_of_source
 from agent.model.observations.base import Observation, Unavailable
 from agent.model.observations.checks import CheckRun
 from agent.model.text import count, span, unavailable_parts, visible
-from agent.notify.dispatcher import Dispatcher, now_ms
+from agent.notify.dispatcher import Dispatcher
 from agent.notify.slack_presses import SlackPresses
 from agent.sources.base import Source
 from agent.storage.incidents import IncidentStore

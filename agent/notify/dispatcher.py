@@ -7,7 +7,6 @@ import random
 import secrets
 import sqlite3
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
+from agent.clock import monotonic_ms, now_ms
 from agent.model.findings import Incident, Status
 from agent.model.matchers import Silence, find_silence
 from agent.notify.base import (
@@ -48,16 +48,6 @@ PLOT_PATIENCE_MS = 300_000
 
 _TURN_S = 5.0
 _DICE = random.SystemRandom()
-
-
-def now_ms() -> int:
-    """Return the wall clock, ms since the epoch."""
-    return time.time_ns() // 1_000_000
-
-
-def monotonic_ms() -> int:
-    """Return the monotonic clock, ms."""
-    return time.monotonic_ns() // 1_000_000
 
 
 class Backlog(NamedTuple):

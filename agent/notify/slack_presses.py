@@ -10,11 +10,11 @@ from pathlib import Path
 import structlog
 from slack_sdk.web import WebClient
 
+from agent.clock import now_ms
 from agent.model.findings import Incident
 from agent.model.matchers import matchers_about
 from agent.model.text import day_of, instant, visible
 from agent.notify.base import NotDelivered
-from agent.notify.dispatcher import now_ms
 from agent.notify.slack import call
 from agent.notify.slack_blocks import clipped
 from agent.notify.slack_buttons import Button, is_taken

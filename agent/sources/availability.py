@@ -1,6 +1,5 @@
 """Availability of what a source watches, and the wall clock that sources date observations with."""
 
-import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
@@ -83,8 +82,3 @@ class AvailabilityTracker:
             return reason
         self._next_reasons[unit] = (reason, count)
         return before
-
-
-def now_ms() -> int:
-    """Return the wall-clock time in milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000

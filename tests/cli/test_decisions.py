@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from agent.cli.main import main
+from agent.clock import now_ms
 from agent.model.findings import Severity, Status
 from agent.model.times import rfc3339
-from agent.notify.dispatcher import now_ms
 from agent.storage.database import FILE
 from agent.storage.incidents import IncidentStore
 from tests import samples

@@ -38,7 +38,7 @@ STEPPED = """
 import sys
 from pathlib import Path
 from agent.cli.main import main
-from agent.daemon.clock import ClockWatch
+from agent.daemon.clock_watch import ClockWatch
 ClockWatch.step = lambda _: -5_000 if Path({marker!r}).exists() else 0
 sys.argv = ["backflow", *sys.argv[1:]]
 main()

@@ -3,7 +3,7 @@
 import pytest
 import structlog
 
-from agent.daemon.clock import ClockWatch, describe_step, needs_restart
+from agent.daemon.clock_watch import ClockWatch, describe_step, needs_restart
 from agent.daemon.health import QUIET_MS, SETTLED_MS, Health
 from agent.model.encoding import encodable, to_json
 from agent.model.observations.agent import AgentPart

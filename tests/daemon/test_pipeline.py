@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from agent.clock import now_ms
 from agent.config.loading import load
 from agent.daemon.pipeline import Pipeline
 from agent.engine.check_requests import CheckRequest, CheckResult
@@ -23,7 +24,7 @@ from agent.model.observations.base import Observation, Tick
 from agent.model.observations.checks import CheckFinding, CheckRun
 from agent.model.observations.kafka import BrokerRegistration, Commit, LogOffsets
 from agent.model.observations.kafka import PartitionState as State
-from agent.notify.dispatcher import Dispatcher, now_ms
+from agent.notify.dispatcher import Dispatcher
 from agent.notify.slack import Slack
 from agent.storage.incidents import IncidentStore
 from agent.storage.journal.reader import entries

@@ -7,9 +7,10 @@ import pytest
 import structlog
 from msgspec.structs import replace
 
+from agent.clock import now_ms
 from agent.model.findings import Finding, Incident, Severity, Status
 from agent.model.matchers import find_silence
-from agent.notify.dispatcher import Dispatcher, now_ms
+from agent.notify.dispatcher import Dispatcher
 from agent.notify.slack import Slack, web_client
 from agent.notify.slack_buttons import Button
 from agent.notify.slack_presses import SlackPresses

@@ -9,9 +9,9 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
+from agent.clock import now_ms
 from agent.daemon.status import StatusReader, is_about, open_incidents
 from agent.model.findings import Severity, Status
-from agent.notify.dispatcher import now_ms
 from agent.notify.retries import DELIVERY_FAILURES
 from agent.notify.slack_buttons import Button
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
+from agent.clock import now_ms
 from agent.model.observations.flink import JobGraph, JobGraphFile
-from agent.sources.availability import now_ms
 from agent.sources.zookeeper.session import Session
 from agent.sources.zookeeper.znodes import UndecodableError, session_id
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
+from agent.clock import now_ms
 from agent.config.sources import Flink
 from agent.model.observations.base import Observation, Subject
 from agent.model.observations.flink import Checkpoints, FlinkJob, Position
-from agent.sources.availability import now_ms
 from agent.sources.flink.jobmanagers import LeaderListing
 from agent.sources.flink.positions import JobPositions
 from agent.sources.flink.rest import (

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from agent.clock import now_ms
 from agent.config.sources import Flink
 from agent.model.observations.base import Availability, Observation
 from agent.model.observations.flink import (
@@ -21,7 +22,7 @@ from agent.model.observations.flink import (
     JobManagerLeader,
     Position,
 )
-from agent.sources.availability import SOURCE, AvailabilityTracker, now_ms
+from agent.sources.availability import SOURCE, AvailabilityTracker
 from agent.sources.background import run_in_thread
 from agent.sources.base import ChangeDetector, Emit
 from agent.sources.flink.high_availability import (

@@ -10,6 +10,7 @@ from typing import Literal
 
 import structlog
 
+from agent.clock import now_ms
 from agent.engine.rule import Rule
 from agent.model.name_filter import NameFilter
 from agent.model.observations.base import Observation
@@ -26,7 +27,7 @@ from agent.model.observations.kafka import (
     TopicSettings,
 )
 from agent.model.observations.streams import StreamsApplication
-from agent.sources.availability import SOURCE, AvailabilityTracker, Reasons, Unit, now_ms
+from agent.sources.availability import SOURCE, AvailabilityTracker, Reasons, Unit
 from agent.sources.base import SCOPE, ChangeDetector, Emit
 from agent.sources.kafka.admin import protocol
 from agent.sources.kafka.admin.client import AdminClient, Call, CompletedCall

@@ -8,11 +8,12 @@ from zoneinfo import ZoneInfo
 
 import structlog
 
+from agent.clock import now_ms
 from agent.config.sources import Logs
 from agent.model.log_text import compile_pattern
 from agent.model.observations.base import Availability, Observation
 from agent.model.observations.logs import LogFile, LogLine
-from agent.sources.availability import SOURCE, AvailabilityTracker, now_ms
+from agent.sources.availability import SOURCE, AvailabilityTracker
 from agent.sources.base import HEARTBEAT_MS, ChangeDetector, Emit
 from agent.sources.logs.followed_logs import FollowedLog, FollowedLogs
 from agent.sources.logs.matcher import MatchedLine, Matcher

@@ -9,7 +9,7 @@ import numpy as np
 import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from agent.sources.availability import now_ms
+from agent.clock import now_ms
 from agent.sources.kafka.admin import protocol as wire
 from agent.sources.kafka.log_consumer import make_log_consumer
 from agent.sources.streams.changelog_log import Changelog, Records

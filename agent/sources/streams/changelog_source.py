@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 import structlog
 
+from agent.clock import now_ms
 from agent.config.sources import SMALLEST_MEMORY
 from agent.model.declared_stores import DeclaredStore
 from agent.model.observations.base import Availability, Observation
 from agent.model.observations.streams import ChangelogDecreases
-from agent.sources.availability import SOURCE, AvailabilityTracker, now_ms
+from agent.sources.availability import SOURCE, AvailabilityTracker
 from agent.sources.base import ChangeDetector, Emit
 from agent.sources.kafka.admin import protocol as wire
 from agent.sources.kafka.admin.client import AdminClient

@@ -19,11 +19,12 @@ from urllib.parse import urlsplit
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from agent.clock import now_ms
 from agent.config.http_client import HttpClient
 from agent.config.sources import Streams
 from agent.model.observations.base import Availability, Observation
 from agent.model.observations.streams import TaskRestore
-from agent.sources.availability import SOURCE, AvailabilityTracker, now_ms
+from agent.sources.availability import SOURCE, AvailabilityTracker
 from agent.sources.background import run_in_thread
 from agent.sources.base import ChangeDetector, Emit
 from agent.sources.http import Endpoint, RequestError

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from kazoo.hosts import collect_hosts
 
+from agent.clock import now_ms
 from agent.model.observations.base import Observation
 from agent.model.observations.zookeeper import ZooKeeperHealth
-from agent.sources.availability import now_ms
 from agent.sources.zookeeper.session import Session
 
 _INTERVAL_MS = 60_000

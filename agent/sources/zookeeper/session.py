@@ -15,8 +15,8 @@ from kazoo.exceptions import KazooException, NoAuthError, NoNodeError, SessionCl
 from kazoo.hosts import collect_hosts
 from kazoo.protocol.states import EventType, KeeperState, WatchedEvent
 
+from agent.clock import now_ms
 from agent.config.credentials import CredentialError
-from agent.sources.availability import now_ms
 from agent.sources.background import run_in_thread
 from agent.sources.certificates import find_certificate_problem
 from agent.sources.zookeeper.znodes import Node

@@ -14,10 +14,11 @@ import msgspec
 import structlog
 from kazoo.exceptions import NoAuthError
 
+from agent.clock import now_ms
 from agent.model.name_filter import NameFilter
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import PartitionState
-from agent.sources.availability import SOURCE, AvailabilityTracker, Unit, now_ms
+from agent.sources.availability import SOURCE, AvailabilityTracker, Unit
 from agent.sources.base import ChangeDetector, Emit
 from agent.sources.zookeeper.chroots import describe_chroots, find_chroots
 from agent.sources.zookeeper.health import HealthMonitor

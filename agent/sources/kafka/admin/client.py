@@ -12,9 +12,9 @@ from typing import IO, BinaryIO, TypeAlias, cast
 import msgspec
 import structlog
 
+from agent.clock import now_ms
 from agent.config.child_processes import python_environment, python_module
 from agent.config.credentials import CredentialError
-from agent.sources.availability import now_ms
 from agent.sources.kafka.admin import frames, protocol
 from agent.sources.kafka.admin.connection_failures import ConnectionFailures
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, TypeAlias
 from kafka.protocol.admin import DescribeGroupsRequest
 from kafka.protocol.consumer import OffsetFetchRequest
 
+from agent.clock import now_ms
 from agent.model.observations.kafka import GroupState, Member
-from agent.sources.availability import now_ms
 from agent.sources.kafka.admin import protocol
 from agent.sources.kafka.admin import second_results as results
 from agent.sources.kafka.admin.repeated_request import complete_again_at

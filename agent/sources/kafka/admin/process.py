@@ -34,7 +34,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
-from agent.sources.availability import now_ms
+from agent.clock import now_ms
 from agent.sources.background import run_in_thread
 from agent.sources.kafka.admin import frames, protocol, results
 from agent.sources.kafka.admin.client_choice import ClientChoice

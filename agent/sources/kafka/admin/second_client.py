@@ -14,8 +14,8 @@ from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.protocol.admin import DescribeProducersRequest, ListGroupsRequest, ListTransactionsRequest
 
+from agent.clock import now_ms
 from agent.model.observations.kafka import GroupState, OpenTransaction
-from agent.sources.availability import now_ms
 from agent.sources.kafka.admin import protocol
 from agent.sources.kafka.admin import second_results as results
 from agent.sources.kafka.admin.client_choice import SECOND_CLIENT_ONLY

@@ -7,7 +7,7 @@ from typing import Any
 from kafka import errors
 from kafka.protocol.admin import DescribeTopicPartitionsRequest, ListPartitionReassignmentsRequest
 
-from agent.sources.availability import now_ms
+from agent.clock import now_ms
 from agent.sources.kafka.admin import protocol
 from agent.sources.kafka.admin import second_results as results
 from agent.sources.kafka.admin.repeated_request import LazyResponse, RepeatedRequest, complete_again_at

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import structlog
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from agent.clock import now_ms
 from agent.config.credentials import CredentialError
 from agent.model.batches import CommitBatch
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import OFFSETS_TOPIC, Commit, OffsetsUnread
-from agent.sources.availability import now_ms
 from agent.sources.base import Emit
 from agent.sources.kafka.log_consumer import make_log_consumer
 from agent.sources.kafka.tail.broker_clock import BrokerClock

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_END, KafkaError, KafkaException, Message, TopicPartition
 
+from agent.clock import now_ms
 from agent.model.batches import CommitKey
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import OFFSETS_TOPIC, Commit, OffsetsPosition, OffsetsUnread
-from agent.sources.availability import now_ms
 from agent.sources.kafka.tail.commit_tail import CommitTail
 from agent.sources.kafka.tail.progress import Poll
 from agent.sources.kafka.tail.records import encode_key

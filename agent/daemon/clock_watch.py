@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
+from agent.clock import monotonic_ms, now_ms
 from agent.model.text import span
-from agent.notify.dispatcher import monotonic_ms, now_ms
 
 REPORTED_MS = 1_000
 """Steps of this size or more are reported; a clock that is slewed moves by less between two ticks."""
