@@ -21,8 +21,9 @@ import click
 from pyspark.sql import SparkSession
 
 import spark_checks
-from agent.cli.common import CLEAN, FAILED, FOUND, WRONG
 from agent.config.requirements import OWN_PACKAGES
+from agent.model.check_protocol import PLOT, PROGRESS, SUMMARY
+from agent.model.exit_status import CLEAN, FAILED, FOUND, WRONG
 from agent.model.findings import finding_json
 from agent.model.text import count
 from spark_checks.options import (
@@ -154,9 +155,9 @@ def write_report(report: Report, options: Options) -> None:
     if options.report is None:
         return
     options.report.mkdir(parents=True, exist_ok=True)
-    (options.report / "summary.txt").write_text(report.summary + "\n", encoding="utf-8")
+    (options.report / SUMMARY).write_text(report.summary + "\n", encoding="utf-8")
     if report.plot is not None:
-        (options.report / "plot.png").write_bytes(report.plot)
+        (options.report / PLOT).write_bytes(report.plot)
 
 
 def describe_failure(error: Exception) -> str:
@@ -177,7 +178,7 @@ def _modules() -> list[str]:
 
 def progress(text: str) -> None:
     """Print progress for people."""
-    click.echo(f"progress: {text}", err=True)
+    click.echo(f"{PROGRESS}{text}", err=True)
 
 
 def external_cause(error: Exception) -> str | None:

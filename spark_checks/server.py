@@ -17,7 +17,8 @@ from typing import IO
 
 import click
 
-from agent.cli.common import CLEAN, FAILED, WRONG
+from agent.model.check_protocol import ENDED
+from agent.model.exit_status import CLEAN, FAILED, WRONG
 from spark_checks.command import (
     configure_log,
     describe_failure,
@@ -57,8 +58,8 @@ def main(arguments: Sequence[str]) -> int:
         for line in requests:
             status = run_command(json.loads(line), open_session)
             # On the log after a newline: the JVM may be in the middle of a line.
-            click.echo(f"\nended: {status}", err=True)
-            click.echo(f"ended: {status}")
+            click.echo(f"\n{ENDED}{status}", err=True)
+            click.echo(f"{ENDED}{status}")
     return CLEAN
 
 

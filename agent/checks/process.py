@@ -16,6 +16,7 @@ from typing import IO, Literal, NamedTuple, Self
 import psutil
 
 from agent.config.child_processes import SPARK, python_environment, python_module
+from agent.model.check_protocol import ENDED, PROGRESS
 from agent.model.config_types import duration_text
 from agent.model.findings import Finding, finding_from_json
 
@@ -27,7 +28,6 @@ _LINE_BYTES = 1 << 20
 _POLL_S = 0.5
 _DRAIN_S = 10.0  # for what is left in the pipes of a check that has ended
 _STOP_S = 2.0  # for Spark to stop by itself
-_PROGRESS, _ENDED = "progress: ", "ended: "
 
 
 class Limits(NamedTuple):
@@ -213,8 +213,8 @@ class _Run:
 
     def _take_output(self, line: str) -> None:
         """Take a finding, or the line with which a server ends the output of a check."""
-        if line.startswith(_ENDED):
-            self._status = int(line.removeprefix(_ENDED))
+        if line.startswith(ENDED):
+            self._status = int(line.removeprefix(ENDED))
             return
         try:
             finding = finding_from_json(line)
@@ -231,9 +231,9 @@ class _Run:
         self._on_finding(finding, line)
 
     def _take_log(self, line: str) -> None:
-        if line.startswith(_PROGRESS):
-            self._on_progress(line.removeprefix(_PROGRESS))
-        elif line.startswith(_ENDED):
+        if line.startswith(PROGRESS):
+            self._on_progress(line.removeprefix(PROGRESS))
+        elif line.startswith(ENDED):
             self._has_whole_log = True
         elif line.strip():
             self._log.append(line.rstrip()[:_LINE_CHARACTERS])

@@ -23,6 +23,7 @@ from agent.checks.process import Limits, Outcome
 from agent.clock import now_ms
 from agent.config.settings import Settings
 from agent.engine.check_requests import CheckRequest, CheckResult
+from agent.model.check_protocol import PLOT, SUMMARY
 from agent.model.findings import Finding, finding_json
 from agent.model.observations.checks import CheckFinding, CheckRun
 from agent.rules import CHECK_RULES
@@ -60,7 +61,7 @@ class _Files(NamedTuple):
     @classmethod
     def read(cls, report: Path) -> Self:
         """Return what is in the directory. Raises OSError."""
-        summary, plot = report / "summary.txt", report / "plot.png"
+        summary, plot = report / SUMMARY, report / PLOT
         return cls(
             summary.read_text(encoding="utf-8").strip() if summary.exists() else "",
             plot.read_bytes() if plot.exists() else None,

@@ -8,9 +8,10 @@ from pathlib import Path
 import click
 from msgspec.structs import replace
 
-from agent.cli.common import CLEAN, EPILOG, FAILED, config_option, fail, load_or_exit
+from agent.cli.common import EPILOG, config_option, fail, load_or_exit
 from agent.clock import now_ms
 from agent.config.credentials import CredentialError
+from agent.model.exit_status import CLEAN, FAILED
 from agent.model.findings import Incident, Severity, Status
 from agent.notify.base import Message, NotDelivered, Receiver
 from agent.render.report import report

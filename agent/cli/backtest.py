@@ -5,11 +5,12 @@ from pathlib import Path
 
 import click
 
-from agent.cli.common import EPILOG, FOUND, WRONG, config_option, fail, load_or_exit
+from agent.cli.common import EPILOG, config_option, fail, load_or_exit
 from agent.cli.replay import RecordingError, read
 from agent.config.credentials import CredentialError
 from agent.engine.engine import Engine
 from agent.engine.recorded import batches
+from agent.model.exit_status import FOUND, WRONG
 
 
 @click.command("backtest", epilog=EPILOG)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import click
 
-from agent.cli.common import EPILOG, FAILED, PRIVATE, WRONG, config_option, fail, load_for_state
+from agent.cli.common import EPILOG, PRIVATE, config_option, fail, load_for_state
 from agent.cli.stored import find_state_file
+from agent.model.exit_status import FAILED, WRONG
 from agent.storage.database import FILE
 
 

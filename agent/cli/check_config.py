@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from agent.cli.common import EPILOG, WRONG, config_option, config_path, fail, load_or_exit, silence_logs
+from agent.cli.common import EPILOG, config_option, config_path, fail, load_or_exit, silence_logs
 from agent.cli.doctor import examine_archive, examine_receivers
 from agent.config.problems import Problem, describe_path
 from agent.config.requirements import find_spark_problem
@@ -20,6 +20,7 @@ from agent.config.warnings import (
     state_directory_problems,
     unconfigured_kinds,
 )
+from agent.model.exit_status import WRONG
 from agent.model.text import join_names
 
 

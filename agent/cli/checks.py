@@ -23,7 +23,7 @@ from agent.checks.arguments import (
     spark_options,
 )
 from agent.checks.process import Limits, Outcome, run_check
-from agent.cli.common import EPILOG, FAILED, FOUND, WRONG, config_option, fail, load_or_exit, parsed_by, progress
+from agent.cli.common import EPILOG, config_option, fail, load_or_exit, parsed_by, progress
 from agent.config.checks import size
 from agent.config.child_processes import ARCHIVE, SPARK, python_environment, python_module
 from agent.config.credentials import CredentialError
@@ -31,6 +31,7 @@ from agent.config.problems import did_you_mean
 from agent.config.requirements import find_pyspark_problem, find_spark_problem
 from agent.config.settings import Settings
 from agent.engine.check_rule import CheckInput
+from agent.model.exit_status import FAILED, FOUND, WRONG
 from agent.model.findings import Finding
 from agent.model.text import count, place
 from agent.model.times import rfc3339

@@ -1,4 +1,4 @@
-"""Exit statuses, options and error handling that the commands of `backflow` share."""
+"""Options and error handling that the commands of `backflow` share."""
 
 import logging
 import os
@@ -20,12 +20,10 @@ from agent.config.problems import SettingsError
 from agent.config.settings import Settings
 from agent.config.shipped import shipped
 from agent.model.config_types import duration
+from agent.model.exit_status import WRONG
 from agent.model.findings import Incident, incident_json
 from agent.notify.receivers import KINDS as RECEIVERS
 from agent.render.report import report
-
-CLEAN, FOUND, WRONG, FAILED = 0, 1, 2, 3
-"""Exit statuses: nothing to report, findings, wrong usage or configuration, failure. Spark checks use them too."""
 
 _SERVICE_STATE = Path("/var/lib/backflow")
 """The state directory of the service that the package installs."""

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
-from agent.cli.common import EPILOG, FAILED, WRONG, fail
+from agent.cli.common import EPILOG, fail
 from agent.config.requirements import find_spark_problem
+from agent.model.exit_status import FAILED, WRONG
 
 
 class _DemoCommand(click.Command):

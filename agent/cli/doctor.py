@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from agent.cli.common import CLEAN, EPILOG, FOUND, config_option, load_or_exit, silence_logs, wait_option
+from agent.cli.common import EPILOG, config_option, load_or_exit, silence_logs, wait_option
 from agent.config.credentials import CredentialError
 from agent.config.journal import Journal
 from agent.config.problems import describe_path
@@ -24,6 +24,7 @@ from agent.config.toml_places import KeyPath
 from agent.config.warnings import missing_paths, missing_rules, properties_without_effect
 from agent.daemon.loops import Loop
 from agent.daemon.startup_log import ABOUT_ACCESS, count_subjects
+from agent.model.exit_status import CLEAN, FOUND
 from agent.model.findings import observed_part
 from agent.model.observations.agent import name_of_source
 from agent.model.observations.base import Availability, Observation, Subject, Unavailable

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import click
 
-from agent.cli.common import EPILOG, WRONG, config_option, fail, load_for_state
+from agent.cli.common import EPILOG, config_option, fail, load_for_state
 from agent.cli.stored import author_option, find_incident, open_store
 from agent.clock import now_ms
+from agent.model.exit_status import WRONG
 from agent.storage import operators
 
 

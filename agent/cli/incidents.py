@@ -11,12 +11,13 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
-from agent.cli.common import EPILOG, FOUND, config_option, load_for_state, parsed_by
+from agent.cli.common import EPILOG, config_option, load_for_state, parsed_by
 from agent.cli.stored import active_silences, find_incident, open_store
 from agent.clock import now_ms
 from agent.config.settings import Settings
 from agent.daemon.tables import describe_delivery, describe_finding
 from agent.model.config_types import duration
+from agent.model.exit_status import FOUND
 from agent.model.findings import Incident, Severity, Status, incident_json, reader
 from agent.model.matchers import Silence, find_silence
 from agent.model.text import instant

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 import structlog
 
-from agent.cli.common import EPILOG, FAILED, WRONG, fail, silence_logs, wait_option
+from agent.cli.common import EPILOG, fail, silence_logs, wait_option
 from agent.cli.doctor import View, read_sources
 from agent.clock import now_ms
 from agent.config.credentials import SOURCES, Credential
@@ -18,6 +18,7 @@ from agent.config.problems import SettingsError, describe_path
 from agent.config.settings import Settings
 from agent.config.shipped import shipped
 from agent.model.config_types import duration_text
+from agent.model.exit_status import FAILED, WRONG
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import (
     OFFSETS_TOPIC,

@@ -12,23 +12,14 @@ from time import monotonic
 
 import click
 
-from agent.cli.common import (
-    EPILOG,
-    FOUND,
-    WRONG,
-    config_option,
-    fail,
-    load_or_exit,
-    parsed_by,
-    print_incidents,
-    progress,
-)
+from agent.cli.common import EPILOG, config_option, fail, load_or_exit, parsed_by, print_incidents, progress
 from agent.config.credentials import CredentialError
 from agent.config.journal import Journal, archive_url
 from agent.engine.engine import Engine
 from agent.engine.recorded import batches, last_seen
 from agent.model.batches import Chunk
 from agent.model.encoding import from_json
+from agent.model.exit_status import FOUND, WRONG
 from agent.model.findings import Incident
 from agent.model.observations.base import Observation
 from agent.model.text import count

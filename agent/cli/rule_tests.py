@@ -30,7 +30,7 @@ import click
 import tomli
 from pydantic import Field, ValidationError
 
-from agent.cli.common import EPILOG, FOUND, WRONG, config_option, fail, load_or_exit
+from agent.cli.common import EPILOG, config_option, fail, load_or_exit
 from agent.cli.replay import replay
 from agent.config.problems import did_you_mean, explain_rule_name, mistakes_in
 from agent.config.settings import Settings
@@ -39,6 +39,7 @@ from agent.engine.engine import Engine
 from agent.engine.recorded import moments
 from agent.model.config_types import ConfigModel, duration
 from agent.model.encoding import from_fields
+from agent.model.exit_status import FOUND, WRONG
 from agent.model.findings import Finding, Incident, finding_fields, incident_fields
 from agent.model.observations import KINDS
 from agent.model.observations.base import Observation

@@ -11,12 +11,13 @@ from typing import NoReturn
 import click
 import structlog
 
-from agent.cli.common import EPILOG, FAILED, PRIVATE, WRONG, config_option, config_path, fail, load_config, load_or_exit
+from agent.cli.common import EPILOG, PRIVATE, config_option, config_path, fail, load_config, load_or_exit
 from agent.config.credentials import CredentialError
 from agent.config.problems import SettingsError
 from agent.config.requirements import find_spark_problem
 from agent.config.warnings import missing_rules, secret_problems, state_directory_problems
 from agent.daemon import logging
+from agent.model.exit_status import FAILED, WRONG
 from agent.storage.database import StorageError
 from agent.storage.journal.writer import JournalError
 

@@ -9,12 +9,13 @@ from typing import Any
 import click
 from pydantic import ValidationError
 
-from agent.cli.common import EPILOG, FOUND, WRONG, config_option, fail, load_for_state, parsed_by
+from agent.cli.common import EPILOG, config_option, fail, load_for_state, parsed_by
 from agent.cli.stored import active_silences, author_option, open_store
 from agent.clock import now_ms
 from agent.config.problems import mistakes_in, unmatched, unmatched_rule
 from agent.config.settings import Settings
 from agent.model.config_types import duration
+from agent.model.exit_status import FOUND, WRONG
 from agent.model.findings import Severity
 from agent.model.matchers import Matchers, Silence
 from agent.model.observations.agent import AGENT

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import click
 
-from agent.cli.common import EPILOG, FAILED, fail
+from agent.cli.common import EPILOG, fail
 from agent.config.requirements import find_pyspark_problem
+from agent.model.exit_status import FAILED
 from agent.model.text import count
 
 _APPLICATION = "backflow-check.py"

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agent.cli.common import CLEAN, DENIED, EPILOG, FAILED, FOUND, WRONG, config_option, fail, load_for_state
+from agent.cli.common import DENIED, EPILOG, config_option, fail, load_for_state
 from agent.daemon.groups import GroupProgress, by_lag
 from agent.daemon.reports import AgentStatus, decode, encode
 from agent.daemon.tables import (
@@ -35,6 +35,7 @@ from agent.daemon.tables import (
     source_row,
 )
 from agent.daemon.web.server import SOCKET, short_path
+from agent.model.exit_status import CLEAN, FAILED, FOUND, WRONG
 from agent.model.text import span, visible
 from agent.model.times import minute, second
 from agent.storage.journal.reader import last_at

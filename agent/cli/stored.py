@@ -9,8 +9,9 @@ from pathlib import Path
 
 import click
 
-from agent.cli.common import DENIED, FAILED, WRONG, fail
+from agent.cli.common import DENIED, fail
 from agent.config.settings import Settings
+from agent.model.exit_status import FAILED, WRONG
 from agent.model.findings import Incident
 from agent.model.matchers import Silence
 from agent.storage.database import FILE, StorageError

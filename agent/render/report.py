@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agent.engine.impact_and_root_cause import root_cause_broker, worst_first
+from agent.model.check_protocol import TASKS
 from agent.model.findings import Finding, Incident, Records, Severity, Status, reader
 from agent.model.matchers import Silence
 from agent.model.text import (
@@ -45,9 +46,6 @@ MAX_DIGEST = 20
 
 REPORT = "REPORT"
 """The state of a check's report."""
-
-TASKS = "Do now:"
-"""The line of a check's report before what to do."""
 
 WIDTH = 120
 """Characters in a line of plain text."""

@@ -6,13 +6,14 @@ The first line is the title. Lines under "Do now:" are tasks.
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from agent.model.check_protocol import TASKS
 from agent.model.text import count, visible
 from spark_checks.reviews.actions import actions
 from spark_checks.reviews.facts import Facts, now, of_week
 from spark_checks.reviews.overview import records_line
 from spark_checks.reviews.words import brief, distance, factor, lasted, names, percent, period, short, week_word, where
 
-_TASKS = 3
+_MOST_TASKS = 3
 _WORTH_MS = 60_000
 """The shortest outage that the message names; the page has all."""
 
@@ -25,8 +26,8 @@ def summary(facts: Facts, page: str | None) -> str:
     if page is not None:
         lines.append(f"Full page: {page}")
     if tasks:
-        lines += ["Do now:", *_numbered(f"{task.what}. {task.how}" for task in tasks[:_TASKS])]
-        lines += _more(len(tasks) - _TASKS, "page")
+        lines += [TASKS, *_numbered(f"{task.what}. {task.how}" for task in tasks[:_MOST_TASKS])]
+        lines += _more(len(tasks) - _MOST_TASKS, "page")
     return "\n".join(map(visible, lines))
 
 
@@ -40,8 +41,8 @@ def fleet_summary(reviews: Sequence[Facts], pages: Sequence[Path | None]) -> str
         parts = [_verdict(facts), count(len(actions(facts)), "task"), *facts.notes, *([str(page)] if page else [])]
         lines.append(f"{facts.label}: {'; '.join(parts)}.")
     if tasks:
-        lines += ["Do now:", *_numbered(f"{facts.label}: {task.what}. {task.how}" for facts, task in tasks[:_TASKS])]
-        lines += _more(len(tasks) - _TASKS, "pages")
+        lines += [TASKS, *_numbered(f"{facts.label}: {task.what}. {task.how}" for facts, task in tasks[:_MOST_TASKS])]
+        lines += _more(len(tasks) - _MOST_TASKS, "pages")
     return "\n".join(map(visible, lines))
 
 

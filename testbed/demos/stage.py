@@ -11,7 +11,8 @@ from typing import Any
 import click
 import msgspec
 
-from agent.cli.common import WRONG, fail
+from agent.cli.common import fail
+from agent.model.exit_status import WRONG
 from testbed.slack import Slack
 from testbed.workspace import Message
 
