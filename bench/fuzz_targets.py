@@ -314,7 +314,7 @@ def _slack_answers() -> Target:
     opener.handle_open["http"][0].add_parent(opener)
     handle = {"channel": "C0000000001", "ts": "1795215600.000100"}
     row = Row(seq=1, revision=1, incident=incident)
-    plot = message_of(row._replace(number=2, report=1, plot=b"\x89PNG"))
+    plot = message_of(row._replace(number=2, check_report=1, plot=b"\x89PNG"))
     messages: tuple[Message, ...] = (message_of(row), message_of(row._replace(number=1, lines=("Closed.",))), plot)
 
     def read(content: bytes, draw: random.Random) -> None:

@@ -47,12 +47,12 @@ def message_of(row: Row, silence: Silence | None = None) -> Message:
         described = check_report(row.incident, row.lines)
     else:
         described = digest_report(row.incident, row.lines) if row.is_digest else report(row.incident, silence)
-    return Message(row.incident, described, row.number, row.lines, row.report, row.plot)
+    return Message(row.incident, described, row.number, row.lines, row.check_report, row.plot)
 
 
 def plain_message_of(row: Row) -> Message:
     """Return the message of a row whose incident cannot be described because of a defect."""
-    return Message(row.incident, plain_report(row.incident), row.number, row.lines, row.report, row.plot)
+    return Message(row.incident, plain_report(row.incident), row.number, row.lines, row.check_report, row.plot)
 
 
 class NotDelivered(Exception):  # noqa: N818 - a state, not an error of the program

@@ -31,7 +31,7 @@ from agent.notify.base import (
     plain_message_of,
 )
 from agent.notify.edit_limit import EditLimit
-from agent.notify.policy import Why, digest_of, first_notification, is_repeated, repetition, update
+from agent.notify.policy import Why, fingerprint_of, first_notification, is_repeated, repetition, update
 from agent.notify.quiet_hours import is_held_back, summarize
 from agent.notify.refresh import Refresher
 from agent.notify.retries import Retries
@@ -228,8 +228,8 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 - a defect in a sentence must not keep back the incident
             self._retries.log_defect(incident_id, error)
             message, covered = plain_message_of(row), None
-        digest = digest_of(message.report)
-        if self._is_dropped(outbox, row, digest, covered):
+        fingerprint = fingerprint_of(message.report)
+        if self._is_dropped(outbox, row, fingerprint, covered):
             return
         channel = self._receiver.channel(message, row.handle)
         if not self._retries.is_channel_due(incident_id, channel) or not outbox.attempt(row, now_ms(), covered):
@@ -250,8 +250,8 @@ class Dispatcher:
             is_announced = message.number == 0 and row.handle is None
             if message.number == 0 and row.handle is not None:
                 self._edit_limit.edited(row.incident)
-            digest_now, announced_at = (digest if message.number == 0 else None), (now_ms() if is_announced else None)
-            outbox.confirmed(row, handle, digest_now, announced_at)
+            shown = fingerprint if message.number == 0 else None
+            outbox.confirmed(row, handle, shown, now_ms() if is_announced else None)
             self.delivered += 1
         except NotDelivered as error:
             if _is_given_up(row, error, now_ms()):
@@ -324,12 +324,12 @@ class Dispatcher:
         log.debug("notification_skipped", receiver=self._receiver.name, incident=row.incident.id, why=why.value)
         outbox.discard(row)
 
-    def _is_dropped(self, outbox: Outbox, row: Row, digest: str, covered: str | None) -> bool:
+    def _is_dropped(self, outbox: Outbox, row: Row, fingerprint: str, covered: str | None) -> bool:
         """Drop a row that needs no delivery; what an attempt of unknown outcome left must be looked up first."""
         if row.attempted_at is not None:
             return False
         if row.number == 0:
-            why = update(row, digest)
+            why = update(row, fingerprint)
             if why.is_sent:
                 return False
             if row.handle is None:

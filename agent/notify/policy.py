@@ -67,8 +67,8 @@ def first_notification(incident: Incident) -> Why:
     return Why.INFO_ONLY if incident.severity.rank < Severity.WARNING.rank else Why.FIRST
 
 
-def update(row: Row, digest: str) -> Why:
-    """Return whether the message of a row is due. digest: of the message as it would be delivered now.
+def update(row: Row, fingerprint: str) -> Why:
+    """Return whether the message of a row is due. fingerprint: of the message as it would be delivered now.
 
     Once delivered, every visible change is an edit: also that it was merged, withdrawn, or is merely info now.
     """
@@ -76,7 +76,7 @@ def update(row: Row, digest: str) -> Why:
         return Why.FIRST if row.is_report else first_notification(row.incident)
     if row.attempted_at is not None:
         return Why.RETRIED
-    return Why.UNCHANGED if row.digest == digest else Why.CHANGED
+    return Why.UNCHANGED if row.fingerprint == fingerprint else Why.CHANGED
 
 
 def repeat(incident: Incident, delivered: Mapping[str, Any] | None) -> Why:
@@ -126,8 +126,8 @@ def repetition(incident: Incident, announced_at: int, interval: int, now: int) -
     return f"{REPEATED} {span(now - incident.opened_at)}, not acknowledged: {visible(incident.title)}"
 
 
-def digest_of(report: Report) -> str:
-    """Return a digest that differs if the message reads differently."""
+def fingerprint_of(report: Report) -> str:
+    """Return a fingerprint that differs if the message reads differently."""
     return blake2b(msgspec.json.encode(report), digest_size=16).hexdigest()
 
 

@@ -27,8 +27,8 @@ class Row(NamedTuple):
     """One pending delivery, with the incident as it is now.
 
     number: 0 for the incident's message, n for its nth thread entry. lines: of an entry that was attempted before, or
-    of a check report. report: the number of the check report that it carries, 0 if none; plot: of that report, a PNG.
-    attempted_at: when an attempt began whose outcome is unknown (ms), or None. digest: of the message as last
+    of a check report. check_report: the number of the one that it carries, 0 if none; plot: of that report, a PNG.
+    attempted_at: when an attempt began whose outcome is unknown (ms), or None. fingerprint: of the message as last
     delivered. covered: what the thread covers, as JSON; None before the first message. quiet_until: end of the quiet
     hours that hold it back (ms), or None.
     """
@@ -38,18 +38,18 @@ class Row(NamedTuple):
     incident: Incident
     number: int = 0
     lines: tuple[str, ...] = ()
-    report: int = 0
+    check_report: int = 0
     plot: bytes | None = None
     handle: Handle | None = None
     attempted_at: int | None = None
-    digest: str | None = None
+    fingerprint: str | None = None
     covered: str | None = None
     quiet_until: int | None = None
 
     @property
     def is_log_entry(self) -> bool:
         """Whether it is a thread entry about the incident itself, not a check report."""
-        return self.number > 0 and not self.report
+        return self.number > 0 and not self.check_report
 
     @property
     def is_digest(self) -> bool:
@@ -211,7 +211,7 @@ class Outbox:
         ).fetchone()
         if row is None:
             return None
-        revision, body, number, lines, report, plot, handle, attempted_at, digest, covered, quiet_until = row
+        revision, body, number, lines, report, plot, handle, attempted_at, fingerprint, covered, quiet_until = row
         try:
             return Row(
                 seq=seq,
@@ -219,11 +219,11 @@ class Outbox:
                 incident=self._decisions.handled(_INCIDENT.decode(body)),
                 number=number,
                 lines=_LINES.decode(lines),
-                report=report or 0,
+                check_report=report or 0,
                 plot=plot,
                 handle=None if handle is None else _HANDLE.decode(handle),
                 attempted_at=attempted_at,
-                digest=digest,
+                fingerprint=fingerprint,
                 covered=covered,
                 quiet_until=quiet_until,
             )
@@ -250,10 +250,12 @@ class Outbox:
         """Remember where the receiver keeps the incident; the row stays."""
         self._remember(row.incident.id, handle)
 
-    def confirmed(self, row: Row, handle: Handle | None, digest: str | None = None, now: int | None = None) -> None:
+    def confirmed(
+        self, row: Row, handle: Handle | None, fingerprint: str | None = None, now: int | None = None
+    ) -> None:
         """Remove the delivered row; a message that changed while it was being sent stays, behind its thread.
 
-        digest: of the message that was delivered. now: when that announced the incident, ms; None if it did not.
+        fingerprint: of the message that was delivered. now: when that announced the incident, ms; None if it did not.
         """
         with transaction(self._db):
             self._remember(row.incident.id, handle)
@@ -262,10 +264,10 @@ class Outbox:
                     "UPDATE deliveries SET announced_at = ? WHERE receiver = ? AND incident = ?",
                     (now, self._receiver, row.incident.id),
                 )
-            if digest is not None:
+            if fingerprint is not None:
                 self._db.execute(
                     "UPDATE deliveries SET digest = ? WHERE receiver = ? AND incident = ?",
-                    (digest, self._receiver, row.incident.id),
+                    (fingerprint, self._receiver, row.incident.id),
                 )
             self._db.execute("DELETE FROM outbox WHERE seq = ? AND revision = ?", (row.seq, row.revision))
             if self._db.execute("DELETE FROM outbox WHERE seq = ?", (row.seq,)).rowcount:

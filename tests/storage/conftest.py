@@ -34,6 +34,6 @@ def deliver_all(outbox: Outbox) -> list[tuple[int, tuple[str, ...]]]:
     while waiting := read_rows(outbox):
         for row in map(add_lines, waiting):
             assert outbox.attempt(row, 1, "{}" if row.is_log_entry else None)
-            outbox.confirmed(row, {"ts": "1"}, "digest" if row.number == 0 else None)
+            outbox.confirmed(row, {"ts": "1"}, "fingerprint" if row.number == 0 else None)
             delivered.append((row.number, row.lines))
     return delivered

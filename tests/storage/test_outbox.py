@@ -39,13 +39,13 @@ def test_a_row_that_changed_since_it_was_read_is_not_dropped(store: IncidentStor
 def test_a_skipped_row_is_not_delivered(store: IncidentStore, outbox: Outbox) -> None:
     store.save(1, [samples.incident()])
     (message,) = read_rows(outbox)
-    outbox.confirmed(message, {"ts": "1"}, "digest")
+    outbox.confirmed(message, {"ts": "1"}, "fingerprint")
     (entry,) = read_rows(outbox)
-    assert (entry.digest, entry.covered) == ("digest", None)
+    assert (entry.fingerprint, entry.covered) == ("fingerprint", None)
     assert outbox.skip(entry, '{"seen":1}')
     store.save(2, [samples.recovered()])
     (message,) = read_rows(outbox)
-    assert (message.digest, message.covered) == ("digest", '{"seen":1}')
+    assert (message.fingerprint, message.covered) == ("fingerprint", '{"seen":1}')
 
 
 def test_another_update_time_alone_queues_nothing(store: IncidentStore, outbox: Outbox) -> None:
@@ -160,7 +160,7 @@ def test_a_check_report_is_two_log_entries_lines_then_plot(store: IncidentStore,
     delivered = []
     while waiting := read_rows(outbox):
         for row in map(add_lines, waiting):
-            delivered.append((row.number, row.lines, row.report, row.plot))
+            delivered.append((row.number, row.lines, row.check_report, row.plot))
             outbox.confirmed(row, {"ts": "1"})
     assert delivered == [
         (2, ("it fell once",), 1, None),
