@@ -1,6 +1,7 @@
 # Backflow's commands. `make` alone lists them; everything lives in .venv and build/.
 .PHONY: help setup setup-python demo test test-fast backtest faults acceptance coverage lint docs reference messages lock dist deb clean
 BIN := .venv/bin
+WORKERS := $(shell echo $$((2 * $$(nproc))))  # many unit tests wait
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,11 +17,11 @@ demo: setup ## break a real Kafka 0.11 cluster and watch Backflow find the root 
 
 test: lint setup ## lint, types, unit and property tests, integration tests with real brokers (about 25 minutes)
 	@scripts/ensure "systemd-analyze (tests check the unit with it)" systemd systemd-analyze --version
-	@$(BIN)/pytest -m "not integration and not acceptance and not spark" --numprocesses auto --dist worksteal
+	@$(BIN)/pytest -m "not integration and not acceptance and not spark" --numprocesses $(WORKERS) --dist worksteal
 	@$(BIN)/pytest -m "(integration or spark) and not acceptance" --numprocesses 2 --dist loadfile
 
-test-fast: lint ## lint, types, unit and property tests in parallel; needs no Java (under 3 minutes)
-	@$(BIN)/pytest -m "not integration and not acceptance and not spark" --numprocesses auto --dist worksteal
+test-fast: lint ## lint, types, unit and property tests in parallel but for the longest; needs no Java (under 3 minutes)
+	@$(BIN)/pytest -m "not integration and not acceptance and not spark and not slow" --numprocesses $(WORKERS) --dist worksteal
 
 backtest: setup-python ## compare incidents with the truth of simulated clusters; SCENARIOS=1000, SEED= drawn and printed
 	@$(BIN)/python -m testbed.model --scenarios $(or $(SCENARIOS),1000) $(if $(SEED),--first $(SEED))

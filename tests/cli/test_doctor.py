@@ -121,6 +121,7 @@ def test_what_the_host_lacks_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert f"PROBLEM   brokers/logs\n          no file matches {tmp_path}/*.log" in text
 
 
+@pytest.mark.slow
 def test_a_cluster_that_refuses_is_named(tmp_path: Path) -> None:
     status, lines = run(tmp_path, f'[clusters.far]\nbootstrap_servers = "127.0.0.1:1"\n{NO_SPARK}', "--wait", "20s")
     assert status == 1

@@ -241,6 +241,7 @@ READINGS = st.tuples(st.sampled_from([-900, -40, 0, 10, 100]), st.sampled_from([
 """By how much a log end and a log start rise in a second."""
 
 
+@pytest.mark.slow
 @given(
     st.lists(READINGS, min_size=30, max_size=90),
     st.lists(st.sampled_from([0, 10, 100, 5_000]), min_size=90, max_size=90),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, Phase, event, example, given, settings
 from hypothesis import strategies as st
 
@@ -105,6 +106,7 @@ def test_incidents_do_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
     assert len({run.stdout for run in runs}) == 1
 
 
+@pytest.mark.slow
 @given(strategies.scenarios, strategies.delays, strategies.wobbles)
 @slow
 def test_replay_does_not_depend_on_the_order_of_subjects(
@@ -114,6 +116,7 @@ def test_replay_does_not_depend_on_the_order_of_subjects(
     assert replay_json(delay(ticking, delays, wobble)) == replay_json(ticking)
 
 
+@pytest.mark.slow
 @given(strategies.scenarios, strategies.delays, strategies.wobbles, strategies.sizes)
 @slow
 def test_live_incidents_equal_a_replay_whatever_comes_late(
@@ -143,6 +146,7 @@ def test_live_equals_replay_for_arbitrary_observations(
     assert without_ids(incidents.values()) == without_ids(replay(moments([*ordered, end]), engine()))
 
 
+@pytest.mark.slow
 @given(
     strategies.scenarios,
     strategies.sizes,
@@ -199,6 +203,7 @@ LEADER_CHANGE_EXPLAINS_RESET = [
 """A leader change joins earlier ones, or a reset at once: that depends on when it is evaluated."""
 
 
+@pytest.mark.slow
 @given(strategies.scenarios, strategies.delays | prompt, strategies.sizes, st.integers(0, 100))
 @example(simulate(LEADER_CHANGE_EXPLAINS_RESET, polled=5_000), [0, 0, 0, 0, 1_110, 0, 0, 0], [25], 24)
 @slow
@@ -220,6 +225,7 @@ def test_restart_anywhere_changes_no_incident(
     assert compared(after.values()) == compared(run_live(batches).values())
 
 
+@pytest.mark.slow
 @given(strategies.scenarios, strategies.delays, strategies.sizes, st.integers(0, 100))
 @slow
 def test_check_requests_survive_late_facts_and_restarts(
@@ -250,6 +256,7 @@ COMBINED = {"hidden-reset-after-leader-change", "hidden-reset-after-truncation"}
 """Correlations that need two of the faults at once, as testbed/model has them."""
 
 
+@pytest.mark.slow
 def test_simulation_covers_every_correlation_and_rule() -> None:
     correlations: set[str | None] = set()
     kinds: set[str] = set()

@@ -111,6 +111,7 @@ def damaged(draw: st.DrawFn, batches: list[bytes], accidents: int) -> bytes:
     return b"".join(batches)
 
 
+@pytest.mark.slow
 @settings(max_examples=1_500, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(batches=segments(), sealed=st.booleans(), deep=st.booleans(), choices=st.data())
 def test_damage_is_found_or_harmless(batches: list[bytes], *, sealed: bool, deep: bool, choices: st.DataObject) -> None:

@@ -304,6 +304,7 @@ _incidents = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(_incidents, _incidents)
 def test_every_incident_can_be_rendered(first: Incident, second: Incident) -> None:
     assert len(report(first).lines()) < 60

@@ -182,6 +182,7 @@ def test_chunks_keep_the_order_of_what_is_dated_before_and_after_midnight(tmp_pa
     assert [observation for chunk in chunks(tmp_path) for part in chunk for observation in part] == written
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.lists(OBSERVATIONS, max_size=8), max_size=4), st.booleans())
 def test_observations_are_read_in_the_order_written(
@@ -197,6 +198,7 @@ def _cluster_of_commit(observation: Observation) -> str | None:
     return observation.cluster if isinstance(observation, Commit) else None
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.one_of(samples_of_commits(), OBSERVATIONS), max_size=5), max_size=4), st.booleans())
 def test_commits_in_columns_are_read_like_others(
     flushed: list[list[Observation]],
@@ -274,6 +276,7 @@ def test_a_reader_sees_flushed_observations_only(tmp_path: Path) -> None:
         assert list(read(tmp_path)) == [commit(NOON)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_a_kill_loses_and_duplicates_nothing_flushed(tmp_path: Path, seed: int) -> None:
     """SIGKILL at random points of appending, flushing, sealing and closing, four times on one journal."""
@@ -324,6 +327,7 @@ def write_until_killed(directory: Path, seed: str) -> None:
                 journal.seal(now)
 
 
+@pytest.mark.slow
 def test_a_stream_truncated_at_any_byte_is_readable_up_to_there(tmp_path: Path) -> None:
     """A kill leaves such a file: it is not reported, and earlier flushes are read before and after recovery."""
     batches = [[commit(NOON, 1), commit(NOON, None)], [commit(NOON, 3)]]
@@ -347,6 +351,7 @@ def test_a_stream_truncated_at_any_byte_is_readable_up_to_there(tmp_path: Path) 
     assert not unreadable.paths
 
 
+@pytest.mark.slow
 def test_journal_cut_at_any_byte_continues_and_counts_what_is_missing(tmp_path: Path) -> None:
     """Opened as at a start: with the position that the state knows, and then written and read again."""
     written = [commit(NOON, 1), commit(NOON, None), commit(NOON + 1, 3)]
@@ -376,6 +381,7 @@ def test_journal_cut_at_any_byte_continues_and_counts_what_is_missing(tmp_path: 
         assert not unreadable.paths
 
 
+@pytest.mark.slow
 def test_sealed_segment_cut_at_any_byte_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
     with closing(Journal(tmp_path)) as journal:
         journal.append([commit(NOON, 1), commit(NOON, None)])
@@ -580,6 +586,7 @@ def test_a_stream_that_cannot_be_sealed_is_kept_aside_at_the_start(tmp_path: Pat
     assert list(folder.iterdir()) == unreadable.paths
 
 
+@pytest.mark.slow
 def test_no_damaged_stream_ends_the_start(tmp_path: Path) -> None:
     """A bit of each byte is wrong, one after the other: the journal starts, and goes on.
 
@@ -601,6 +608,7 @@ def test_no_damaged_stream_ends_the_start(tmp_path: Path) -> None:
         assert commit(NOON + 10, 10) in list(read(directory, unreadable=Unreadable()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bit", range(8))
 def test_no_damaged_parquet_index_ends_the_process(tmp_path: Path, bit: int) -> None:
     """pyarrow 26 aborts over some of it when it is asked for a row group's statistics."""

@@ -316,6 +316,7 @@ def test_view_reduces_polls_as_the_change_detector_does() -> None:
     assert kept(reduced) == kept(ChangeDetector().changes(kept(polls)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [seek_back, offset_forgotten, retention_overrun, unclean_election])
 def test_without_rules_every_visible_incident_is_missed(fault: Fault) -> None:
     for seed in range(60, 90):
@@ -334,6 +335,7 @@ def test_truth_survives_json() -> None:
     assert from_json(to_json(truth)) == truth
 
 
+@pytest.mark.slow
 def test_smoke_backtest_reports_recall_of_rewinds() -> None:
     results = [run_seed(seed, RULES, changes=SMALL)[0] for seed in (22, 28)]
     lines = list(report(results))

@@ -139,7 +139,6 @@ class Resurrection(NamedTuple):
     before: FlinkJob | JobListing
     active: FlinkJob
     graph: JobGraph
-    old_leader: JobManagerLeader
     new_leader: JobManagerLeader
     known_at: int
 
@@ -155,18 +154,18 @@ def find_resurrections(facts: Facts, cluster: str, job: str) -> Iterator[Resurre
         elected = [change for change in changes if change[1].start - CLOCK_SLACK_MS <= state.at]
         if not is_active(state) or not is_new_execution or not elected:
             continue
-        old, new = elected[-1]
+        _, new = elected[-1]
         graph = _recovered_graph(facts, cluster, job, state)
         if graph is None or (graph.made_at or 0) >= new.start:
             continue
         known_at = max(state.seen, new.seen, graph.seen)
         if before is not None and before.ended:
             if before.start <= new.at + CLOCK_SLACK_MS and new.at <= state.at + LATENESS_MS:
-                yield Resurrection(before, state, graph, old, new, known_at)
+                yield Resurrection(before, state, graph, new, known_at)
             continue
         missing, certain_at = _missing_from(facts.history(JobListing, cluster), job, graph, new, state)
         if missing is not None and (before is None or before.at <= missing.at):
-            yield Resurrection(missing, state, graph, old, new, max(known_at, certain_at))
+            yield Resurrection(missing, state, graph, new, max(known_at, certain_at))
 
 
 def _recovered_graph(facts: Facts, cluster: str, job: str, active: FlinkJob) -> JobGraph | None:
