@@ -1,4 +1,4 @@
-"""The cost of the journal: CPU time per commit written and read, and its ratio to bare pyarrow.
+"""The cost of the journal: CPU time per commit written and read, its ratio to bare pyarrow, and memory while it seals.
 
 Run as `python -m bench.journal [OBSERVATIONS]`. Bare pyarrow gets finished columns and writes the same table once, as
 Parquet. The journal starts from observations and writes each twice: flushed to the stream, and sealed into Parquet.
@@ -14,7 +14,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
+from msgspec.structs import replace
 from pyarrow import parquet
 
 from agent.model.observations.kafka import Commit
@@ -24,6 +26,8 @@ from agent.storage.journal.writer import Journal
 
 BATCH = 5_000
 STARTED = 1_795_176_000_000
+HOUR_MS = 3_600_000
+SEALS = 8
 
 
 def cpu(work: Callable[[], Any], times: int = 3) -> float:
@@ -68,6 +72,20 @@ def write(folder: Path, taken: list[Commit], *, sealed: bool) -> None:
         journal.close()
 
 
+def memory_of_seals(folder: Path, taken: list[Commit], seals: int) -> list[float]:
+    """Return what this process holds before it seals segments for the first time, and after each time, MiB."""
+    process, journal = psutil.Process(), Journal(folder / "seals")
+    held = []
+    for number in range(seals + 1):
+        held.append(process.memory_info().rss / (1 << 20))
+        journal.append([replace(commit, at=commit.at + number * HOUR_MS) for commit in taken])
+        journal.flush()
+        journal.seal(STARTED + number * HOUR_MS)
+        journal.seal(STARTED + (number + 1) * HOUR_MS)
+    journal.close()
+    return held
+
+
 def bare_table(columns: dict[str, list[Any]], schema: pa.Schema) -> pa.Table:
     """Return the same table, made from columns of Python values."""
     return pa.table([pa.array(columns[field.name], type=field.type) for field in schema], schema=schema)
@@ -80,6 +98,8 @@ def main(count: int) -> None:
     columns["position"] = list(range(count))
     with tempfile.TemporaryDirectory(prefix="backflow-bench-") as name:
         folder = Path(name)
+        held = memory_of_seals(folder, taken[:BATCH], SEALS)
+        print(f"resident before and after each of {SEALS} seals, MiB: {', '.join(f'{size:.1f}' for size in held)}")
 
         def bare_write() -> None:
             parquet.write_table(bare_table(columns, schema), folder / "bare.parquet", compression="zstd")
