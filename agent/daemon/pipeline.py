@@ -31,6 +31,7 @@ from agent.notify.policy import check_report_lines, check_report_message, check_
 from agent.sources.base import HEARTBEAT_MS, Batch
 from agent.storage.database import StorageError
 from agent.storage.incidents import CheckReport, IncidentStore
+from agent.storage.journal.retention import RETAIN_MS, TRUST_MS
 from agent.storage.journal.writer import Journal, JournalError
 
 LOOKBACK_MS = 2 * HEARTBEAT_MS + LATENESS_MS
@@ -42,7 +43,6 @@ _FLUSH_ROWS = 32_768
 
 _TICK_MS = 1_000
 _POSITION_MS = 10_000
-_RETAIN_MS = 3_600_000
 _DAY_MS = 86_400_000
 _CHUNK = 1_000
 JOURNAL = "journal"
@@ -103,7 +103,8 @@ class Pipeline:
         self._unsaved_reports: list[CheckReport] = []
         self._requests: list[CheckRequest] = []
         self._started: dict[str, CheckRequest] = {}
-        self._flushed_at = self._saved_at = self._retained_at = 0
+        self._flushed_at = self._saved_at = 0
+        self._retain_at = monotonic_ms() + TRUST_MS
         self._flushed_position = journal.position
         # A daemon thread: one that hangs must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name="pipeline", daemon=True)
@@ -288,8 +289,8 @@ class Pipeline:
             if self._unsaved or self._unsaved_reports or now - self._saved_at >= _POSITION_MS:
                 self._saved_at = now
                 self._save(now)
-            if now - self._retained_at >= _RETAIN_MS:
-                self._retained_at = now
+            if monotonic_ms() >= self._retain_at:
+                self._retain_at = monotonic_ms() + RETAIN_MS
                 self._keeper.prune(now - max(self._retention, self._join_window))
                 self._retain_journal(now)
         except StorageError as error:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent.clock import now_ms
+from agent.clock import monotonic_ms, now_ms
 from agent.config.loading import load
 from agent.daemon.pipeline import Pipeline
 from agent.engine.check_requests import CheckRequest, CheckResult
@@ -392,8 +392,10 @@ def test_batches_and_results_are_processed_in_order(tmp_path: Path) -> None:
         assert (store.check_requests(), pipeline.failure) == ([], None)
 
 
-def test_incident_closed_before_the_retention_is_deleted(tmp_path: Path, slack: Workspace) -> None:
-    day = 86_400
+def test_incident_closed_before_the_retention_is_deleted(
+    tmp_path: Path, slack: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    day, monotonic = 86_400, monotonic_ms()
     with opened(tmp_path) as (pipeline, store, _):
         pipeline.take([*RESET, committed(200, 12_000), committed(202, 12_100)])
         pipeline.take([Tick(at=at(day))])
@@ -402,9 +404,18 @@ def test_incident_closed_before_the_retention_is_deleted(tmp_path: Path, slack: 
     with delivering(tmp_path, slack):
         pass
     with opened(tmp_path) as (pipeline, store, _):
+        monkeypatch.setattr("agent.daemon.pipeline.monotonic_ms", lambda: monotonic + 3_600_000)
         pipeline.take([Tick(at=at(33 * day))])
         assert store.incidents() == []
     assert len(slack.messages()) == 1
+
+
+def test_nothing_is_removed_by_a_clock_that_is_ahead_at_the_start(tmp_path: Path) -> None:
+    with opened(tmp_path) as (pipeline, _, _):
+        pipeline.take([*RESET, Tick(at=at(300))])
+    with opened(tmp_path) as (pipeline, _, _):
+        pipeline.take([Tick(at=at(32 * 86_400))])
+    assert [observation for _, observation in entries(tmp_path / "journal")][: len(RESET)] == RESET
 
 
 def test_a_view_is_read_between_two_batches(tmp_path: Path) -> None:

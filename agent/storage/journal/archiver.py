@@ -21,10 +21,12 @@ import pyarrow as pa
 import structlog
 from pyarrow import compute, parquet
 
+from agent.clock import monotonic_ms, now_ms
 from agent.model.text import count
 from agent.storage.journal.archive import Archive, measure
 from agent.storage.journal.places import read_id, write_id
 from agent.storage.journal.reader import warn
+from agent.storage.journal.retention import RETAIN_MS, TRUST_MS
 from agent.storage.journal.segments import (
     DAY_MS,
     FOREVER,
@@ -42,7 +44,6 @@ from agent.storage.journal.segments import (
 _IN_FLIGHT = "archive-in-flight"
 _IDLE_S = 600.0
 _FIRST_DELAY_S, _LONGEST_DELAY_S = 1.0, 60.0
-_RETAIN_S = 3_600
 PATIENCE_S = 600.0
 """How long nothing can be archived before that is a problem of the agent."""
 
@@ -99,7 +100,7 @@ class Archiver:
         self._archived = self._size = self._failures = 0
         self._problem = ""
         self._failing_since: float | None = None
-        self._retained_at = -float(_RETAIN_S)
+        self._retain_at = monotonic_ms() + TRUST_MS
         self._wake, self._stop = threading.Event(), threading.Event()
         # Not a daemon thread: the process must not take away the object store's client while it is in a call.
         self._thread = threading.Thread(target=self._run, name="journal archive")
@@ -148,9 +149,9 @@ class Archiver:
         for folder in list(self._pending):
             while not self._stop.is_set() and not self._ship_folder(folder):
                 self._pending[folder] = self._sealed(folder)
-        if self._retention is not None and time.monotonic() - self._retained_at >= _RETAIN_S:
-            self._retained_at = time.monotonic()
-            day = int(time.time()) * 1_000 // DAY_MS - self._retention
+        if self._retention is not None and monotonic_ms() >= self._retain_at:
+            self._retain_at = monotonic_ms() + RETAIN_MS
+            day = now_ms() // DAY_MS - self._retention
             removed = self._archive.remove_before(day, self._agent, self._expired)
             if removed:
                 log.info("archive_retention_applied", folders=removed)

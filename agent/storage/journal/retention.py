@@ -6,6 +6,15 @@ from pathlib import Path
 
 from agent.storage.journal.segments import DAY_MS, FOREVER, Segment, day_of, find, folders
 
+RETAIN_MS = 3_600_000
+"""How often what is too old is removed."""
+
+TRUST_MS = 600_000
+"""How long after the start nothing is removed: a clock that is ahead would make all of the journal too old.
+
+It may be corrected until then, and the agent starts again after each such step.
+"""
+
 
 def remove_expired(
     directory: Path, days: int, now: int, close: Callable[[Path], None], is_archived: Callable[[Path], bool]
