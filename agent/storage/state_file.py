@@ -19,6 +19,8 @@ from agent.storage.database import FILE, DamagedError, StorageError, UnusableErr
 from agent.storage.incidents import IncidentStore
 
 _MEMORY = Path("/dev/shm")  # noqa: S108 - a folder there is used only if it is ours
+_RUNTIME = Path("/run")
+_STATE_DIRECTORIES = (Path("/var/lib"), Path("/var/lib/private"))
 _PARTS = ("-shm", "-wal", "")
 """Suffixes of an SQLite file, in the order in which to move it: a new file must never find an old log."""
 
@@ -40,9 +42,16 @@ class Opened(NamedTuple):
 
 def shelter_of(home: Path) -> Path:
     """Return where in memory the state file of this path is while its directory cannot be used."""
-    memory = _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
     name = blake2b(os.fsencode(home.absolute()), digest_size=8).hexdigest()
-    return memory / f"backflow-{_user_of(home)}-{name}" / FILE
+    return _memory_for(home) / f"backflow-{_user_of(home)}-{name}" / FILE
+
+
+def _memory_for(home: Path) -> Path:
+    """Return a folder in memory: of a service, its own one, as systemd clears the other one whenever it stops."""
+    of_service = _RUNTIME / home.parent.name
+    if home.absolute().parent.parent in _STATE_DIRECTORIES and os.access(of_service, os.W_OK):
+        return of_service
+    return _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
 
 
 def current(home: Path) -> Path:

@@ -100,6 +100,8 @@ def test_unit_has_the_settings_the_daemon_relies_on() -> None:
         "TimeoutStopSec=10s",
         "DynamicUser=yes",
         "StateDirectory=backflow",
+        "RuntimeDirectory=backflow",
+        "RuntimeDirectoryPreserve=yes",
         "LoadCredential=slack-token",
         "LoadCredential=kafka-password",
     }

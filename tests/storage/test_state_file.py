@@ -23,3 +23,15 @@ def test_roots_commands_find_the_state_that_is_in_memory(tmp_path: Path, monkeyp
     assert current(home) == shelter
     leave_shelter(home)
     assert current(home) == home
+
+
+def test_a_service_keeps_its_state_in_its_own_runtime_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.storage.state_file._RUNTIME", tmp_path / "run")
+    monkeypatch.setattr("agent.storage.state_file._STATE_DIRECTORIES", (tmp_path / "lib",))
+    home = tmp_path / "lib" / "backflow" / FILE
+    assert not shelter_of(home).is_relative_to(tmp_path), "there is no runtime directory"
+    (tmp_path / "run" / "backflow").mkdir(parents=True)
+    assert shelter_of(home).is_relative_to(tmp_path / "run" / "backflow")
+    assert not shelter_of(tmp_path / "backflow" / FILE).is_relative_to(tmp_path / "run"), "not the service's state"
