@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -242,6 +242,7 @@ READINGS = st.tuples(st.sampled_from([-900, -40, 0, 10, 100]), st.sampled_from([
 
 
 @pytest.mark.slow
+@settings(max_examples=40)
 @given(
     st.lists(READINGS, min_size=30, max_size=90),
     st.lists(st.sampled_from([0, 10, 100, 5_000]), min_size=90, max_size=90),
