@@ -53,7 +53,7 @@ POINTS = (
     *_points(
         "rotation",
         (
-            ("segment closed", "agent.storage.journal.writer:Journal._seal", _BOTH),
+            ("segment closed", "agent.storage.journal.writer:Journal._end", _BOTH),
             ("sealed rows written", "pyarrow.parquet:ParquetWriter.write_table", _BOTH),
             ("sealed file on disk", f"{_SEGMENTS}:write", ("after",)),
             ("sealed file renamed", "pathlib:Path.rename", _BOTH),
