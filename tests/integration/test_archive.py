@@ -57,6 +57,7 @@ def in_archive(server: ObjectStore, agent: str = "a") -> list[tuple[int, Observa
     return list(entries(JournalFiles(agent, None, archive(server)), unreadable=fail))
 
 
+@pytest.mark.acceptance
 def test_a_failing_and_slow_server_loses_and_doubles_nothing(server: ObjectStore, link: Proxy, tmp_path: Path) -> None:
     local = tmp_path / "journal"
     shipper = Archiver(local, archive(server, link.port), "a", 0, unreadable=fail)

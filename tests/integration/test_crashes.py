@@ -63,6 +63,7 @@ def test_rewind_during_downtime_is_reported_at_start(kafka_3_9: Cluster, tmp_pat
         wait_until(lambda: any(incident["id"] in post.words for post in slack.messages()), "the message")
 
 
+@pytest.mark.acceptance
 def test_session_loss_of_200_partitions_is_one_message(kafka_3_9: Cluster, tmp_path: Path) -> None:
     leader, follower, bystander = kafka_3_9.brokers
     wide, other = named("wide"), named("other")

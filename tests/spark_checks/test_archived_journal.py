@@ -59,6 +59,7 @@ def test_findings_over_an_archive_are_those_over_the_journal(spark: SparkSession
         assert report.summary == local.summary
 
 
+@pytest.mark.acceptance
 def test_a_pattern_selects_clusters_of_a_fleet(spark: SparkSession, tmp_path: Path, url: str) -> None:
     for number, agent in enumerate("ab"):
         write(tmp_path / agent, drawn(number))
@@ -115,6 +116,7 @@ def test_review_of_an_archive_is_that_of_the_journal(
     assert reviewed(spark, tmp_path / "4", str(copy), archive=url) == local
 
 
+@pytest.mark.acceptance
 def test_review_of_a_fleet_has_a_page_for_each_cluster(
     spark: SparkSession, month: Path, url: str, tmp_path: Path
 ) -> None:
@@ -130,6 +132,7 @@ def test_review_of_a_fleet_has_a_page_for_each_cluster(
     assert tasks[1].startswith("1. main: billing nearly lost unread records of orders[0] to retention.")
 
 
+@pytest.mark.acceptance
 def test_clusters_of_the_same_name_are_told_apart(spark: SparkSession, month: Path, url: str, tmp_path: Path) -> None:
     archive(month, url, "a")
     archive(Path(shutil.copytree(month, tmp_path / "b", ignore=shutil.ignore_patterns("archive-*"))), url, "b")
