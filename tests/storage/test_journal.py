@@ -1,16 +1,10 @@
-"""The journal returns each observation once and in order, after kills of the writer and damage to files."""
+"""The journal returns each observation once and in order."""
 
 import os
-import random
-import resource
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from errno import EIO
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from itertools import groupby, pairwise
 from pathlib import Path
 from types import NoneType, UnionType
@@ -29,46 +23,12 @@ from pyarrow import parquet
 from agent.model.batches import UNKNOWN, CommitBatch, CommitKey, CommitKeys
 from agent.model.observations import KINDS
 from agent.model.observations.base import Observation, Tick
-from agent.model.observations.kafka import BrokerRegistration, Commit, GroupState, LogOffsets, Member, OffsetsPosition
-from agent.model.times import millis
+from agent.model.observations.kafka import Commit, GroupState, Member
 from agent.storage.journal.columns import Columns
 from agent.storage.journal.reader import chunks, entries, last_at, read
 from agent.storage.journal.segments import DAY_MS, in_groups
 from agent.storage.journal.writer import Journal, JournalError
-
-NOON = millis("2026-11-20T12:00:00.000Z")
-MIDNIGHT = millis("2026-11-21T00:00:00.000Z")
-ROOT = Path(__file__).parents[2]
-
-
-class Unreadable:
-    """The files and values that the journal reported as unreadable."""
-
-    def __init__(self) -> None:
-        self.paths: list[Path] = []
-        self.reasons: list[str] = []
-
-    def __call__(self, path: Path, reason: str) -> None:
-        self.paths.append(path)
-        self.reasons.append(reason)
-
-
-def commit(at: int, offset: int | None = 0) -> Commit:
-    return Commit(at=at, cluster="main", group="g", topic="t", partition=0, offset=offset)
-
-
-def observation_at(position: int) -> Observation:
-    """Return the observation of a position: four kinds in turn, on two dates."""
-    at = MIDNIGHT - 5_000 + position
-    match position % 4:
-        case 0:
-            return BrokerRegistration(at=at, cluster="main", broker=2005, session=f"{position:#x}", epoch=position)
-        case 1:
-            return LogOffsets(at=at, cluster="main", topic="t", partition=position, log_start=0, log_end=position)
-        case 2:
-            return Tick(at=at)
-        case _:
-            return commit(at, position)
+from tests.storage.journals import MIDNIGHT, NOON, Unreadable, commit
 
 
 def values(hint: Any) -> st.SearchStrategy[Any]:
@@ -276,171 +236,6 @@ def test_a_reader_sees_flushed_observations_only(tmp_path: Path) -> None:
         assert list(read(tmp_path)) == [commit(NOON)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-def test_a_kill_loses_and_duplicates_nothing_flushed(tmp_path: Path, seed: int) -> None:
-    """SIGKILL at random points of appending, flushing, sealing and closing, four times on one journal."""
-    draw = random.Random(seed)  # noqa: S311 - picks the moment of a kill
-    flushed: set[int] = set()
-    for _ in range(4):
-        command = [sys.executable, __file__, str(tmp_path), str(draw.random())]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as writer:
-            assert writer.stdout is not None
-            printed = [line for _, line in zip(range(draw.randrange(1, 100)), writer.stdout, strict=False)]
-            writer.kill()
-            printed += [line for line in writer.stdout if line.endswith("\n")]
-        assert writer.returncode == -signal.SIGKILL
-        for line in printed:
-            flushed.update(range(*map(int, line.split())))
-        positions = read_positions(tmp_path)
-        assert flushed <= set(positions)
-        with closing(Journal(tmp_path)) as journal:
-            assert journal.position > positions[-1]
-        assert read_positions(tmp_path) == positions
-        assert not list(tmp_path.glob("*/*/_*"))
-
-
-def read_positions(directory: Path) -> list[int]:
-    """Return the journal's positions; assert that they are unique, in order and have the right observations."""
-    unreadable = Unreadable()
-    found = list(entries(directory, unreadable=unreadable))
-    positions = [position for position, _ in found]
-    assert not unreadable.paths
-    assert positions == sorted(set(positions))
-    assert all(observation == observation_at(position) for position, observation in found)
-    return positions
-
-
-def write_until_killed(directory: Path, seed: str) -> None:
-    """Write, and print the range of positions after each flush, until killed."""
-    draw = random.Random(seed)  # noqa: S311 - sizes of batches and segments
-    now = MIDNIGHT
-    while True:
-        with closing(Journal(directory, segment_bytes=draw.randrange(2_000, 50_000))) as journal:
-            for _ in range(draw.randrange(1, 50)):
-                start = journal.position
-                journal.append([observation_at(position) for position in range(start, start + draw.randrange(1, 400))])
-                journal.flush()
-                os.write(1, f"{start} {journal.position}\n".encode())
-                now += draw.randrange(100_000)
-                journal.seal(now)
-
-
-@pytest.mark.slow
-def test_a_stream_truncated_at_any_byte_is_readable_up_to_there(tmp_path: Path) -> None:
-    """A kill leaves such a file: it is not reported, and earlier flushes are read before and after recovery."""
-    batches = [[commit(NOON, 1), commit(NOON, None)], [commit(NOON, 3)]]
-    ends, unreadable = [], Unreadable()
-    with closing(Journal(tmp_path / "whole")) as journal:
-        for batch in batches:
-            journal.append(batch)
-            journal.flush()
-            (stream,) = tmp_path.glob("whole/commit/*/_*.arrow")
-            ends.append(stream.stat().st_size)
-        content, name = stream.read_bytes(), stream.relative_to(tmp_path / "whole")
-    for cut in range(len(content) + 1):
-        torn = tmp_path / str(cut) / name
-        torn.parent.mkdir(parents=True)
-        torn.write_bytes(content[:cut])
-        whole = [observation for batch, end in zip(batches, ends, strict=True) if end <= cut for observation in batch]
-        assert list(read(tmp_path / str(cut), unreadable=unreadable)) == whole
-        with closing(Journal(tmp_path / str(cut), unreadable=unreadable)) as journal:
-            assert journal.position == len(whole)
-            assert list(read(tmp_path / str(cut), unreadable=unreadable)) == whole
-    assert not unreadable.paths
-
-
-@pytest.mark.slow
-def test_journal_cut_at_any_byte_continues_and_counts_what_is_missing(tmp_path: Path) -> None:
-    """Opened as at a start: with the position that the state knows, and then written and read again."""
-    written = [commit(NOON, 1), commit(NOON, None), commit(NOON + 1, 3)]
-    with closing(Journal(tmp_path / "whole")) as journal:
-        ends = []
-        for observation in written:
-            journal.append([observation])
-            journal.flush()
-            (stream,) = tmp_path.glob("whole/commit/*/_*.arrow")
-            ends.append(stream.stat().st_size)
-        content, name = stream.read_bytes(), stream.relative_to(tmp_path / "whole")
-    for cut in range(len(content) + 1):
-        directory, unreadable = tmp_path / str(cut), Unreadable()
-        (directory / name).parent.mkdir(parents=True)
-        (directory / name).write_bytes(content[:cut])
-        kept = sum(end <= cut for end in ends)
-        with closing(Journal(directory, unreadable=unreadable)) as journal:
-            assert journal.continue_at(len(written)) == len(written) - kept
-            journal.append([Tick(at=NOON + 2)])
-        assert list(entries(directory, unreadable=unreadable)) == [
-            *enumerate(written[:kept]),
-            (len(written), Tick(at=NOON + 2)),
-        ]
-        assert last_at(directory) == NOON + 2
-        with closing(Journal(directory, unreadable=unreadable)) as journal:
-            assert journal.continue_at(len(written) + 1) == 0
-        assert not unreadable.paths
-
-
-@pytest.mark.slow
-def test_sealed_segment_cut_at_any_byte_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
-    with closing(Journal(tmp_path)) as journal:
-        journal.append([commit(NOON, 1), commit(NOON, None)])
-    with closing(Journal(tmp_path)) as journal:
-        journal.append([commit(NOON + 1, 3), Tick(at=NOON + 1)])
-    rest = [(2, commit(NOON + 1, 3)), (3, Tick(at=NOON + 1))]
-    sealed = min(tmp_path.glob("commit/*/*.parquet"))
-    content = sealed.read_bytes()
-    for cut in range(len(content)):
-        sealed.write_bytes(content[:cut])
-        unreadable = Unreadable()
-        with closing(Journal(tmp_path, unreadable=unreadable)) as journal:
-            assert journal.position == 4
-            assert last_at(tmp_path) == NOON + 1
-            assert list(entries(tmp_path, unreadable=unreadable)) == rest
-        assert unreadable.paths == [sealed]
-        assert unreadable.reasons[0]
-
-
-def test_damage_in_a_stream_is_reported_and_earlier_records_kept(tmp_path: Path) -> None:
-    with closing(Journal(tmp_path / "whole")) as journal:
-        ends = []
-        for offset in range(3):
-            journal.append([commit(NOON, offset)])
-            journal.flush()
-            (stream,) = tmp_path.glob("whole/commit/*/_*.arrow")
-            ends.append(stream.stat().st_size)
-        content, name = bytearray(stream.read_bytes()), stream.relative_to(tmp_path / "whole")
-    content[ends[0] + 8 : ends[0] + 40] = b"\xff" * 32  # the second batch's metadata
-    damaged = tmp_path / "damaged" / name
-    damaged.parent.mkdir(parents=True)
-    damaged.write_bytes(content)
-    unreadable = Unreadable()
-    assert list(read(tmp_path / "damaged", unreadable=unreadable)) == [commit(NOON, 0)]
-    with closing(Journal(tmp_path / "damaged", unreadable=unreadable)) as journal:
-        assert journal.position == 1
-    assert unreadable.paths == [damaged, damaged.with_suffix(".damaged")]
-    assert unreadable.paths[1].read_bytes() == content
-    assert list(read(tmp_path / "damaged", unreadable=unreadable)) == [commit(NOON, 0)]
-    assert len(unreadable.paths) == 2
-
-
-def test_a_crash_after_sealing_duplicates_nothing(tmp_path: Path) -> None:
-    """The sealed file is read; recovery removes the stream and the temporary file."""
-    with closing(Journal(tmp_path)) as journal:
-        journal.append([commit(NOON, 1), commit(NOON, 2)])
-        journal.flush()
-        (stream,) = tmp_path.glob("commit/*/_*.arrow")
-    stream.write_bytes(b"a sealed stream is not read")
-    stream.with_suffix(".tmp").write_bytes(b"incomplete")
-    unreadable = Unreadable()
-    assert list(read(tmp_path, unreadable=unreadable)) == [commit(NOON, 1), commit(NOON, 2)]
-    with closing(Journal(tmp_path, unreadable=unreadable)) as journal:
-        assert journal.position == 2
-    assert list(read(tmp_path, unreadable=unreadable)) == [commit(NOON, 1), commit(NOON, 2)]
-    assert not unreadable.paths
-    assert [path.suffix for path in tmp_path.glob("commit/*/*")] == [".parquet"]
-
-
 def test_a_segment_sealed_during_a_read_is_read(tmp_path: Path) -> None:
     """The reader lists an open stream, the writer seals it, the reader opens it."""
     with closing(Journal(tmp_path)) as journal:
@@ -476,62 +271,6 @@ def test_a_segment_is_sealed_when_large_old_or_of_a_past_date(tmp_path: Path) ->
     assert list(read(tmp_path)) == [commit(MIDNIGHT - 1, 1), *(commit(MIDNIGHT, offset) for offset in range(2, 1_000))]
 
 
-def test_a_segment_that_cannot_be_sealed_is_sealed_later(tmp_path: Path) -> None:
-    """The journal says so until then, and seals the others."""
-    sealed: list[bool] = []
-    with closing(Journal(tmp_path, segment_ms=0, sealed=lambda: sealed.append(True))) as journal:
-        journal.append([commit(NOON), Tick(at=NOON)])
-        journal.flush()
-        (stream,) = tmp_path.glob("commit/*/_*.arrow")
-        in_the_way = stream.with_suffix(".tmp")
-        in_the_way.mkdir()
-        with pytest.raises(JournalError, match=f"{stream} cannot be sealed"):
-            journal.seal(NOON)
-        assert sealed == [True]
-        journal.append([commit(NOON + 1)])
-        journal.flush()
-        in_the_way.rmdir()
-        with pytest.raises(JournalError, match="is tried again"):
-            journal.seal(NOON + 59_999)
-        journal.seal(NOON + 60_000)
-        assert not list(tmp_path.glob("*/*/_*"))
-        assert list(read(tmp_path)) == [commit(NOON), Tick(at=NOON), commit(NOON + 1)]
-
-
-def test_what_cannot_be_sealed_at_the_start_is_sealed_later(tmp_path: Path) -> None:
-    """As on a disk that is still full after a restart."""
-    stopped = Journal(tmp_path)
-    stopped.append([commit(NOON), Tick(at=NOON)])
-    stopped.flush()
-    for stream in tmp_path.glob("*/*/_*.arrow"):
-        stream.with_suffix(".tmp").mkdir()
-    with pytest.raises(JournalError, match="cannot be sealed"):
-        stopped.close()
-    unreadable = Unreadable()
-    with closing(Journal(tmp_path, unreadable=unreadable)) as journal:
-        assert [reason.partition(":")[0] for reason in unreadable.reasons] == ["cannot be recovered"]
-        for in_the_way in tmp_path.glob("*/*/_*.tmp"):
-            in_the_way.rmdir()
-        journal.seal(NOON)
-        assert not list(tmp_path.glob("*/*/_*"))
-        assert list(read(tmp_path)) == [commit(NOON), Tick(at=NOON)]
-
-
-def test_a_segment_that_cannot_be_sealed_may_be_removed(tmp_path: Path) -> None:
-    with closing(Journal(tmp_path, segment_ms=0)) as journal:
-        journal.append([commit(NOON)])
-        journal.flush()
-        (stream,) = tmp_path.glob("commit/*/_*.arrow")
-        stream.with_suffix(".tmp").mkdir()
-        with pytest.raises(JournalError):
-            journal.seal(NOON)
-        journal.append([commit(NOON + 9 * DAY_MS)])
-        journal.flush()
-        journal.retain(days=1, now=NOON + 9 * DAY_MS)
-        journal.seal(NOON + 9 * DAY_MS)
-    assert list(read(tmp_path)) == [commit(NOON + 9 * DAY_MS)]
-
-
 def test_retention_deletes_old_dates_and_keeps_the_position(tmp_path: Path) -> None:
     """Retention also deletes open segments; the position continues even if all dates are deleted."""
     with closing(Journal(tmp_path)) as journal:
@@ -564,86 +303,6 @@ def test_a_second_writer_is_refused_and_the_first_named(tmp_path: Path) -> None:
     Journal(tmp_path).close()
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
-        pa.schema([("position", pa.float64()), ("at", pa.int64())]),
-        pa.schema([("position", pa.int64()), pa.field("at", pa.int64(), nullable=False)]),
-    ],
-)
-def test_a_stream_that_cannot_be_sealed_is_kept_aside_at_the_start(tmp_path: Path, schema: pa.Schema) -> None:
-    folder = tmp_path / "commit" / "date=2026-11-20"
-    folder.mkdir(parents=True)
-    stream = folder / f"_{7:019d}.arrow"
-    batch = pa.RecordBatch.from_arrays(
-        [pa.array([7], schema.field(0).type), pa.array([None], pa.int64())], schema=schema
-    )
-    with stream.open("wb") as file, pa.ipc.new_stream(file, schema) as writer:
-        writer.write_batch(batch)
-    unreadable = Unreadable()
-    Journal(tmp_path, unreadable=unreadable).close()
-    assert unreadable.paths == [stream.with_suffix(".damaged")]
-    assert list(folder.iterdir()) == unreadable.paths
-
-
-@pytest.mark.slow
-def test_no_damaged_stream_ends_the_start(tmp_path: Path) -> None:
-    """A bit of each byte is wrong, one after the other: the journal starts, and goes on.
-
-    A length that is too large looks as if the last write had been cut, so not all damage is named.
-    """
-    sample = tmp_path / "sample"
-    with closing(Journal(sample)) as journal:
-        journal.append([commit(NOON + step, step) for step in range(3)])
-        journal.flush()
-        (stream,) = sample.glob("commit/*/_*.arrow")
-        content = stream.read_bytes()
-    for place in range(len(content)):
-        directory = tmp_path / str(place)
-        damaged = directory / stream.relative_to(sample)
-        damaged.parent.mkdir(parents=True)
-        damaged.write_bytes(content[:place] + bytes([content[place] ^ 1 << place % 8]) + content[place + 1 :])
-        with closing(Journal(directory, unreadable=Unreadable())) as journal:
-            journal.append([commit(NOON + 10, 10)])
-        assert commit(NOON + 10, 10) in list(read(directory, unreadable=Unreadable()))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("bit", range(8))
-def test_no_damaged_parquet_index_ends_the_process(tmp_path: Path, bit: int) -> None:
-    """pyarrow 26 aborts over some of it when it is asked for a row group's statistics."""
-    with closing(Journal(tmp_path)) as journal:
-        journal.append([commit(NOON + step, step) for step in range(3)])
-    (sealed,) = tmp_path.glob("commit/*/*.parquet")
-    content = sealed.read_bytes()
-    for place in range(len(content) - 8 - int.from_bytes(content[-8:-4], "little"), len(content)):
-        sealed.write_bytes(content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :])
-        unreadable = Unreadable()
-        rows = list(read(tmp_path, NOON, NOON + 2, unreadable=unreadable))
-        assert rows or unreadable.paths == [sealed]
-
-
-def test_an_unreadable_parquet_file_is_reported_and_skipped(tmp_path: Path) -> None:
-    with closing(Journal(tmp_path)) as journal:
-        for step in range(5):
-            journal.append([commit(NOON + step, offset) for offset in range(100)])
-            journal.flush()
-            journal.seal(0)
-            journal.seal(MIDNIGHT)
-    _, garbage, cut, flipped, foreign = sealed = sorted(tmp_path.glob("commit/*/*.parquet"))
-    garbage.write_bytes(b"not Parquet")
-    cut.write_bytes(cut.read_bytes()[:-20])
-    content = bytearray(flipped.read_bytes())
-    chunk = parquet.read_metadata(flipped).row_group(0).column(0)
-    content[chunk.data_page_offset + chunk.total_compressed_size - 1] ^= 1
-    flipped.write_bytes(content)
-    parquet.write_table(pa.table({"position": [300]}), foreign)
-    unreadable = Unreadable()
-    assert list(read(tmp_path, unreadable=unreadable)) == [commit(NOON, offset) for offset in range(100)]
-    assert unreadable.paths == sealed[1:]
-    assert all(unreadable.reasons)
-
-
 def test_a_field_an_older_file_lacks_has_its_default(tmp_path: Path) -> None:
     """An unknown column is ignored."""
     with closing(Journal(tmp_path)) as journal:
@@ -667,114 +326,6 @@ def test_a_struct_field_an_older_file_lacks_has_its_default(tmp_path: Path) -> N
     place = table.schema.get_field_index("members")
     parquet.write_table(table.set_column(place, "members", pa.array(old, type=kind)), path)
     assert list(read(tmp_path)) == [msgspec.structs.replace(state, members=(Member("m", "/h"),))]
-
-
-def test_a_value_that_fits_no_column_is_reported_and_skipped(tmp_path: Path) -> None:
-    """A znode may hold such a value; the other observations are written."""
-    unreadable = Unreadable()
-    with closing(Journal(tmp_path, unreadable=unreadable)) as journal:
-        journal.append([commit(NOON, 1), commit(NOON, 1 << 70), commit(NOON, 3)])
-    assert list(read(tmp_path)) == [commit(NOON, 1), commit(NOON, 3)]
-    assert len(unreadable.reasons) == 1
-    assert "offset=1180591620717411303424" in unreadable.reasons[0]
-
-
-def test_after_a_full_disk_observations_are_written_once(tmp_path: Path) -> None:
-    """An incomplete write raises; readers see earlier flushes; nothing is lost or duplicated."""
-    observations = [commit(NOON, 1), Tick(at=NOON + 1), *(commit(NOON, offset) for offset in range(2, 500))]
-    with closing(Journal(tmp_path)) as journal:
-        journal.append(observations[:1])
-        journal.flush()
-        journal.append(observations[1:])
-        with no_larger_than(1_000, tmp_path), pytest.raises(JournalError, match=r"cannot be written.*File too large"):
-            journal.flush()
-        assert list(read(tmp_path)) == observations[:2]
-        journal.append([commit(NOON, 500)])
-        journal.flush()
-        assert list(read(tmp_path)) == [*observations, commit(NOON, 500)]
-    assert list(read(tmp_path)) == [*observations, commit(NOON, 500)]
-
-
-def test_what_follows_dropped_observations_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is shorter than the incomplete write before it, of which nothing may remain in the file."""
-    monkeypatch.setattr("agent.storage.journal.writer.MAX_WAITING", 400)
-    unreadable = Unreadable()
-    with closing(Journal(tmp_path, unreadable=unreadable)) as journal:
-        journal.append([commit(NOON, 1)])
-        journal.flush()
-        journal.append([commit(NOON, offset) for offset in range(2, 500)])
-        with no_larger_than(10_000, tmp_path), pytest.raises(JournalError, match="498 observations were dropped"):
-            journal.flush()
-        journal.append([commit(NOON, 500)])
-        journal.flush()
-        assert list(read(tmp_path, unreadable=unreadable)) == [commit(NOON, 1), commit(NOON, 500)]
-    assert list(read(tmp_path, unreadable=unreadable)) == [commit(NOON, 1), commit(NOON, 500)]
-    assert unreadable.reasons == []
-
-
-def test_a_position_is_written_only_after_the_commits_before_it(tmp_path: Path) -> None:
-    """A small write succeeds on a nearly full disk where a large one fails."""
-
-    def position(offset: int) -> OffsetsPosition:
-        return OffsetsPosition(at=NOON, cluster="c", partition=0, next_offset=offset, partitions=1)
-
-    commits = [commit(NOON, offset) for offset in range(2, 500)]
-    with closing(Journal(tmp_path)) as journal:
-        journal.append([commit(NOON, 1)])
-        journal.flush()
-        journal.append([position(1)])
-        journal.append([*commits, position(500)])
-        with no_larger_than(10_000, tmp_path), pytest.raises(JournalError):
-            journal.flush()
-        assert list(read(tmp_path)) == [commit(NOON, 1)]
-        journal.flush()
-        assert list(read(tmp_path)) == [commit(NOON, 1), position(1), *commits, position(500)]
-
-
-def test_a_disk_that_does_not_keep_names_costs_no_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each flush tries again."""
-
-    def fail(folder: Path) -> None:
-        raise OSError(EIO, "Input/output error", str(folder))
-
-    with closing(Journal(tmp_path)) as journal:
-        journal.append([commit(NOON, 1)])
-        before = len(list(Path("/proc/self/fd").iterdir()))
-        with monkeypatch.context() as patched:
-            patched.setattr("agent.storage.journal.segments.sync", fail)
-            for _ in range(3):
-                with pytest.raises(JournalError, match="Input/output error"):
-                    journal.flush()
-        assert len(list(Path("/proc/self/fd").iterdir())) == before
-    assert list(read(tmp_path)) == [commit(NOON, 1)]
-
-
-@contextmanager
-def no_larger_than(more: int, directory: Path) -> Iterator[None]:
-    """Let this process write so many bytes more to the open segment of commits, as if the disk were full then."""
-    (stream,) = directory.glob("commit/*/_*.arrow")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (stream.stat().st_size + more, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
-def test_row_that_cannot_be_read_is_skipped_and_reported(tmp_path: Path) -> None:
-    with closing(Journal(tmp_path)) as journal:
-        journal.append([commit(NOON + step, step) for step in range(5)])
-    (sealed,) = tmp_path.glob("commit/*/*.parquet")
-    table = parquet.read_table(sealed, partitioning=None)
-    for name, number in (("position", 1), ("at", 2), ("group", 3)):
-        column = table.column(name).to_pylist()
-        column[number] = None
-        index = table.schema.get_field_index(name)
-        table = table.set_column(index, name, pa.array(column, type=table.schema.field(name).type))
-    parquet.write_table(table, sealed)
-    unreadable = Unreadable()
-    assert list(read(tmp_path, unreadable=unreadable)) == [commit(NOON, 0), commit(NOON + 4, 4)]
-    assert unreadable.reasons == ["3 of 5 rows cannot be read; the first: `position` has no value"]
 
 
 def test_folder_that_is_no_date_is_not_the_journals(tmp_path: Path) -> None:
@@ -816,23 +367,3 @@ def test_deleted_journal_is_begun_anew(tmp_path: Path) -> None:
             journal.flush()
         journal.flush()
     assert list(entries(directory)) == [(2, commit(NOON, 3))]
-
-
-def test_observations_wait_within_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.storage.journal.writer.MAX_WAITING", 10)
-    (tmp_path / "file").touch()
-    with closing(Journal(tmp_path / "file" / "journal", unreadable=Unreadable())) as journal:
-        journal.append([commit(NOON, offset) for offset in range(10)])
-        with pytest.raises(JournalError, match=r"cannot be opened: [^;]*$"):
-            journal.flush()
-        journal.append([commit(NOON, 10)])
-        with pytest.raises(JournalError, match="11 observations were dropped"):
-            journal.flush()
-        (tmp_path / "file").unlink()
-        journal.append([commit(NOON, 11)])
-        journal.flush()
-        assert list(entries(tmp_path / "file" / "journal")) == [(11, commit(NOON, 11))]
-
-
-if __name__ == "__main__":
-    write_until_killed(Path(sys.argv[1]), sys.argv[2])
