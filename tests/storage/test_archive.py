@@ -210,13 +210,18 @@ def test_a_new_journal_of_the_same_agent_does_not_replace_the_old(local: Path, s
     assert sorted(archived(store), key=repr) == sorted(old + new, key=repr)
 
 
+def copy_and_go_on(local: Path, copy: Path, store: Archive) -> None:
+    """Copy an archived journal, as a backup does, and archive what is written after that."""
+    ship(local, store)
+    shutil.copytree(local, copy)
+    write(local, 600, 2)
+    ship(local, store)
+
+
 def test_a_restored_journal_continues_under_another_id(
     local: Path, tmp_path: Path, store: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ship(local, store)
-    shutil.copytree(local, tmp_path / "copy")
-    write(local, 600, 2)
-    ship(local, store)
+    copy_and_go_on(local, tmp_path / "copy", store)
     first = read_id(local)
     monkeypatch.setattr(archiver, "_new_id", lambda: f"{first}-later")
     write(tmp_path / "copy", 5_000, 1)
@@ -230,10 +235,7 @@ def test_a_restored_journal_keeps_its_id_after_a_failure(
     local: Path, tmp_path: Path, store: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it archived before the failure is its own."""
-    ship(local, store)
-    shutil.copytree(local, tmp_path / "copy")
-    write(local, 600, 2)
-    ship(local, store)
+    copy_and_go_on(local, tmp_path / "copy", store)
     write(tmp_path / "copy", 5_000, 2)
     monkeypatch.setattr(archiver, "_new_id", iter(("later", "latest")).__next__)
     put, calls = store.put, iter(range(100))
