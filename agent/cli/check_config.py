@@ -13,6 +13,7 @@ from agent.config.settings import Settings
 from agent.config.shipped import shipped
 from agent.config.toml_places import KeyPath, find_places
 from agent.config.warnings import (
+    logs_of_no_cluster,
     missing_paths,
     missing_rules,
     properties_without_effect,
@@ -43,7 +44,11 @@ def check_config_command(config: Path | None, *, connect: bool) -> None:
     places = find_places(path.read_text(encoding="utf-8-sig"))
     warnings = [
         Problem(str(path), places[key].line, "warning", f"{describe_path(key)}: {message}")
-        for key, message in (*missing_paths(settings), *properties_without_effect(settings))
+        for key, message in (
+            *missing_paths(settings),
+            *properties_without_effect(settings),
+            *logs_of_no_cluster(settings),
+        )
     ]
     if settings.spark.enabled and (missing := find_spark_problem()):
         message = f"{missing}; without, set enabled = false in [spark]"

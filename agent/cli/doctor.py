@@ -21,7 +21,7 @@ from agent.config.problems import describe_path
 from agent.config.requirements import find_spark_problem
 from agent.config.settings import Settings
 from agent.config.toml_places import KeyPath
-from agent.config.warnings import missing_paths, missing_rules, properties_without_effect
+from agent.config.warnings import logs_of_no_cluster, missing_paths, missing_rules, properties_without_effect
 from agent.daemon.loops import Loop
 from agent.daemon.startup_log import ABOUT_ACCESS, count_subjects
 from agent.model.exit_status import CLEAN, FOUND
@@ -100,7 +100,7 @@ def _verdicts(settings: Settings, wait: int) -> Iterator[Verdict]:
         yield Verdict("Spark checks", "", f"{problem}. Without, set enabled = false in [spark]." if problem else None)
     for key, problem in missing_paths(settings._replace(logs={})):  # the source of the logs has said it
         yield Verdict(describe_path(key), "", problem)
-    for key, problem in properties_without_effect(settings):
+    for key, problem in (*properties_without_effect(settings), *logs_of_no_cluster(settings)):
         yield Verdict(describe_path(key), "", problem, is_warning=True)
 
 

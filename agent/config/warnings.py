@@ -14,6 +14,9 @@ from agent.config.toml_places import KeyPath, find_places
 from agent.model.text import join_names
 from agent.rules import KINDS
 
+_CLUSTERS_OF_LOGS = (("cluster", "clusters"), ("flink", "flink"))
+"""The keys of logs that name a cluster, and the tables that they name."""
+
 _PROBE = "probe"
 """A location that has librdkafka look for the file in the usual places."""
 
@@ -70,6 +73,14 @@ def properties_without_effect(settings: Settings) -> Iterator[tuple[KeyPath, str
     for name, cluster in settings.clusters.items():
         for key, message in ineffective_properties(cluster.kafka):
             yield ("clusters", name, "kafka", key), message
+
+
+def logs_of_no_cluster(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+    """Yield the key path and a message for each table of logs that could name a cluster and names none."""
+    known = [f'{key} = "{name}"' for key, table in _CLUSTERS_OF_LOGS for name in getattr(settings, table)]
+    for name, logs in settings.logs.items():
+        if known and logs.cluster is None and logs.flink is None:
+            yield ("logs", name), f"names no cluster, so its lines explain no incident; add {join_names(known, 'or')}"
 
 
 def state_directory_problems(settings: Settings, path: Path) -> Iterator[Problem]:

@@ -30,7 +30,11 @@ def rfc3339(at: int) -> str:
 
 def millis(text: str) -> int:
     """Return the time that RFC 3339 text names. Raises ValueError if it is no time or names no zone."""
-    moment = datetime.fromisoformat(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        msg = f"{text!r} is not a time such as 2026-12-01T06:00:00Z"
+        raise ValueError(msg) from error
     if moment.tzinfo is None:
         msg = f"{text!r} names no time zone; write UTC as a trailing Z"
         raise ValueError(msg)

@@ -26,7 +26,7 @@ from agent.model.findings import Incident
 from agent.model.text import join_names
 from agent.notify.base import Declined, Gone, Handle, Message, NotDelivered, RateLimited, Refused, Unanswered
 from agent.notify.http_calls import TIMEOUT_S, RefuseRedirects, quoted, retry_after
-from agent.notify.slack_blocks import clipped, content_of
+from agent.notify.slack_blocks import LAYOUT_REFUSED, clipped, content_of, plain_content_of
 from agent.notify.slack_buttons import buttons_of
 from agent.render.thread import is_announcement
 
@@ -229,17 +229,27 @@ class Slack:
             broadcast = {"reply_broadcast": True} if is_announcement(message.lines) else {}
             call(post, channel=channel, thread_ts=ts, text=text, metadata=mark, unfurl_links=False, **broadcast)
             return handle
-        is_incident = not message.is_digest and not message.is_report
-        buttons = buttons_of(message.incident) if self._has_buttons and is_incident else []
-        content = content_of(message.report, buttons) | {"metadata": mark}
         if handle is not None:
-            call(self._client.chat_update, channel=handle["channel"], ts=handle["ts"], **content)
+            self._show(self._client.chat_update, message, channel=handle["channel"], ts=handle["ts"])
             return handle
         channel = self._channel_of(message.incident)
-        answer = call(post, channel=channel, **content, unfurl_links=False, unfurl_media=False)
+        answer = self._show(post, message, channel=channel, unfurl_links=False, unfurl_media=False)
         posted_to, ts = text_of(answer, "channel"), text_of(answer, "ts")
         self._ids[channel] = posted_to
         return _handle(channel, posted_to, ts)
+
+    def _show(self, method: Callable[..., SlackResponse], message: Message, **where: Any) -> SlackResponse:
+        """Post or edit an incident's message; as text alone if Slack refuses its layout. Raises NotDelivered."""
+        is_incident = not message.is_digest and not message.is_report
+        buttons = buttons_of(message.incident) if self._has_buttons and is_incident else []
+        where["metadata"] = _metadata(message)
+        try:
+            return call(method, **where, **content_of(message.report, buttons))
+        except Refused as error:
+            if error.code not in LAYOUT_REFUSED:
+                raise
+            log.warning("layout_refused", receiver=self.name, incident=message.incident.id, reason=str(error))
+        return call(method, **where, **plain_content_of(message.report))
 
     def find(self, message: Message, handle: Handle | None, since: int) -> Handle | None:
         """Return the message with this metadata or file in the channel or thread, or None. Raises NotDelivered."""

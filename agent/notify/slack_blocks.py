@@ -16,6 +16,16 @@ FALLBACK_LIMIT = 150
 # Slack refuses blocks whose texts have more than about 13,200 characters in all (msg_blocks_too_long).
 _TOTAL_LIMIT = 12_000
 _CONTEXT_LIMIT = 1_000
+_PLAIN_LIMIT = 3_900
+
+LAYOUT_REFUSED = frozenset(
+    {
+        *("invalid_blocks", "invalid_blocks_format", "msg_blocks_too_long"),
+        *("invalid_attachments", "too_many_attachments", "attachment_payload_limit_exceeded", "invalid_payload"),
+    }
+)
+"""Slack's codes for a message whose text alone it would take."""
+
 _SIGNS = {Severity.CRITICAL: "🔴", Severity.WARNING: "🟠", Severity.INFO: "🔵"}
 _COLOURS = {Severity.CRITICAL: "#d92d20", Severity.WARNING: "#f79009", Severity.INFO: "#2e90fa"}
 _RESOLVED_SIGN, _RESOLVED_COLOUR = "🟢", "#12b76a"
@@ -42,6 +52,11 @@ def content_of(report: Report, buttons: Sequence[dict[str, Any]] = ()) -> dict[s
             }
         ],
     }
+
+
+def plain_content_of(report: Report) -> dict[str, Any]:
+    """Return the message as text alone, for a Slack that refuses its layout."""
+    return {"text": clipped("\n".join(report.lines()), _PLAIN_LIMIT), "blocks": [], "attachments": []}
 
 
 def _look(report: Report) -> tuple[str, str]:

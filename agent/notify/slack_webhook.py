@@ -9,14 +9,17 @@ from http import HTTPStatus
 from typing import Any
 
 import msgspec
+import structlog
 from slack_sdk.webhook import WebhookClient
 
 from agent.notify.base import Handle, Message, Refused, SingleChannel, Unanswered
 from agent.notify.http_calls import TIMEOUT_S, quoted
 from agent.notify.policy import repeat, summary
 from agent.notify.slack import SILENT, UNUSABLE, rate_limited, unanswered
-from agent.notify.slack_blocks import clipped, content_of
+from agent.notify.slack_blocks import LAYOUT_REFUSED, clipped, content_of, plain_content_of
 from agent.render.thread import is_announcement
+
+log = structlog.get_logger(__name__)
 
 
 class Webhook(SingleChannel):
@@ -39,7 +42,13 @@ class Webhook(SingleChannel):
             return handle
         if message.number > 0 or not repeat(message.incident, handle).is_sent:
             return handle
-        self._send(**content_of(message.report))
+        try:
+            self._send(**content_of(message.report))
+        except Refused as error:
+            if error.code not in LAYOUT_REFUSED:
+                raise
+            log.warning("layout_refused", receiver=self.name, incident=message.incident.id, reason=str(error))
+            self._send(**plain_content_of(message.report))
         return summary(message.incident)
 
     def _send(self, **content: Any) -> None:
@@ -54,7 +63,7 @@ class Webhook(SingleChannel):
             raise Unanswered(why)
         if answer.status_code != HTTPStatus.OK:
             why = f"Slack refused the webhook: {answer.status_code} {quoted(answer.body)}"
-            raise Refused(why)
+            raise Refused(why, answer.body.strip())
         if not _is_confirmed(answer.body):
             why = f"the answer is not Slack's: {quoted(answer.body)}"
             raise Refused(why)

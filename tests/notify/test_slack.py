@@ -208,6 +208,29 @@ def test_failures_are_classified(
     assert slack.token not in str(raised.value)
 
 
+@pytest.mark.parametrize("code", ["invalid_blocks", "msg_blocks_too_long"])
+def test_what_slack_does_not_lay_out_arrives_as_text(receiver: Slack, slack: Workspace, code: str) -> None:
+    message = samples.message(samples.incident())
+    slack.refuse(code, method="chat.postMessage")
+    handle = receiver.deliver(message, None)
+    (plain,) = slack.messages()
+    assert plain.text.splitlines() == message.report.lines()
+    assert (plain.blocks, plain.attachments) == ([], [])
+    assert receiver.find(message, None, SINCE) == handle
+    slack.refuse(code, method="chat.update")
+    recovered = samples.message(samples.recovered())
+    receiver.deliver(recovered, handle)
+    (plain,) = slack.messages()
+    assert plain.text.splitlines() == recovered.report.lines()
+
+
+def test_text_that_slack_refuses_too_is_not_delivered(receiver: Slack, slack: Workspace) -> None:
+    slack.refuse("invalid_blocks", times=2)
+    with pytest.raises(Refused, match=r"chat\.postMessage: invalid_blocks"):
+        receiver.deliver(samples.message(samples.incident()), None)
+    assert slack.messages() == []
+
+
 @pytest.mark.parametrize(("retry_after", "wait"), [(7, 7_000), (None, 60_000)])
 def test_a_rate_limit_carries_its_retry_after(
     receiver: Slack, slack: Workspace, retry_after: int | None, wait: int

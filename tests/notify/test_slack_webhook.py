@@ -53,6 +53,14 @@ def test_a_merged_incident_is_posted_once(webhook: Webhook, slack: Workspace) ->
     assert [message.words.count("INC-B00257") for message in slack.messages()] == [0, 1]
 
 
+def test_what_slack_does_not_lay_out_arrives_as_text(webhook: Webhook, slack: Workspace) -> None:
+    message = samples.message(samples.incident())
+    slack.respond(Response(400, "invalid_blocks"))
+    webhook.deliver(message, None)
+    (plain,) = slack.messages()
+    assert plain.text.splitlines() == message.report.lines()
+
+
 def test_failures_are_classified(webhook: Webhook, slack: Workspace) -> None:
     message = samples.message(samples.incident())
     slack.answer(429, retry_after=3)
