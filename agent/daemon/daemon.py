@@ -1,7 +1,5 @@
 """The running agent: sources and checks on schedule, the pipeline, the dispatchers, and the watchdog."""
 
-import ctypes
-import gc
 import signal
 import sys
 import threading
@@ -12,13 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-import pyarrow as pa
 import structlog
 
 from agent.checks.runner import Checks
 from agent.checks.schedule import CheckSchedule
 from agent.clock import now_ms
 from agent.config.settings import Settings
+from agent.daemon import memory
 from agent.daemon.clock_watch import REPORTED_MS, ClockWatch, describe_step, needs_restart
 from agent.daemon.health import Health
 from agent.daemon.loops import Loop, Progress
@@ -47,11 +45,6 @@ HUNG_MS = 60_000
 """A poll that takes longer than this, and than three intervals, is reported: its source is not being read."""
 
 _WATCHDOG_MS = 10_000
-_TRIM_MS = 60_000
-
-_LIBC = ctypes.CDLL(None)
-_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
-"""Of glibc's mallopt, from its malloc.h."""
 
 log = structlog.get_logger(__name__)
 
@@ -130,7 +123,7 @@ class Daemon:
             for source in self._sources
         ]
         self._source_loops = dict(zip(self._loops[1:], self._sources, strict=True))
-        self._loops.append(Loop("memory", _TRIM_MS, _return_memory, partial(self._log_failure, "memory")))
+        self._loops.append(Loop("memory", memory.RETURN_MS, memory.return_free, partial(self._log_failure, "memory")))
         self._failed: set[str] = set()
         turns: dict[str, Callable[[], int]] = {"pipeline": lambda: self._pipeline.ticks}
         for name, dispatcher in self._dispatchers.items():
@@ -160,8 +153,8 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._take_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # what came during the start waits
-        _collect_rarely()
-        _take_memory_carefully()
+        memory.collect_rarely()
+        memory.take_carefully()
         with Systemd() as systemd:
             self._start()
             systemd.ready()
@@ -331,33 +324,6 @@ class Daemon:
             self._store.close()
         log.info("daemon_stopped", written=written, delivered=all(delivered), archiving=not archived)
         return 0 if written and self._pipeline.failure is None else 3
-
-
-def _collect_rarely() -> None:
-    """Let full garbage collections come rarely: each stops all threads, 0.3 s with 1,500 rewound series.
-
-    What is kept holds no cycles, so that almost all is freed without them.
-    """
-    gc.freeze()
-    gc.set_threshold(10_000, 10, 100)
-
-
-def _take_memory_carefully() -> None:
-    """Let memory that was needed once return to the system: 100,000 keys need much of it when they are first read.
-
-    Arrow's own allocator keeps it, and so does glibc, which by itself takes ever larger arrays from its heaps and has
-    a heap for each thread. Other C libraries are left as they are.
-    """
-    pa.set_memory_pool(pa.system_memory_pool())
-    if hasattr(_LIBC, "mallopt"):
-        _LIBC.mallopt(_M_MMAP_THRESHOLD, 1 << 20)
-        _LIBC.mallopt(_M_ARENA_MAX, 2)
-
-
-def _return_memory() -> None:
-    """Return what is free within glibc's heaps: by itself it only returns their ends."""
-    if hasattr(_LIBC, "malloc_trim"):
-        _LIBC.malloc_trim(0)
 
 
 def _name(source: Source) -> str:
