@@ -199,11 +199,11 @@ def test_missing_paths_are_warnings_with_their_lines(tmp_path: Path) -> None:
     )
     result = run("check-config", "--config", config)
     assert result.exit_code == 0, result.output
+    unattributed = 'names no cluster, so its lines explain no incident; add cluster = "main" or flink = "jobs"'
     assert result.stderr.splitlines() == [
         f"{config}:4: warning: [clusters.main] log_directories.1: {tmp_path}/none does not exist",
         f"{config}:7: warning: [clusters.main] log_directories.4: {long} cannot be accessed: File name too long",
-        f"{config}:8: warning: [logs.brokers]: names no cluster, so its lines explain no incident; "
-        'add cluster = "main" or flink = "jobs"',
+        f"{config}:8: warning: [logs.brokers]: {unattributed}",
         f"{config}:10: warning: [logs.brokers] paths[1]: no file matches {tmp_path}/*.txt",
         f"{config}:11: warning: [logs.brokers] paths[2]: only directories match {tmp_path}/*/; name the files in them",
         f"{config}:15: warning: [flink.jobs] storage_directory: directory {tmp_path}/ha does not exist",

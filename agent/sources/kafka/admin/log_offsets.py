@@ -1,7 +1,7 @@
 """Lists the start, end and last stable offsets of many logs with kafka-python.
 
 A request is encoded once, a response decoded only if it differs from the last one, and of a decoded response only the
-partitions are sent on that have changed.
+partitions are sent on that have changed. Last stable offsets are not decoded if they are the log ends.
 """
 
 import time
@@ -71,11 +71,37 @@ class LogOffsetBatches:
             [],
         )
 
+    async def read_stable(self, request: protocol.ListStableOffsets, sent_at: int) -> protocol.StableOffsets:
+        """Return last stable offsets as of `sent_at`, ms, or that they are the log ends. Raises KafkaError.
+
+        Why one is missing, the log offsets show as well.
+        """
+        batch = self._last_batch_of(request)
+        repeated = (
+            RepeatedRequest(_request(request.partitions, _LATEST, _READ_COMMITTED)) if batch is None else batch.stable
+        )
+        response = await self._send(repeated, request.leader)
+        if batch is not None and batch.is_answered and batch.ends.is_answered_by(response):
+            return protocol.StableOffsets([], at_end=True)
+        return protocol.StableOffsets(
+            [
+                LastStableOffset(
+                    at=sent_at,
+                    cluster=self._cluster,
+                    topic=topic.name,
+                    partition=partition.partition_index,
+                    offset=partition.offset,
+                )
+                for topic in response.decode().topics
+                for partition in topic.partitions
+                if not partition.error_code and partition.offset >= 0
+            ]
+        )
+
     def _batch_of(self, request: protocol.ListOffsets) -> "_Batch":
         """Return the batch of these partitions if it is what last showed all of them; a new one otherwise."""
-        key = (request.leader, request.partitions[0])
-        batch = self._batches.get(key)
-        if batch is not None and batch.is_answered and batch.partitions == request.partitions:
+        batch = self._last_batch_of(request)
+        if batch is not None:
             return batch
         oldest = self._clock() - _FORGOTTEN_S
         self._batches = {
@@ -83,20 +109,27 @@ class LogOffsetBatches:
             for other, batch in self._batches.items()
             if batch.asked_at >= oldest and batch.places.isdisjoint(request.partitions)
         }
-        self._batches[key] = _Batch(request.partitions)
-        return self._batches[key]
+        batch = self._batches[request.leader, request.partitions[0]] = _Batch(request.partitions)
+        return batch
+
+    def _last_batch_of(self, request: protocol.ListOffsets | protocol.ListStableOffsets) -> "_Batch | None":
+        """Return the batch that last showed all partitions of the request, None if there is none."""
+        batch = self._batches.get((request.leader, request.partitions[0]))
+        is_same = batch is not None and batch.is_answered and batch.partitions == request.partitions
+        return batch if is_same else None
 
 
 class _Batch:
     """Partitions that are asked for together. asked_at: when they were last, s of the monotonic clock.
 
-    is_answered: whether their leader answered then.
+    is_answered: whether their leader answered then. stable: asks for their last stable offsets.
     """
 
     def __init__(self, partitions: Sequence[TopicPartition]) -> None:
         self.partitions = partitions
         self.places = frozenset(partitions)
         self.starts, self.ends = _Side(partitions, _EARLIEST), _Side(partitions, _LATEST)
+        self.stable = RepeatedRequest(_request(partitions, _LATEST, _READ_COMMITTED))
         self.is_answered = False
         self.asked_at = self._complete_at = 0.0
 
@@ -117,9 +150,13 @@ class _Side:
         self.offsets: Mapping[TopicPartition, int] = {}
         self._body = b""
 
+    def is_answered_by(self, response: LazyResponse) -> bool:
+        """Return whether a response says the same of all partitions as the last one."""
+        return response.body == self._body
+
     def update(self, response: LazyResponse) -> set[TopicPartition]:
         """Take a response in; return the partitions that have changed."""
-        if response.body == self._body:
+        if self.is_answered_by(response):
             return set()
         offsets = {}
         for topic in response.decode().topics:
@@ -130,30 +167,6 @@ class _Side:
         changed = {place for place, offset in offsets.items() if self.offsets.get(place) != offset}
         self._body, self.offsets = response.body, offsets
         return changed
-
-
-async def list_stable_offsets(
-    send: Callable[..., Any], request: protocol.ListStableOffsets, cluster: str, sent_at: int
-) -> protocol.StableOffsets:
-    """Return the last stable offsets as of `sent_at`, ms; why one is missing, the log offsets show as well.
-
-    send: a coroutine that sends a request to a broker. Raises KafkaError.
-    """
-    response = await send(_request(request.partitions, _LATEST, _READ_COMMITTED), request.leader)
-    return protocol.StableOffsets(
-        [
-            LastStableOffset(
-                at=sent_at,
-                cluster=cluster,
-                topic=topic.name,
-                partition=partition.partition_index,
-                offset=partition.offset,
-            )
-            for topic in response.topics
-            for partition in topic.partitions
-            if not partition.error_code and partition.offset >= 0
-        ]
-    )
 
 
 def _request(

@@ -300,9 +300,13 @@ class Topics(Message, frozen=True):
 
 
 class StableOffsets(Message, frozen=True):
-    """Last stable offsets, as of when they were requested; partitions without are left out."""
+    """Last stable offsets, as of when they were requested; partitions without are left out.
+
+    at_end: whether those of all partitions are the log ends that were sent last; they are not listed then.
+    """
 
     offsets: list[LastStableOffset]
+    at_end: bool = False
 
 
 class BrokerSettings(Message, frozen=True):

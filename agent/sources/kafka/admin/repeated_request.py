@@ -5,8 +5,12 @@ Encoding and decoding take most of the time of a poll, and most of what is polle
 
 from typing import Any, NamedTuple
 
-_COMPLETE_S = 120.0
-"""How often, on average, results are sent on in full although nothing has changed."""
+_COMPLETE_S = 300.0
+"""How often, on average, results are sent on in full although nothing has changed.
+
+What has been unchanged for a heartbeat (`agent.sources.base`) is then emitted again, so within 17.5 minutes: a restart
+looks back for two heartbeats.
+"""
 
 _THROTTLE_BYTES = 4
 

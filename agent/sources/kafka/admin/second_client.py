@@ -21,7 +21,7 @@ from agent.sources.kafka.admin import second_results as results
 from agent.sources.kafka.admin.client_choice import SECOND_CLIENT_ONLY
 from agent.sources.kafka.admin.coordinators import MOVED, Coordinators
 from agent.sources.kafka.admin.group_batches import Connections, GroupBatches
-from agent.sources.kafka.admin.log_offsets import LogOffsetBatches, list_stable_offsets
+from agent.sources.kafka.admin.log_offsets import LogOffsetBatches
 from agent.sources.kafka.admin.metadata_reader import MetadataReader
 from agent.sources.kafka.admin.schemas import (
     DescribeShareGroupOffsetsRequest,
@@ -172,7 +172,7 @@ class SecondClient:
             case protocol.ListOffsets() as request:
                 return await self._log_offsets.read(request, message.sent_at)
             case protocol.ListStableOffsets() as request:
-                return await list_stable_offsets(self._send, request, self._cluster, message.sent_at)
+                return await self._log_offsets.read_stable(request, message.sent_at)
             case protocol.ListShareOffsets(group):
                 return await self._list_share_offsets(group)
             case protocol.DescribeTopics(topics):

@@ -217,6 +217,9 @@ class ClusterState:
                 self._visibility.apply_topic_checks(checks, completed.call.sent_at)
             case protocol.GroupCheck() if isinstance(request, protocol.CheckGroup):
                 self._visibility.apply_group_check(request.group, None)
+            case protocol.StableOffsets(at_end=True) if isinstance(request, protocol.ListStableOffsets):
+                at = completed.call.sent_at
+                self._observations += self._stable_offsets.apply_ends(self._cluster, request.partitions, at)
             case protocol.StableOffsets(stable_offsets):
                 self._observations += self._stable_offsets.apply(stable_offsets)
             case protocol.OpenTransactions(transactions):

@@ -155,3 +155,24 @@ class StableOffsets:
                 emitted.append(fact if is_below else msgspec.structs.replace(fact, held_back=False))
                 (self._emitted.add if is_below else self._emitted.discard)(place)
         return emitted
+
+    def apply_ends(self, cluster: str, partitions: Iterable[TopicPartition], at: int) -> list[LastStableOffset]:
+        """Return those to emit if the last stable offsets of the partitions are their log ends, as read at `at`, ms."""
+        known = self._ends.keys() & partitions
+        self._moving |= known
+        self._standing -= known
+        for place in self._below.keys() & known:
+            del self._below[place]
+        over = sorted(self._emitted & known)
+        self._emitted -= known
+        return [
+            LastStableOffset(
+                at=at,
+                cluster=cluster,
+                topic=place[0],
+                partition=place[1],
+                offset=self._ends[place],
+                held_back=False,
+            )
+            for place in over
+        ]

@@ -282,7 +282,8 @@ class CommitTail:
             if statistics is not None:
                 made_us, readings = read_statistics(statistics)
                 at_end = [reading.partition for reading in readings if reading.is_at_end]
-                batches.append(self._apply(self._resumption.release(at_end), now))
+                if released := self._resumption.release(at_end):
+                    batches.append(self._apply(released, now))
                 batches += self._update(readings, now - (time.monotonic_ns() // 1_000 - made_us) // 1_000, now)
                 unread = self._take_unread(readings)
                 is_current = self._progress.is_current and now - self._progress.held_at(now) < BEHIND_MS

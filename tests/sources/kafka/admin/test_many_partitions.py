@@ -16,7 +16,7 @@ from kafka.protocol.consumer import ListOffsetsResponse
 from kafka.protocol.metadata import MetadataResponse
 
 from agent.sources.kafka.admin import protocol
-from agent.sources.kafka.admin.log_offsets import LogOffsetBatches, list_stable_offsets
+from agent.sources.kafka.admin.log_offsets import LogOffsetBatches
 from agent.sources.kafka.admin.metadata_reader import MetadataReader
 from agent.sources.kafka.admin.repeated_request import _COMPLETE_S, LazyResponse
 from agent.sources.kafka.admin.topic_descriptions import TopicDescriptions
@@ -28,12 +28,14 @@ _NOT_LEADER = 6
 class Leader:
     """A broker that leads partitions of topic t, and answers what it is asked about them.
 
-    logs: start and end by partition. codes: errors of partitions. order: of the topics in metadata. topic_id: of
-    both. isr: of all partitions. described: how many pages of descriptions were read.
+    logs: start and end by partition. stable: the last stable offset where it is lower. codes: errors of partitions.
+    order: of the topics in metadata. topic_id: of both. isr: of all partitions. described: how many pages of
+    descriptions were read.
     """
 
     def __init__(self, logs: Mapping[int, tuple[int, int]]) -> None:
         self.logs = dict(logs)
+        self.stable: dict[int, int] = {}
         self.codes: dict[int, int] = {}
         self.order = ["t", "u"]
         self.leader, self.isr, self.topic_id = 1, [1], UUID(int=7)
@@ -55,11 +57,11 @@ class Leader:
         assert {log.at for log in result.logs} <= {7}
         return {log.partition: (log.log_start, log.log_end) for log in result.logs}
 
-    def list_stable_offsets(self, *partitions: int) -> dict[int, int]:
-        """Return the last stable offsets."""
+    def list_stable_offsets(self, *partitions: int) -> dict[int, int] | None:
+        """Return the last stable offsets; None if they are said to be the log ends."""
         request = protocol.ListStableOffsets(1, [("t", partition) for partition in partitions])
-        result = asyncio.run(list_stable_offsets(self._send, request, "main", 7))
-        return {fact.partition: fact.offset for fact in result.offsets if fact.at == 7}
+        result = asyncio.run(self._offsets.read_stable(request, 7))
+        return None if result.at_end else {fact.partition: fact.offset for fact in result.offsets if fact.at == 7}
 
     def describe(self) -> protocol.Topics | protocol.Unchanged:
         """Describe topic t."""
@@ -73,8 +75,6 @@ class Leader:
         assert broker in {None, 1}
         if self.failure is not None:
             raise self.failure
-        if request.name == "ListOffsetsRequest" and request.isolation_level:
-            return self._offsets_of(request)
         if request.name == "ListOffsetsRequest":
             return self._counted(ListOffsetsResponse, self._offsets_of(request), 2)
         if request.name == "MetadataRequest":
@@ -96,6 +96,7 @@ class Leader:
 
     def _offsets_of(self, request: Any) -> Any:
         message = ListOffsetsResponse.ListOffsetsTopicResponse
+        stable = self.stable if request.isolation_level else {}
         return ListOffsetsResponse(
             throttle_time_ms=0,
             topics=[
@@ -106,7 +107,10 @@ class Leader:
                             partition_index=partition.partition_index,
                             error_code=self.codes.get(partition.partition_index, 0),
                             timestamp=-1,
-                            offset=self.logs[partition.partition_index][partition.timestamp != _EARLIEST],
+                            offset=stable.get(
+                                partition.partition_index,
+                                self.logs[partition.partition_index][partition.timestamp != _EARLIEST],
+                            ),
                         )
                         for partition in topic.partitions
                     ],
@@ -203,6 +207,33 @@ def test_last_stable_offsets_are_those_of_partitions_without_an_error() -> None:
     leader.failure = errors.KafkaConnectionError()
     with pytest.raises(errors.KafkaConnectionError):
         leader.list_stable_offsets(0)
+
+
+def test_last_stable_offsets_that_are_the_log_ends_are_not_decoded() -> None:
+    leader = Leader({0: (3, 9), 1: (0, 5)})
+    assert leader.list_stable_offsets(0, 1) == {0: 9, 1: 5}
+    leader.list_offsets(0, 1)
+    decoded = leader.decoded
+    assert leader.list_stable_offsets(0, 1) is None
+    assert leader.decoded == decoded
+    assert leader.list_stable_offsets(1) == {1: 5}
+    leader.stable[1] = 4
+    assert leader.list_stable_offsets(0, 1) == {0: 9, 1: 4}
+    leader.stable.clear()
+    leader.logs[0] = (3, 11)
+    assert leader.list_stable_offsets(0, 1) == {0: 11, 1: 5}  # an end that has not been sent on
+    leader.list_offsets(0, 1)
+    assert leader.list_stable_offsets(0, 1) is None
+
+
+def test_after_an_error_last_stable_offsets_are_listed() -> None:
+    leader = Leader({0: (3, 9), 1: (0, 5)})
+    leader.list_offsets(0, 1)
+    leader.failure = errors.KafkaConnectionError()
+    with pytest.raises(errors.KafkaConnectionError):
+        leader.list_offsets(0, 1)
+    leader.failure = None
+    assert leader.list_stable_offsets(0, 1) == {0: 9, 1: 5}
 
 
 def test_all_log_offsets_are_sent_on_when_asked_for_and_from_time_to_time() -> None:

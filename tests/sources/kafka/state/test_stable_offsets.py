@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from agent.model.observations.kafka import LastStableOffset
@@ -108,6 +110,27 @@ def test_a_transaction_is_described_once_a_minute_after_the_first() -> None:
 
 def test_one_observed_before_the_start_is_followed_to_its_end() -> None:
     assert _state(_stable(40)).apply([_stable(100)]) == [replace(_stable(100), held_back=False)]
+
+
+@given(
+    earlier=st.lists(st.dictionaries(st.sampled_from([0, 1]), st.sampled_from([40, 50, 100]), min_size=1), max_size=4),
+    has_waiting=st.booleans(),
+    ends=st.sampled_from([[("t", 0)], [("t", 0), ("t", 1)], [("t", 1), ("t", 7)]]),
+)
+def test_being_at_the_log_ends_is_the_same_whether_said_or_listed(
+    *, earlier: list[dict[int, int]], has_waiting: bool, ends: list[tuple[str, int]]
+) -> None:
+    listed, said = _state(_stable(40)), _state(_stable(40))
+    for state in (listed, said):
+        if has_waiting:
+            _stand_still(state)
+        for offsets in earlier:
+            state.apply([_stable(offset, partition) for partition, offset in offsets.items()])
+    facts = listed.apply([_stable(100, partition) for _, partition in ends])
+    assert said.apply_ends("main", ends, _NOW) == facts
+    for later in (_NOW + 1, _NOW + 60_000, _NOW + 60_001):
+        assert said.select(_BY_LEADER, later) == listed.select(_BY_LEADER, later)
+        assert said.apply([_stable(50)]) == listed.apply([_stable(50)])
 
 
 def test_a_deleted_partition_or_group_is_forgotten() -> None:
