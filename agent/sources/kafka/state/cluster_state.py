@@ -303,6 +303,8 @@ class ClusterState:
         self._visibility.apply_metadata(before, metadata.topics, at)
         for topic, leaders in before.items():
             current = self._watched.leaders.get(topic, {})
+            if current is leaders:
+                continue  # the metadata has not changed
             if current != leaders:
                 self.logs.wake(((topic, partition) for partition, _ in current.items() - leaders.items()), at)
             for partition in leaders.keys() - current.keys():

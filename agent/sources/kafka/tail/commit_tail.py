@@ -26,7 +26,8 @@ from agent.sources.kafka.tail.records import Records
 from agent.sources.kafka.tail.resumption import PositionJournal, Resumption
 
 _MAX_RECORDS = 10_000
-_POLL_S = 0.1
+_POLL_S = 0.25
+"""How long a record is waited for; one that comes is read at once. Each turn costs 0.2 ms of CPU."""
 _LINGER_S = 0.01
 _BUSY = 32
 """After so many records at a time, more are waited for: a few at a time would cost many times as much each."""
