@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 from typing import Protocol
+from zlib import crc32
 
 import msgspec
 
@@ -19,6 +20,9 @@ GONE = 1_000
 
 HEARTBEAT_MS = 600_000
 """How often an unchanged fact is emitted again, so that every part of the journal has a baseline."""
+
+_LOOK_MS = 30_000
+"""How often it is looked whether facts that are confirmed without being read have to be emitted again."""
 
 
 class Source(Protocol):
@@ -54,6 +58,8 @@ class ChangeDetector:
         self._last_seen = {subject: observation.seen for subject, observation in self._last.items()}
         self._confirmed: dict[Subject, int] = {}
         self._gone: dict[Subject, None] = {}
+        self._looked_at: dict[Subject, int] = {}
+        self._tidied_at = 0
 
     def changes(self, polled: Iterable[Observation]) -> list[Observation]:
         """Return the observations whose fact is new, with `since` set, and heartbeats of facts unchanged for long."""
@@ -82,6 +88,25 @@ class ChangeDetector:
     def confirm(self, scope: Subject, at: int) -> None:
         """Take note that no fact has changed whose subject begins with these SCOPE parts, as seen at that time, ms."""
         self._confirmed[scope] = at
+
+    def heartbeats(self, scope: Subject, subjects: Iterable[Subject], at: int) -> list[Observation]:
+        """Return the facts of these subjects, which were confirmed at that time (ms), that were emitted long ago.
+
+        scope: by which they are looked at together, each half minute only, so that many do not come at once.
+        """
+        looked_at = self._looked_at.get(scope, at - crc32(repr(scope).encode()) % _LOOK_MS)
+        if 0 <= at - looked_at < _LOOK_MS:
+            self._looked_at.setdefault(scope, looked_at)
+            return []
+        self._looked_at[scope] = at
+        if not 0 <= at - self._tidied_at < HEARTBEAT_MS:
+            self._tidied_at = at
+            self._looked_at = {scope: last for scope, last in self._looked_at.items() if 0 <= at - last < HEARTBEAT_MS}
+        return [
+            msgspec.structs.replace(last, at=at, seen_at=None, since=None)
+            for last in map(self._last.get, subjects)
+            if last is not None and at - last.at >= HEARTBEAT_MS
+        ]
 
     def end(self, scope: Subject) -> None:
         """Take note that the subjects of a scope no longer exist. They may return, so that many are remembered."""

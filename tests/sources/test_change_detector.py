@@ -2,6 +2,7 @@
 
 from msgspec import structs
 
+from agent.model.observations.base import Subject
 from agent.model.observations.kafka import Commit
 from agent.sources.base import GONE, HEARTBEAT_MS, ChangeDetector
 
@@ -61,3 +62,32 @@ def test_what_was_forgotten_is_new_when_it_is_polled_again_and_the_rest_is_not()
     assert detector.changes([_commit(2, 5), _commit(2, 7, 1)]) == [_commit(2, 5)]
     (change,) = detector.changes([_commit(3, 8, 1)])
     assert change.since == 2
+
+
+def _subjects(group: str) -> list[Subject]:
+    return [("commit", "main", group, "t", 0)]
+
+
+def test_heartbeats_of_many_scopes_do_not_come_at_once() -> None:
+    groups = [f"g{number}" for number in range(300)]
+    commits = [structs.replace(_commit(0, 5), group=group) for group in groups]
+    detector, beats = ChangeDetector(commits), list[int]()
+    for at in range(0, HEARTBEAT_MS + 40_000, 1_000):
+        found = [
+            fact
+            for group in groups
+            for fact in detector.heartbeats(("commit", "main", group), _subjects(group), at)
+        ]  # fmt: skip
+        assert detector.changes(found) == found
+        beats.append(len(found))
+    assert sum(beats) == 300
+    assert max(beats) <= 30
+    assert beats.index(next(filter(None, beats))) >= HEARTBEAT_MS // 1_000
+
+
+def test_of_scopes_that_are_no_longer_confirmed_nothing_is_remembered() -> None:
+    detector = ChangeDetector([_commit(0, 5)])
+    for at in range(0, 5 * HEARTBEAT_MS, 30_000):
+        for group in ("g", f"g{at}"):
+            detector.heartbeats(("commit", "main", group), _subjects(group), at)
+    assert len(detector._looked_at) <= 2 * HEARTBEAT_MS // 30_000 + 1

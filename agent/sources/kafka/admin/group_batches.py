@@ -150,8 +150,7 @@ class GroupBatches:
         """Respond to the requests of a batch; return those for other queries, leave those not answered."""
         query = queries[0]
         now, fingerprint = self._connections.clock(), hash((tuple(batch.groups), response.body))
-        is_due = query.is_due(batch, now)
-        if not is_due and query.seen(batch) == fingerprint:
+        if query.seen(batch) == fingerprint:
             for asked in batch.groups.values():
                 self._connections.respond(asked.message.number, protocol.Unchanged())
             left.clear()
@@ -168,10 +167,10 @@ class GroupBatches:
                 is_new = query.take(answer, now)
                 for other in queries[1:] if is_new else ():
                     other.forget(answer.group)
-                is_full = is_new or is_due or asked.complete
+                is_full = is_new or asked.complete
                 self._connections.respond(asked.message.number, answer.result if is_full else protocol.Unchanged())
         if not left:
-            query.remember(batch, fingerprint, now)
+            query.remember(batch, fingerprint)
         return {group: left.pop(group) for group in passed_on}
 
     async def _pass_all(self, queries: Queries, groups: Groups) -> None:

@@ -11,7 +11,6 @@ from agent.clock import now_ms
 from agent.model.observations.kafka import GroupState, Member
 from agent.sources.kafka.admin import protocol
 from agent.sources.kafka.admin import second_results as results
-from agent.sources.kafka.admin.repeated_request import complete_again_at
 from agent.sources.kafka.admin.schemas import ConsumerGroupDescribeRequest
 from agent.sources.kafka.admin.streams_assignment import UndecodableAssignmentError, decode_partitions
 
@@ -61,7 +60,6 @@ class Query:
         self._live_until: dict[str, float] = {}
         self._passed_on_until: dict[str, float] = {}
         self._fingerprints: dict[int, dict[int, int]] = {}
-        self._due_at: dict[tuple[int, int], float] = {}
         self._buckets = 1
 
     @property
@@ -101,18 +99,12 @@ class Query:
         coordinator, bucket = batch.key
         return self._fingerprints.get(bucket, {}).get(coordinator)
 
-    def is_due(self, batch: Batch, now: float) -> bool:
-        """Return whether the batch's results are to be sent on in full."""
-        return batch.key is not None and now >= self._due_at.get(batch.key, now + 1)
-
-    def remember(self, batch: Batch, fingerprint: int, now: float) -> None:
+    def remember(self, batch: Batch, fingerprint: int) -> None:
         """Take note of a response from which all requests were answered."""
         if batch.key is None:
             return
         coordinator, bucket = batch.key
         self._fingerprints.setdefault(bucket, {})[coordinator] = fingerprint
-        if batch.key not in self._due_at or self.is_due(batch, now):
-            self._due_at[batch.key] = complete_again_at(now, bucket / self._buckets)
 
     def take(self, answer: Answer, now: float) -> bool:
         """Take note of what was read of a group; return whether it is new."""

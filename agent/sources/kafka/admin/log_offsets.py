@@ -5,7 +5,6 @@ partitions are sent on that have changed. Last stable offsets are not decoded if
 """
 
 import time
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from agent.model.observations.kafka import LastStableOffset, LogOffsets
 from agent.sources.kafka.admin import protocol
 from agent.sources.kafka.admin import second_results as results
 from agent.sources.kafka.admin.protocol import TopicPartition
-from agent.sources.kafka.admin.repeated_request import LazyResponse, RepeatedRequest, complete_again_at
+from agent.sources.kafka.admin.repeated_request import LazyResponse, RepeatedRequest
 
 _VERSION = 2
 """Of ListOffsets: all brokers from 0.11 to 4.x know it, and its responses begin with the throttle time."""
@@ -50,11 +49,11 @@ class LogOffsetBatches:
 
     async def read(self, request: protocol.ListOffsets, sent_at: int) -> protocol.Offsets:
         """Return log offsets as of `sent_at`, ms: those that have changed, or all. Raises KafkaError."""
-        batch, now = self._batch_of(request), self._clock()
-        batch.asked_at, batch.is_answered = now, False
+        batch = self._batch_of(request)
+        batch.asked_at, batch.is_answered = self._clock(), False
         calls = [self._start(self._send(side.request, request.leader)) for side in (batch.starts, batch.ends)]
         starts, ends = [await call for call in calls]
-        places = batch.update(starts, ends, complete=request.complete, now=now)
+        places = batch.update(starts, ends, complete=request.complete)
         batch.is_answered = True
         return protocol.Offsets(
             [
@@ -131,15 +130,12 @@ class _Batch:
         self.starts, self.ends = _Side(partitions, _EARLIEST), _Side(partitions, _LATEST)
         self.stable = RepeatedRequest(_request(partitions, _LATEST, _READ_COMMITTED))
         self.is_answered = False
-        self.asked_at = self._complete_at = 0.0
+        self.asked_at = 0.0
 
-    def update(self, starts: LazyResponse, ends: LazyResponse, *, complete: bool, now: float) -> list[TopicPartition]:
-        """Take responses in; return the partitions that have changed, or all from time to time."""
+    def update(self, starts: LazyResponse, ends: LazyResponse, *, complete: bool) -> list[TopicPartition]:
+        """Take responses in; return the partitions that have changed, or all."""
         changed = self.starts.update(starts) | self.ends.update(ends)
-        if not complete and now < self._complete_at:
-            return sorted(changed)
-        self._complete_at = complete_again_at(now, zlib.crc32(repr(self.partitions[0]).encode()) / (1 << 32))
-        return list(self.partitions)
+        return list(self.partitions) if complete else sorted(changed)
 
 
 class _Side:

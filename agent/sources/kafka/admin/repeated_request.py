@@ -5,19 +5,7 @@ Encoding and decoding take most of the time of a poll, and most of what is polle
 
 from typing import Any, NamedTuple
 
-_COMPLETE_S = 300.0
-"""How often, on average, results are sent on in full although nothing has changed.
-
-What has been unchanged for a heartbeat (`agent.sources.base`) is then emitted again, so within 17.5 minutes: a restart
-looks back for two heartbeats.
-"""
-
 _THROTTLE_BYTES = 4
-
-
-def complete_again_at(now: float, share: float = 0.5) -> float:
-    """Return when results are next sent on in full, s. share: from 0 to 1, so that not all are at the same time."""
-    return now + (0.5 + share) * _COMPLETE_S
 
 
 class LazyResponse(NamedTuple):

@@ -10,7 +10,7 @@ from kafka.protocol.admin import DescribeTopicPartitionsRequest, ListPartitionRe
 from agent.clock import now_ms
 from agent.sources.kafka.admin import protocol
 from agent.sources.kafka.admin import second_results as results
-from agent.sources.kafka.admin.repeated_request import LazyResponse, RepeatedRequest, complete_again_at
+from agent.sources.kafka.admin.repeated_request import LazyResponse, RepeatedRequest
 
 _PARTITIONS_PER_RESPONSE = 2_000
 
@@ -47,7 +47,8 @@ class TopicDescriptions:
         self._clock = clock
         self._cursors: dict[bytes, Any] = {}
         self._last: tuple[Any, ...] = ()
-        self._complete_at = self._read_at = self._changed_at = 0.0
+        self._read_at = self._changed_at = 0.0
+        self._is_whole = False
         self._states: int | None = None
 
     async def read(self, topics: list[str]) -> protocol.Topics | protocol.Unchanged:
@@ -73,19 +74,18 @@ class TopicDescriptions:
         except errors.BrokerResponseError as error:
             reassignments, failure = {}, results.failure_of(error)
         self._last = (topics, list(cursors), reassignments, failure)
-        if self._last == last and self._clock() < self._complete_at:
+        if self._last == last and self._is_whole:
             return protocol.Unchanged()
         if self._last != last:
             self._changed_at = self._read_at
         described = self._describe(pages, reassignments)
-        is_whole = not any(isinstance(topic, protocol.Failure) for topic in described.values())
-        self._complete_at = complete_again_at(self._clock()) if is_whole else 0
+        self._is_whole = not any(isinstance(topic, protocol.Failure) for topic in described.values())
         return protocol.Topics(described, failure)
 
     def _is_at_rest(self, topics: list[str], now: float) -> bool:
         """Return whether the last descriptions of the topics hold, as the metadata has said the same for long."""
-        is_due = now >= min(self._read_at + _REST_S, self._complete_at)
-        return now >= self._changed_at + _REST_S and not is_due and self._last[:1] == (topics,)
+        rests = self._changed_at + _REST_S <= now < self._read_at + _REST_S
+        return rests and self._is_whole and self._last[:1] == (topics,)
 
     def _describe(
         self, pages: list[LazyResponse], reassignments: Mapping[protocol.TopicPartition, Any]

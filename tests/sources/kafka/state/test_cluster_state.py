@@ -1,6 +1,7 @@
 """What ClusterState makes of results: late ones, refusals, incomplete ones."""
 
 from collections.abc import Callable, Collection, Sequence
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -231,6 +232,42 @@ def test_a_partition_that_a_result_leaves_out_is_unchanged() -> None:
     assert [(fact.log_end, fact.since) for fact in state.take_observations() if isinstance(fact, LogOffsets)] == [
         (4, 8)
     ]
+
+
+def test_what_is_confirmed_without_being_listed_has_heartbeats() -> None:
+    """Once in ten minutes and a half, dated when it was confirmed; what is not confirmed any more has none."""
+    detector = ChangeDetector()
+    acl = Acl("kafka-1:9093", "User:backflow", AffectedRules({}, watch_partitions=True))
+    state = ClusterState("main", _ALL, _ALL, detector, (), acl=acl, watch_partitions=True)
+    _apply(state, protocol.FetchMetadata([]), protocol.Metadata([1], {"t": {0: 1, 1: 1}}))
+    begun, read, described = 1_000_000, protocol.ListOffsets(1, [("t", 0)]), protocol.DescribeTopics(["t"])
+    places = [PartitionState(at=begun, cluster="main", topic="t", partition=0, leader=1, replicas=(1,), isr=(1,))]
+    _apply(state, described, protocol.Topics({"t": protocol.Topic(None, places)}), begun, begun)
+    ends = [
+        LogOffsets(at=begun, cluster="main", topic="t", partition=number, log_start=0, log_end=9) for number in (0, 1)
+    ]
+    _apply(state, protocol.ListOffsets(1, [("t", 0), ("t", 1)]), protocol.Offsets(ends, []), begun, begun)
+    commits = protocol.Commits("main", "g", begun, {"t": [0, 5, -1]}, [])
+    _apply(state, protocol.ListCommits("g"), commits, begun, begun)
+    emitted = detector.changes(state.take_observations())
+    for second in range(1, 2_000):
+        now = begun + 1_000 * second
+        if second % 7 == 0:
+            _apply(state, read, protocol.Offsets([], []), now - 100, now - 50)
+        for request in (described, protocol.ListCommits("g")):
+            _apply(state, request, protocol.Unchanged(), now - 100, now - 50)
+        beats = state.take_observations()
+        changes = detector.changes(beats)
+        assert [fact for fact in beats if not isinstance(fact, BrokerRegistration)] == [
+            fact for fact in changes if not isinstance(fact, BrokerRegistration)
+        ]
+        emitted += changes
+    for kind, offset in ((LogOffsets, 100), (PartitionState, 50), (Commit, 50)):
+        at = [fact.at for fact in emitted if isinstance(fact, kind) and fact.partition == 0]
+        assert len(at) == 4
+        assert all(600_000 <= later - earlier <= 640_000 for earlier, later in pairwise(at))
+        assert {moment % 1_000 for moment in at[1:]} == {1_000 - offset}
+    assert len([fact for fact in emitted if isinstance(fact, LogOffsets) and fact.partition == 1]) == 1
 
 
 def _rested(end: int = 10) -> ClusterState:
