@@ -51,8 +51,8 @@ def _undated(result: protocol.Result) -> protocol.Result:
             return protocol.Commits(cluster, group, 0, ordered, failures)
         case protocol.Offsets(logs, failures):
             return protocol.Offsets([msgspec.structs.replace(log, at=0) for log in logs], failures)
-        case protocol.StableOffsets(offsets):
-            return protocol.StableOffsets(_at_zero(offsets))
+        case protocol.StableOffsets(offsets, at_end):
+            return protocol.StableOffsets(_at_zero(offsets), at_end=at_end)
     return result
 
 

@@ -56,7 +56,11 @@ def test_kafka_python_shows_what_librdkafka_shows(cluster: Cluster) -> None:
         producer = open_transaction(cluster, name, 2)
         stable = [protocol.ListStableOffsets(broker, places) for broker, places in led.items()]
         expected = [result for request in stable for result in ask(few, [request])]
-        assert ask(many, stable) == expected
+        ask(many, again)  # an open transaction has moved a log end
+        answers = ask(many, stable)
+        for request, answer, shown in zip(stable, answers, expected, strict=True):
+            at_end = protocol.StableOffsets([], at_end=True)
+            assert answer == (shown if (name, 2) in request.partitions else at_end)
         ends = {
             fact.partition: fact.offset
             for result in expected
