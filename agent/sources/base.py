@@ -21,8 +21,8 @@ GONE = 1_000
 HEARTBEAT_MS = 600_000
 """How often an unchanged fact is emitted again, so that every part of the journal has a baseline."""
 
-_LOOK_MS = 30_000
-"""How often it is looked whether facts that are confirmed without being read have to be emitted again."""
+_SPREAD_MS = 15_000
+"""How much later heartbeats of what is confirmed without being read come, and once more, by their scope."""
 
 
 class Source(Protocol):
@@ -58,7 +58,7 @@ class ChangeDetector:
         self._last_seen = {subject: observation.seen for subject, observation in self._last.items()}
         self._confirmed: dict[Subject, int] = {}
         self._gone: dict[Subject, None] = {}
-        self._looked_at: dict[Subject, int] = {}
+        self._due_at: dict[Subject, int] = {}
         self._tidied_at = 0
 
     def changes(self, polled: Iterable[Observation]) -> list[Observation]:
@@ -89,23 +89,24 @@ class ChangeDetector:
         """Take note that no fact has changed whose subject begins with these SCOPE parts, as seen at that time, ms."""
         self._confirmed[scope] = at
 
-    def heartbeats(self, scope: Subject, subjects: Iterable[Subject], at: int) -> list[Observation]:
+    def heartbeats(self, scope: Subject, subjects: Callable[[], Iterable[Subject]], at: int) -> list[Observation]:
         """Return the facts of these subjects, which were confirmed at that time (ms), that were emitted long ago.
 
-        scope: by which they are looked at together, each half minute only, so that many do not come at once.
+        scope: by which they are looked at together, only when some may be due, and not all scopes at once. subjects:
+        returns them; called only then.
         """
-        looked_at = self._looked_at.get(scope, at - crc32(repr(scope).encode()) % _LOOK_MS)
-        if 0 <= at - looked_at < _LOOK_MS:
-            self._looked_at.setdefault(scope, looked_at)
+        if at < self._due_at.get(scope, 0):
             return []
-        self._looked_at[scope] = at
+        facts = [last for last in map(self._last.get, subjects()) if last is not None]
+        oldest = min((last.at for last in facts if at - last.at < HEARTBEAT_MS), default=at)
+        self._due_at[scope] = oldest + HEARTBEAT_MS + _SPREAD_MS + crc32(repr(scope).encode()) % _SPREAD_MS
         if not 0 <= at - self._tidied_at < HEARTBEAT_MS:
             self._tidied_at = at
-            self._looked_at = {scope: last for scope, last in self._looked_at.items() if 0 <= at - last < HEARTBEAT_MS}
+            self._due_at = {scope: due for scope, due in self._due_at.items() if due > at - HEARTBEAT_MS}
         return [
             msgspec.structs.replace(last, at=at, seen_at=None, since=None)
-            for last in map(self._last.get, subjects)
-            if last is not None and at - last.at >= HEARTBEAT_MS
+            for last in facts
+            if at - last.at >= HEARTBEAT_MS
         ]
 
     def end(self, scope: Subject) -> None:

@@ -1,6 +1,7 @@
 """State of a Kafka cluster as its brokers' responses show it: observations, and what is unavailable. Makes no calls."""
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 
 import msgspec
@@ -349,20 +350,20 @@ class ClusterState:
                 self._apply_group(msgspec.structs.replace(self.described[group], at=at))
             case protocol.ListCommits(group):
                 self._unavailable.pop(("commits", group), None)
-                self._confirm((Commit.subject_kind, self._cluster, group), self.committed.of(group), at)
+                self._confirm((Commit.subject_kind, self._cluster, group), partial(self.committed.of, group), at)
                 if self._stable_offsets.is_due(group, at):
                     self._stable_offsets.apply_commits(group, self.committed.of(group), at)
             case protocol.FetchMetadata() if self._last_metadata is not None:
                 self._apply_metadata(self._last_metadata, at)
             case protocol.DescribeTopics(topics):
                 for topic in topics:
-                    numbers = ((partition,) for partition in self._metadata.partitions(topic))
-                    self._confirm((PartitionState.subject_kind, self._cluster, topic), numbers, at)
+                    partitions = partial(self._metadata.partitions, topic)
+                    self._confirm((PartitionState.subject_kind, self._cluster, topic), partitions, at)
 
-    def _confirm(self, scope: Subject, rests: Iterable[Subject], at: int) -> None:
+    def _confirm(self, scope: Subject, rests: Callable[[], Iterable[Subject]], at: int) -> None:
         """Take note that the facts of these subjects have not changed, each of which is the scope and a rest."""
         self._detector.confirm(scope, at)
-        self._observations += self._detector.heartbeats(scope, ((*scope, *rest) for rest in rests), at)
+        self._observations += self._detector.heartbeats(scope, lambda: ((*scope, *rest) for rest in rests()), at)
 
     def _take_share_offsets(self) -> None:
         for group, commits, failures, at in self._share_offsets.take(self.committed.of):
@@ -380,8 +381,9 @@ class ClusterState:
             self._share_offsets.apply_end(partition, offsets.log_end, sent_at)
         self._share_offsets.confirm_ends(unchanged, sent_at)
         kind = LogOffsets.subject_kind, self._cluster
-        subjects = ((*kind, *place) for place in unchanged)
-        self._observations += self._detector.heartbeats((*kind, *request.partitions[0]), subjects, sent_at)
+        self._observations += self._detector.heartbeats(
+            (*kind, *request.partitions[0]), lambda: ((*kind, *place) for place in unchanged), sent_at
+        )
         self._note_failures(failed.failure for failed in failures)
 
     def _apply_group(self, state: GroupState) -> None:

@@ -35,9 +35,9 @@ class MetadataState:
         """The topics that existed when last described."""
         return set(self._partitions)
 
-    def partitions(self, topic: str) -> Collection[int]:
-        """Return the numbers of the topic's partitions when last described."""
-        return self._partitions.get(topic, {}).keys()
+    def partitions(self, topic: str) -> list[tuple[int]]:
+        """Return the numbers of the topic's partitions when last described, each as the rest of a subject."""
+        return [(partition,) for partition in self._partitions.get(topic, ())]
 
     def keep_unavailable(self, topics: Collection[str]) -> None:
         """No longer list those as unavailable that are not among these topics, nor known: they are not described."""
