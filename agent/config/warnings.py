@@ -7,15 +7,13 @@ from pathlib import Path
 
 from agent.config.credentials import Credential
 from agent.config.kafka_properties import ineffective_properties
+from agent.config.loading import REFERENCES
 from agent.config.problems import Problem, describe_path
 from agent.config.settings import Settings
 from agent.config.shipped import shipped, shipped_rules
 from agent.config.toml_places import KeyPath, find_places
 from agent.model.text import join_names
 from agent.rules import KINDS
-
-_CLUSTERS_OF_LOGS = (("cluster", "clusters"), ("flink", "flink"))
-"""The keys of logs that name a cluster, and the tables that they name."""
 
 _PROBE = "probe"
 """A location that has librdkafka look for the file in the usual places."""
@@ -77,7 +75,8 @@ def properties_without_effect(settings: Settings) -> Iterator[tuple[KeyPath, str
 
 def logs_of_no_cluster(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
     """Yield the key path and a message for each table of logs that could name a cluster and names none."""
-    known = [f'{key} = "{name}"' for key, table in _CLUSTERS_OF_LOGS for name in getattr(settings, table)]
+    keys = [(key, table) for section, key, table in REFERENCES if section == "logs"]
+    known = [f'{key} = "{name}"' for key, table in keys for name in getattr(settings, table)]
     for name, logs in settings.logs.items():
         if known and logs.cluster is None and logs.flink is None:
             yield ("logs", name), f"names no cluster, so its lines explain no incident; add {join_names(known, 'or')}"

@@ -26,12 +26,11 @@ from agent.model.findings import Incident
 from agent.model.text import join_names
 from agent.notify.base import Declined, Gone, Handle, Message, NotDelivered, RateLimited, Refused, Unanswered
 from agent.notify.http_calls import TIMEOUT_S, RefuseRedirects, quoted, retry_after
-from agent.notify.slack_blocks import LAYOUT_REFUSED, clipped, content_of, plain_content_of
+from agent.notify.slack_blocks import LAYOUT_REFUSED, PLAIN_LIMIT, clipped, content_of, plain_content_of
 from agent.notify.slack_buttons import buttons_of
 from agent.render.thread import is_announcement
 
 EVENT_TYPE = "backflow_incident"
-_REPLY_LIMIT = 3_900
 _CLOCK_SLACK_MS = 600_000
 UNUSABLE = (
     *(OSError, http.client.HTTPException, SlackClientError, ValueError, LookupError, ArithmeticError),
@@ -224,7 +223,7 @@ class Slack:
                 place = {} if message.is_report else {"thread_ts": ts}
                 call(upload, channel=channel, **place, filename=name, content=message.plot, alt_txt=alt)
                 return handle
-            text = clipped("\n".join(message.lines), _REPLY_LIMIT)
+            text = clipped("\n".join(message.lines), PLAIN_LIMIT)
             # Slack notifies no one of an edit and few of a reply: what is urgent is shown in the channel too.
             broadcast = {"reply_broadcast": True} if is_announcement(message.lines) else {}
             call(post, channel=channel, thread_ts=ts, text=text, metadata=mark, unfurl_links=False, **broadcast)

@@ -16,7 +16,8 @@ FALLBACK_LIMIT = 150
 # Slack refuses blocks whose texts have more than about 13,200 characters in all (msg_blocks_too_long).
 _TOTAL_LIMIT = 12_000
 _CONTEXT_LIMIT = 1_000
-_PLAIN_LIMIT = 3_900
+PLAIN_LIMIT = 3_900
+"""Characters of a message without blocks."""
 
 LAYOUT_REFUSED = frozenset(
     {
@@ -56,7 +57,7 @@ def content_of(report: Report, buttons: Sequence[dict[str, Any]] = ()) -> dict[s
 
 def plain_content_of(report: Report) -> dict[str, Any]:
     """Return the message as text alone, for a Slack that refuses its layout."""
-    return {"text": clipped("\n".join(report.lines()), _PLAIN_LIMIT), "blocks": [], "attachments": []}
+    return {"text": clipped("\n".join(report.lines()), PLAIN_LIMIT), "blocks": [], "attachments": []}
 
 
 def _look(report: Report) -> tuple[str, str]:

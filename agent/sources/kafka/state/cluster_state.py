@@ -306,8 +306,7 @@ class ClusterState:
             current = self._watched.leaders.get(topic, {})
             if current is leaders:
                 continue  # the metadata has not changed
-            if current != leaders:
-                self.logs.wake(((topic, partition) for partition, _ in current.items() - leaders.items()), at)
+            self.logs.wake(((topic, partition) for partition, _ in current.items() - leaders.items()), at)
             for partition in leaders.keys() - current.keys():
                 self._forget_log((topic, partition))
         brokers = set(metadata.brokers)

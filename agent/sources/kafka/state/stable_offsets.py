@@ -158,21 +158,8 @@ class StableOffsets:
 
     def apply_ends(self, cluster: str, partitions: Iterable[TopicPartition], at: int) -> list[LastStableOffset]:
         """Return those to emit if the last stable offsets of the partitions are their log ends, as read at `at`, ms."""
-        known = self._ends.keys() & partitions
-        self._moving |= known
-        self._standing -= known
-        for place in self._below.keys() & known:
-            del self._below[place]
-        over = sorted(self._emitted & known)
-        self._emitted -= known
-        return [
-            LastStableOffset(
-                at=at,
-                cluster=cluster,
-                topic=place[0],
-                partition=place[1],
-                offset=self._ends[place],
-                held_back=False,
-            )
-            for place in over
-        ]
+        ends = self._ends
+        return self.apply(
+            LastStableOffset(at=at, cluster=cluster, topic=place[0], partition=place[1], offset=ends[place])
+            for place in sorted(ends.keys() & partitions)
+        )
