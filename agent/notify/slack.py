@@ -10,10 +10,11 @@ import http.client
 import logging
 import re
 import ssl
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.error import HTTPError
 from urllib.request import HTTPSHandler, ProxyHandler, build_opener, install_opener
 
@@ -29,6 +30,8 @@ from agent.notify.http_calls import TIMEOUT_S, RefuseRedirects, quoted, retry_af
 from agent.notify.slack_blocks import LAYOUT_REFUSED, PLAIN_LIMIT, clipped, content_of, plain_content_of
 from agent.notify.slack_buttons import buttons_of
 from agent.render.thread import is_announcement
+
+T = TypeVar("T")
 
 EVENT_TYPE = "backflow_incident"
 _CLOCK_SLACK_MS = 600_000
@@ -241,14 +244,8 @@ class Slack:
         """Post or edit an incident's message; as text alone if Slack refuses its layout. Raises NotDelivered."""
         is_incident = not message.is_digest and not message.is_report
         buttons = buttons_of(message.incident) if self._has_buttons and is_incident else []
-        where["metadata"] = _metadata(message)
-        try:
-            return call(method, **where, **content_of(message.report, buttons))
-        except Refused as error:
-            if error.code not in LAYOUT_REFUSED:
-                raise
-            log.warning("layout_refused", receiver=self.name, incident=message.incident.id, reason=str(error))
-        return call(method, **where, **plain_content_of(message.report))
+        send = partial(call, method, **where, metadata=_metadata(message))
+        return send_laid_out(send, message, self.name, buttons)
 
     def find(self, message: Message, handle: Handle | None, since: int) -> Handle | None:
         """Return the message with this metadata or file in the channel or thread, or None. Raises NotDelivered."""
@@ -323,6 +320,17 @@ def call(method: Callable[..., SlackResponse], **arguments: Any) -> SlackRespons
         msg = "the answer is not Slack's: it is no JSON object"
         raise Unanswered(msg)
     return answer
+
+
+def send_laid_out(send: Callable[..., T], message: Message, receiver: str, buttons: Sequence[dict[str, Any]] = ()) -> T:
+    """Send an incident's message, or its text alone if Slack refuses the layout. Raises NotDelivered."""
+    try:
+        return send(**content_of(message.report, buttons))
+    except Refused as error:
+        if error.code not in LAYOUT_REFUSED:
+            raise
+        log.warning("layout_refused", receiver=receiver, incident=message.incident.id, reason=str(error))
+    return send(**plain_content_of(message.report))
 
 
 def text_of(answer: SlackResponse | Mapping[str, Any], name: str) -> str:

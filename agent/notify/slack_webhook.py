@@ -9,17 +9,14 @@ from http import HTTPStatus
 from typing import Any
 
 import msgspec
-import structlog
 from slack_sdk.webhook import WebhookClient
 
 from agent.notify.base import Handle, Message, Refused, SingleChannel, Unanswered
 from agent.notify.http_calls import TIMEOUT_S, quoted
 from agent.notify.policy import repeat, summary
-from agent.notify.slack import SILENT, UNUSABLE, rate_limited, unanswered
-from agent.notify.slack_blocks import LAYOUT_REFUSED, clipped, content_of, plain_content_of
+from agent.notify.slack import SILENT, UNUSABLE, rate_limited, send_laid_out, unanswered
+from agent.notify.slack_blocks import clipped
 from agent.render.thread import is_announcement
-
-log = structlog.get_logger(__name__)
 
 
 class Webhook(SingleChannel):
@@ -42,13 +39,7 @@ class Webhook(SingleChannel):
             return handle
         if message.number > 0 or not repeat(message.incident, handle).is_sent:
             return handle
-        try:
-            self._send(**content_of(message.report))
-        except Refused as error:
-            if error.code not in LAYOUT_REFUSED:
-                raise
-            log.warning("layout_refused", receiver=self.name, incident=message.incident.id, reason=str(error))
-            self._send(**plain_content_of(message.report))
+        send_laid_out(self._send, message, self.name)
         return summary(message.incident)
 
     def _send(self, **content: Any) -> None:
